@@ -62,7 +62,7 @@ def known(source: str) -> tuple[Dataset, Any, Any]:
 @cache
 def expected(source: str) -> Any:
     """Return the log speeds that a model expects that was trained on the other datasets; None without others."""
-    from mltune.cost.training import train
+    from mltune.tuning.training import train
 
     dataset = known(source)[0]
     manifest = dataset.manifest

@@ -27,7 +27,7 @@ from harness import SEARCHING, parser_of, provenance, write
 from numpy.typing import NDArray
 
 from mltune.cost.regressors import ExtraTreesModel
-from mltune.search.gates import Decision, Gate
+from mltune.search.gates import Gate
 from mltune.search.stopping import StoppingRule
 
 Floats = NDArray[np.float64]
@@ -46,22 +46,21 @@ def judge(space: Space, gate_name: str, size: int, seed: int) -> dict[str, float
     gate.calibrate(space.speed[known], *model.unseen())
     mean, spread = model.predict(X[others])
     best = float(np.nanmax(space.speed[known]))
-    return figures(gate, gate.decide(mean, spread, best), space.speed[others], mean, spread, best)
+    return figures(gate, space.speed[others], mean, spread, best)
 
 
-def figures(
-    gate: Gate, decision: Decision, truth: Floats, mean: Floats, spread: Floats, best: float
-) -> dict[str, float]:
+def figures(gate: Gate, truth: Floats, mean: Floats, spread: Floats, best: float) -> dict[str, float]:
     """Count how often the decision of a gate is right, given the truth (NaN: failed)."""
+    skip, optimistic = gate.decide(mean, spread, best)
     ran = np.isfinite(truth)
     better = truth > best
     return {
         "covered": float((truth <= gate.interval.end(mean, spread))[ran].mean()),
-        "covered_cautious": float((truth <= decision.optimistic)[ran].mean()),
+        "covered_cautious": float((truth <= optimistic)[ran].mean()),
         "others": len(truth),
-        "skipped": int(decision.skip.sum()),
+        "skipped": int(skip.sum()),
         "better": int(better.sum()),
-        "false": int((better & decision.skip).sum()),
+        "false": int((better & skip).sum()),
     }
 
 
@@ -76,10 +75,9 @@ def search(space: Space, seed: int) -> Iterator[dict[str, Any]]:
         gate.calibrate(y[tried], *model.unseen())
         untried = np.setdiff1d(np.arange(len(y)), tried)
         mean, spread = model.predict(X[untried])
-        decision = gate.decide(mean, spread, best)
         if len(tried) in LOOKED_AT:
-            yield {"rows": len(tried), **figures(gate, decision, y[untried], mean, spread, best)}
-        ends = None if gate.is_open else decision.optimistic
+            yield {"rows": len(tried), **figures(gate, y[untried], mean, spread, best)}
+        ends = None if gate.is_open else gate.cautious.end(mean, spread)
         stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
         if stop is not None or len(tried) >= MOST:
             yield {"rows": len(tried), "stopped": stop is not None, "found": float(np.exp(best - np.nanmax(y)))}

@@ -37,9 +37,9 @@ from harness import SEARCHING, provenance, write
 from mltune.comparison.baselines import ShippedSearch
 from mltune.comparison.simulation import Recording, record, simulate
 from mltune.cost.pretrained import PretrainedModel, Sweep, fit_member
-from mltune.cost.training import as_sweeps
 from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches
 from mltune.kernel.reader import load_kernel
+from mltune.tuning.training import as_sweeps
 
 AT = (1, 5, 10, 25, 50, 100)
 SEARCHES = {

@@ -40,6 +40,6 @@ def _options(command: Any, path: str) -> list[str]:
         return [line for name, one in below.items() for line in _options(one, f"{path} {name}")]
     context = typer.Context(command, info_name=path)
     records = [record for one in command.params if (record := one.get_help_record(context))]
-    rows = [[" ".join(cell.split()).replace("|", "\\|") for cell in record] for record in records]
+    rows = [(option, " ".join(meaning.split()).replace("|", "\\|")) for option, meaning in records]
     table = [f"| `{option}` | {meaning} |" for option, meaning in rows if option not in ("--json", "--help")]
     return [f"## {path}", "", command.help.split("\n\n")[0], "", "| option | meaning |", "|---|---|", *table, ""]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,8 @@ from mltune.resolve.request import USUAL
 ROOT = Path(__file__).resolve().parents[1]
 DATASET = "h200-sgemm-nt-4096-random"
 REPLAY = f"replay:{DATASET}"
+SIMPLE = {"search": "random", "skip": False, "stop": False}
+"""Options of a search that starts at once."""
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +109,7 @@ class TestTune:
         assert capsys.readouterr() == ("", ""), "without a terminal there is no progress bar"
 
     def test_the_best_configuration_is_at_hand(self):
-        result = mltune.tune("sgemm", trans="NT", size=4096, trials=60, device=REPLAY)
+        result = mltune.tune("sgemm", trans="NT", size=4096, trials=60, device=REPLAY, **SIMPLE)
         assert result.best_config == dict(result.best.configuration)
         assert result.best_time_s == pytest.approx(result.best.median_s)
         assert len(result.to_dataframe()) == 60
@@ -122,7 +124,7 @@ class TestTune:
 
     def test_takes_a_problem_object(self):
         problem = mltune.load_dataset("h200-sgemm-nt-1024-random").manifest.problem
-        result = mltune.tune(problem, trials=20, device="replay:h200-sgemm-nt-1024-random")
+        result = mltune.tune(problem, trials=20, device="replay:h200-sgemm-nt-1024-random", **SIMPLE)
         assert result.problem == problem
         with pytest.raises(DatasetError, match="sgemm NT 1024 was requested"):
             mltune.tune(problem, device=REPLAY)
@@ -132,7 +134,7 @@ class TestTune:
     @pytest.mark.parametrize("of", [str, Path])
     def test_takes_the_folder_of_a_kernel(self, of):
         folder = of(mltune.load_kernel("transpose").folder)
-        result = mltune.tune(folder, trials=20, device="replay:h200-transpose-8192x8192-random")
+        result = mltune.tune(folder, trials=20, device="replay:h200-transpose-8192x8192-random", **SIMPLE)
         assert result.problem.label == "transpose 8192x8192"
 
     def test_a_recorded_problem_may_be_named_with_its_sizes(self):
@@ -144,25 +146,25 @@ class TestTune:
 
     def test_without_a_gpu_a_warning_says_what_is_replayed(self, no_gpu):
         with pytest.warns(MltuneWarning, match="no GPU found .* replaying timings of dgemm NT 4096"):
-            result = mltune.tune("dgemm", trials=20)
+            result = mltune.tune("dgemm", trials=20, **SIMPLE)
         assert result.problem.name == "dgemm"
 
     def test_time_is_a_duration_or_seconds(self):
-        for limit in ("1.5s", 1.5):
-            result = mltune.tune(time=limit, stop=False, trials=100_000, device=REPLAY)
-            assert 1.5 <= result.seconds["total"] < 15
+        for limit in ("0.2s", 0.2):
+            result = mltune.tune(time=limit, trials=100_000, device=REPLAY, **SIMPLE)
+            assert 0.2 <= result.seconds["total"] < 15
         with pytest.raises(UsageError, match="positive"):
             mltune.tune(time=-1, device=REPLAY)
 
     def test_reports_its_progress(self):
         seen = []
-        mltune.tune(trials=40, device=REPLAY, progress=seen.append)
+        mltune.tune(trials=40, device=REPLAY, progress=seen.append, **SIMPLE)
         assert [one.trials for one in seen] == sorted(one.trials for one in seen)
         assert seen[-1].trials == 40
 
     def test_an_interrupt_ends_it_with_the_best_so_far(self):
         calls = iter(range(1000))
-        result = mltune.tune(stop=False, device=REPLAY, interrupt=lambda: next(calls) > 5)
+        result = mltune.tune(device=REPLAY, interrupt=lambda: next(calls) > 5, **SIMPLE)
         assert result.interrupted
         assert len(result.records) < 300
         assert result.best is not None
@@ -170,7 +172,7 @@ class TestTune:
     def test_ctrl_c_ends_it_with_the_best_so_far(self):
         before = signal.getsignal(signal.SIGINT)
         presses = iter([lambda: os.kill(os.getpid(), signal.SIGINT)])
-        result = mltune.tune(stop=False, device=REPLAY, progress=lambda _: next(presses, bool)())
+        result = mltune.tune(device=REPLAY, progress=lambda _: next(presses, bool)(), **SIMPLE)
         assert result.interrupted
         assert len(result.records) < 300
         assert signal.getsignal(signal.SIGINT) is before
@@ -185,7 +187,7 @@ class TestTune:
 
 class TestLoad:
     def test_a_run_is_read_back(self):
-        tuned = mltune.tune(trials=30, device=REPLAY, run="run")
+        tuned = mltune.tune(trials=30, device=REPLAY, run="run", **SIMPLE)
         loaded = mltune.load_run("run")
         assert loaded.to_json() == tuned.to_json()
         with pytest.raises(errors.RunDirectoryError, match="nowhere"):
@@ -223,7 +225,6 @@ class Backwards:
 
 class TestCompare:
     ONE = "h200-dgemm-nt-4096-random"
-    FEW = "evaluations=20, seeds=2, output='here'"
 
     def test_compares_and_writes_the_results(self, capsys):
         seen = []
@@ -243,41 +244,46 @@ class TestCompare:
         assert {part.missing for part in parts} == {0}
         assert mltune.compare("random", self.ONE, **options).runs["random", self.ONE].seeds == (0, 1)
 
-    def test_a_script_needs_no_main_block(self):
+    def test_a_script_needs_no_main_block_and_a_strategy_of_it_runs_in_its_process(self):
+        """The other strategy runs in two processes, which do not run the script again."""
         Path("script.py").write_text(
             "import mltune\n"
             "print('once')\n"
-            f"found = mltune.compare('random', '{self.ONE}', evaluations=20, seeds=2, jobs=2, output='here')\n"
-            "print(found.strategies)\n"
+            f"{STRATEGY}\n"
+            f"options = {{'evaluations': 20, 'seeds': 2, 'jobs': 2, 'output': 'here'}}\n"
+            f"found = mltune.compare(['random', Backwards], '{self.ONE}', **options)\n"
+            "print(*found.strategies, found.missing, found.errors)\n"
         )
         done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
-        assert (done.stdout, done.stderr) == ("once\n('random',)\n", "")
+        assert (done.stdout, done.stderr) == ("once\nrandom backwards 0 {}\n", "")
 
-    def test_a_strategy_of_a_script_runs_in_its_process(self):
-        run = f"found = mltune.compare(['random', Backwards], '{self.ONE}', {self.FEW})\n"
-        Path("script.py").write_text(f"import mltune\n{STRATEGY}\n{run}print(*found.strategies, found.errors)\n")
-        done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
-        assert (done.stdout, done.stderr) == ("random backwards {}\n", "")
-
-    @pytest.mark.parametrize("way", ["mine.Backwards", "mine.Backwards()", "'mine:Backwards'"])
-    def test_a_strategy_of_a_module_runs_in_worker_processes(self, way):
+    def test_a_strategy_of_a_module_runs_in_worker_processes(self):
         Path("mine.py").write_text(STRATEGY)
-        run = f"import mine\nfound = mltune.compare(['random', {way}], '{self.ONE}', {self.FEW}, jobs=2)\n"
-        checks = "(name,) = set(found.strategies) - {'random'}\nprint(name)\nprint(found.missing, found.errors)\n"
-        Path("script.py").write_text(f"import mltune\n{run}{checks}")
+        options = "evaluations=20, seeds=2, jobs=1"
+        Path("script.py").write_text(
+            "import mltune, mine\n"
+            "for number, one in enumerate((mine.Backwards, mine.Backwards(), 'mine:Backwards')):\n"
+            f"    found = mltune.compare(['random', one], '{self.ONE}', {options}, output=f'here-{{number}}')\n"
+            "    (name,) = set(found.strategies) - {'random'}\n"
+            "    print(name, found.missing, found.errors)\n"
+        )
         done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
         assert done.stderr == ""
-        assert done.stdout.splitlines() == ["mine:Backwards" if way.startswith("'") else "backwards", "0 {}"]
+        assert done.stdout.splitlines() == ["backwards 0 {}", "backwards 0 {}", "mine:Backwards 0 {}"]
 
-    def test_another_source_of_a_strategy_is_another_comparison(self):
-        Path("mine.py").write_text(STRATEGY)
-        Path("script.py").write_text(f"import mltune\nmltune.compare('mine:Backwards', '{self.ONE}', {self.FEW})\n")
-        command = [sys.executable, "script.py"]
-        subprocess.run(command, check=True, timeout=120)
-        subprocess.run(command, check=True, timeout=120)
-        Path("mine.py").write_text(STRATEGY.replace("reversed(", "list("))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert "the same content of strategy mine:Backwards" in done.stderr.splitlines()[-1]
+    def test_another_source_of_a_strategy_is_another_comparison(self, tmp_path, monkeypatch):
+        def compare(source):
+            """Import the strategy anew, as another process does."""
+            Path("mine.py").write_text(source)
+            invalidate_caches()
+            monkeypatch.delitem(sys.modules, "mine", raising=False)
+            return mltune.compare("mine:Backwards", self.ONE, evaluations=20, seeds=1, jobs=1, output="here")
+
+        monkeypatch.syspath_prepend(tmp_path)
+        for _ in range(2):
+            assert compare(STRATEGY).missing == 0
+        with pytest.raises(UsageError, match="the same content of strategy mine:Backwards"):
+            compare(STRATEGY.replace("reversed(", "list("))
 
     def test_refuses_what_does_not_exist(self):
         with pytest.raises(UsageError, match="nosuch"):
@@ -326,39 +332,31 @@ class TestChoice:
     def test_the_result_is_that_of_the_fastest_and_is_loaded_again(self, no_gpu, tmp_path):
         kernels = ["gemm_simt", "clblast_xgemm"]
         seen = []
-        result = mltune.tune(
-            "sgemm", kernel=kernels, device="replay", trials=48, run=tmp_path / "run", progress=seen.append
-        )
+        options = SIMPLE | {"seed": 3, "progress": seen.append}
+        result = mltune.tune("sgemm", kernel=kernels, device="replay", trials=32, run=tmp_path / "run", **options)
         assert (result.kernel, result.accuracy, len(result.rivals)) == ("gemm_simt", "ieee", 1)
-        assert result.header.settings["search"] == "model"
         assert seen[-1].problems == 2
+        settings = result.header.settings
+        assert (settings["search"], settings["skip"], result.header.seed) == ("random", False, 3), (
+            "those of every kernel"
+        )
         again = mltune.load_run(tmp_path / "run")
         assert again.best_config == result.best_config
-
-    def test_options_are_those_of_every_kernel(self, no_gpu, tmp_path):
-        kernels = ["gemm_simt", "clblast_xgemm"]
-        options = {"search": "random", "skip": False, "seed": 3}
-        result = mltune.tune("sgemm", kernel=kernels, device="replay", trials=32, run=tmp_path / "run", **options)
-        assert (result.header.settings["search"], result.header.settings["skip"], result.header.seed) == (
-            "random",
-            False,
-            3,
-        )
 
     def test_without_a_kernel_all_candidates_compete(self, no_gpu, monkeypatch, tmp_path):
         kernels = [mltune.load_kernel(name) for name in ("gemm_simt", "clblast_xgemm")]
         monkeypatch.setattr("mltune.resolve.problems.candidates", lambda *problem: kernels)
-        result = mltune.tune("sgemm", trials=32, run=tmp_path / "run")
+        result = mltune.tune("sgemm", trials=32, run=tmp_path / "run", **SIMPLE)
         assert (tmp_path / "run/plan.toml").is_file()
         assert result.choice
-        single = mltune.tune("sgemm", kernel="gemm_simt", trials=16, run=tmp_path / "single")
-        resumed = mltune.tune("sgemm", trials=32, run=tmp_path / "single")
+        single = mltune.tune("sgemm", kernel="gemm_simt", trials=16, run=tmp_path / "single", **SIMPLE)
+        resumed = mltune.tune("sgemm", trials=32, run=tmp_path / "single", **SIMPLE)
         assert (len(single.records), len(resumed.records)) == (16, 32)
         assert not (tmp_path / "single/plan.toml").exists(), "a run of one kernel goes on with it"
 
     @pytest.mark.parametrize("options", [{"device": REPLAY}, {"kernel": "gemm_simt"}, {"kernel": ["gemm_simt"]}])
     def test_one_kernel_is_a_run_as_before(self, no_gpu, options, tmp_path):
-        result = mltune.tune("sgemm", trials=16, run=tmp_path / "run", accuracy="fp32", **options)
+        result = mltune.tune("sgemm", trials=16, run=tmp_path / "run", accuracy="fp32", **options, **SIMPLE)
         assert result.directory == tmp_path / "run"
         assert not result.rivals
         assert "kernels" not in result.to_json()

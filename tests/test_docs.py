@@ -16,6 +16,7 @@ import mltune.testing
 from mltune.kernel.reader import load_kernel
 from mltune.records.events import EVENTS
 from tests import needs
+from tests.cli import program
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
@@ -69,7 +70,8 @@ def test_the_kernel_of_the_page_your_kernel_passes_the_check(tmp_path):
     for language, text in BLOCK.findall((ROOT / "docs/your-kernel.md").read_text()):
         if language in files:
             (tmp_path / "blur" / files[language]).write_text(text)
-    run([sys.executable, "-m", "mltune", "check", "blur", "--time", "60s"], tmp_path)
+    done = program.command("check", "blur", "--time", "60s", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_call_of_the_page_your_kernel_lacks_only_a_gpu(tmp_path):
@@ -175,6 +177,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
         ROOT,
     )
     assert (tmp_path / "tutorial/index.html").exists()
+    assert "--compile-on CLUSTER" in (tmp_path / "reference/options/index.html").read_text()
     fetched = [
         url
         for page in tmp_path.rglob("*.html")
@@ -189,7 +192,7 @@ def printed_outputs(page):
     for (language, text), (following, output) in zip(blocks, [*blocks, ("", "")][1:], strict=True):
         lines = text.replace("\\\n", " ").splitlines()
         commands = [shlex.split(line, comments=True) for line in lines if line.startswith("mltune ")]
-        commands = [command for command in commands if "--follow" not in command]
+        commands = [[word for word in command if word != "--follow"] for command in commands]  # it has ended
         if language == "" and commands:
             yield commands, output if following == "text" else None
 
@@ -223,18 +226,38 @@ def test_outputs_of_commands_are_shown_where_a_test_compares_them(page):
     assert not re.search(r"^\$ mltune ", page.read_text(), re.MULTILINE)
 
 
+CAMPAIGN = "runs/rehearsal"
+"""The run of the campaign of the tutorial: 1,200 trials."""
+
+
+def check_commands(page, folder, wanted):
+    """Run the wanted commands of a page, and compare what they print; return the number of outputs compared."""
+    checked = 0
+    for commands, expected in printed_outputs(ROOT / page):
+        results = [program.command(*command[1:], cwd=folder) for command in filter(wanted, commands)]
+        assert [(one.args, one.stderr) for one in results if one.returncode] == []
+        if results and expected is not None:
+            assert shows(expected, results[-1].stdout), results[-1].stdout
+            checked += 1
+    return checked
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("page", SHOW_OUTPUTS)
 def test_commands_print_what_a_page_shows(page, tmp_path):
-    checked = 0
-    for commands, expected in printed_outputs(ROOT / page):
-        outputs = [run([sys.executable, "-m", *command], tmp_path).stdout for command in commands]
-        if expected is not None:
-            assert shows(expected, outputs[-1]), outputs[-1]
-            checked += 1
-    for program in programs(ROOT / page):
-        run([sys.executable, "-c", program], tmp_path)
-    assert checked
+    assert check_commands(page, tmp_path, lambda command: CAMPAIGN not in command)
+    for text in programs(ROOT / page):
+        run_program(text, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_campaign_of_the_tutorial_prints_what_the_page_shows(tmp_path):
+    assert check_commands("docs/tutorial.md", tmp_path, lambda command: CAMPAIGN in command) == 1
+
+
+def run_program(text, folder):
+    done = program.python(text, cwd=folder, MPLBACKEND="Agg")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -242,5 +265,5 @@ def test_commands_print_what_a_page_shows(page, tmp_path):
 )
 @pytest.mark.system
 def test_python_examples_run(document, tmp_path):
-    for program in programs(document):
-        run([sys.executable, "-c", program], tmp_path)
+    for text in programs(document):
+        run_program(text, tmp_path)

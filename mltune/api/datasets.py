@@ -284,8 +284,8 @@ def _write(dataset: Dataset, out: Path, *, keep: Sequence[Path], overwrite: bool
 def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None, fp: str) -> Problem:
     """Return the problem that was measured: one of the kernel's kind, or one with any name."""
     from mltune.dataset.importing import slug
-    from mltune.problem.kinds import problem_from_name, timed_problem
-    from mltune.resolve.problems import is_gemm, named_problem, space_problem
+    from mltune.problem.kinds import kind_of_name, problem_from_name, timed_problem
+    from mltune.resolve.problems import named_problem, space_problem
 
     if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
         return named_problem(None, shape, kernel.folder)[0]
@@ -294,7 +294,7 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
             return space_problem(kernel, None, {})
     if name is None:
         name = re.sub("^[^a-z]+", "", slug(kernel if isinstance(kernel, str) else kernel.name)) or "kernel"
-    if is_gemm(name):
+    if kind_of_name(name):
         return problem_from_name(name, **shape)
     if set(shape) - {"size"}:
         raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")

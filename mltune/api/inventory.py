@@ -84,7 +84,7 @@ def space(
     Examples
     --------
     >>> import mltune
-    >>> found = mltune.space("gemm_simt")
+    >>> found = mltune.space("gemm_shared")
     >>> 0 < found["valid"] < found["combinations"]
     True
     """

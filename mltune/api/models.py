@@ -106,8 +106,8 @@ def predict(
     Examples
     --------
     >>> import mltune
-    >>> found = mltune.predict("sgemm", trans="NN", size=2048, kernel="gemm_simt", device="a100", wisdom="none")
-    >>> [choice.source for choice in found.choices], "BLK_M" in found.choices[0].configuration
+    >>> found = mltune.predict("transpose", size={"columns": 2048}, device="a100", wisdom="none")
+    >>> [choice.source for choice in found.choices], "TILE_X" in found.choices[0].configuration
     (['expected'], True)
     """
     from mltune.api.results import Predicted
@@ -165,9 +165,9 @@ def train(
     ('transpose', 1)
     """
     from mltune.cost.model_file import SUFFIXES, file_of, save_model
-    from mltune.cost.training import find_datasets
-    from mltune.cost.training import train as train_model
     from mltune.errors import UsageError
+    from mltune.tuning.training import find_datasets
+    from mltune.tuning.training import train as train_model
 
     for file in (file_of(Path(out), suffix) for suffix in SUFFIXES):
         if file.exists() and not overwrite:

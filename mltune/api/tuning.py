@@ -130,10 +130,8 @@ def tune(
     >>> result.best_config["BLK_M"] in (32, 64, 96, 128, 192, 256)
     True
     """
-    from mltune.campaign.competition import tune_choice
     from mltune.resolve.plan import Plan
     from mltune.resolve.resolve import resolve
-    from mltune.tuning import tuner
 
     directory = None if run is None else Path(run)
     resolved, notices = resolve(
@@ -162,6 +160,8 @@ def tune(
     warn(notices)
     with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
         if isinstance(resolved, Plan):
+            from mltune.campaign.competition import tune_choice
+
             return tune_choice(
                 resolved,
                 run=directory,
@@ -170,6 +170,8 @@ def tune(
                 stop=interrupted,
                 compile_on=compile_on or "",
             )
+        from mltune.tuning import tuner
+
         return tuner.tune(resolved, progress=report, stop=interrupted)
 
 

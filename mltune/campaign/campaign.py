@@ -15,11 +15,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mltune.campaign.cluster.remote_process import remote_workers
-from mltune.campaign.device_worker import BACK, DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
+from mltune.campaign.device_worker import (
+    BACK,
+    DEVICE_WORKER,
+    HEARTBEAT_TIMEOUT_S,
+    DeviceWorker,
+    Outcome,
+    Process,
+    SliceRequest,
+)
 from mltune.campaign.products import CampaignResult, claim_directory, write_datasets, write_report
 from mltune.campaign.scheduler import Scheduler
 from mltune.measure.compile_farm import address_of
@@ -30,7 +38,7 @@ from mltune.records.events import EventLog
 from mltune.records.versions import __version__
 from mltune.resolve.device import Target
 from mltune.resolve.plan import Plan
-from mltune.resolve.request import TuneRequest
+from mltune.resolve.request import RunOptions, TuneRequest
 from mltune.results.progress import CampaignProgress, CampaignReport
 
 if TYPE_CHECKING:
@@ -56,7 +64,7 @@ def run_plan(
     *,
     progress: CampaignReport | None = None,
     stop: Callable[[], bool] = bool,
-    worker: str = DEVICE_WORKER,
+    worker: str | Callable[[], Process] = DEVICE_WORKER,
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     siblings: bool = True,
     store: str = "",
@@ -75,8 +83,9 @@ def run_plan(
         Receives the progress about twice a second.
     stop : callable
         Called about twice a second; True ends the campaign within seconds, with a report on the trials so far.
-    worker : str
-        Target of the worker processes (:class:`mltune.process.child.Child`).
+    worker : str or callable
+        Target of the worker processes (:class:`mltune.process.child.Child`), or a function that returns one for each
+        device; on a cluster a target.
     heartbeat_timeout_s : float
         Seconds without a message after which a worker is killed and replaced.
     siblings : bool
@@ -105,9 +114,14 @@ def run_plan(
     try:
         claim_directory(plan, directory)
         if cluster is None:
-            workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
+            fits_models = RunOptions(**plan.options).fits_models
+            make = partial(Child, worker, (fits_models,)) if isinstance(worker, str) else worker
+            workers = [DeviceWorker(device, make(), heartbeat_timeout_s) for device in plan.devices]
             gpus: dict[str, Device] = {}
         else:
+            from mltune.campaign.cluster.remote_process import remote_workers
+
+            assert isinstance(worker, str)  # noqa: S101
             workers, gpus = remote_workers(cluster, plan, worker, heartbeat_timeout_s)
         campaign = Campaign(
             plan,

@@ -214,30 +214,39 @@ Tune = Callable[..., TuneResult]
 """The function that runs a time slice: :func:`mltune.tuning.tuner.tune`, or a function with its signature."""
 
 
-def make_device_worker(tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
+def make_device_worker(fits_models: bool = True, *, tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
     """Return the function of a worker process that runs time slices. SIGTERM ends the one under way.
 
     Parameters
     ----------
+    fits_models : bool
+        Whether the searches of the campaign fit models, whose modules are then imported at once.
     tune : callable, optional
         Runs a time slice; the tuner by default.
     """
     if tune is None:
         from mltune.tuning import tuner
 
-        tuner.preload()
+        tuner.preload(fits_models=fits_models)
         tune = partial(tuner.tune, pool=ChildPool())
-    return partial(_run_slice, tune, Interrupt(STOP_TIMEOUT_S, twice=False).__enter__())
+    interrupt = Interrupt(STOP_TIMEOUT_S, twice=False).__enter__()
+    return partial(run_slice, tune=tune, interrupt=interrupt, on_message=send_to_parent)
 
 
-def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> SliceResult:
-    """Run a time slice; send its progress and heartbeats to the campaign."""
+def run_slice(
+    request: SliceRequest,
+    *,
+    tune: Tune,
+    interrupt: Callable[[], bool],
+    on_message: Callable[[Progress | None], None],
+) -> SliceResult:
+    """Run a time slice in this process; pass its progress and heartbeats on."""
     sent_at = 0.0
 
     def send(message: Progress | None) -> None:
         nonlocal sent_at
         sent_at = time.monotonic()
-        send_to_parent(message)
+        on_message(message)
 
     def stop() -> bool:
         if time.monotonic() - sent_at >= HEARTBEAT_EVERY_S:

@@ -15,9 +15,9 @@ of the time, brings something only if its remaining gain is larger than d. With 
 gap(t) that is expected to be gap(t) exp(-d / gap(t)): its constant is c exp(-d / gap(t)).
 
 An unfinished time slice is finished first. Then every task gets its minimum, in the order of the plan. The rest goes,
-one time slice after the other, to the tasks with the largest expected gain. A task that
-has stopped, failed or reached its maximum gets nothing more, and leaves its share to the others. The same holds for a
-kernel that is too far behind another kernel for the same problem to catch up.
+one time slice after the other, to the tasks with the largest expected gain. A task that has stopped, failed or reached
+its maximum gets nothing more, and leaves its share to the others. The same holds for a kernel that is too far behind
+another kernel for the same problem to catch up.
 """
 
 from __future__ import annotations

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, cast
 
 import typer
+from typer.main import get_command
 
 from mltune.cli import inventory, runs, tuning, wisdom
 from mltune.cli.application import app
@@ -46,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
             with contextlib.suppress(OSError):  # a file that was exchanged for a pipe
                 stream.reconfigure(errors="replace")  # a character that a terminal lacks is not an error
     try:
-        sys.exit(app(arguments, prog_name="mltune", standalone_mode=False))
+        sys.exit(_command()(arguments, prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
         _fail(error, 2 if isinstance(error, UsageError) else 1)
     except _Misuse as error:
@@ -55,6 +58,11 @@ def main(arguments: list[str] | None = None) -> None:
         _fail("aborted", 1)
     except OSError as error:
         _fail(f"{error.filename or 'a file'} cannot be used: {reason(error)}.", 1)
+
+
+@functools.cache
+def _command() -> Callable[..., Any]:
+    return get_command(app)
 
 
 def _fail(message: object, code: int) -> None:

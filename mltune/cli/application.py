@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
 
-import mltune
 from mltune.cli.options import OPTIONS, Convert
+from mltune.records.versions import __version__
 from mltune.resolve.request import SHAPE
 from mltune.show import table
 
@@ -111,7 +111,7 @@ def _help_alone(context: typer.Context) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        table.write(f"mltune {mltune.__version__}")
+        table.write(f"mltune {__version__}")
         raise typer.Exit
 
 

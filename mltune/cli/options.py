@@ -15,7 +15,7 @@ import typer
 from mltune.api.campaigns import stored_run
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, GEMM_PRECISIONS, LARGEST_BATCH, STRICTEST
+from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, STRICTEST
 from mltune.records.trial import SEARCHES
 from mltune.resolve.problems import DEFAULT_KERNEL
 from mltune.resolve.request import LARGEST_SEED, whole_number
@@ -253,7 +253,7 @@ OPTIONS: dict[str, Any] = {
         ACCURACIES,
         f"Accuracy class of the kernel, or a stricter one.  [default: {STRICTEST}, or that of a named kernel]",
     ),
-    "precision": choice("--precision", GEMM_PRECISIONS, "Of a GEMM.  [default: the kernel's first]"),
+    "precision": text("--precision", "P", "Of a GEMM, such as d.  [default: the kernel's first]"),
     "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET."),
     "trials": number("--trials", "Most trials, skipped ones included.", 1),
     "time": text("--time", "TIME", "Most time: 20s, 30m, 1h30m."),

@@ -1,6 +1,6 @@
 """Our own strategies: random search, ASTRA's hand-set thresholds, Optuna's TPE, and the search of ``mltune tune``.
 
-The last proposes configurations outside a space, which :class:`Projection` moves to the nearest untried one of it.
+Optuna's TPE proposes configurations outside a space, which :class:`Projection` moves to the nearest untried one of it.
 """
 
 from __future__ import annotations

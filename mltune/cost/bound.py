@@ -1,7 +1,7 @@
 """An upper bound on the speed of configurations: the least time of the units of a GPU, bank conflicts included.
 
 A bundle declares each load or store of its main loop as a layout of lanes (``[access]``,
-docs/reference/kernel-toml.md). This module computes the addresses of all lanes once for every distinct layout.
+docs/reference/kernel-toml.md). The addresses of all lanes are computed once for every distinct layout.
 
 The analysis is that of Lai and Seznec, "Performance upper bound analysis and optimization of SGEMM on Fermi and Kepler
 GPUs" (CGO 2013), equations (1) to (9), for any kernel with resources and for the limits of any device: multiply-adds

@@ -90,6 +90,10 @@ def _figure(value: Any, meaning: str, least: float, most: float) -> float | None
     return float(value)
 
 
+FEWEST_JUDGED = 1000
+"""Fewest configurations of a dataset that a model is judged on: smaller ones are of searches, mostly of the fast."""
+
+
 class Card(BaseModel):
     """The card of a model.
 

@@ -41,11 +41,9 @@ class CostModel(Protocol):
         y : ndarray of shape (n_configs,)
             At least one value is not NaN.
         """
-        ...
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
         """Return the mean and the standard deviation of the speed, each of shape (n_configs,)."""
-        ...
 
     def unseen(self) -> tuple[Floats, Floats]:
         """Return predictions for the rows of :meth:`fit`, each from the parts of the model that did not see the row.
@@ -55,7 +53,6 @@ class CostModel(Protocol):
         mean, spread : ndarray of shape (n_configs,)
             In the order of the rows given to :meth:`fit`; NaN where every part of the model saw the row.
         """
-        ...
 
 
 def compress(speed: Floats, knee: float, slope: float = SLOPE) -> Floats:
@@ -100,22 +97,28 @@ class Compression:
 
 
 def preload() -> None:
-    """Import the modules that a search needs later, before a compile pool takes all cores."""
+    """Import the modules that a search that fits models needs later, before a compile pool takes all cores."""
     import importlib
 
     for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
         importlib.import_module(name)
 
 
-def one_thread() -> AbstractContextManager[object]:
-    """Return a context in which a search computes with one thread, with its modules imported.
+def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
+    """Return a context in which a search computes with one thread, with the modules of its models imported.
 
     Its matrices are small, and every other core compiles: threads would only compete with the compilers. Sums also
     depend on the number of threads. The limit holds for libraries that are loaded already.
+
+    Parameters
+    ----------
+    fits_models : bool
+        Whether the search fits models: without them it starts seconds earlier.
     """
     from threadpoolctl import threadpool_limits
 
-    preload()
+    if fits_models:
+        preload()
     limits: AbstractContextManager[object] = threadpool_limits(limits=1)
     return limits
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.dataset.manifest import LONGEST_LABEL, LONGEST_S, SHORTEST_S
+from mltune.dataset.manifest import LONGEST_LABEL
+from mltune.dataset.parquet import LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.coding import Floats, Indices, code_ordered

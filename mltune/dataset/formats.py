@@ -1,9 +1,9 @@
 """Readers of CSV, Parquet, Kernel Tuner caches, T4 and CLBlast results as raw columns.
 
-The formats are those that `PrintTimingsToFileAsJSON` of CLBlast's tuners writes, and `compress_database` of its
+CLBlast's formats are those that `PrintTimingsToFileAsJSON` of its tuners writes, and `compress_database` of its
 database scripts. Both hold only configurations that ran and were right; times are in milliseconds.
 
-They run in a process with limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before
+Readers run in a process with limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before
 something is allocated is checked before.
 """
 

@@ -119,7 +119,8 @@ class Contents:
 
 def read_contents(path: Path, layout: Layout) -> Contents:
     """Read what a table holds, with limits on memory and time; see :func:`mltune.dataset.importing.read_table`."""
-    if path.suffix.lower() in (".csv", ".json") and path.is_file() and path.stat().st_size <= _SMALL:
+    is_small = path.suffix.lower() in (".csv", ".json") and path.is_file() and path.stat().st_size <= _SMALL
+    if is_small or not path.is_file():  # what is no regular file is refused
         return contents_of(path, layout)
     try:
         contents: Contents = call_bounded(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from mltune.dataset.parquet import LONGEST_S, SHORTEST_S
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
 from mltune.files.reading import parse_json, read_file, reason
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 MAX_ROWS = 1_000_000
 MAX_PARAMETERS = 200
-SHORTEST_S, LONGEST_S = 1e-15, 1e9
-"""Bounds of recorded times, seconds: beyond them, rates and ratios have no meaning."""
-
 LONGEST_LABEL = 200
 
 _MAX_BYTES = 4_000_000

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.dataset.manifest import LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.kernel.coding import number_rows
 from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import Measurement, TrialRecord, TrialState
+
+SHORTEST_S, LONGEST_S = 1e-15, 1e9
+"""Bounds of recorded times, seconds: beyond them, rates and ratios have no meaning."""
 
 _MAX_FILE_BYTES = 64_000_000
 _MAX_TABLE_BYTES = 256_000_000

@@ -1,6 +1,6 @@
 """Lookup of the facts of a device by name: a GPU of this machine, a known GPU, or a file.
 
-Beside them are the measured rates of mixes of instructions, by architecture.
+Known GPUs also have the measured rates of mixes of instructions, by architecture.
 """
 
 from __future__ import annotations

@@ -39,14 +39,7 @@ class ArgumentDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceEntry:
-    """A kernel of the same source that gives the right answer.
-
-    Attributes
-    ----------
-    entry : str
-    block, grid : tuple of three Expression
-        Shape of its launch, over the sizes, the parameters (those of the default configuration) and the device.
-    """
+    """A kernel of the same source that gives the right answer, launched with the parameters of the default."""
 
     entry: str
     block: Shape3
@@ -57,25 +50,9 @@ class ReferenceEntry:
 class ArraysDefinition:
     """The problem of a kernel at any sizes.
 
-    Attributes
-    ----------
-    name : str
-        Name of the kernel.
-    sizes : mapping of str to int
-        The sizes with their defaults.
-    arguments : tuple of ArgumentDefinition
-        In the order of the kernel's parameters.
-    definitions : mapping of str to Expression
-        Macros that follow from the sizes.
-    flops, bytes : Expression or None
-        Work over the sizes; None where it is unknown.
-    arithmetic : {"fp32", "fp64"}
-    checks : tuple of mapping of str to int
-        Sizes at which every configuration is verified besides those that it is tuned for.
-    reference : ReferenceEntry or None
-        None where the default configuration or given arrays are the answer.
-    answer : mapping of str to str
-        Paths of ``.npy`` files that hold the correct outputs at the default sizes, by argument.
+    `sizes` have their defaults; `definitions` are macros that follow from them. Without `reference` the default
+    configuration or `answer` is right: paths of ``.npy`` files with the outputs at the default sizes. `checks` are
+    further sizes at which every configuration is verified.
     """
 
     name: str

@@ -67,15 +67,8 @@ class Restriction:
 class Access:
     """One load or store of a kernel's main loop, with the layout of the lanes of a warp.
 
-    Attributes
-    ----------
-    memory : {"shared", "global"}
-    count : Expression
-        Instructions of a thread in a step.
-    bytes : Expression
-        Bytes of a lane: 4, 8 or 16.
-    lanes : tuple of (Expression, Expression)
-        The digits of a lane's number, the fastest first, each with its radix and its stride in bytes.
+    `count` has the instructions of a thread in a step, `bytes` those of a lane, and `lanes` the digits of a lane's
+    number, the fastest first, each with its radix and its stride in bytes.
     """
 
     memory: Literal["shared", "global"]
@@ -158,7 +151,7 @@ class Kernel:
         Whether it is among the kernels that are tuned where none is named.
     batched : bool
         Whether it solves batches of GEMMs, too.
-    same_as : frozenset of str
+    same_as : tuple of str
         Further values of ``source_hash``: of versions that compile to the same machine code, and launch it alike.
     """
 
@@ -197,7 +190,7 @@ class Kernel:
     accuracy: str = STRICTEST
     candidate: bool = True
     batched: bool = False
-    same_as: frozenset[str] = frozenset()
+    same_as: tuple[str, ...] = ()
 
     has_formulas: ClassVar[bool] = True
     """Whether the shape of a launch is given by expressions, and so is known at every size."""
@@ -231,7 +224,7 @@ class Kernel:
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was requested; {see}."
             )
-        if problem.batch > 1 and not self.batched:
+        if problem.variables().get("batch", 1) > 1 and not self.batched:
             raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
         if self.arrays is not None and problem.name != self.name:
             raise UsageError(
@@ -324,29 +317,10 @@ class Kernel:
     def evaluate(
         self, columns: Columns, variables: Mapping[str, int], expressions: Mapping[str, Expression] | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Evaluate expressions over a table of configurations.
+        """Evaluate expressions, by default the derived names, over a table of configurations.
 
-        Parameters
-        ----------
-        columns : Columns
-            The configurations: every parameter, or at least those that the expressions depend on.
-        variables : mapping of str to int
-            Variables of the problem and of the device.
-        expressions : mapping of str to Expression, optional
-            Expressions by name: by default the derived names, often ``kernel.resources``.
+        An ExpressionError tells of a value that is undefined for some configuration, as its divisor is zero.
 
-        Returns
-        -------
-        dict of str to ndarray of shape (n_configurations,)
-            int64, bool or float64 columns.
-
-        Raises
-        ------
-        ExpressionError
-            A value is undefined for some configuration (its divisor is zero).
-
-        Examples
-        --------
         >>> derived = {"THR": parse("BLK // 4")}
         >>> kernel = Kernel(name="toy", problem="recorded", parameters={"BLK": (16, 32)}, derived=derived)
         >>> kernel.evaluate({"BLK": np.array([16, 32])}, {})["THR"].tolist()
@@ -366,19 +340,9 @@ class Kernel:
         return replace(shape, arguments=(), workspace=None).launch(configuration, variables)
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
-        """Return the launch of one configuration.
+        """Return the launch of one configuration; `variables` are those of the device and of the computed problem.
 
-        Parameters
-        ----------
-        configuration : mapping of str to int
-            Value of every parameter.
-        variables : mapping of str to int
-            Variables of the device and of the computed problem (for a verification not the problem that is tuned for).
-
-        Raises
-        ------
-        ExpressionError
-            A size is not an integer, or negative.
+        A size that is not an integer, or is negative, raises an ExpressionError.
         """
         scope = self.scope({**variables, **configuration})
 
@@ -430,15 +394,7 @@ class Kernel:
 
 
 class Scope(dict[str, Value | Partial]):
-    """Names and their values; derived names are computed at first use and cached.
-
-    Parameters
-    ----------
-    variables : mapping of str to int, float, ndarray or Partial
-        Known values.
-    derived : mapping of str to Expression
-        Names that are computed from them, except those that are also among the variables.
-    """
+    """Names and their values; derived names that are not among the variables are computed at first use and cached."""
 
     def __init__(self, variables: Mapping[str, Value | Partial], derived: Mapping[str, Expression]) -> None:
         super().__init__(variables)

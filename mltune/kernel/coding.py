@@ -67,21 +67,8 @@ def number_rows(
 ) -> tuple[Indices, NDArray[np.intp]]:
     """Give each distinct row of a table a number from 0 on; numbers are compared ten times as fast as rows.
 
-    Parameters
-    ----------
-    columns : sequence of ndarray of shape (n_rows,)
-        Integers, each from 0 to its column's extent - 1.
-    extents : sequence of int
-        At most 2**45 each.
-    size : int, optional
-        Number of rows; needed where there are no columns.
-
-    Returns
-    -------
-    number : ndarray of shape (n_rows,)
-        Equal where rows are equal, in the order of the rows.
-    representative : ndarray of shape (n_distinct,)
-        The position of one row with each number.
+    A column has integers from 0 to its extent - 1, at most 2**45. Returns the number of each row, in the order of the
+    rows, and for each number the position of one row that has it. `size` is needed where there are no columns.
     """
     size = len(columns[0]) if size is None else size
     number = np.zeros(size, dtype=np.int64)
@@ -118,16 +105,9 @@ _Label = TypeVar("_Label")
 
 @dataclass(frozen=True, slots=True)
 class CodedValues:
-    """The values of one parameter with the integers that stand for them.
+    """The values of one parameter as listed, with the integers that stand for them.
 
-    Attributes
-    ----------
-    listed : tuple
-        The values in the order of their list.
-    integers : tuple of int
-        For each the integer that stands for it.
-    labels : tuple or None
-        The values that 0, 1, ... stand for; None where values stand for themselves.
+    `labels` are the values that 0, 1, ... stand for; None where values stand for themselves.
     """
 
     listed: tuple[Any, ...]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from mltune.errors import SpaceError, UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.kernel.coding import Columns, Indices, code_ordered
+from mltune.kernel.coding import code_ordered
 from mltune.kernel.expressions import Expression, parse
-from mltune.kernel.space import TableSpace, draw
+from mltune.kernel.space import TableSpace
 
 Values: TypeAlias = Mapping[str, Sequence[Any]]
 """The values of each parameter by name: distinct and hashable. Those that are not numbers should be listed so that
@@ -28,46 +28,12 @@ MOST = 2_000_000
 MOST_COMBINED = 8_000_000
 """Most combinations of some parameters before restrictions are applied to them."""
 
-LARGE = 50_000
-"""Most configurations of a table in which the nearest one is looked for among all."""
-
-
-class LargeTableSpace(TableSpace):
-    """A table in which a configuration near one outside it is looked for among a sample of rows only.
-
-    A search draws candidates in this way; to compare each with a million rows would take it seconds.
-    """
-
-    def __init__(self, columns: Columns) -> None:
-        super().__init__(columns)
-        self._sampled = draw(self.count, LARGE // 2, np.random.default_rng(0))
-        self._sample = TableSpace(self.rows(self._sampled))
-
-    def nearest(self, columns: Columns) -> Indices:
-        """Return for each configuration its own row or, if it is in none, one near it."""
-        found = self.index_of(columns)
-        missing = np.flatnonzero(found < 0)
-        found[missing] = self._sampled[self._sample.nearest({name: columns[name][missing] for name in self.names})]
-        return found
-
 
 class ConfigurationTable:
-    """A table of distinct configurations.
+    """A table of distinct configurations; `positions` are those of each value in the list of its parameter.
 
-    Parameters
-    ----------
-    values : mapping of str to sequence
-        The values of each parameter, of any hashable type.
-    positions : ndarray of shape (n_configs, n_parameters)
-        The position of each value in the list of its parameter.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The parameters.
-    space : TableSpace
-        The configurations as integers; the index is the row. A parameter whose values are whole numbers keeps them,
-        any other has the positions of its values: in ascending order if they are numbers, otherwise as listed.
+    In its `space` the index is the row. A parameter whose values are whole numbers keeps them there, any other has the
+    positions of its values: in ascending order if they are numbers, otherwise as listed.
     """
 
     def __init__(self, values: Values, positions: NDArray[np.integer[Any]]) -> None:
@@ -79,7 +45,7 @@ class ConfigurationTable:
         columns = {}
         for name, codes, column in zip(self.names, self._codes, positions.T, strict=True):
             columns[name] = np.fromiter(codes.values(), dtype=np.int64, count=len(codes))[column]
-        self.space = TableSpace(columns) if len(positions) <= LARGE else LargeTableSpace(columns)
+        self.space = TableSpace(columns)
 
     @classmethod
     def from_rows(cls, values: Values, rows: Sequence[Sequence[Hashable]]) -> ConfigurationTable:

@@ -17,8 +17,9 @@ restriction does not hold there.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -57,15 +58,7 @@ _SPACES = str.maketrans("\t\r\n", "   ")
 
 
 class Extent(NamedTuple):
-    """The size of an expression.
-
-    Attributes
-    ----------
-    parts : int
-        Operations, names and numbers.
-    depth : int
-        Parts on the longest way from the whole expression to a name or number.
-    """
+    """Operations, names and numbers of an expression, and how many of them are nested at most."""
 
     parts: int
     depth: int
@@ -73,19 +66,14 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression. Made by :func:`parse`.
-
-    Attributes
-    ----------
-    text : str
-        The expression as written.
-    names : frozenset of str
-        Names that it uses.
-    """
+    """A checked expression with the names that it uses. Made by :func:`parse`."""
 
     text: str
     names: frozenset[str] = field(compare=False)
-    _tree: ast.expr = field(compare=False, repr=False)
+    _own: Extent = field(compare=False, repr=False)
+    """The extent with nothing written out."""
+    _uses: tuple[tuple[str, int, int], ...] = field(compare=False, repr=False)
+    """Each name, the number of times that it is used, and the depth of its deepest use."""
     _operation: Operation = field(compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -101,25 +89,18 @@ class Expression:
 
     def extent(self, derived: Mapping[str, Extent]) -> Extent:
         """Return the extent of the expression with derived names written out, given the extents of these."""
-        return _extent(self._tree, derived)
+        parts, depth = self._own
+        for name, count, deepest in self._uses:
+            if name in derived:
+                parts += count * derived[name].parts
+                depth = max(depth, deepest + derived[name].depth)
+        return Extent(parts, depth)
 
     def evaluate(self, variables: Variables) -> Value:
-        """Return the value for numbers or columns of equal length.
+        """Return the value for numbers or columns of equal length: a column if a column was used.
 
-        Parameters
-        ----------
-        variables : mapping of str to int, float, bool, ndarray or Partial
-            At least every name of the expression.
-
-        Returns
-        -------
-        int, float, bool or ndarray
-            A column if a column was used; integers are int64, conditions bool, all else float64.
-
-        Raises
-        ------
-        ExpressionError
-            A name is missing, an integer grows too large, or the value is undefined in some row.
+        Integers are int64, conditions bool, all else float64. An ExpressionError tells of a name that is missing, an
+        integer that grows too large, or a value that is undefined in some row.
         """
         result = self.evaluate_partial(variables)
         if not result.defined.all():
@@ -156,6 +137,7 @@ def _short(text: object) -> str:
     return printable(text, 120)
 
 
+@lru_cache(10_000)  # kernels share many expressions, and each is loaded often
 def parse(text: str) -> Expression:
     """Parse and check an expression.
 
@@ -184,15 +166,23 @@ def parse(text: str) -> Expression:
         ) from error
     compiler = _Compiler(text)
     operation = compiler.compiled(tree, MAX_DEPTH)
-    return Expression(text, frozenset(compiler.names), tree, operation)
+    parts, depth, uses = 0, 0, dict[str, tuple[int, int]]()
+    for level, node in _with_depths(tree, 1):
+        parts, depth = parts + 1, max(depth, level)
+        if isinstance(node, ast.Name):
+            count, deepest = uses.get(node.id, (0, 0))
+            uses[node.id] = (count + 1, max(deepest, level))
+    own, each = Extent(parts, depth), tuple((name, *use) for name, use in uses.items())
+    return Expression(text, frozenset(compiler.names), own, each, operation)
 
 
-def _extent(node: ast.expr, derived: Mapping[str, Extent]) -> Extent:
-    if isinstance(node, ast.Name):
-        parts, depth = derived.get(node.id, (0, 0))
-        return Extent(parts + 1, depth + 1)
-    children = [_extent(child, derived) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-    return Extent(1 + sum(child.parts for child in children), 1 + max((child.depth for child in children), default=0))
+def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
+    """Yield the parts of an expression, each with its depth."""
+    yield depth, node
+    if not isinstance(node, ast.Name):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from _with_depths(child, depth + 1)
 
 
 class _Compiler:

@@ -25,15 +25,7 @@ LARGEST_WORKSPACE = 2**40
 
 
 class BundleFault(NamedTuple):
-    """A wrong expression.
-
-    Attributes
-    ----------
-    reason : str
-        The key of the bundle, the law, the facts, and an example.
-    share : float
-        Share of the configurations for which it is wrong.
-    """
+    """The key of a wrong expression, its law, the facts and an example, and the share of the configurations."""
 
     reason: str
     share: float

@@ -32,17 +32,7 @@ It returns path and text of the header, or None.
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """A header with the name by which a file includes it.
-
-    Attributes
-    ----------
-    name : str
-        As it stands in ``#include``.
-    file : str
-        Path of the file that includes it.
-    path, text : str
-        Of the header.
-    """
+    """A header, the name by which a file includes it, and the path of that file."""
 
     name: str
     file: str
@@ -80,15 +70,9 @@ def walk_includes(
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The headers of a source.
+    """The headers of a source by the name with which each is included, and the paths of those that have another name.
 
-    Attributes
-    ----------
-    texts : mapping of str to str
-        By the name with which each is included. A second name of a header has a text that includes the first, so that
-        ``#pragma once`` holds.
-    paths : mapping of str to str
-        The paths, in the kernel's folder, of those that have another name.
+    A second name of a header has a text that includes the first, so that ``#pragma once`` holds.
     """
 
     texts: Mapping[str, str]
@@ -97,20 +81,10 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class IncludeFolders:
-    """Folders with headers: nothing outside them is read.
+    """Folders with headers, by their path in the kernel's folder: nothing outside them is read.
 
-    Attributes
-    ----------
-    source : str
-        Name of the source's file in the kernel's folder; empty where it has none.
-    folders : mapping of str to pathlib.Path
-        The folders by their path in the kernel's folder, which is part of the path of a header.
-    inside : pathlib.Path or None
-        A directory that holds all of them, below which no link is followed; None follows links.
-    law : re.Pattern
-        What the path of a header matches.
-    most_bytes : int
-        Size of all headers together.
+    The path of a header matches `law`. Below `inside`, which holds all folders, no link is followed; None follows
+    links.
     """
 
     source: str

@@ -23,22 +23,7 @@ Metric = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What a call of Kernel Tuner's function asks for besides its kernel.
-
-    Attributes
-    ----------
-    trials : int or None
-    time_s : float or None
-        Limits of the run; None where there is none.
-    options : tuple of str
-        Options of the compiler that change the machine code.
-    defines : mapping of str to str
-        Macros that are defined by options of the compiler.
-    include : tuple of pathlib.Path
-        Folders of headers.
-    metrics : mapping of str to callable
-        Figures of each result, as functions of its parameters and numbers.
-    """
+    """What a call of Kernel Tuner's function asks for besides its kernel."""
 
     trials: int | None = None
     time_s: float | None = None
@@ -127,34 +112,19 @@ def _metric(name: str, metric: Any) -> Metric:
     return lambda entry: expression.evaluate({name: entry[name] for name in expression.names})
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The source of a kernel with the texts that it may include by name.
+def read_sources(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], tuple[Path, ...]]:
+    """Return a text or a function that makes it, the texts that it may include by name, and the folder of its file.
 
-    Attributes
-    ----------
-    text : str or callable
-        A function returns the text for a configuration.
-    headers : mapping of str to str
-    include : tuple of pathlib.Path
-        The folder of the file, where a source finds what it includes.
+    A source is given as a text, a file, a function, or a list: the source and the files that it includes.
     """
-
-    text: str | Callable[[dict[str, Any]], str]
-    headers: Mapping[str, str] = field(default_factory=dict)
-    include: tuple[Path, ...] = ()
-
-
-def read_sources(source: Any) -> Sources:
-    """Return a source that is given as a text, a file, a function, or a list: the source and the files it includes."""
     if isinstance(source, list | tuple) and not source:
         raise UsageError("a list of sources has at least one, got none.")
     first, *included = source if isinstance(source, list | tuple) else [source]
     headers = {str(name): _text(name) for name in included}
     if callable(first):
-        return Sources(first, headers)
+        return first, headers, ()
     text = _text(first)
-    return Sources(text, headers, () if text is first else (Path(first).resolve().parent,))
+    return text, headers, () if text is first else (Path(first).resolve().parent,)
 
 
 @contextmanager
@@ -171,17 +141,17 @@ def kernel_of_call(
     **options: Any,
 ) -> Iterator[PythonKernel]:
     """Make the kernel of a call; its arrays are kept as files until the end of the context."""
-    sources = read_sources(source)
+    text, headers, include = read_sources(source)
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
         yield make_kernel(
             name,
-            sources.text,
+            text,
             problem_size,
             arguments,
             parameters,
             folder=Path(folder),
-            headers=sources.headers,
-            include=(*sources.include, *call.include),
+            headers=headers,
+            include=(*include, *call.include),
             shared=(smem_args or {}).get("size", 0),
             defines={**call.defines, **(defines or {})},
             options=call.options,

@@ -9,16 +9,7 @@ from dataclasses import dataclass
 class Launch:
     """The launch of one configuration.
 
-    Attributes
-    ----------
-    grid, block : tuple of three int
-        Blocks of the grid and threads of a block, along x, y and z.
-    shared_bytes : int
-        Dynamic shared memory, bytes per block.
-    arguments : tuple of int
-        Arguments of the kernel that follow those of the problem.
-    workspace_bytes : int or None
-        Size of the memory whose address is the last argument; None for a kernel without one.
+    `arguments` follow those of the problem; the last one is the address of the workspace, unless its size is None.
     """
 
     grid: tuple[int, int, int]

@@ -1,16 +1,15 @@
 """Count, rank and sample the valid configurations of a kernel exactly, without enumerating them.
 
-The count binds the parameters one by one and keeps one state for all combinations of bound values that the restrictions
-can no longer distinguish (see :mod:`mltune.kernel.layers`). The number of states depends on the order only, and
-strongly: thousands with a good order, billions with a poor one. A beam search over sets of bound parameters finds a
-good order; sets suffice, because the number of states does not depend on the order inside a set.
-
 The parameters are bound one after another. Each rule (a restriction, or several over the same parameters) is an
 automaton that reads the values of its parameters in that order and stops as soon as no completion can satisfy it. A
 *state* of a layer combines the states of the rules that are not yet settled. Combinations of values with equal states
 have the same completions, so a layer has each state once. A backward pass counts the completions of each state, and
 with these counts every valid configuration has a rank. This is dynamic programming over whole columns, without a loop
 over configurations.
+
+The number of states depends on the order of the parameters only, and strongly: thousands with a good order, billions
+with a poor one. A beam search over sets of bound parameters finds a good order; sets suffice, because the number of
+states does not depend on the order inside a set.
 """
 
 from __future__ import annotations
@@ -38,15 +37,7 @@ _MOST_TERMS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One or more restrictions as a table of the combinations of their parameters that satisfy them.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The parameters.
-    table : ndarray of bool
-        One axis per parameter, along its values in the order of the kernel bundle.
-    """
+    """A table of the combinations of some parameters that satisfy restrictions: an axis for each parameter."""
 
     names: tuple[str, ...]
     table: NDArray[np.bool_] = field(repr=False)
@@ -88,7 +79,8 @@ class _Estimate:
 
     def __init__(self, extents: Mapping[str, int], names: Sequence[str], rules: Sequence[Rule]) -> None:
         bits = {name: 1 << i for i, name in enumerate(names)}
-        self.logs = [(bits[name], float(np.log2(extents[name]))) for name in names]
+        self.bits = np.array([[bits[name]] for name in names])
+        self.logs = np.array([[float(np.log2(extents[name]))] for name in names])
         self.rules = [_RuleEstimate(rule, bits, self._spend) for rule in rules]
         self.elements = _MOST_ELEMENTS
         self.refines = len(names) * len(rules) * (len(names) + len(rules)) <= _MOST_TERMS
@@ -105,21 +97,25 @@ class _Estimate:
         except for the rules that they settle, or by its classes, the combinations that it can still distinguish. The
         smaller representation is chosen greedily.
         """
-        bound = [sets & rule.mask for rule in self.rules]
-        open_ = [(rule.mask & ~sets != 0) & (part != 0) for rule, part in zip(self.rules, bound, strict=True)]
-        estimates = [rule.estimates(part) for rule, part in zip(self.rules, bound, strict=True)]
-        by_class = [np.zeros(len(sets), dtype=bool) for _ in self.rules]
+        masks = np.array([[rule.mask] for rule in self.rules])
+        bound = sets & masks  # one row for each rule
+        open_ = (masks & ~sets != 0) & (bound != 0)
+        estimates = np.array([rule.estimates(part) for rule, part in zip(self.rules, bound, strict=True)])
+        classes, share = np.where(open_, estimates[:, 0], 0.0), estimates[:, 1]
+        by_class = np.zeros(bound.shape, dtype=bool)
+        values = np.where(open_, bound, 0)
+        parts = np.empty((len(self.bits) + 2 * len(bound), len(sets)))
+        of_values, of_shares, of_classes = (
+            parts[: len(self.bits)],
+            *(parts[len(self.bits) + one :: 2] for one in (0, 1)),
+        )
 
         def total() -> NDArray[np.float64]:
-            by_value = np.zeros_like(sets)
-            for part, is_open, classed in zip(bound, open_, by_class, strict=True):
-                by_value |= np.where(is_open & ~classed, part, 0)
-            logs = np.zeros(len(sets))
-            for bit, log in self.logs:
-                logs += np.where(by_value & bit, log, 0.0)
-            for part, (classes, share), is_open, classed in zip(bound, estimates, open_, by_class, strict=True):
-                logs += np.where(part & ~by_value == 0, share, 0.0)
-                logs += np.where(is_open & classed, classes, 0.0)
+            by_value = np.bitwise_or.reduce(np.where(by_class, 0, values), axis=0)
+            of_values[:] = np.where(by_value & self.bits, self.logs, 0.0)
+            of_shares[:] = np.where(bound & ~by_value == 0, share, 0.0)
+            of_classes[:] = np.where(by_class, classes, 0.0)
+            logs: NDArray[np.float64] = parts.sum(axis=0)
             return logs
 
         best = total()
@@ -188,19 +184,12 @@ _KEPT_BYTES, _WORKING_BYTES, _COLUMN_BYTES = 12, 64, 4
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The valid configurations as paths through layers of states.
+    """The valid configurations as paths through layers of states; a configuration is given as positions of its values.
 
-    Configurations are given as codes: the position of each value in its parameter's list of values.
-
-    Attributes
-    ----------
-    order : tuple of str
-        The parameters, in the order in which the layers bind them.
-    steps : sequence of ndarray of shape (n_states + 1, n_values + 1), int32
-        For each layer, state and value the state in the next layer, or -1 if the combination is not valid. The last row
-        and the last column, which an index of -1 selects, are -1, so an invalid configuration stays invalid.
-    before : sequence of ndarray of shape (n_states + 1, n_values + 1), int64
-        For each layer, state and value the number of completions with earlier values; in the last column, of all.
+    `order` has the parameters as the layers bind them. For each layer, state and value `steps` has the state in the
+    next layer, or -1 if the combination is not valid, and `before` the number of completions with earlier values, in
+    the last column of all. The last row and column of `steps`, which an index of -1 selects, are -1, so an invalid
+    configuration stays invalid.
     """
 
     order: tuple[str, ...]
@@ -310,12 +299,7 @@ def _make_rule(
 class _Automaton:
     """The minimal automaton that reads a rule's parameters in order; its states are numbered from 0 at each step.
 
-    Attributes
-    ----------
-    steps : dict of str to ndarray of shape (n_states, n_values), int32
-        For each parameter, state and value the next state, or -1 if no completion satisfies the rule.
-    sizes : dict of str to int
-        Number of states after each parameter.
+    For each parameter, state and value `steps` has the next state, or -1 if no completion satisfies the rule.
     """
 
     def __init__(self, rule: Rule) -> None:

@@ -55,20 +55,8 @@ Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
 class PythonKernel(Kernel):
     """A kernel whose launch is computed in Python.
 
-    Attributes
-    ----------
-    problem_size : tuple of int, str or callable
-        Elements along x, y and z.
-    divisors : tuple of sequence or callable
-        Divisors of these: expressions over the parameters, multiplied.
-    block_names : tuple of str
-        The parameters that are threads of a block along x, y and z.
-    dynamic_shared : int or callable
-        Bytes of dynamic shared memory of a block.
-    defines : mapping of str to int, float, str or callable
-        Macros besides the parameters.
-    generator : callable or None
-        Returns the source of a configuration, given as a dict of its values; `source` is then that of the first.
+    `divisors` of the problem's sizes are expressions over the parameters, multiplied. A `generator` returns the source
+    of a configuration, given as a dict of its values; `source` is then that of the first.
     """
 
     problem_size: tuple[Size, ...] = (1,)
@@ -158,13 +146,18 @@ def make_kernel(
     labels = {key: one.labels for key, one in coded.items() if one.labels is not None}
     if callable(answer):
         answer = answer(*arguments)
+    answers = [None] * len(arguments) if answer is None else [_on_host(one) for one in answer]
+    if len(answers) != len(arguments):
+        raise UsageError(
+            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
+        )
     expressions, functions = _split(restrictions)
     threads = (*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :])
     generator = source if callable(source) else None
     text = _generated(source, {key: values[0] for key, values in lists.items()}) if callable(source) else source
-    definition = _definition(
-        _plain_name(name), arguments, constants or {}, None if verify else answer, absolute, folder, flops, bytes
-    )
+    asked = _pickled(verify, None if answer is None else answers, absolute) if verify else b""
+    right = [None] * len(arguments) if verify else answers
+    definition = _definition(_plain_name(name), arguments, constants or {}, right, absolute, folder, flops, bytes)
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
     found = _headers(text, headers or {}, folders)
     kernel = PythonKernel(
@@ -189,7 +182,7 @@ def make_kernel(
         dynamic_shared=shared,
         defines=dict(defines or {}),
         generator=generator,
-        verify=_pickled(verify, answer, absolute, len(arguments)) if verify else b"",
+        verify=asked,
     )
     return _restricted(kernel, functions) if functions else kernel
 
@@ -208,23 +201,18 @@ def _definition(
     name: str,
     arguments: Sequence[Any],
     constants: Mapping[str, Any],
-    answer: Any,
+    answers: Sequence[Any],
     absolute: float,
     folder: Path,
     flops: int,
     work_bytes: int,
 ) -> ArraysDefinition:
-    answers = list(answer) if answer is not None else [None] * len(arguments)
-    if len(answers) != len(arguments):
-        raise UsageError(
-            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
-        )
     found, files = [], {}
     for position, (value, right) in enumerate(zip(arguments, answers, strict=True)):
         key = f"argument_{position}"
         found.append(_argument(key, value, "inout", folder, absolute))
         if right is not None:
-            right = np.asarray(_on_host(right), dtype=np.asarray(_on_host(value)).dtype)
+            right = np.asarray(right, dtype=np.asarray(_on_host(value)).dtype)
             files[key] = _kept(folder, right.reshape(-1))
     found += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
     work = [parse(str(int(amount))) if amount else None for amount in (flops, work_bytes)]
@@ -287,15 +275,12 @@ def _generated(generator: Callable[[dict[str, Any]], str], values: dict[str, Any
     return text
 
 
-def _pickled(verify: Callable[..., Any], answer: Any, absolute: float, count: int) -> bytes:
-    """Return a function that decides on outputs, for the process that runs the kernel."""
+def _pickled(*function: Any) -> bytes:
+    """Return a function that decides on outputs, with its arguments, for the process that runs the kernel."""
     import cloudpickle
 
-    right = None if answer is None else [_on_host(one) for one in answer]
-    if right is not None and len(right) != count:
-        raise UsageError(f"answer has one entry for each argument, None for inputs, got {len(right)} for {count}.")
     try:
-        found: bytes = cloudpickle.dumps((verify, right, absolute))
+        found: bytes = cloudpickle.dumps(function)
     except Exception as error:  # pickling calls code of every object
         raise UsageError(
             "verify runs in the process of the kernel, so it must not use what only this process has, such as open "
@@ -371,9 +356,7 @@ def _called(value: Any, values: dict[str, Any]) -> Any:
     if callable(value):
         return value(values)
     if isinstance(value, str):
-        return parse(value).evaluate(
-            {name: one if not isinstance(one, str) else np.array(one) for name, one in values.items()}
-        )
+        return parse(value).evaluate(values)
     return value
 
 

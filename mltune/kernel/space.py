@@ -23,6 +23,9 @@ _CHUNK = 1 << 14
 _EXPLAINED = 1 << 16
 _PAIRS_BELOW = 8
 
+LARGE = 50_000
+"""Most rows of a table of which all are compared to find the nearest one."""
+
 
 class SearchSpace(Protocol):
     """The configurations that a search may propose, each with an index from 0 to ``count - 1``.
@@ -33,17 +36,14 @@ class SearchSpace(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters, in the order of the kernel bundle."""
-        ...
 
     @property
     def values(self) -> Mapping[str, tuple[int, ...]]:
         """The values of each parameter, in an order in which neighbours are similar."""
-        ...
 
     @property
     def count(self) -> int:
         """Number of configurations."""
-        ...
 
     def rows(self, indices: Indices) -> Columns:
         """Return the configurations of given indices.
@@ -53,11 +53,9 @@ class SearchSpace(Protocol):
         SpaceError
             An index is negative, or not below ``count``.
         """
-        ...
 
     def index_of(self, columns: Columns) -> Indices:
         """Return the indices of configurations, -1 for those outside the space."""
-        ...
 
     def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
         """Draw configurations uniformly, without replacement.
@@ -75,29 +73,16 @@ class SearchSpace(Protocol):
         ndarray of shape (n_drawn,), int64
             Distinct indices, in order of drawing.
         """
-        ...
 
     def neighbours(self, index: int) -> Indices:
         """Return the configurations near one, without itself, in ascending order of index."""
-        ...
 
     def nearest(self, columns: Columns) -> Indices:
         """Return for each row the index of a configuration near it; its own index if it is in the space."""
-        ...
 
 
 class Removal(NamedTuple):
-    """The share of the raw combinations that one restriction removes.
-
-    Attributes
-    ----------
-    restriction, reason : str
-        The texts of the bundle.
-    removes : float
-        Share of the raw combinations that do not satisfy it.
-    removes_alone : float
-        Share that satisfy every restriction but this one.
-    """
+    """The shares of the raw combinations that one restriction removes, and that it alone removes."""
 
     restriction: str
     reason: str
@@ -108,17 +93,9 @@ class Removal(NamedTuple):
 class ConstrainedSpace:
     """Every configuration of a kernel that satisfies its restrictions. Satisfies :class:`SearchSpace`.
 
-    Its size is computed exactly at first use, without enumeration (see :mod:`mltune.kernel.layers`): in less than a
-    second for 1e11 configurations.
+    Its size is computed exactly at first use, without enumeration (:mod:`mltune.kernel.layers`): in less than a second
+    for 1e11 configurations. `variables` are ``problem.variables() | device_variables(device)``.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    variables : mapping of str to int
-        Variables of the restrictions: ``problem.variables() | device_variables(device)``.
-
-    Notes
-    -----
     ``neighbours`` returns every valid configuration that differs in one parameter; if the change of one parameter is
     not valid, it is repaired by ``nearest``. ``nearest`` goes through the parameters in the order of the layers and
     takes the nearest value in the list that can be completed to a valid configuration.
@@ -209,26 +186,13 @@ class ConstrainedSpace:
 
 
 class TableSpace:
-    """The configurations of a table, such as a recorded dataset: the index is the row. Satisfies :class:`SearchSpace`.
+    """The distinct configurations of a table, such as a recorded dataset. Satisfies :class:`SearchSpace`.
 
-    Parameters
-    ----------
-    columns : Columns
-        The configurations, distinct.
+    The index is the row. ``values`` are those that occur, ascending. ``neighbours`` returns the rows that differ in one
+    parameter, and if there are fewer than eight also those that differ in two. ``nearest`` returns the row that differs
+    in the fewest parameters, and among these the one with the nearest values; of a table with more than :data:`LARGE`
+    rows it compares a sample.
 
-    Raises
-    ------
-    SpaceError
-        The table is empty, or a configuration occurs twice.
-
-    Notes
-    -----
-    ``values`` are those that occur, ascending. ``neighbours`` returns the rows that differ in one parameter, and if
-    there are fewer than eight also those that differ in two. ``nearest`` returns the row that differs in the fewest
-    parameters, and among these the one with the nearest values.
-
-    Examples
-    --------
     >>> space = TableSpace({"BLK": np.array([16, 32, 64]), "DIM": np.array([8, 8, 16])})
     >>> space.index_of({"BLK": np.array([32, 99]), "DIM": np.array([8, 8])}).tolist()
     [1, -1]
@@ -251,6 +215,9 @@ class TableSpace:
         if len(repeated):
             first, second = sorted(self._order[repeated[0] : repeated[0] + 2].tolist())
             raise SpaceError(f"the configurations of a table must be distinct, but rows {first} and {second} are equal")
+        rows = np.arange(self.count) if self.count <= LARGE else draw(self.count, LARGE // 2, np.random.default_rng(0))
+        self._compared = rows  # by nearest: with a million rows it would take seconds
+        self._compared_codes = {name: code[rows] for name, code in self._codes.items()}
 
     @property
     def count(self) -> int:
@@ -282,17 +249,17 @@ class TableSpace:
         return found if len(found) >= _PAIRS_BELOW else np.flatnonzero((differing == 1) | (differing == 2))
 
     def nearest(self, columns: Columns) -> Indices:
-        """Return for each configuration the row with the fewest and smallest differences."""
+        """Return for each configuration its own row, or the compared one with the fewest and smallest differences."""
         wanted = {name: np.asarray(columns[name], dtype=np.int64) for name in self.names}
         found = self.index_of(columns)
         missing = np.flatnonzero(found < 0)
         for start in range(0, len(missing), 64):
             some = missing[start : start + 64]
-            distance = np.zeros((self.count, len(some)), dtype=np.float32)
-            for name, code in self._codes.items():
+            distance = np.zeros((len(self._compared), len(some)), dtype=np.float32)
+            for name, code in self._compared_codes.items():
                 distances = self._lists[name].distances(wanted[name][some], len(self.names))
                 distance += np.ascontiguousarray(distances.T)[code]  # whole lines are read
-            found[some] = np.argmin(distance, axis=0)
+            found[some] = self._compared[np.argmin(distance, axis=0)]
         return found
 
     def _keys(self, codes: Codes) -> NDArray[np.bytes_]:

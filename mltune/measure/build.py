@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mltune.errors import BundleError, DeviceError, SpaceError
 from mltune.kernel.coding import check_macro_name
@@ -122,11 +122,6 @@ def compile_options(architecture: str) -> tuple[str, ...]:
 
     They are made from typed values only, because some options of NVRTC read and write files. NVRTC's own cache is off,
     so that a compile time is that of a compile. (The oldest supported NVRTC lacks the last two options.)
-
-    Raises
-    ------
-    DeviceError
-        NVRTC does not compile for this architecture.
     """
     match = _ARCHITECTURE.fullmatch(architecture)
     if match is None:
@@ -144,37 +139,20 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
     r"""Return the lines that define macros at the head of a source; a text stands as it is.
 
     They are not options of NVRTC, because options also apply to the declarations that NVRTC itself puts before a
-    source: a macro ``width`` would break them.
+    source: a macro ``width`` would break them. A name or a value that no macro can have raises a BundleError or a
+    SpaceError.
 
-    Raises
-    ------
-    BundleError
-        A name is not valid for a macro.
-    SpaceError
-        A value is neither a number nor a text of one line.
-
-    Examples
-    --------
     >>> definitions({"block_size_x": 128, "SHIFT": -1, "SCALE": 0.5, "TYPE": "float4"})
     '#define block_size_x 128\n#define SHIFT -1\n#define SCALE 0.5\n#define TYPE float4\n'
     """
     return "".join(f"#define {name} {_macro_value(name, value)}\n" for name, value in macros.items())
 
 
-class NvrtcBuilder:
+class NvrtcBuilder(CompilePool):
     """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
-    Configurations that differ only in launch parameters share one build. The other arguments are those of
-    :class:`~mltune.measure.compile_pool.CompilePool`.
-
-    Raises
-    ------
-    BundleError
-        The bundle has no source, or a parameter's name is not valid for a macro.
-    UsageError
-        The kernel is for another architecture.
-    DeviceError
-        NVRTC is missing, or does not compile for the architecture.
+    Configurations that differ only in launch parameters share one build. Without NVRTC for the architecture it raises a
+    DeviceError, and without a source a BundleError.
     """
 
     def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
@@ -182,38 +160,11 @@ class NvrtcBuilder:
         self._kernel = kernel
         self._problem_macros = dict(problem.macros())
         definitions(self._problem_macros | dict.fromkeys(kernel.parameters, 0))
-        self._pool = CompilePool(source, **compilers)
-
-    @property
-    def workers(self) -> int:
-        """Number of builds made at the same time."""
-        return self._pool.workers
-
-    def __enter__(self) -> Self:
-        """Start the compile processes, without waiting for them."""
-        self._pool.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop at once: waiting builds are cancelled, running compilers are killed and their builds cancelled."""
-        self._pool.__exit__(*error)
+        super().__init__(source, **compilers)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        """Queue one configuration; entries that are no parameters are ignored.
-
-        Raises
-        ------
-        SpaceError
-            A parameter is missing, or its value is not an integer.
-        WorkerError
-            The builder is not open.
-        """
-        return self._pool.submit(self.definitions(configuration))
-
-    @property
-    def source(self) -> Source:
-        """The source that is compiled, without the definitions of a configuration."""
-        return self._pool.source
+        """Queue one configuration, which has an integer for every parameter; other entries are ignored."""
+        return self.build(self.definitions(configuration))
 
     def definitions(self, configuration: Mapping[str, int]) -> str:
         """Return the text that a configuration puts before the source: macros, and of a generated kernel its source."""

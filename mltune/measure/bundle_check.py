@@ -36,17 +36,7 @@ _BUILDERS, _BUILD_BYTES = 2, 600 << 20  # processes at a time, and memory of eac
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """The result of :func:`check_bundle`.
-
-    Attributes
-    ----------
-    valid : int
-        Number of configurations of the search space.
-    sampled : int
-        Number of those whose launch and resources were computed.
-    not_built : str
-        Reason why none was compiled; empty if some were.
-    """
+    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled."""
 
     valid: int
     sampled: int
@@ -94,11 +84,6 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: floa
     """Check that configurations of a bundle can be launched, and that some can be compiled where NVRTC is installed.
 
     No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
-
-    Raises
-    ------
-    SpaceError
-        No configuration is valid, or the space cannot be counted.
     """
     space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
     columns = draw_sample(space)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from mltune.errors import MltuneWarning, UsageError, WorkerError
 from mltune.files.reading import parse_json, reason
 from mltune.files.text import printable
-from mltune.measure.compile_pool import CompilePool, Done, Job
+from mltune.measure.compile_pool import CompilePool, Job
 from mltune.measure.compiler import Source
 from mltune.measure.cubin_cache import default_cache, source_digest
 from mltune.records.trial import Build
@@ -45,12 +45,7 @@ _LONGEST_FILE = 1 << 20
 def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
     """Connect to a cluster by the address of its scheduler, such as ``"tls://10.0.0.1:8786"``, or its scheduler file.
 
-    Raises
-    ------
-    UsageError
-        Dask is not installed, the address cannot be used, or the connection would not be encrypted.
-    WorkerError
-        The scheduler does not answer.
+    An address that cannot be used, or without encryption, raises a UsageError; no answer a WorkerError.
     """
     distributed = import_distributed()
     address = address_of(where)
@@ -162,13 +157,8 @@ class CompileFarm:
     """Compile workers of a cluster, as :class:`mltune.measure.compile_pool.Farm`.
 
     A build is one task of Dask, whose key is its key in the cache of cubins. So two users of a cluster who ask for the
-    same build share it, and another worker makes what a lost worker was making. See
-    :func:`mltune.measure.compile_farm.connect` for the address and its errors.
-
-    Raises
-    ------
-    WorkerError
-        The scheduler does not answer, or no worker compiles with this version of mltune and of NVRTC.
+    same build share it, and another worker makes what a lost worker was making. Where no worker compiles with this
+    version of mltune and of NVRTC, it raises a WorkerError; see :func:`connect` for other errors.
     """
 
     def __init__(self, where: str) -> None:
@@ -176,9 +166,7 @@ class CompileFarm:
         self._fits: dict[str, int] = {}
         self._refused: dict[str, Mapping[str, Any]] = {}
         self._next_look = 0.0
-        self._under_way: dict[str, tuple[Future[Build], Done]] = {}
         self._sources: dict[str, Future[Source]] = {}
-        self._closed = False
         try:
             self._client.register_plugin(ending_with_worker())
             self._look()
@@ -201,20 +189,20 @@ class CompileFarm:
         return sum(self._fits.values())
 
     @property
-    def room(self) -> int:
-        """Builds that can be given now."""
+    def capacity(self) -> int:
+        """Builds that can be under way."""
         if time.monotonic() >= self._next_look:
             self._look()
-        return int((1.0 + AHEAD) * self.cores) + 1 - len(self._under_way) if self._fits else 0
+        return int((1.0 + AHEAD) * self.cores) + 1 if self._fits else 0
 
-    def compile(self, source: Source, jobs: Sequence[Job], done: Done) -> None:
+    def compile(self, source: Source, jobs: Sequence[Job]) -> list[Future[Build]]:
         """Begin builds; see :class:`mltune.measure.compile_pool.Farm`."""
         name = source_digest(source)
         options: dict[str, Any] = {"workers": list(self._fits), "retries": 0}
         try:
             if name not in self._sources:  # a task, not data: if its holder dies, the scheduler knows how to make it
                 self._sources[name] = self._client.submit(_same, source, key=f"mltune-source-{name}", **options)
-            begun = self._client.map(
+            begun: list[Future[Build]] = self._client.map(
                 compile_here,
                 [self._sources[name]] * len(jobs),
                 [name] * len(jobs),
@@ -225,30 +213,20 @@ class CompileFarm:
             )
         except Exception as error:  # of any kind, from a connection that is lost
             self._leave(error)
-            for key, _ in jobs:
-                done(key, None)
-            return
-        for (key, _), future in zip(jobs, begun, strict=True):
-            self._under_way[key] = future, done
-            future.add_done_callback(lambda _, key=key: self._end(key))
+            return []
+        return begun
+
+    def result(self, build: Future[Build]) -> Build | None:
+        """Return a build that has ended; None where its task, worker or connection is lost."""
+        with contextlib.suppress(Exception):
+            found = build.result(timeout=_ANSWER_S)
+            return found if isinstance(found, Build) else None
+        return None
 
     def close(self) -> None:
-        """Cancel the builds under way, and leave the cluster."""
-        self._closed = True
-        with contextlib.suppress(Exception):
-            self._client.cancel([future for future, _ in list(self._under_way.values())])
+        """Leave the cluster, which cancels the builds under way."""
         with contextlib.suppress(Exception):
             self._client.close(timeout=2.0)
-
-    def _end(self, key: str) -> None:
-        """Tell that a build is done, or that it is lost."""
-        future, done = self._under_way.pop(key, (None, None))
-        if future is None or done is None or self._closed:
-            return
-        build: Build | None = None
-        with contextlib.suppress(Exception):  # of the task, of its worker, or of the connection: it is made elsewhere
-            build = future.result(timeout=_ANSWER_S)
-        done(key, build if isinstance(build, Build) else None)
 
     def _look(self) -> None:
         """Look at who compiles in the cluster, and check the versions of those who are new."""
@@ -270,7 +248,7 @@ class CompileFarm:
 
     def _leave(self, error: BaseException) -> None:
         """Go on without the cluster until it answers again."""
-        if self._fits and not self._closed:
+        if self._fits:
             _log.warning("the compile workers are lost, and this host goes on alone: %s", printable(error))
         self._fits = {}
 
@@ -308,7 +286,7 @@ def compile_here(source: Source, name: str, macros: str) -> Build:
 
     The name is a hash of the source.
     """
-    return _pool(source, name).submit(macros).result()
+    return _pool(source, name).build(macros).result()
 
 
 def _pool(source: Source, name: str) -> CompilePool:

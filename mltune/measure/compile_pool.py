@@ -10,11 +10,12 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from mltune.errors import WorkerError
 from mltune.measure.compiler import Source, nvrtc_version
@@ -39,9 +40,6 @@ _COMPILER = "mltune.measure.compiler:make_compiler"
 Job = tuple[str, str]
 """A build: its key in the cache of cubins, and its macros."""
 
-Done = Callable[[str, Build | None], None]
-"""Receives the key of a build, and the build; None where it must be made elsewhere."""
-
 
 class Farm(Protocol):
     """Compilers on other hosts."""
@@ -51,11 +49,14 @@ class Farm(Protocol):
         """Builds that they make at the same time."""
 
     @property
-    def room(self) -> int:
-        """Builds that they can be given now; below 1 where they are busy or cannot be reached."""
+    def capacity(self) -> int:
+        """Builds that may be under way; 0 where they cannot be reached."""
 
-    def compile(self, source: Source, jobs: Sequence[Job], done: Done) -> None:
-        """Begin builds; `done` is called from any thread."""
+    def compile(self, source: Source, jobs: Sequence[Job]) -> Sequence[Any]:
+        """Begin builds and return a future of each, whose callbacks any thread calls; none if the farm is lost."""
+
+    def result(self, build: Any) -> Build | None:
+        """Return the build of a future that has ended; None where it must be made elsewhere."""
 
     def close(self) -> None:
         """Cancel the builds under way."""
@@ -81,24 +82,12 @@ class _Job:
 
 
 class CompilePool:
-    """Compile processes for one source. A context manager.
+    """Compile processes for one source, by default one for each core. A context manager.
 
     Builds with equal macros are one build, even while it is being made. A compile that exceeds its time is killed and
     becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other builds. A compiler that is killed from
-    outside is replaced: only a build that two were killed with is ``CRASHED``.
-
-    Parameters
-    ----------
-    cache : pathlib.Path or None
-        Folder of cubins; None caches nothing.
-    workers : int or None
-        Number of compile processes; None is one per core.
-    timeout_s, memory_bytes : float, int
-        Allowed for each compile and each compile process.
-    pool : ChildPool, optional
-        Where compile processes are taken from and given back to; without one they end with this pool.
-    farm : Farm, optional
-        Compilers on other hosts, which take a part of the builds; closed with this pool.
+    outside is replaced: only a build that two were killed with is ``CRASHED``. Processes of a given `pool` are given
+    back to it; others end with this pool, and so does the farm.
     """
 
     def __init__(
@@ -166,7 +155,7 @@ class CompilePool:
         if not self._keeps:
             self._pool.close()
 
-    def submit(self, macros: str) -> Future[Build]:
+    def build(self, macros: str) -> Future[Build]:
         """Queue a build, or return one that is done when the cubin is in the cache.
 
         The future raises :class:`~mltune.errors.WorkerError` when no compile process can be started, and is cancelled
@@ -207,13 +196,13 @@ class CompilePool:
 
     def _dispatch(self) -> None:
         """Give builds to the farm while it has room, and make late ones here too, in a thread."""
-        assert self._farm is not None  # noqa: S101
+        farm = self._farm
+        assert farm is not None  # noqa: S101
         out: dict[str, _Job] = {}
 
-        def done(key: str, build: Build | None) -> None:
-            job = out.pop(key, None)
-            if job is None:
-                return
+        def end(job: _Job, future: Any) -> None:
+            out.pop(job.key, None)  # given twice, where it was late
+            build = farm.result(future) if self._open else None
             if build is None:
                 self._queue.put(job)
             else:
@@ -224,12 +213,17 @@ class CompilePool:
                 if time.monotonic() - job.begun > SLOW_S:
                     job.begun = float("inf")
                     self._queue.put(job)
-            batch = self._taken(self._farm.room)
+            room = farm.capacity - len(out)
+            batch = self._taken(room)
             if not batch:
-                time.sleep(_WAIT_S if self._farm.room < 1 else 0.0)
+                time.sleep(_WAIT_S if room < 1 else 0.0)
                 continue
-            out.update((job.key, job) for job in batch)
-            self._farm.compile(self.source, [(job.key, job.macros) for job in batch], done)
+            begun = farm.compile(self.source, [(job.key, job.macros) for job in batch])
+            for job in batch[len(begun) :]:
+                self._queue.put(job)
+            for job, future in zip(batch, begun, strict=False):
+                out[job.key] = job
+                future.add_done_callback(partial(end, job))
 
     def _taken(self, room: int) -> list[_Job]:
         """Take as many wanted builds from the queue as there is room for, waiting a little for the first."""

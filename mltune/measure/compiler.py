@@ -65,11 +65,6 @@ def check_fits_driver(cuda: str) -> None:
 
     A driver loads machine code from every compiler of its own major version of CUDA, also from a newer minor version
     ("minor version compatibility" in NVIDIA's CUDA Compatibility guide), and from older major versions.
-
-    Raises
-    ------
-    DeviceError
-        NVRTC is of a newer major version, or is not installed.
     """
     if major(nvrtc_version()) > major(cuda):
         raise DeviceError(
@@ -104,14 +99,8 @@ def accepts_option(option: str) -> bool:
 class Source:
     """Everything that NVRTC compiles for a configuration, except its macros.
 
-    Attributes
-    ----------
-    entry : str
-        Name of the kernel in the text.
-    options : tuple of str
-        Options of NVRTC.
-    headers : mapping of str to str
-        The text of each header by the name with which it is included; nothing else is found.
+    `entry` is the name of the kernel in the text. `headers` have the names with which they are included; nothing else
+    is found.
     """
 
     text: str

@@ -61,19 +61,9 @@ _Kind = TypeVar("_Kind", MicroKernel, MixKernel)
 def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[str, str]]:
     """Measure a GPU, which takes some twenty seconds; tests without a GPU exchange the worker.
 
-    Returns
-    -------
-    Device
-        The facts that the driver reports, with the measured rates.
-    dict of str to str
-        The reason why a quantity was not measured, by its name.
-
-    Raises
-    ------
-    DeviceError
-        There is no such GPU, it runs none of the micro-kernels, or NVRTC or CuPy is missing.
-    WorkerError
-        The measuring process cannot be started: the GPU cannot be used.
+    Returns the facts that the driver reports, with the measured rates, and by its name the reason why a quantity was
+    not measured. A GPU that runs none of the micro-kernels raises a DeviceError; a process that cannot be started, a
+    WorkerError.
     """
     device = query_device(index)
     check_fits_driver(driver_version())

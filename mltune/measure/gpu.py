@@ -118,22 +118,10 @@ class LoadedKernel:
     ) -> Callable[[], None]:
         """Return a function that launches the kernel on the default stream and does not wait for it.
 
-        Each bound kernel has a workspace of its own, which is zero before the first launch.
-
-        Parameters
-        ----------
-        launch : Launch
-            Shape of the launch, the arguments after those of the problem, and the size of the workspace.
-        arguments : sequence of ndarray
-            The problem's arguments, one value per array (see :func:`problem_arguments`).
-        constants : iterable of (str, int, int)
-            Symbols in constant memory with the device address and the size in bytes of what is copied there now.
-
-        Raises
-        ------
-        CudaError
-            The driver rejects the launch, which the returned function also raises, or the workspace does not fit into
-            the memory.
+        `arguments` are the problem's, one value per array; `constants` are symbols in constant memory with the device
+        address and the size in bytes of what is copied there now. Each bound kernel has a workspace of its own, which
+        is zero before the first launch. A launch that the driver rejects, now or later, and a workspace that does not
+        fit raise a CudaError.
         """
         driver = self._driver
         for symbol, address, size in constants:

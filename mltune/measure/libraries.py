@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library as it was found.
-
-    Attributes
-    ----------
-    version : str
-        Empty where the library was not found; ``"unknown"`` for a package without metadata.
-    path : str
-        The file that was loaded, or the module of a Python package; empty where the library was not found.
-    """
+    """A library as it was found; version and path are empty where it was not."""
 
     name: str
     version: str = ""
@@ -102,12 +94,8 @@ _CUPY_THAT_FINDS_PACKAGES = 14
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
     """Return a function that queues one run of the reference implementation on the default stream.
 
-    The addresses are those of the problem's buffers on the device.
-
-    Raises
-    ------
-    DeviceError
-        The problem has no reference implementation, it is not installed, or it does not support the problem.
+    The addresses are those of the problem's buffers on the device. Where there is no reference implementation, it is
+    not installed, or it does not support the problem, it raises a DeviceError.
     """
     call = problem.reference_call(addresses)
     if call is None:

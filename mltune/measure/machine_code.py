@@ -39,14 +39,9 @@ _REGISTER = re.compile(r"\bR(\d+)(?:\.reuse)?$")
 
 @dataclass(frozen=True, slots=True)
 class LoopCode:
-    """The instructions of a main loop.
+    """The instructions of a main loop by opcode with its first modifier where it is a width, such as ``"LDS.128"``.
 
-    Attributes
-    ----------
-    counts : mapping of str to int
-        Instructions by opcode with its first modifier where it is a width, such as ``"FFMA"`` and ``"LDS.128"``.
-    conflicts : int
-        Multiply-adds in FP32 whose three operands are in one bank, and not all of them in the reuse cache.
+    A conflict is a multiply-add in FP32 whose three operands are in one bank, and not all of them in the reuse cache.
     """
 
     counts: dict[str, int]

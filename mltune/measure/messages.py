@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 class Baseline:
     """The default configuration and the source of the right answer, for problems that need them.
 
-    Attributes
-    ----------
-    cubin : bytes
-        Machine code of the default configuration; it holds the reference entry, too.
-    entry : str
-        Name of the kernel.
-    launches : tuple of Launch
-        The default configuration's launches, one for each verification case.
-    reference : (str, tuple of Launch) or None
-        Name and launches of the entry that gives the right answer; None where the default configuration does.
-    verify : bytes
-        A function that decides on the outputs of the timed case, with its answer and tolerance, pickled: called as
-        ``function(answer, outputs, atol=tolerance)``. It takes the place of every comparison there.
+    The machine code holds the reference entry, too, whose name and launches are None where the default configuration
+    gives the answer. A launch is one for each verification case. `verify` is a pickled function that decides on the
+    outputs of the timed case in place of every comparison, with its answer and tolerance: called as ``function(answer,
+    outputs, atol=tolerance)``.
     """
 
     cubin: bytes
@@ -118,18 +109,10 @@ Result = Measurement | RaceResult | Outputs
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request.
+    """The answer to a request: its result, or the state in which the kernel failed; None when the GPU is lost.
 
-    Attributes
-    ----------
-    result : Measurement, RaceResult, Outputs or None
-        The result, or the state in which the kernel failed; None when the GPU is lost.
-    retire : bool
-        Whether the worker must be replaced, because a kernel has damaged its context or its data.
-    lost : str
-        Empty, or why the GPU cannot be used now.
-    permanent : bool
-        Whether a lost GPU will not come back: it does not exist, or the operands are too large for it.
+    A worker retires where a kernel has damaged its context or its data. A lost GPU is lost for good where it does not
+    exist, or the operands are too large for it.
     """
 
     result: Result | None

@@ -45,16 +45,8 @@ NEVER = 0x9E3779B97F4A7C15 >> 1
 class MicroKernel:
     """A kernel that does nothing but one kind of work, as often as its argument says.
 
-    Attributes
-    ----------
-    work : int
-        Operations or bytes of a thread in a step of a chain; 0 for the empty kernel.
-    steps, chains : int
-        Steps in a round, and chains of a thread that do not depend on each other.
-    macro : str
-        The macro that chooses the kind of work in a source of several.
-    since : tuple of two int
-        The least compute capability.
+    `work` are operations or bytes of a thread in a step of a chain; 0 for the empty kernel. The macro chooses the kind
+    of work in a source of several, and `since` is the least compute capability.
     """
 
     quantity: Quantity

@@ -1,8 +1,8 @@
 """The protocols of builders and runners, and the pipeline from candidates to records.
 
-Both return futures, so that the compile pool runs ahead of the GPU; in replay the future is already done. Neither
-raises an error for the failure of a configuration: the failure is the state of the result. A runner's future holds a
-:class:`~mltune.errors.DeviceLostError` when the GPU failed and nothing is known of the configuration.
+Builders and runners return futures, so that the compile pool runs ahead of the GPU; in replay the future is already
+done. Neither raises an error for the failure of a configuration: the failure is the state of the result. A runner's
+future holds a :class:`~mltune.errors.DeviceLostError` when the GPU failed and nothing is known of the configuration.
 """
 
 from __future__ import annotations
@@ -101,19 +101,8 @@ Decide = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
 class Pipeline:
     """Turns candidates into records. It is deterministic, and no stage waits for another without need.
 
-    Parameters
-    ----------
-    decide : callable, optional
-        See :data:`Decide`.
-    seconds : Seconds, optional
-        Where the seconds of waiting for builder and runner are counted.
-    check : callable, optional
-        Applied to every measurement, such as :func:`mltune.measure.timing.within_limits`.
-
-    Attributes
-    ----------
-    best_s : float or None
-        Fastest median so far: the runner stops sampling kernels that are much slower.
+    `seconds` counts the waiting for builder and runner, and `check` is applied to every measurement. `best_s` is the
+    fastest median so far: the runner stops sampling kernels that are much slower.
     """
 
     def __init__(

@@ -27,12 +27,8 @@ class Stopwatch:
 
     On an idle stream the GPU reaches the event before a launch earlier than the launch itself, and the launch latency
     counts as run time. Therefore a spinning kernel keeps the stream busy until the host has queued the whole series.
-    Before each run a buffer of the size of the L2 cache is filled, which evicts the operands.
-
-    Attributes
-    ----------
-    prepare : callable
-        Queues what must be done before every run, such as copying initial values; by default nothing.
+    Before each run a buffer of the size of the L2 cache is filled, which evicts the operands, and `prepare` queues what
+    the run needs.
     """
 
     def __init__(self, l2_bytes: int) -> None:
@@ -57,13 +53,8 @@ class Stopwatch:
     ) -> list[float]:
         """Time a series of runs, of one kernel or of several; return the seconds of each.
 
-        Parameters
-        ----------
-        launches : sequence of callable
-            Each queues one run on the default stream.
-        meanwhile : callable, optional
-            Called on the host while the GPU runs the series: at its beginning, and again after every run but the last,
-            as long as the GPU is busy.
+        `meanwhile` is called on the host while the GPU runs the series: at its beginning, and again after every run but
+        the last, as long as the GPU is busy.
         """
         count = len(launches)
         while len(self._events) < count:

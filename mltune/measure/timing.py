@@ -28,29 +28,6 @@ _NORMAL_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's m
 _FEW = 6  # samples below which the median absolute deviation is too often small by chance
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """The samples of one kernel in the order taken, seconds, and their :func:`relative_noise`.
-
-    Attributes
-    ----------
-    stopped_early : bool
-        Whether sampling ended because the kernel is too slow to be the best.
-    unstable : bool
-        Whether sampling ended with more noise than the rule bears.
-    """
-
-    samples_s: tuple[float, ...]
-    noise: float | None
-    stopped_early: bool
-    unstable: bool
-
-    @property
-    def median_s(self) -> float:
-        """Median run time, seconds."""
-        return statistics.median(self.samples_s)
-
-
 def relative_noise(samples: Sequence[float]) -> float | None:
     """Return the standard error of the median of some samples, as a share of the median; None for a single sample.
 
@@ -105,26 +82,28 @@ def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None 
     return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.slow_ratio**2 * best_s)
 
 
-def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Sampling:
+def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Measurement:
     """Sample the run time of a kernel by a rule; `take` runs it a number of times and returns the seconds.
 
     The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`): then it is the only
     sample.
     """
     (warm_up_s,) = take(1)
-    if warm_up_suffices(warm_up_s, rule, best_s):
-        stopped_early = _too_slow((warm_up_s,), rule, best_s)
-        return Sampling((warm_up_s,), None, stopped_early=stopped_early, unstable=False)
     samples: list[float] = []
-    while count := next_samples(samples, warm_up_s, rule, best_s):
-        samples += take(count)
-    noise = relative_noise(samples)
-    stopped_early = _too_slow(samples, rule, best_s)
-    bound = rule.target(statistics.median(samples), best_s)
+    if warm_up_suffices(warm_up_s, rule, best_s):
+        samples.append(warm_up_s)
+    else:
+        while count := next_samples(samples, warm_up_s, rule, best_s):
+            samples += take(count)
+    median_s, noise = statistics.median(samples), relative_noise(samples)
+    sampled = Measurement(TrialState.OK, "", tuple(samples), median_s, noise, _too_slow(samples, rule, best_s))
+    bound = rule.target(median_s, best_s)
     if sum(samples) >= rule.max_s:
         bound = max(bound, rule.limited_noise)
-    unstable = not stopped_early and noise is not None and noise > bound
-    return Sampling(tuple(samples), noise, stopped_early, unstable)
+    if sampled.stopped_early or noise is None or noise <= bound:
+        return sampled
+    law = f"the noise of the median must fall to {bound:.2%}, but it is {noise:.2%}"
+    return replace(sampled, state=TrialState.UNSTABLE, detail=law)
 
 
 def _too_slow(samples: Sequence[float], rule: SamplingRule, best_s: float | None) -> bool:
@@ -196,13 +175,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """The reason why the samples of a series are not reliable.
-
-    Attributes
-    ----------
-    slowdown : bool
-        Whether the GPU slows itself down because of heat or lack of power: then no kernel can be timed.
-    """
+    """What disturbed a series: a named slowdown, or a low clock alone."""
 
     slowdown: bool
     detail: str
@@ -269,18 +242,8 @@ class ClockMonitor:
 
     A kernel that would be too slow even at the usual clock is not repeated, nor is one whose repeats would take longer
     than the rule's ``max_s``. A disturbance persists after as many repeats as there are rests in :data:`RESTS_S`; a low
-    clock alone, after :data:`DIP_REPEATS` of a series. All measurements on a GPU share the usual clock.
-
-    Attributes
-    ----------
-    discarded : int
-        Number of discarded samples.
-    states : list of GpuState
-        Readings during the series that were kept.
-    reasons : int
-        NVML's clock event reasons during all series, the discarded ones included.
-    persisting : Disturbance or None
-        A disturbance that did not end with the rests.
+    clock alone, after :data:`DIP_REPEATS` of a series. All measurements on a GPU share the usual clock. `states` are
+    readings during the series that were kept, `reasons` NVML's clock event reasons during all of them.
     """
 
     def __init__(self, kernel: TimedKernel, usual: UsualClock, rule: SamplingRule, best_s: float | None) -> None:
@@ -353,19 +316,10 @@ _REST_S = 0.05  # after a disturbed round
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """The result of a race.
+    """The result of a race: a row of run times for each round, in the order of entry, and those of the reference.
 
-    Attributes
-    ----------
-    state : TrialState
-        ``OK``; ``UNSTABLE`` when the clock was throttled so often that disturbed rounds count too; otherwise the state
-        of a kernel that failed, and then there are no samples.
-    detail : str
-        Empty, or the reason of the state.
-    samples_s : tuple of tuple of float
-        Run times, seconds: one row per round, one column per entry, in the order of entry.
-    reference_s : tuple of float
-        Run times of the reference implementation in the same rounds; empty where it did not take part.
+    It is ``UNSTABLE`` when the clock was throttled so often that disturbed rounds count too; otherwise it has the state
+    of a kernel that failed, and no samples.
     """
 
     state: TrialState
@@ -377,15 +331,6 @@ class RaceResult:
     def rounds(self) -> int:
         """Number of rounds."""
         return len(self.samples_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """The rounds of a race: times by round and runner, discarded rounds, and the disturbance of those that count."""
-
-    times_s: tuple[tuple[float, ...], ...]
-    discarded: int
-    disturbed: Disturbance | None
 
 
 def starting_orders(count: int) -> list[list[int]]:
@@ -435,20 +380,11 @@ def run_rounds(
     rest: Callable[[float], None],
     usual: UsualClock,
     budget_s: float = BUDGET_S,
-) -> Rounds:
-    """Run a race.
+) -> RaceResult:
+    """Run a race: `take` times runners once each in the given order.
 
     A disturbed round is discarded and repeated after a rest while there is time. If too few rounds are left at the end,
-    the disturbed ones count as well, because the disturbance affected all runners alike.
-
-    Parameters
-    ----------
-    take : callable
-        Times runners once each in the given order.
-    rest : callable
-        Leaves the GPU idle for a number of seconds.
-    budget_s : float
-        Most seconds of runs and rests; the first round is always run.
+    the disturbed ones count as well, because the disturbance affected all runners alike. The first round is always run.
     """
     orders = starting_orders(runners)
     kept: list[tuple[float, ...]] = []
@@ -473,6 +409,6 @@ def run_rounds(
         else:
             kept.append(times_s)
         warm = True
-    if len(kept) >= MIN_ROUNDS or not disturbed:
-        return Rounds(tuple(kept), len(disturbed), None)
-    return Rounds((*kept, *disturbed), 0, found)
+    if found is None or len(kept) >= MIN_ROUNDS:
+        return RaceResult(TrialState.OK, samples_s=tuple(kept))
+    return RaceResult(TrialState.UNSTABLE, f"throughout the race, {found.detail}", (*kept, *disturbed))

@@ -86,18 +86,8 @@ class Verification:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
 
         A kernel with a workspace runs twice: the content that the first launch leaves there must not change the second
-        result.
-
-        Returns
-        -------
-        Measurement
-            ``OK`` or ``WRONG_RESULT``, with the largest error as a share of its bound: infinite where an exact result
-            is missed, or is not a number.
-
-        Raises
-        ------
-        CudaError, cupy.cuda.runtime.CUDARuntimeError
-            The kernel cannot be launched, or failed.
+        result. The error is the largest as a share of its bound: infinite where an exact result is missed, or is not a
+        number. A kernel that cannot be launched, or fails, raises a CudaError or CuPy's error.
         """
         for case, launch in zip(self._cases, launches, strict=True):
             if case.problem.is_empty:
@@ -209,18 +199,8 @@ class DeviceCase:
 class DeviceArray:
     """A buffer of a case on the GPU, between two guard zones.
 
-    Attributes
-    ----------
-    role : {"in", "out", "inout", "constant"}
-        That of the buffer, or ``"in"`` for an ``"inout"`` one that the reference does not change.
-    bytes : cupy.ndarray
-        The elements as bytes.
-    initial : cupy.ndarray or None
-        Content to which an ``"inout"`` buffer is restored.
-    buffer : CaseBuffer
-        Its description, without the values.
-    comparison : _Comparison or None
-        None where the array is not compared.
+    An ``"inout"`` one that the reference does not change has the role ``"in"``; others are restored to their initial
+    content.
     """
 
     def __init__(self, name: str, buffer: CaseBuffer) -> None:
@@ -355,14 +335,10 @@ def word_of(dtype: str) -> tuple[int, str]:
 
 
 class OperandChecksums:
-    """Detect changes of buffers on the GPU by checksums.
+    """Detect changes of read-only buffers on the GPU by checksums.
 
     One launch reads them all at the speed of the memory: some tens of microseconds for the operands of a GEMM of 4096.
-
-    Parameters
-    ----------
-    buffers : iterable of (str, cupy.ndarray)
-        Read-only buffers, each with a name for messages; contiguous. Bytes after the last multiple of 4 do not count.
+    Bytes after the last multiple of 4 do not count.
     """
 
     def __init__(self, buffers: Iterable[tuple[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.stopwatch import MonitoredKernel, Readings, Stopwatch
-from mltune.measure.timing import ClockMonitor, RaceResult, Sampling, Series, UsualClock, run_rounds, sample
+from mltune.measure.timing import ClockMonitor, RaceResult, Series, UsualClock, run_rounds, sample
 from mltune.measure.verification import OperandChecksums, Verification, run_once
 from mltune.problem.problem import LargeProblem, Operands, RunnableProblem
 from mltune.records.trial import Measurement, TrialState
@@ -58,12 +58,8 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
 class Worker:
     """The state of a problem on a GPU: operands, verification and stopwatch, made once.
 
-    Raises
-    ------
-    DeviceError
-        There is no such GPU, or its memory is too small for the operands.
-    MemoryError, RuntimeError
-        The GPU cannot be used now.
+    Where there is no such GPU, or too little memory for the operands, it raises a DeviceError; where the GPU cannot be
+    used now, a MemoryError or RuntimeError.
     """
 
     def __init__(self, device_index: int, problem: RunnableProblem) -> None:
@@ -246,16 +242,14 @@ class Worker:
             def take(order: Sequence[int]) -> Series:
                 return self._time_each([launches[runner] for runner in order])
 
-            rounds = run_rounds(len(launches), take, time.sleep, self.usual_clock, request.budget_s)
+            raced = run_rounds(len(launches), take, time.sleep, self.usual_clock, request.budget_s)
             changed = self._changed_buffers()
         if changed:
             return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(changed)}")
-        throttled = rounds.disturbed
-        return RaceResult(
-            TrialState.OK if throttled is None else TrialState.UNSTABLE,
-            "" if throttled is None else f"throughout the race, {throttled.detail}",
-            samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
-            reference_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
+        return replace(
+            raced,
+            samples_s=tuple(times_s[:entered] for times_s in raced.samples_s),
+            reference_s=tuple(times_s[entered] for times_s in raced.samples_s if len(times_s) > entered),
         )
 
     def _bind(self, kernel: LoadedKernel, launch: Launch) -> Callable[[], None]:
@@ -284,16 +278,14 @@ class Worker:
         """
         started = time.perf_counter()
         monitor = ClockMonitor(MonitoredKernel(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
-        sampling = sample(monitor.take, rule, best_s)
+        timed = sample(monitor.take, rule, best_s)
+        if monitor.persisting is not None and monitor.persisting.slowdown:
+            law = "the GPU must run at full speed, but rest did not end"
+            detail = f"{law} a {monitor.persisting.detail}; see its cooling"
+            timed = replace(timed, state=TrialState.UNSTABLE, detail=detail)
         state = summarize(monitor.states)
-        detail = _instability(sampling, rule, monitor)
-        return Measurement(
-            TrialState.UNSTABLE if detail else TrialState.OK,
-            detail,
-            samples_s=sampling.samples_s,
-            median_s=sampling.median_s,
-            noise=sampling.noise,
-            stopped_early=sampling.stopped_early,
+        return replace(
+            timed,
             time_s=time.perf_counter() - started,
             sm_clock_hz=state.sm_clock_hz,
             temperature_c=state.temperature_c,
@@ -369,13 +361,3 @@ def _unless_changed(measured: Measurement, changed: tuple[str, ...]) -> Measurem
 
 def _wrote(changed: tuple[str, ...]) -> str:
     return f"wrote into {' and '.join(changed)}"
-
-
-def _instability(sampling: Sampling, rule: SamplingRule, monitor: ClockMonitor) -> str:
-    """Return why a time is not reliable; empty when it is."""
-    if monitor.persisting is not None and monitor.persisting.slowdown:
-        return f"the GPU must run at full speed, but rest did not end a {monitor.persisting.detail}; see its cooling"
-    if sampling.unstable:
-        bound = rule.limited_noise if sum(sampling.samples_s) >= rule.max_s else rule.noise_target
-        return f"the noise of the median must fall to {bound:.2%}, but it is {sampling.noise or 0:.2%}"
-    return ""

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import ProblemError
 from mltune.files.validation import matching, problems_of
 from mltune.problem.array_values import DTYPES, INITIAL, STORAGE, initial_array, scalar
-from mltune.problem.arrays_examples import examples
-from mltune.problem.problem import Buffer, CaseBuffer, Examples, Operands
+from mltune.problem.problem import Buffer, CaseBuffer, Operands
 
 MOST_BYTES = 2**40
 """Largest array, bytes."""
@@ -72,6 +72,17 @@ class Argument:
     def nbytes(self) -> int:
         """Size of the array in bytes; 0 for a scalar."""
         return 0 if self.shape is None else math.prod(self.shape) * STORAGE[self.dtype].itemsize
+
+    @property
+    def scalar(self) -> Any:
+        """The NumPy scalar that is passed."""
+        return scalar(self.dtype, self.value)
+
+    @property
+    def words(self) -> NDArray[Any]:
+        """The bits of a scalar as unsigned integers, of 64 bits where it is longer."""
+        value = np.array([self.scalar])
+        return value.view(f"uint{min(8 * value.itemsize, 64)}")
 
     def document(self) -> dict[str, Any]:
         """Return the argument for a winner's document; of a file with initial values only the name."""
@@ -161,8 +172,6 @@ class ArraysProblem:
     precision: ClassVar[str] = ""
     reference: ClassVar[str] = "default"
     is_product: ClassVar[bool] = False
-    follows_roofline: ClassVar[bool] = True
-    batch: ClassVar[int] = 1
     needs_baseline: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -250,7 +259,7 @@ class ArraysProblem:
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order."""
         return {
-            one.name: scalar(one.dtype, one.value) if one.shape is None else operands[one.name]
+            one.name: one.scalar if one.shape is None else operands[one.name]
             for one in self.arguments
             if one.role != "constant"
         }
@@ -277,10 +286,6 @@ class ArraysProblem:
     def argument_documents(self) -> list[dict[str, Any]]:
         """Return name, type and value or role of all arguments."""
         return [one.document() for one in self.arguments]
-
-    def examples(self) -> Examples:
-        """Return the examples for the folder of a winner."""
-        return examples(self)
 
     def verification_document(self) -> dict[str, Any]:
         """Return the sizes at which a winner is verified."""

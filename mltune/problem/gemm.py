@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mltune.errors import ProblemError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import printable
 from mltune.problem import gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_operands import (
@@ -27,7 +27,7 @@ from mltune.problem.gemm_operands import (
     transpositions,
     view,
 )
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Examples, Operands
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands
 
 CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
@@ -91,7 +91,6 @@ class GemmProblem:
 
     kind: ClassVar[str] = "gemm"
     is_product: ClassVar[bool] = True
-    follows_roofline: ClassVar[bool] = False
     needs_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -364,12 +363,6 @@ class GemmProblem:
             for name, value in values.items()
         ]
 
-    def examples(self) -> Examples:
-        """Return the examples for the folder of a winner."""
-        from mltune.problem.gemm_examples import examples
-
-        return examples(self)
-
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values: complex scalars as [real, imaginary], without a batch of one."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -431,11 +424,6 @@ def parse_problem(
     >>> parse_problem("sgemm", trans="NT", size=512).label
     'sgemm NT 512'
     """
-    lowered, known = name.lower(), [f"{precision}gemm" for precision in PRECISIONS]
-    if lowered not in known:
-        raise ProblemError(
-            f"a problem is one of {', '.join(known)}, got {printable(repr(name), 80)}{did_you_mean(name, known) or '.'}"
-        )
     extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
     if size is not None:
         extents = (_extent("size", size),) * 3
@@ -447,7 +435,7 @@ def parse_problem(
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    return GemmProblem(lowered.removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta, batch=batch)
+    return GemmProblem(name.lower().removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta, batch=batch)
 
 
 def _plain(value: np.generic) -> Any:

@@ -1,7 +1,7 @@
 """The precisions of GEMM, its random operands, and the matrix arithmetic of its result and error.
 
-A double-double number is the unevaluated sum of two doubles, the second at most half a unit in the last place of the
-first. An array of them is stored as ``complex128``, whose parts are the high and the low one.
+An element of precision ``dd`` is the unevaluated sum of two doubles, the second at most half a unit in the last place
+of the first. An array of them is stored as ``complex128``, whose parts are the high and the low one.
 """
 
 from __future__ import annotations

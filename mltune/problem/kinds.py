@@ -7,14 +7,16 @@ A new kind is a module of this room and an entry in :data:`KINDS`. A kind that r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from mltune.errors import ProblemError
+from mltune.files.text import did_you_mean, printable
 from mltune.problem import gemm_cases
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.problem.problem import GEMM_PRECISIONS, Problem
+from mltune.problem.problem import GEMM_PRECISIONS, Problem, RunnableProblem
 from mltune.problem.recorded import RecordedProblem
 
 
@@ -34,8 +36,13 @@ class ProblemKind:
         Precisions of which a bundle lists at least one; empty for a kind without precisions.
     can_be_built : bool
         Whether kernels of the kind may have a source. Others are only replayed.
+    names : mapping of str to str
+        The names of problems on the command line, in lower case, and the precision of each (empty for a kind without
+        precisions). Empty where problems have no names.
     parse : callable or None
-        Makes a problem from a name and the options of :func:`problem_from_name`; None where problems have no names.
+        Makes a problem of a name: ``parse(name, *, default=None, size=None, ...)``. Its keyword parameters are the
+        options of a shape that the kind has (:class:`mltune.resolve.request.ShapeOptions`). What is not given is as in
+        `default`, a recorded problem of the kind, if there is one. None where problems have no names.
     expand : callable or None
         None where the kernel's bundle makes the problems. Yields the problems of a plan's ``[[problems]]`` table, given
         the keys that only this kind has. Raises
@@ -51,7 +58,8 @@ class ProblemKind:
     table: Callable[[Any], dict[str, Any]] | None = None
     precisions: tuple[str, ...] = ()
     can_be_built: bool = False
-    parse: Callable[..., Problem] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    parse: Callable[..., RunnableProblem] | None = None
 
 
 def _table_of_arrays(problem: ArraysProblem) -> dict[str, Any]:
@@ -76,6 +84,7 @@ KINDS: Mapping[str, ProblemKind] = {
         table=gemm_cases.as_table,
         precisions=GEMM_PRECISIONS,
         can_be_built=True,
+        names={f"{precision}gemm": precision for precision in GEMM_PRECISIONS},
         parse=parse_problem,
     ),
     ArraysProblem.kind: ProblemKind(ArraysProblem.from_json, table=_table_of_arrays, can_be_built=True),
@@ -110,5 +119,37 @@ def timed_problem(
     return RecordedProblem(name, size, flops, arithmetic, values or {})
 
 
-problem_from_name = parse_problem
-"""Make a problem from its name, such as ``"sgemm"``, and options; so far only GEMM problems have a name."""
+def kind_of_name(name: str) -> ProblemKind | None:
+    """Return the kind of the problems of a name; None where no kind has it."""
+    return next((kind for kind in KINDS.values() if name.lower() in kind.names), None)
+
+
+def problem_from_name(name: str, *, default: Problem | None = None, **options: Any) -> RunnableProblem:
+    """Make a problem of a name and options, such as ``size``.
+
+    Parameters
+    ----------
+    default : Problem, optional
+        What is not given is as there, if it is of the same kind.
+
+    Raises
+    ------
+    ProblemError
+        There is no such name, or the kind has no such option or value of one.
+
+    Examples
+    --------
+    >>> problem_from_name("sgemm", trans="NT", size=512).label
+    'sgemm NT 512'
+    """
+    kind = kind_of_name(name)
+    if kind is None or kind.parse is None:
+        known = [known for one in KINDS.values() for known in one.names]
+        raise ProblemError(
+            f"a problem is one of {', '.join(known)}, got {printable(repr(name), 80)}{did_you_mean(name, known) or '.'}"
+        )
+    taken = [option for option in signature(kind.parse).parameters if option not in ("name", "default")]
+    unknown = [option for option in options if option not in taken]
+    if unknown:
+        raise ProblemError(f"the options of {name} are {', '.join(taken)}, got {', '.join(unknown)}.")
+    return kind.parse(name.lower(), default=default if default and KINDS[default.kind] is kind else None, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from mltune.errors import UsageError
@@ -105,10 +105,6 @@ class Problem(Protocol):
         """A key that problems with the same amount of work share, such as precision and extents; None when unknown."""
 
     @property
-    def batch(self) -> int:
-        """Number of equal problems that are solved at once; 1 for kinds without batches."""
-
-    @property
     def size_names(self) -> tuple[str, ...]:
         """The variables that another call of the same compiled kernel may change, such as m, n and k."""
 
@@ -118,14 +114,13 @@ class Problem(Protocol):
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product, which tensor cores can compute."""
-
-    @property
-    def follows_roofline(self) -> bool:
-        """Whether it is rated in GB/s where memory limits it; if not, always by the operations that it counts."""
+        """Whether it is a matrix product: tensor cores can compute it, and it is rated by operations at every size."""
 
     def variables(self) -> dict[str, int]:
-        """Return the values of the problem that the expressions of a kernel bundle may use."""
+        """Return the values of the problem that the expressions of a kernel bundle may use.
+
+        Of several equal problems that are solved at once, ``batch`` is their number.
+        """
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values, for :func:`~mltune.problem.kinds.problem_from_json`."""
@@ -238,25 +233,6 @@ class LibraryCall:
     keep: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Examples:
-    """Examples that call a kernel, for the folder of a winner.
-
-    Attributes
-    ----------
-    files : tuple of str
-        Their names; the templates are in ``mltune/winner/templates/KIND``.
-    usage : str
-        The commands that run them.
-    values : mapping of str to object
-        Values that only the templates of this kind need.
-    """
-
-    files: tuple[str, ...] = ()
-    usage: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
 @runtime_checkable
 class RunnableProblem(Problem, Protocol):
     """A problem that kernels can be compiled, verified and timed for. Instances are hashable and can be pickled.
@@ -326,9 +302,6 @@ class RunnableProblem(Problem, Protocol):
 
         ``"sizes"`` is a list of lists or mappings of extents, ``"addresses"`` a text; other keys are up to the kind.
         """
-
-    def examples(self) -> Examples:
-        """Return the examples for the folder of a winner."""
 
 
 @runtime_checkable

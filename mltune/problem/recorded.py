@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import ProblemError
+from mltune.files.validation import matching, problems_of
 from mltune.problem.problem import ARITHMETICS
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_MOST_FLOPS = 2**80
-_MOST_VARIABLES = 100
-_LONGEST_SIZE = 100
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be printable text")
+    return text
+
+
+_Variable = Annotated[StrictStr, matching("[A-Za-z][A-Za-z0-9_]{0,63}", "be a name")]
+_Value = Annotated[StrictInt, Field(gt=-(2**62), lt=2**62)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["recorded"] = "recorded"
+    name: Annotated[StrictStr, matching("[a-z][a-z0-9_-]{0,63}", "be lower-case letters, digits, _ and -")]
+    size: Annotated[StrictStr, Field(max_length=100), AfterValidator(_printable)] = ""
+    flops: Annotated[StrictInt, Field(ge=1, le=2**80)] = 1
+    arithmetic: Literal[ARITHMETICS] = "fp32"  # type: ignore[valid-type]
+    values: Annotated[dict[_Variable, _Value], Field(max_length=100)] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +73,10 @@ class RecordedProblem:
     work_class: ClassVar[None] = None
     size_names: ClassVar[tuple[str, ...]] = ()
     reference: ClassVar[str] = ""
-    batch: ClassVar[int] = 1
     is_product: ClassVar[bool] = False
-    follows_roofline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        laws = (
-            (_text(self.name) and _NAME.fullmatch(self.name), f"`name` must match {_NAME.pattern}, got {self.name!r}"),
-            (
-                _text(self.size) and len(self.size) <= _LONGEST_SIZE and self.size.isprintable(),
-                f"`size` must be printable text of at most {_LONGEST_SIZE} characters, got {self.size!r:.200}",
-            ),
-            (_integer(self.flops) and 1 <= self.flops <= _MOST_FLOPS, f"1 <= flops <= 2**80, got {self.flops!r:.80}"),
-            (self.arithmetic in ARITHMETICS, f"`arithmetic` must be one of {ARITHMETICS}, got {self.arithmetic!r:.80}"),
-            (
-                isinstance(self.values, Mapping)
-                and len(self.values) <= _MOST_VARIABLES
-                and all(
-                    _text(name) and _VARIABLE.fullmatch(name) and _integer(value) and abs(value) < 2**62
-                    for name, value in self.values.items()
-                ),
-                f"`values` must give integers to at most {_MOST_VARIABLES} names, got {self.values!r:.200}",
-            ),
-        )
-        for holds, message in laws:
-            if not holds:
-                raise ProblemError(f"a recorded problem: {message}.")
+        _check(self._fields())
 
     @property
     def label(self) -> str:
@@ -94,22 +89,20 @@ class RecordedProblem:
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values, its ``kind`` among them."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"kind": self.kind, **fields, "values": dict(self.values)}
+        return {"kind": self.kind, **self._fields(), "values": dict(self.values)}
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RecordedProblem:
         """Rebuild a problem from :meth:`to_json`; raise a ProblemError for any other document."""
-        values = {name: value for name, value in document.items() if name != "kind"}
-        known = {field.name for field in dataclasses.fields(cls)}
-        if not set(values) <= known or "name" not in values:
-            raise ProblemError(f"a recorded problem has the fields {', '.join(sorted(known))}, got {document!r:.500}.")
-        return cls(**values)
+        _check(document)
+        return cls(**{name: value for name, value in document.items() if name != "kind"})
 
 
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _check(document: Mapping[str, Any]) -> None:
+    try:
+        _Document.model_validate(dict(document))
+    except ValidationError as error:
+        raise ProblemError(f"a recorded problem: {problems_of(error, document, model=_Document)}.") from error

@@ -1,4 +1,4 @@
-"""Child processes that serve one function, with a deadline that the parent enforces.
+"""Child processes that serve one function, with a deadline that the parent enforces; pools of them.
 
 Compilers hang and kernels corrupt their process, so both run in a child that can be killed and replaced. The child
 leads its own process group, dies with its parent, and communicates over a socket pair, so that its output cannot mix

@@ -154,19 +154,8 @@ class Pointer:
 def database_of(directories: Iterable[Path], named: str = "") -> str:
     """Return the URL of the database that the runs of a campaign share, existing and new; empty if they are in files.
 
-    Parameters
-    ----------
-    directories : iterable of pathlib.Path
-        Directories of the runs that exist.
-    named : str
-        URL that the user asks for, or nothing.
-
-    Raises
-    ------
-    RunDirectoryError
-        A run is not in the database that is asked for, or is in one that the user has never named.
-    UsageError
-        The text is no URL of a PostgreSQL database.
+    A run that is not in the database that the user names, or in one that the user has never named, raises a
+    RunDirectoryError.
     """
     url = parse_url(named) if named else ""
     for directory in directories:

@@ -27,19 +27,7 @@ _FEWEST_DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run in a database.
-
-    Attributes
-    ----------
-    header : RunHeader or None
-        None if it cannot be read.
-    owner, host, directory : str
-        Of the process that opened it last for writing.
-    best_s : float or None
-        Least time of a trial, seconds.
-    running : bool
-        Whether a process on any host writes it.
-    """
+    """A run in a database; owner, host and directory are of the process that opened it last for writing."""
 
     run: uuid.UUID
     header: RunHeader | None
@@ -91,15 +79,8 @@ def list_runs(url: str) -> list[StoredRun]:
 def directory_of(address: str) -> Path:
     """Return a directory of this host that names a run in a database; it is kept in the user's cache.
 
-    Parameters
-    ----------
-    address : str
-        URL of the database with the number of the run or the first digits of it: ``postgresql://host/name#4f1c``.
-
-    Raises
-    ------
-    RunDirectoryError
-        There is no such run, or there are several.
+    The address is the URL of the database with the first digits of the run's number: ``postgresql://host/name#4f1c``.
+    Where none or several have them, it raises a RunDirectoryError.
     """
     url, _, digits = address.rpartition("#")
     url = database.parse_url(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,16 +16,9 @@ FACT = "declaration"
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """One of the fastest configurations, timed in alternation with the others.
+    """One of the fastest configurations, timed in alternation with the others; its number is -1 for the reference.
 
-    Attributes
-    ----------
-    number : int
-        Number of its trial; -1 for the reference kernel.
-    median_s, low_s, high_s : float
-        Median of the samples in seconds, and the bounds of its 95 % interval.
-    ratio, ratio_low, ratio_high : float
-        Time relative to the winner, sample by sample, and the bounds of its 95 % interval. All 1 for the winner.
+    Times are the median of the samples and its 95 % interval; ratios are relative to the winner, sample by sample.
     """
 
     number: int
@@ -83,26 +77,24 @@ class Declaration:
 
     def to_json(self) -> dict[str, Any]:
         """Return the declaration as plain JSON values, including ``ties``."""
-        document = dataclasses.asdict(self)
-        return document | {
-            "finalists": list(document["finalists"]),
-            "rejected": {str(number): reason for number, reason in self.rejected.items()},
-            "ties": list(self.ties),
-        }
+        document: dict[str, Any] = _adapter().dump_python(self, mode="json")
+        return document | {"ties": list(self.ties)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Declaration:
         """Rebuild a declaration from :meth:`to_json`."""
         values = {name: value for name, value in document.items() if name not in ("ties", "cublas")}
-        reference = values.get("reference", document.get("cublas"))  # "cublas" before version 0.2
-        return cls(
-            **values
-            | {
-                "finalists": tuple(Finalist(**finalist) for finalist in values["finalists"]),
-                "reference": None if reference is None else Finalist(**reference),
-                "rejected": {int(number): reason for number, reason in values.get("rejected", {}).items()},
-            }
-        )
+        values.setdefault("reference", document.get("cublas"))  # "cublas" before version 0.2
+        found: Declaration = _adapter().validate_python(values)
+        return found
+
+
+@functools.cache
+def _adapter() -> Any:
+    """Return pydantic's conversion, whose import costs the start of every command."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Declaration)
 
 
 TOLERANCE = 0.01
@@ -114,21 +106,7 @@ NOISES = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One timing of the reference kernel on the problem of the run.
-
-    Attributes
-    ----------
-    after : int
-        Number of trials on record at that time.
-    elapsed_s : float
-        Elapsed seconds of the run at that time.
-    noise : float or None
-        Relative noise of the samples.
-    sm_clock_hz, temperature_c, power_w : float or None
-        State of the GPU while it was sampled.
-    throttle_reasons : int or None
-        NVML's bit mask of clock event reasons.
-    """
+    """One timing of the reference kernel after some trials, with the state of the GPU while it was sampled."""
 
     after: int
     elapsed_s: float
@@ -142,14 +120,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """An interval of records during which the time of the reference kernel differed by more than noise.
+    """An interval of records, without the last, in which the time of the reference kernel differed by more than noise.
 
-    Attributes
-    ----------
-    first, last : int
-        The records in order of appending, from ``first`` up to but not including ``last``.
-    ratio : float
-        Time of the reference kernel over its usual time: above 1 where the GPU was slower than usual.
+    The ratio to its usual time is above 1 where the GPU was slower than usual.
     """
 
     first: int

@@ -126,20 +126,9 @@ def not_writable(directory: Path, error: OSError) -> RunDirectoryError:
 def check_directory(directory: Path, *, writing: bool = False) -> None:
     """Check that the files and folders of mltune in a directory are its own; each of them may be missing.
 
-    Parameters
-    ----------
-    directory : pathlib.Path
-        Directory of a run or of a plan. The path may lead through links, up to the directory that the user named: for a
-        problem of a plan, that of the plan.
-    writing : bool
-        Whether files will be written in place. They must then not have another name elsewhere (a hard link).
-
-    Raises
-    ------
-    DamagedRunError
-        A link, or something that is no regular file or no folder, is in place of one of them.
-    RunDirectoryError
-        The directory cannot be read.
+    The path may lead through links, up to the directory that the user named: for a problem of a plan, that of the plan.
+    Files that will be written in place must not have another name elsewhere (a hard link). What is a link, or no
+    regular file or no folder, raises a DamagedRunError.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")

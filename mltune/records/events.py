@@ -147,24 +147,12 @@ class EventLog:
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Read the events in a file from an offset on, in the order of writing: at most :data:`MOST_BYTES`.
+    """Read at most :data:`MOST_BYTES` of events in a file from an offset on; return them and the offset that follows.
 
-    An incomplete last line is left for the next call. Lines without an event are ignored, and so is a file that is
-    missing or no regular one. Events and fields of earlier versions get the names of today; unknown ones are returned
-    as they are. A known field of another type, and a number that is not finite, is None.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-    offset : int
-        Start of reading: 0, or the result of the last call. A file that is shorter is read from its beginning.
-
-    Returns
-    -------
-    list of dict
-        The events.
-    int
-        Offset of the part that was not read.
+    An incomplete last line is left for the next call, and a file that is shorter than the offset is read from its
+    beginning. Lines without an event are ignored, and so is a file that is missing or no regular one. Events and fields
+    of earlier versions get the names of today; unknown ones are returned as they are. A known field of another type,
+    and a number that is not finite, is None.
     """
     events: list[dict[str, Any]] = []
     at = 0
@@ -232,7 +220,6 @@ class EventWriter(Protocol):
 
     def __call__(self, event: str, **facts: Any) -> None:
         """Write one event."""
-        ...
 
 
 def no_events(event: str, **facts: Any) -> None:

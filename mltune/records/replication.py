@@ -14,17 +14,7 @@ from mltune.records.trial import TrialRecord
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Records that a store has and another may lack.
-
-    Attributes
-    ----------
-    after, references_after : int
-        Numbers of trials and of timings of the reference kernel that come before these.
-    trials : tuple of TrialRecord
-        In the order of recording.
-    facts, seconds : mapping
-        All facts of the run, and the seconds of its phases.
-    """
+    """Records that a store has and another may lack, after some trials and timings; facts and seconds are whole."""
 
     header: RunHeader
     after: int = 0

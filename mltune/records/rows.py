@@ -45,20 +45,10 @@ def _samples(value: Any) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The kind of a cell.
+    """The kind of a cell: its type in SQL, conversions, what NULL stands for, and whether NULL is refused.
 
-    Attributes
-    ----------
-    sql : str
-        Type in SQL.
-    encode, decode : callable
-        Conversions to and from the value of the cell.
-    law : mapping of str to Any, or tuple of str
-        Bounds of the value, as keywords of a field in pydantic; the names that it may have; None for any text.
-    missing : Any
-        Value that NULL stands for.
-    needed : bool
-        Whether NULL is not allowed.
+    The law is the bounds of the value, as keywords of a field in pydantic, or the names that it may have; None for any
+    text.
     """
 
     sql: str

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
@@ -42,13 +41,6 @@ class Tables(Protocol):
 
     Rows are written with a checksum as their last cell, and are read with it, or with None where it is not known.
     Whatever goes wrong raises an exception of :mod:`mltune.records.rows`.
-
-    Attributes
-    ----------
-    header : RunHeader
-    notice : str
-        See :class:`Store`.
-    writable : bool
     """
 
     header: RunHeader
@@ -57,27 +49,21 @@ class Tables(Protocol):
 
     def reading(self) -> contextlib.AbstractContextManager[None]:
         """Read in one transaction; it may be nested."""
-        ...
 
     def count(self) -> int:
         """Return the number of trials; while reading."""
-        ...
 
     def trials(self, after: int) -> Generator[Sequence[Row]]:
         """Yield rows of trials, some at a time, each after its position from 1; while reading."""
-        ...
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of another table in the order of writing, up to :data:`MOST_ROWS`; while reading."""
-        ...
 
     def write(self, changes: Changes) -> None:
         """Write rows of some tables in one transaction; rows of facts and seconds replace those of the same name."""
-        ...
 
     def close(self) -> None:
         """Close what was opened."""
-        ...
 
 
 class Store:
@@ -147,17 +133,7 @@ class Store:
 
     @staticmethod
     def read_only(directory: Path) -> Store:
-        """Open the store of a run for reading, also while the run goes on or after its process was killed.
-
-        Raises
-        ------
-        RunDirectoryError
-            The directory holds no run.
-        DamagedRunError
-            The store is damaged.
-        StoreError
-            The database cannot be used.
-        """
+        """Open the store of a run for reading, also while the run goes on or after its process was killed."""
         directory = Path(directory)
         if _kept_in(directory, required=True) == POINTER:
             from mltune.records.database_tables import DatabaseTables
@@ -166,22 +142,14 @@ class Store:
         return Store(directory, FileTables.for_reading(directory))
 
     def append(self, *records: TrialRecord) -> None:
-        """Write records in one transaction: all of them or, if that fails, none.
-
-        Raises
-        ------
-        StoreError
-            The disk is full or broken, or the number of a record exists already. Earlier records are unchanged.
-        """
+        """Write records in one transaction; if one cannot be written, raise a StoreError and write none."""
         self._write("trials", *(to_row(record, self._names) for record in records))
 
     def records(self, after: int = 0) -> Trials:
         """Return all trials in order of appending, without the first ``after``.
 
-        Raises
-        ------
-        DamagedRunError
-            A record has changed since it was written, is missing, or is no record of this run.
+        A record that has changed since it was written, is missing, or is no record of this run raises a
+        DamagedRunError.
         """
         from mltune.records.trials import Trials
 
@@ -259,9 +227,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _read(self, table: str) -> list[Row]:

@@ -63,15 +63,7 @@ class Trials(Sequence[TrialRecord]):
     ) -> Self:
         """Return rows of :func:`mltune.records.rows.to_row` as columns, and check every cell.
 
-        Parameters
-        ----------
-        allowed : mapping of str to sequence of int, optional
-            The values that each parameter may have.
-
-        Raises
-        ------
-        ValueError
-            A cell is of another type or out of its range. The message names the trial and the column.
+        A cell of another type, out of its range, or not among the allowed values of its parameter raises a ValueError.
         """
         cells = list(zip(*rows, strict=True)) or [()] * (len(KINDS) + len(parameters))
         columns = {
@@ -98,11 +90,8 @@ class Trials(Sequence[TrialRecord]):
     def column(self, name: str) -> NDArray[Any]:
         """Return a column of :data:`mltune.records.rows.KINDS`.
 
-        Returns
-        -------
-        ndarray of shape (n_trials,)
-            Numbers are float64 with NaN for what is unknown; ``number``, ``batch`` and ``index`` are int64. Texts are
-            objects, None where there is none.
+        Numbers are float64 with NaN for what is unknown; ``number``, ``batch`` and ``index`` are int64. Texts are
+        objects, None where there is none.
         """
         return self._columns[name]
 

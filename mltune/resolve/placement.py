@@ -122,13 +122,13 @@ def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
     """Return the dataset of each task with recorded timings, by slug: the one it names, or the largest."""
     from mltune.dataset.dataset import list_datasets
 
-    manifests = list_datasets()
-    found: dict[str, str] = {}
-    for task in tasks:
+    tasks = list(tasks)
+    found = {task.slug: task.dataset for task in tasks if task.dataset is not None}
+    unnamed = [task for task in tasks if task.dataset is None]
+    manifests = list_datasets() if unnamed else []
+    for task in unnamed:
         fitting = [one for one in manifests if (one.kernel, one.problem) == (task.kernel.label, task.problem)]
-        if task.dataset is not None:
-            found[task.slug] = task.dataset
-        elif fitting:
+        if fitting:
             found[task.slug] = max(fitting, key=lambda manifest: manifest.rows).name
     return found
 

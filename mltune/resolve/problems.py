@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.device.peaks import has_unit
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import printable
-from mltune.problem.problem import GEMM_PRECISIONS, STRICTEST, Problem, accepts, check_accuracy
+from mltune.problem.problem import STRICTEST, Problem, accepts, check_accuracy
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -92,8 +92,6 @@ def _solves(kernel: Kernel, problem: Problem) -> bool:
     return True
 
 
-_LONGEST_VALUE = 60
-
 Shape = Mapping[str, Any]
 """The options ``trans``, ``size``, ``m``, ``n``, ``k`` and ``batch`` of a problem, None where one is not given.
 
@@ -153,9 +151,10 @@ def named_kernel(
     Where the problem is the name or the folder of a kernel of kind arrays, that is the kernel, and the problem is None.
     """
     from mltune.kernel.reader import load_kernel
+    from mltune.problem.kinds import kind_of_name
 
     bundle = None if kernel is None else load_kernel(kernel)
-    if bundle is None and isinstance(problem, str) and not is_gemm(problem):
+    if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
             found = load_kernel(problem)
             if found.arrays is not None:
@@ -171,18 +170,16 @@ def named_kernel(
 
 def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: Shape, device: str = "auto") -> Problem:
     """Return the problem of a name or a kernel (:func:`named_kernel`) at a shape."""
-    from mltune.problem.kinds import problem_from_name
+    from mltune.problem.kinds import kind_of_name, problem_from_name
 
     shape = given(shape)
     if kernel is not None and kernel.arrays is not None and problem in (None, kernel.name):
         return _of_arrays(kernel.arrays, shape)
     if isinstance(problem, str):
-        if isinstance(shape.get("size"), Mapping):
-            raise UsageError(f"--size of a GEMM is a number, got {printable(shape['size'], _LONGEST_VALUE)}.")
         try:
             return problem_from_name(problem, **shape)
         except ProblemError as error:
-            if is_gemm(problem):
+            if kind_of_name(problem):
                 raise
             raise ProblemError(
                 f"{error} It may also be a kernel with sizes of its own, or the folder of one."
@@ -206,12 +203,11 @@ def recorded_problem(problem: str | Problem | None, shape: Shape, recorded: Prob
         It is another one.
     """
     from mltune.kernel.reader import load_kernel
-    from mltune.problem.kinds import KINDS
+    from mltune.problem.kinds import KINDS, problem_from_name
 
     shape = given(shape)
-    parse = KINDS[recorded.kind].parse
-    if isinstance(problem, str | None) and parse is not None:
-        problem, shape = parse(problem or recorded.name, default=recorded, **shape), {}
+    if isinstance(problem, str | None) and KINDS[recorded.kind].names:
+        problem, shape = problem_from_name(problem or recorded.name, default=recorded, **shape), {}
     if isinstance(problem, str) and is_folder(problem):
         problem = load_kernel(problem).name
     sizes = shape.get("size")
@@ -238,11 +234,16 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
         The kernel can only be replayed, and no timings of it are recorded here, or a shape is given.
     """
     from mltune.dataset.dataset import list_datasets
-    from mltune.problem.kinds import KINDS
+    from mltune.problem.kinds import KINDS, problem_from_name
 
-    parse, shape = KINDS[kernel.problem].parse, given(shape)
-    if parse is not None:
-        return parse(f"{precision or kernel.precisions[0]}gemm", **shape)
+    names, shape = KINDS[kernel.problem].names, given(shape)
+    if names:
+        wanted = precision or (kernel.precisions or ("",))[0]
+        found = [name for name, of_name in names.items() if of_name == wanted]
+        if not found:
+            known = ", ".join(dict.fromkeys(names.values()))
+            raise UsageError(f"--precision is one of {known}, got {printable(repr(wanted), 60)}.")
+        return problem_from_name(found[0], **shape)
     if kernel.arrays is not None and precision is None:
         return _of_arrays(kernel.arrays, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
@@ -252,11 +253,6 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
             f"{'there is none' if not recorded else 'another one was requested'}; see `mltune datasets`."
         )
     return recorded[0]
-
-
-def is_gemm(name: str) -> bool:
-    """Return whether a name is that of a GEMM problem."""
-    return name.lower() in {f"{precision}gemm" for precision in GEMM_PRECISIONS}
 
 
 def is_folder(name: str) -> bool:

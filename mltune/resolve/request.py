@@ -68,6 +68,11 @@ class RunOptions:
     prior: str = "auto"
     wisdom: str = "auto"
 
+    @property
+    def fits_models(self) -> bool:
+        """Whether the search fits models: to propose, to skip, or to stop."""
+        return self.search == "model" or self.skip or self.stop
+
 
 USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(RunOptions)}
 """The defaults of :class:`RunOptions`."""

@@ -136,7 +136,7 @@ def rate_of(problem: Problem, device: Device) -> Rate:
     flops, bandwidth = known_flops(problem), float(device.memory_bytes_per_s) or None
     if flops:
         peak = peak_of(problem, device)
-        by_memory = problem.follows_roofline and bandwidth and problem.bytes / bandwidth > flops / peak
+        by_memory = not problem.is_product and bandwidth and problem.bytes / bandwidth > flops / peak
         if not by_memory:
             return Rate(TFLOPS, flops, peak)
     return Rate(GB_PER_S, problem.bytes, bandwidth) if problem.bytes else Rate(MS, 0, None)

@@ -103,22 +103,6 @@ class UpperEnd:
         return compress(speed, self.knee)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The decision of one gate on several configurations.
-
-    Attributes
-    ----------
-    skip : ndarray of shape (n_configs,), bool
-    predicted, optimistic : ndarray of shape (n_configs,)
-        Predicted log share of the device's peak, and the optimistic end of its interval.
-    """
-
-    skip: NDArray[np.bool_]
-    predicted: Floats
-    optimistic: Floats
-
-
 @dataclass(slots=True)
 class Gate:
     """Skip a configuration if the optimistic end of its predicted speed is below the best so far, less a margin.
@@ -175,13 +159,21 @@ class Gate:
         width = max(0.0, self.interval.width, upper_quantile(scores, self.confidence))
         self.cautious = replace(self.interval, width=width)
 
-    def decide(self, predicted: Floats, spread: Floats, best: float) -> Decision:
-        """Decide which configurations to skip, from their predictions and the best measured log share of peak."""
-        predicted = np.asarray(predicted, dtype=np.float64)
-        optimistic = self.cautious.end(predicted, np.asarray(spread, dtype=np.float64))
-        return Decision(optimistic < best + math.log1p(-self.margin), predicted, optimistic)
+    def decide(self, predicted: Floats, spread: Floats, best: float) -> tuple[NDArray[np.bool_], Floats]:
+        """Return which configurations to skip, and their optimistic ends.
+
+        Parameters
+        ----------
+        predicted, spread : ndarray of shape (n_configs,)
+            Predicted log shares of peak.
+        best : float
+            The best measured log share of peak.
+        """
+        optimistic = self.cautious.end(np.asarray(predicted, dtype=np.float64), np.asarray(spread, dtype=np.float64))
+        return optimistic < best + math.log1p(-self.margin), optimistic
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Gates:
     """The gates before and after compiling, as of the time when a batch was planned.
 
@@ -189,44 +181,41 @@ class Gates:
     differ. Decisions do not depend on when they are made, and the models are fitted to the earliest trials on a fixed
     schedule (:func:`mltune.search.history.milestone`): a resumed run makes the same decisions.
 
-    Parameters
-    ----------
-    history : History or None
-        The trials known; None skips nothing.
-    previous : Gates, optional
-        The gates of the batch before. Their models are reused until the schedule demands another fit.
-
     Attributes
     ----------
+    history : History or None
+        The trials that were known when the models became due; None skips nothing.
     fitted_to : int
         Number of trials, the earliest, that the models are fitted to.
+    best : float
+        The best measured log share of peak when the batch was planned.
     """
 
-    def __init__(
-        self,
-        features: Features,
-        history: History | None,
-        results: Results,
-        space: SearchSpace,
-        seed: int,
-        previous: Gates | None = None,
-    ) -> None:
-        self._features = features
-        self._seed = seed
-        self._best = -math.inf if history is None or not history.measured else float(np.nanmax(history.scores))
-        finished = 0 if history is None else len(history.indices)
-        self.fitted_to = milestone(finished, first=Gate(GATES[0]).minimum, growth=GROWTH)
-        kept: _FittedGates | None = None if previous is None else previous._fitted
-        if kept is None or 0 < self.fitted_to != kept.fitted_to:
-            kept = _FittedGates(features, history, self.fitted_to, results, space, seed)
-        self._fitted: _FittedGates = kept
+    features: Features
+    results: Results
+    space: SearchSpace
+    seed: int
+    history: History | None = None
+    fitted_to: int = 0
+    best: float = -math.inf
+    _models: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
+
+    def following(self, history: History | None) -> Self:
+        """Return the gates of the next batch. It has the same models until the schedule demands another fit."""
+        if history is None:
+            return replace(self, best=-math.inf)
+        best = float(np.nanmax(history.scores)) if history.measured else -math.inf
+        fitted_to = milestone(len(history.indices), first=Gate(GATES[0]).minimum, growth=GROWTH)
+        if fitted_to in (0, self.fitted_to):
+            return replace(self, best=best)
+        return replace(self, best=best, history=history, fitted_to=fitted_to, _models={})
 
     def optimistic(self, columns: Columns) -> Floats | None:
         """Return the optimistic ends of the speeds predicted before compiling; None while that gate is open."""
-        gate, model = self._fitted.get(GATES[0])
+        gate, model = self._fitted(GATES[0])
         if model is None or gate.is_open:
             return None
-        return gate.cautious.end(*model.predict(self._features.before(columns)))
+        return gate.cautious.end(*model.predict(self.features.before(columns)))
 
     def decide(
         self,
@@ -250,38 +239,26 @@ class Gates:
         nothing: Decisions = [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
         if exempt.all():
             return nothing
-        gate, model = self._fitted.get(name)
+        gate, model = self._fitted(name)
         if model is None or gate.is_open:
             return nothing
         early = name == GATES[0]
-        table = self._features.before(columns) if early else self._features.after(columns, build_columns(builds))
-        decision = gate.decide(*model.predict(table), self._best)
+        table = self.features.before(columns) if early else self.features.after(columns, build_columns(builds))
+        predicted, spread = model.predict(table)
+        slow, optimistic = gate.decide(predicted, spread, self.best)
         skips = [
             Skip(name, float(mean), float(end)) if skip else None
-            for skip, mean, end in zip(decision.skip & ~exempt, decision.predicted, decision.optimistic, strict=True)
+            for skip, mean, end in zip(slow & ~exempt, predicted, optimistic, strict=True)
         ]
         step = GATES.index(name)
-        drawn = [float(np.random.default_rng((self._seed, number, step)).random()) for number in numbers]
+        drawn = [float(np.random.default_rng((self.seed, number, step)).random()) for number in numbers]
         return skips, np.array([skip is not None for skip in skips]) & (np.array(drawn) < gate.audit)
 
-
-@dataclass(slots=True)
-class _FittedGates:
-    """Both gates and their models. Each model is fitted at its first use, so that a run without skips fits none."""
-
-    features: Features
-    history: History | None
-    fitted_to: int
-    results: Results
-    space: SearchSpace
-    seed: int
-    known: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
-
-    def get(self, name: str) -> tuple[Gate, CostModel | None]:
-        """Return a calibrated gate and its model; None in place of the model when there are too few measurements."""
-        if name not in self.known:
-            self.known[name] = self._fit(name)
-        return self.known[name]
+    def _fitted(self, name: str) -> tuple[Gate, CostModel | None]:
+        """Return a gate with its model; an open one without, where too little is known."""
+        if name not in self._models:
+            self._models[name] = self._fit(name)
+        return self._models[name]
 
     def _fit(self, name: str) -> tuple[Gate, CostModel | None]:
         gate, history = Gate(name), self.history

@@ -111,7 +111,6 @@ class Pool(Protocol):
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
         """Return points and basis functions of configurations; see :meth:`mltune.cost.encoding.Encoding.describe`."""
-        ...
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
         """Return candidates that are not taken, distinct and sorted: some near the best, some from the whole space.
@@ -121,7 +120,6 @@ class Pool(Protocol):
         best : ndarray of shape (n_best,)
             The fastest configurations known, the fastest first.
         """
-        ...
 
     def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
         """Return variants of candidates that are not taken, distinct and sorted; none where the space is small.
@@ -131,7 +129,6 @@ class Pool(Protocol):
         candidates : ndarray of shape (n_candidates,)
             The most promising first.
         """
-        ...
 
 
 class EnumeratedPool:
@@ -272,7 +269,6 @@ class Proposer(Protocol):
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Choose up to ``count`` configurations. The caller drops those that are already taken."""
-        ...
 
 
 class GaussianProposer:
@@ -406,9 +402,21 @@ class TpeProposer:
         ]
 
 
+class Values(CategoricalDistribution):  # type: ignore[misc]
+    """A categorical distribution that is shared: Optuna compares and copies those of every trial, value by value."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+    __hash__ = CategoricalDistribution.__hash__
+
+    def __deepcopy__(self, memo: object) -> Values:
+        return self
+
+
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
     """Return a search space as Optuna distributions: one categorical parameter each."""
-    return {name: CategoricalDistribution(space.values[name]) for name in space.names}
+    return {name: Values(space.values[name]) for name in space.names}
 
 
 def new_study(sampler: optuna.samplers.BaseSampler) -> Study:

@@ -187,7 +187,7 @@ class Search:
             self.stopping = replace(self.stopping, reason="")
         self._rule.streak = self.stopping.held
         self._results = Results()
-        self._gates: Gates | None = None
+        self._gates = Gates(features, self._results, space, seed)
         self._open: dict[int, Batch] = {}
         self._recorded: dict[int, dict[int, Proposal]] = {}
         self._next = 0
@@ -250,7 +250,7 @@ class Search:
         if not proposals:
             return self._ended(f"nothing is left to try: all {self._space.count:,} configurations are on record")
         known = history if self._skip or self._stop else None
-        gates = self._gates = Gates(self._features, known, self._results, self._space, self._seed, self._gates)
+        gates = self._gates = self._gates.following(known)
         if history is not None and self._stop and gates.fitted_to > self.stopping.fitted_to:
             self._apply_stopping_rule(gates, history)
         batch = self._open[number] = self._batch(number, proposals[:count], gates)

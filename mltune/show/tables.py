@@ -222,8 +222,7 @@ def stored_runs(documents: Sequence[Document]) -> RenderableType:
 
 def training(document: Document, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
-    from mltune.cost.model_file import TOLERATED_LOSS
-    from mltune.cost.training import FEWEST_JUDGED
+    from mltune.cost.model_file import FEWEST_JUDGED, TOLERATED_LOSS
 
     scores = document["scores"]
     shown: list[RenderableType] = [f"written: {document['model']}", ""]

@@ -125,8 +125,9 @@ def find_bound(
             f"add them to {kernel.folder / 'kernel.toml'}."
         )
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
+    part = None if configuration is None else kernel.with_values(values)
     best, examined, count = _best(kernel, problem, device, seed)
-    given = None if configuration is None else _best(kernel.with_values(values), problem, device, seed)[0]
+    given = None if part is None else _best(part, problem, device, seed)[0]
     unit = kernel.unit or problem.arithmetic
     return ProblemBound(unit, hardware_limits(device, problem, unit), best, given, examined, count)
 

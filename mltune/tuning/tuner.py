@@ -131,11 +131,13 @@ def tune(
         return result
 
 
-def preload() -> None:
-    """Import the packages of the search, which takes seconds."""
+def preload(*, fits_models: bool = True) -> None:
+    """Import the packages of the search, which takes seconds where it fits models."""
+    import mltune.search.search  # noqa: F401
     from mltune.cost import regressors
 
-    regressors.preload()
+    if fits_models:
+        regressors.preload()
 
 
 def _start_model(
@@ -246,7 +248,7 @@ class Tuner:
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
-        with one_thread():
+        with one_thread(fits_models=self._request.fits_models):
             return self._run()
 
     def _run(self) -> TuneResult:
@@ -313,8 +315,8 @@ class Tuner:
             self._observer.declared(declared, loop.seconds.elapsed)
 
     def _write_winner(self, folder: Path, declared: Declaration) -> None:
-        from mltune.winner.folder import write_winner
-        from mltune.winner.winner import Winner
+        from mltune.results.winner import Winner
+        from mltune.results.winner_folder import write_winner
 
         session, record = self._session, self._reader.read_from(self._store).trial(declared.number)
         assert record is not None  # noqa: S101 - a declared trial is on record

@@ -13,7 +13,9 @@ import mltune
 from mltune.cli import main
 from mltune.errors import UsageError
 from mltune.resolve import device as target
+from tests.conftest import few_rows
 
+SIMPLE = {"search": "random", "skip": False, "stop": False}
 REPLAY = "replay:h200-sgemm-nt-4096-random"
 
 
@@ -45,14 +47,14 @@ DOCUMENTS = {
     "bound sgemm --trans NN --size 2048 --kernel gemm_shared --device a100": lambda: mltune.bound(
         "sgemm", **SHAPE, kernel="gemm_shared", device="a100"
     ).to_json(),
-    "bound dgemm --size 512 --kernel gemm_simt --device a100 --config BLK_M=64": lambda: mltune.bound(
-        "dgemm", size=512, kernel="gemm_simt", device="a100", config={"BLK_M": 64}
+    "bound dgemm --size 512 --kernel gemm_shared --device a100 --config BLK_M=64": lambda: mltune.bound(
+        "dgemm", size=512, kernel="gemm_shared", device="a100", config={"BLK_M": 64}
     ).to_json(),
-    "predict sgemm --trans NN --size 2048 --kernel gemm_simt --device a100 --top 3 --wisdom none": lambda: (
-        mltune.predict("sgemm", **SHAPE, kernel="gemm_simt", device="a100", top=3, wisdom="none").to_json()
-    ),
+    "predict transpose --size columns=2048 --device a100 --top 3 --wisdom none": lambda: mltune.predict(
+        "transpose", size={"columns": 2048}, device="a100", top=3, wisdom="none"
+    ).to_json(),
     "plan quick": lambda: mltune.plan("quick"),
-    "space gemm_simt --size 512 --precision d": lambda: mltune.space("gemm_simt", size=512, precision="d"),
+    "space gemm_shared --size 512 --precision d": lambda: mltune.space("gemm_shared", size=512, precision="d"),
     "device a100": lambda: mltune.devices("a100"),
     "device --known": lambda: mltune.devices(known=True),
     "datasets verify convolution_w6600": lambda: [asdict(one) for one in mltune.verify_datasets(["convolution_w6600"])],
@@ -66,7 +68,7 @@ def test_a_command_prints_the_document_of_its_function(command, printed):
 
 
 def test_the_records_of_a_run(printed, tmp_path):
-    result = mltune.tune(trials=20, device=REPLAY, run="run")
+    result = mltune.tune(trials=20, device=REPLAY, run="run", **SIMPLE)
     assert printed("show run --top 3 --json") == (json.loads(json.dumps(mltune.summarise("run", top=3))), 0)
     written = mltune.report("run", output="here")
     assert sorted(path.name for path in (tmp_path / "here").iterdir() if path.is_file()) == sorted(
@@ -79,12 +81,12 @@ def test_the_records_of_a_run(printed, tmp_path):
 @pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
 def test_several_sizes_are_one_campaign_that_is_resumed(printed):
     seen = []
-    options = {"kernel": "gemm_simt", "device": "replay", "trials": 32}
+    options = {"kernel": "gemm_simt", "device": "replay", "trials": 16, **SIMPLE}
     found = mltune.tune_sizes("sgemm", [1024, 4096], **options, run="run", progress=seen.append)
     document = found.to_json()
     assert [one["slug"] for one in document["problems"]] == ["sgemm-nt-1024", "sgemm-nt-4096"]
     assert seen[-1].problems == 2
-    assert sum(one["trials"] for one in mltune.run("run").to_json()["problems"]) == 32
+    assert sum(one["trials"] for one in mltune.run("run").to_json()["problems"]) == 16
     assert printed("show run --json")[0]["problems"] == mltune.summarise("run")["problems"]
     with pytest.raises(UsageError, match="differ"):
         mltune.tune_sizes("sgemm", [64, 64], **options)
@@ -92,8 +94,9 @@ def test_several_sizes_are_one_campaign_that_is_resumed(printed):
 
 @pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
 def test_a_plan_is_carried_out_from_its_file_or_as_an_object(tmp_path):
-    text = '[plan]\ntitle = "Two"\nbudget = "20 trials"\nminimum = "5 trials"\n'
-    (tmp_path / "mine.toml").write_text(f'{text}[[problems]]\ndatasets = ["h200-sgemm-nt-4096-random"]\n')
+    text = '[plan]\ntitle = "Two"\nbudget = "20 trials"\nminimum = "5 trials"\nproduce = []\n'
+    options = '[options]\nsearch = "random"\nskip = false\nstop = false\n'
+    (tmp_path / "mine.toml").write_text(f'{text}{options}[[problems]]\ndatasets = ["h200-sgemm-nt-4096-random"]\n')
     plan = mltune.load_plan("mine.toml")
     for given, run in ((plan, "one"), ("mine.toml", "two")):
         result = mltune.run(given, run=run)
@@ -143,8 +146,8 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
     assert printed(command)[0] == {"dataset": "data/one-merged.parquet", "rows": 3, "counts": merged.manifest.counts}
 
 
-def test_a_pruned_sweep_is_a_result(printed):
-    dataset = "replay:convolution_w6600"
+def test_a_pruned_sweep_is_a_result(tmp_path):
+    dataset = f"replay:{few_rows(tmp_path, 'convolution_w6600', 200, kind='complete')}"
     found = mltune.sweep("convolution", complete=True, prune=True, device=dataset, run="run")
     assert found.pruned.saved_s == found.to_json()["pruning"]["saved_s"]
     assert mltune.load_dataset(found.dataset).manifest.kind == "pruned"
@@ -155,7 +158,7 @@ def test_a_pruned_sweep_is_a_result(printed):
 
 
 def test_a_wisdom_is_checked(tmp_path):
-    mltune.tune(trials=20, device=REPLAY, wisdom="wisdom.json")
+    mltune.tune(trials=20, device=REPLAY, wisdom="wisdom.json", **SIMPLE)
     found = mltune.check_wisdom("wisdom.json", device=REPLAY)
     assert (found.passed, found.misses, len(found.entries)) == (True, 0, found.to_json()["measured"])
     with pytest.raises(UsageError, match="there is no nowhere"):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mltune.campaign.campaign import CampaignResult, run_plan
+from mltune.campaign.device_worker import SliceRequest, SliceResult, run_slice
 from mltune.errors import RunDirectoryError
 from mltune.records.declaration import FACT
 from mltune.records.directory import runs_in
@@ -23,13 +27,23 @@ from mltune.records.trial import TrialRecord
 from mltune.resolve.placement import place
 from mltune.resolve.plan import Plan
 from mltune.resolve.plan_file import parse_plan
+from mltune.tuning.tuner import tune
 from tests.small_plans import gpu, make_plan, small_gpu, text
 
 __all__ = ["gpu", "make_plan", "small_gpu", "text"]
 
+FAULTY = "tests.campaign.device_workers:faulty_worker"
 ROOT = Path(__file__).resolve().parents[2]
 
-PLAN = """
+SIMPLE = """
+[options]
+search = "random"
+skip = false
+stop = false
+"""
+"""Options of a search without models, which starts at once: for campaigns whose subject is not what they propose."""
+
+LEARNED = """
 [plan]
 title = "Three problems"
 budget = "320 trials"
@@ -39,6 +53,33 @@ produce = ["report", "winners"]
 [[problems]]
 datasets = ["h200-sgemm-nt-4096-random", "convolution_mi250x_gcd", "xgemm_rtx_2080_ti"]
 """
+PLAN = LEARNED.replace("320", "96").replace("64", "24") + SIMPLE
+
+
+class Here:
+    """Runs time slices in this process, for campaigns whose subject is no process. Satisfies the Process protocol."""
+
+    def __init__(self) -> None:
+        self._interrupted = threading.Event()
+
+    def start(self) -> None:
+        """Do nothing: there is no process to start."""
+
+    def call(self, request: SliceRequest, timeout_s: float, on_message: Callable[[Any], None]) -> SliceResult:
+        """Run a time slice."""
+        return run_slice(request, tune=tune, interrupt=self._interrupted.is_set, on_message=on_message)
+
+    def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End the time slice under way."""
+        self._interrupted.set()
+
+    def kill(self) -> None:
+        """Do nothing: there is no process to kill."""
+
+
+def carry_out(plan: Plan | str, directory: Path, **options: Any) -> CampaignResult:
+    """Carry out a plan without further processes."""
+    return run_plan(placed(plan) if isinstance(plan, str) else plan, directory, worker=Here, **options)
 
 
 def placed(text: str = PLAN) -> Plan:
@@ -122,7 +163,26 @@ def kill(process: subprocess.Popen) -> None:
     process.wait()
 
 
+def faults(directory: Path, *faults: dict[str, Any]) -> dict[str, str]:
+    """Return the environment variables of a campaign with faults (:mod:`tests.campaign.device_workers`)."""
+    done = directory.with_name(f"{directory.name}-faults")
+    done.mkdir()
+    return {"FAULTS": json.dumps(faults), "FAULTS_DONE": str(done)}
+
+
+def start_slowly(directory: Path, plan: str = PLAN) -> subprocess.Popen:
+    """Run a plan in its own process: its trials take long from the twentieth on, so that it does not end by itself."""
+    slow = {"fault": "be slow", "at": 20, "for_s": 3600.0, "by_s": 0.25}
+    return start(directory, plan, worker=FAULTY, **faults(directory, slow))
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> CampaignResult:
+    """Return the result of a campaign with the learned search without interruptions."""
+    return carry_out(LEARNED, tmp_path_factory.mktemp("learned") / "uninterrupted")
+
+
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> CampaignResult:
     """Return the result of a campaign without interruptions."""
-    return run_plan(placed(), tmp_path_factory.mktemp("campaign") / "uninterrupted")
+    return carry_out(PLAN, tmp_path_factory.mktemp("campaign") / "uninterrupted")

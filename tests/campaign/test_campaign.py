@@ -4,27 +4,26 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mltune.campaign.campaign import run_plan
 from mltune.errors import RunDirectoryError
 from mltune.records.directory import runs_in
 from mltune.show.follow import Watch
 from tests.campaign.conftest import (
     PLAN,
-    ROOT,
+    carry_out,
     declarations_of,
     events_of,
     kill,
-    placed,
     records_of,
     start,
+    start_slowly,
     stored_trials,
     wait_until,
 )
+from tests.cli.program import answer
 
 
 def names(directory: Path) -> list[str]:
@@ -35,8 +34,8 @@ def test_every_problem_has_its_minimum_and_a_winner_and_the_budget_is_spent(unin
     records = records_of(uninterrupted.directory)
 
     assert len(records) == 3
-    assert all(len(one) >= 64 for one in records.values())
-    assert sum(map(len, records.values())) == 320
+    assert all(len(one) >= 24 for one in records.values())
+    assert sum(map(len, records.values())) == 96
     assert all(declarations_of(uninterrupted.directory).values())
     assert {"report.html", "report.md", "winners.json", "plan.toml"} <= set(os.listdir(uninterrupted.directory))
     assert (uninterrupted.directory / "plan.toml").read_text() == PLAN
@@ -55,7 +54,7 @@ def test_the_event_log_holds_beginning_end_and_every_time_slice(uninterrupted):
 def test_it_is_followed_and_shown_by_the_share_of_its_budget(tmp_path):
     """The minimum of all problems is two thirds of the budget, and everything is counted when it has ended."""
     seen = []
-    run_plan(placed(PLAN.replace("320", "96").replace("64", "21")), tmp_path, progress=seen.append)
+    carry_out(PLAN.replace("24", "21"), tmp_path, progress=seen.append)
 
     shares = [progress.share_done for progress in seen]
     assert shares == sorted(shares)
@@ -67,26 +66,27 @@ def test_it_is_followed_and_shown_by_the_share_of_its_budget(tmp_path):
 def test_a_campaign_that_has_ended_is_not_repeated(uninterrupted):
     before = records_of(uninterrupted.directory)
 
-    run_plan(placed(), uninterrupted.directory)
+    carry_out(PLAN, uninterrupted.directory)
 
     assert records_of(uninterrupted.directory) == before
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_ends_it_with_a_report_and_it_can_be_resumed(number, uninterrupted, tmp_path):
-    process = start(tmp_path, PLAN)
-    assert wait_until(lambda: stored_trials(tmp_path) > 40)
+    directory = tmp_path / "campaign"
+    process = start_slowly(directory)
+    assert wait_until(lambda: stored_trials(directory) >= 20)
 
     process.send_signal(number)
 
     assert process.wait(timeout=120) == 0
-    assert "interrupted" in names(tmp_path)
-    assert (tmp_path / "report.html").is_file()
-    winners = json.loads((tmp_path / "winners.json").read_text())
+    assert "interrupted" in names(directory)
+    assert (directory / "report.html").is_file()
+    winners = json.loads((directory / "winners.json").read_text())
     assert winners
-    run_plan(placed(), tmp_path)
-    assert records_of(tmp_path) == records_of(uninterrupted.directory)
-    assert declarations_of(tmp_path) == declarations_of(uninterrupted.directory)
+    carry_out(PLAN, directory)
+    assert records_of(directory) == records_of(uninterrupted.directory)
+    assert declarations_of(directory) == declarations_of(uninterrupted.directory)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
@@ -113,44 +113,43 @@ def test_an_unresponsive_worker_does_not_keep_it_from_ending(tmp_path):
 
 
 def test_a_second_run_in_the_directory_is_refused_and_a_dead_one_holds_no_lock(tmp_path):
-    process = start(tmp_path, PLAN)
-    assert wait_until(lambda: stored_trials(tmp_path) > 0)
+    directory = tmp_path / "campaign"
+    plan = PLAN.replace('"report", ', "")
+    process = start_slowly(directory, plan)
+    assert wait_until(lambda: stored_trials(directory) > 0)
     with pytest.raises(RunDirectoryError, match=f"in use by process {process.pid}"):
-        run_plan(placed(), tmp_path)
+        carry_out(plan, directory)
 
     kill(process)
 
-    run_plan(placed(PLAN.replace("320", "192")), tmp_path)
-    assert stored_trials(tmp_path) == 192
+    carry_out(plan, directory)
+    assert stored_trials(directory) == 96
 
 
 @pytest.mark.slow
 def test_another_plan_is_refused_and_a_larger_budget_is_not(tmp_path):
-    small = PLAN.replace("320", "192")
-    run_plan(placed(small), tmp_path)
+    small = PLAN.replace("96", "72")
+    carry_out(small, tmp_path)
     with pytest.raises(RunDirectoryError, match="of another"):
-        run_plan(placed(small.replace(', "xgemm_rtx_2080_ti"', "")), tmp_path)
+        carry_out(small.replace(', "xgemm_rtx_2080_ti"', ""), tmp_path)
     with pytest.raises(RunDirectoryError, match="of another"):
-        run_plan(placed(small.replace("budget", "seed = 5\nbudget")), tmp_path)
+        carry_out(small.replace("budget", "seed = 5\nbudget"), tmp_path)
 
-    run_plan(placed(PLAN), tmp_path)
+    carry_out(PLAN, tmp_path)
 
-    assert stored_trials(tmp_path) == 320
+    assert stored_trials(tmp_path) == 96
 
 
 def test_the_directory_of_a_single_run_is_refused(uninterrupted):
     with pytest.raises(RunDirectoryError, match="that of a single run"):
-        run_plan(placed(), runs_in(uninterrupted.directory)[0])
+        carry_out(PLAN, runs_in(uninterrupted.directory)[0])
 
 
 def test_the_command_runs_a_plan_and_resumes_its_directory(tmp_path):
     plan, directory = tmp_path / "three.toml", tmp_path / "run"
     plan.write_text(PLAN)
-    command = [sys.executable, "-m", "mltune", "run"]
-    first = subprocess.run([*command, str(plan), "--run", str(directory), "--json"], cwd=ROOT, capture_output=True)
-    again = subprocess.run([*command, str(directory), "--json"], cwd=ROOT, capture_output=True)
+    one = answer("run", plan, "--run", directory)
+    other = answer("run", directory)
 
-    assert first.returncode == again.returncode == 0, first.stderr
-    one, other = json.loads(first.stdout), json.loads(again.stdout)
     assert [problem["trials"] for problem in one["problems"]] == [problem["trials"] for problem in other["problems"]]
     assert all(problem["best"] for problem in one["problems"])

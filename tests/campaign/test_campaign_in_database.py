@@ -9,7 +9,7 @@ import time
 from mltune.campaign.campaign import run_plan
 from mltune.records.directory import FILE, POINTER, runs_in
 from tests.campaign.conftest import (
-    PLAN,
+    LEARNED,
     ROOT,
     declarations_of,
     events_of,
@@ -21,9 +21,9 @@ from tests.campaign.conftest import (
 from tests.cli import program
 
 
-def test_killed_and_resumed_it_has_the_records_of_files(uninterrupted, postgres, tmp_path):
+def test_killed_and_resumed_it_has_the_records_of_files(learned, postgres, tmp_path):
     url, plan, directory = postgres.url("campaign"), tmp_path / "test.toml", tmp_path / "campaign"
-    plan.write_text(PLAN)
+    plan.write_text(LEARNED)
     command = [sys.executable, "-m", "mltune", "run", str(plan), "--run", str(directory)]
     for trials, store in ((40, ["--store", url]), (160, [])):  # the later problems are where the first is
         child = subprocess.Popen([*command, *store], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -32,8 +32,8 @@ def test_killed_and_resumed_it_has_the_records_of_files(uninterrupted, postgres,
         child.wait()
     document = program.answer("run", directory)
     assert document["failed"] == {}
-    assert records_of(directory) == records_of(uninterrupted.directory)
-    assert declarations_of(directory) == declarations_of(uninterrupted.directory)
+    assert records_of(directory) == records_of(learned.directory)
+    assert declarations_of(directory) == declarations_of(learned.directory)
     for run in runs_in(directory):
         assert (run / POINTER).exists()
         assert not (run / FILE).exists()
@@ -50,7 +50,7 @@ def test_killed_and_resumed_it_has_the_records_of_files(uninterrupted, postgres,
     assert "sgemm" in program.command("show", url).stdout
 
 
-def test_a_lost_database_changes_no_record(uninterrupted, postgres, tmp_path):
+def test_a_lost_database_changes_no_record(learned, postgres, tmp_path):
     url, directory = postgres.url("lost"), tmp_path / "campaign"
 
     def crash():
@@ -61,10 +61,10 @@ def test_a_lost_database_changes_no_record(uninterrupted, postgres, tmp_path):
 
     crashing = threading.Thread(target=crash)
     crashing.start()
-    run_plan(placed(), directory, store=url, worker="tests.campaign.device_workers:impatient_worker")
+    run_plan(placed(LEARNED), directory, store=url, worker="tests.campaign.device_workers:impatient_worker")
     crashing.join()
-    assert records_of(directory) == records_of(uninterrupted.directory)
-    assert declarations_of(directory) == declarations_of(uninterrupted.directory)
+    assert records_of(directory) == records_of(learned.directory)
+    assert declarations_of(directory) == declarations_of(learned.directory)
     logged = [event["event"] for event in events_of(directory)]
     assert {"database_lost", "database_back"} <= set(logged)
     assert not {"worker_died", "set_aside"} & set(logged)

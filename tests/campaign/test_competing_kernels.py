@@ -9,14 +9,13 @@ from functools import partial
 import pytest
 
 from mltune.campaign import competition as choice
-from mltune.campaign.campaign import run_plan
 from mltune.campaign.competition import fastest
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.errors import MltuneWarning, RunDirectoryError
 from mltune.kernel.reader import load_kernel
 from mltune.resolve.plan import Plan, Task
 from mltune.results.summary import summarise_campaign
-from tests.campaign.conftest import ROOT, events_of, kill, records_of, stored_trials, wait_until
+from tests.campaign.conftest import ROOT, carry_out, events_of, kill, records_of, stored_trials, wait_until
 from tests.campaign.test_interruptions import children
 
 DATASET = "convolution_mi250x_gcd"
@@ -50,20 +49,23 @@ def kernels(tmp_path_factory):
     return folder
 
 
-def plan_of(folder, *names, budget=TRIALS, minimum=16.0):
+SIMPLE = {"search": "random", "skip": False, "stop": False}
+
+
+def plan_of(folder, *names, budget=TRIALS, minimum=16.0, **options):
     """Return a placed plan of one problem with several kernels."""
     problem = load_dataset(DATASET).manifest.problem
     tasks = [
         Task(name, load_kernel(folder / name), problem, str(folder / f"{name}.parquet"), 1.0, minimum, choice="it")
         for name in names
     ]
-    return Plan("choice", "Choice", "trials", float(budget), tuple(tasks), devices=("replay",))
+    return Plan("choice", "Choice", "trials", float(budget), tuple(tasks), devices=("replay",), options=options)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(kernels, tmp_path_factory):
     directory = tmp_path_factory.mktemp("choice") / "run"
-    run_plan(plan_of(kernels, "poor", "good"), directory)
+    carry_out(plan_of(kernels, "poor", "good"), directory)
     return directory
 
 
@@ -84,7 +86,7 @@ def test_the_better_one_gets_the_rest_at_once(uninterrupted):
 def test_kernels_that_are_equally_fast_share_the_budget(kernels, tmp_path):
     write_kernel(tmp_path, "good", 1.0)
     write_kernel(tmp_path, "twin", 1.0)
-    run_plan(plan_of(tmp_path, "good", "twin"), tmp_path / "run")
+    carry_out(plan_of(tmp_path, "good", "twin"), tmp_path / "run")
     assert {slug: len(records) for slug, records in records_of(tmp_path / "run").items()} == {"good": 64, "twin": 64}
 
 
@@ -99,9 +101,9 @@ def test_the_result_is_that_of_the_fastest_with_its_rivals(uninterrupted):
 
 
 def test_the_directory_of_several_problems_has_no_single_result(kernels, tmp_path):
-    plan = plan_of(kernels, "poor", "good", budget=32)
+    plan = plan_of(kernels, "poor", "good", budget=32, **SIMPLE)
     apart = tuple(dataclasses.replace(task, choice="") for task in plan.tasks)
-    run_plan(dataclasses.replace(plan, tasks=apart), tmp_path / "run")
+    carry_out(dataclasses.replace(plan, tasks=apart), tmp_path / "run")
     with pytest.raises(RunDirectoryError, match=r"a result is that of one problem, but .* holds 2"):
         fastest(tmp_path / "run")
 
@@ -124,7 +126,7 @@ def test_killed_and_resumed_it_ends_with_the_same_records(kernels, uninterrupted
         for pid in workers:
             assert wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))  # it ends with its parent
     assert stored_trials(directory) > 0
-    run_plan(plan_of(kernels, "poor", "good"), directory)
+    carry_out(plan_of(kernels, "poor", "good"), directory)
     assert records_of(directory) == records_of(uninterrupted)
 
 
@@ -134,9 +136,9 @@ def _enough(directory, least, process):
 
 @pytest.mark.slow
 def test_a_larger_budget_continues_where_it_ended(kernels, tmp_path):
-    run_plan(plan_of(kernels, "poor", "good", budget=64), tmp_path / "run")
+    carry_out(plan_of(kernels, "poor", "good", budget=64), tmp_path / "run")
     before = records_of(tmp_path / "run")
-    run_plan(plan_of(kernels, "poor", "good", budget=96), tmp_path / "run")
+    carry_out(plan_of(kernels, "poor", "good", budget=96), tmp_path / "run")
     after = records_of(tmp_path / "run")
     assert sum(map(len, after.values())) == 96
     assert all(after[slug][: len(records)] == records for slug, records in before.items())
@@ -146,7 +148,7 @@ def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatc
     """In replay nothing is compiled: a folder is put where a run on a GPU has its own."""
 
     def run(plan, directory, **options):
-        result = run_plan(plan, directory, **options)
+        result = carry_out(plan, directory, **options)
         for slug in ("good", "poor"):
             (directory / "problems" / slug / "winner").mkdir()
             (directory / "problems" / slug / "winner/kernel.cu").write_text(slug)
@@ -155,6 +157,6 @@ def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatc
     monkeypatch.setattr(choice, "run_plan", run)
     monkeypatch.setattr(choice, "place", lambda plan, *gpus: plan)
     with pytest.warns(MltuneWarning, match="no GPU found"):
-        result = choice.tune_choice(plan_of(kernels, "poor", "good", budget=48), run=tmp_path / "run")
+        result = choice.tune_choice(plan_of(kernels, "poor", "good", budget=48, **SIMPLE), run=tmp_path / "run")
     assert (result.kernel, len(result.rivals)) == ("good", 2)
     assert (tmp_path / "run/winner/kernel.cu").read_text() == "good"

@@ -6,24 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from mltune.campaign.campaign import run_plan
 from mltune.campaign.scheduler import Scheduler
 from mltune.results.summary import summarise_campaign
 from mltune.show.follow import Watch
 from mltune.show.report.evidence import read_input
-from tests.campaign.conftest import events_of, placed, records_of
+from tests.campaign.conftest import SIMPLE, carry_out, events_of, placed, records_of
 from tests.cli.program import command
 from tests.conftest import few_rows
 from tests.damages import DAMAGES
 
-SPACES = 10
+SPACES = 6
 DAMAGED = "space-4"
 FEW = ("a time of nothing",)
 """Damages that a normal run of the tests plays through with the whole campaign; the commands meet another."""
 
 PLAN = """
 [plan]
-title = "Ten problems"
+title = "Several problems"
 budget = "{budget} trials"
 minimum = "{each} trials"
 maximum = "{each} trials"
@@ -35,10 +34,12 @@ datasets = {datasets}
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory) -> tuple[str, str]:
-    """Return a plan of ten problems, and the same plan with twice the budget."""
+    """Return a plan of several problems, and the same plan with twice the budget."""
     folder = tmp_path_factory.mktemp("spaces")
     datasets = [str(few_rows(folder, rows=40 + number, name=f"space-{number}")) for number in range(SPACES)]
-    first, second = (PLAN.format(budget=each * SPACES, each=each, datasets=json.dumps(datasets)) for each in (16, 32))
+    first, second = (
+        SIMPLE + PLAN.format(budget=each * SPACES, each=each, datasets=json.dumps(datasets)) for each in (16, 32)
+    )
     return first, second
 
 
@@ -46,7 +47,7 @@ def plans(tmp_path_factory) -> tuple[str, str]:
 def half(plans, tmp_path_factory) -> Path:
     """Return a campaign that has spent half of its budget."""
     directory = tmp_path_factory.mktemp("half") / "campaign"
-    run_plan(placed(plans[0]), directory)
+    carry_out(plans[0], directory)
     return directory
 
 
@@ -54,7 +55,7 @@ def half(plans, tmp_path_factory) -> Path:
 def undisturbed(plans, half, tmp_path_factory) -> dict[str, list]:
     """Return the records of the whole campaign without a damage."""
     directory = Path(shutil.copytree(half, tmp_path_factory.mktemp("undisturbed") / "campaign"))
-    run_plan(placed(plans[1]), directory)
+    carry_out(plans[1], directory)
     return records_of(directory)
 
 
@@ -94,11 +95,11 @@ def test_every_reader_of_a_campaign_sets_a_damaged_store_aside(name, campaign, p
     "name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.hostile]) for name in DAMAGES]
 )
 @pytest.mark.slow
-def test_the_other_nine_are_as_in_an_undisturbed_campaign(name, campaign, plans, undisturbed):
+def test_the_others_are_as_in_an_undisturbed_campaign(name, campaign, plans, undisturbed):
     DAMAGES[name](campaign / "problems" / DAMAGED)
     messages: list[str | None] = []
 
-    result = run_plan(placed(plans[1]), campaign, progress=lambda progress: messages.append(progress.message))
+    result = carry_out(plans[1], campaign, progress=lambda progress: messages.append(progress.message))
 
     assert others(campaign) == {slug: records for slug, records in undisturbed.items() if slug != DAMAGED}
     assert {slug: standing.trials for slug, standing in result.standings.items() if slug != DAMAGED} == {
@@ -132,7 +133,7 @@ def test_the_commands_go_on_and_say_what_failed(campaign, plans, tmp_path):
     assert len(list((tmp_path / "exported").glob("*.parquet"))) == SPACES - 1
     for text in (" ".join(done.stdout.split()) for done in (tuned, shown)):
         assert f"{DAMAGED}: not readable: " in text
-        assert "9 of 10 problems have a winner" in text
+        assert f"{SPACES - 1} of {SPACES} problems have a winner" in text
     states = {entry["slug"]: entry["state"] for entry in document["problems"]}
     assert states.pop(DAMAGED) == "unreadable"
     assert set(states.values()) == {"declared"}

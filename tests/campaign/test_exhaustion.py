@@ -1,17 +1,16 @@
 """Problems that can use no more of the budget: they end with a reason, and the others get their trials."""
 
 import json
-import subprocess
-import sys
 
-from mltune.campaign.campaign import run_plan
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.scheduler import MAX_IDLE, Scheduler
 from mltune.results.summary import summarise_campaign
-from tests.campaign.conftest import ROOT, events_of, placed, start, stored_trials
+from tests.campaign.conftest import SIMPLE, carry_out, events_of, placed, start, stored_trials
+from tests.cli.program import command
 from tests.conftest import few_rows
 
-TWO = """
+TWO = (
+    """
 [plan]
 title = "A small space and a large one"
 budget = "128 trials"
@@ -20,6 +19,8 @@ produce = ["report"]
 [[problems]]
 datasets = ["{small}", "convolution_mi250x_gcd"]
 """
+    + SIMPLE
+)
 LARGE = "convolution-mi250x-gcd"
 REASON = "nothing is left to try: all 24 configurations are on record"
 
@@ -27,7 +28,7 @@ REASON = "nothing is left to try: all 24 configurations are on record"
 def test_an_exhausted_problem_ends_and_the_others_get_its_budget(tmp_path):
     plan = placed(TWO.format(small=few_rows(tmp_path)))
     messages = []
-    result = run_plan(plan, tmp_path / "run", progress=lambda progress: messages.append(progress.message))
+    result = carry_out(plan, tmp_path / "run", progress=lambda progress: messages.append(progress.message))
 
     assert {slug: standing.trials for slug, standing in result.standings.items()} == {"few": 24, LARGE: 104}
     assert result.standings["few"].stopped == REASON
@@ -47,10 +48,9 @@ def test_a_campaign_of_exhausted_problems_ends_and_is_not_repeated(tmp_path):
         TWO.replace("report", "winners").format(small=few_rows(tmp_path)).replace(f', "{LARGE.replace("-", "_")}"', "")
     )
     plan.write_text(text)
-    command = [sys.executable, "-m", "mltune", "run"]
-    first = subprocess.run([*command, plan, "--run", tmp_path / "run"], cwd=ROOT, capture_output=True, text=True)
+    first = command("run", plan, "--run", tmp_path / "run")
     slices = [event["event"] for event in events_of(tmp_path / "run")].count("slice_started")
-    again = subprocess.run([*command, tmp_path / "run", "--json"], cwd=ROOT, capture_output=True, text=True)
+    again = command("run", tmp_path / "run", "--json")
 
     assert (first.returncode, again.returncode) == (0, 0), first.stderr
     assert REASON in first.stdout

@@ -2,16 +2,14 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mltune.campaign.campaign import run_plan
 from mltune.errors import RunDirectoryError
 from mltune.records.directory import IDENTITY_FILE
-from tests.campaign.conftest import ROOT, placed, records_of
+from tests.campaign.conftest import SIMPLE, carry_out, records_of
+from tests.cli.program import command
 from tests.conftest import few_rows
 
 PLAN = """
@@ -29,8 +27,8 @@ datasets = ["{0}", "{1}"]
 def begun(tmp_path_factory) -> tuple[Path, str]:
     """Return the directory of a campaign and its plan."""
     folder = tmp_path_factory.mktemp("identity")
-    text = PLAN.format(*(few_rows(folder, rows=40 + number, name=f"space-{number}") for number in range(3)))
-    run_plan(placed(text), folder / "campaign")
+    text = SIMPLE + PLAN.format(*(few_rows(folder, rows=40 + number, name=f"space-{number}") for number in range(3)))
+    carry_out(text, folder / "campaign")
     return folder / "campaign", text
 
 
@@ -56,8 +54,7 @@ def test_an_edited_plan_is_refused_with_what_differs(name, campaign):
     plan = campaign / "plan.toml"
     plan.write_text(edit(plan.read_text()))
 
-    command = [sys.executable, "-m", "mltune", "run", str(campaign)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = command("run", campaign)
 
     assert done.returncode == 2
     assert f"that of another: in this plan {difference}. Undo the change, or" in done.stderr
@@ -69,7 +66,7 @@ def test_a_larger_budget_is_allowed_in_the_directory_too(campaign, begun):
     larger = begun[1].replace("32 trials", "48 trials")
     (campaign / "plan.toml").write_text(larger)
 
-    result = run_plan(placed(larger), campaign)
+    result = carry_out(larger, campaign)
 
     assert sum(standing.trials for standing in result.standings.values()) == 48
     assert (campaign / "plan.toml").read_text() == larger
@@ -81,7 +78,7 @@ def test_the_problem_of_another_size_is_another_problem(campaign, begun):
     (campaign / IDENTITY_FILE).write_text(json.dumps(identity))
 
     with pytest.raises(RunDirectoryError, match="space-0 has another kernel or problem"):
-        run_plan(placed(begun[1]), campaign)
+        carry_out(begun[1], campaign)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"seed": 0}', '{"seed": 0, "problems": 3}', "[" * 100_000])
@@ -91,14 +88,14 @@ def test_an_identity_that_cannot_be_read_is_named(content, campaign, begun):
     with pytest.raises(
         RunDirectoryError, match=rf"{IDENTITY_FILE} holds the problems and the seed .* delete .*{IDENTITY_FILE}"
     ):
-        run_plan(placed(begun[1]), campaign)
+        carry_out(begun[1], campaign)
 
 
 def test_a_campaign_of_an_earlier_version_is_told_by_its_plan(campaign, begun):
     (campaign / IDENTITY_FILE).unlink()
     with pytest.raises(RunDirectoryError, match="the seed is 5, not 0"):
-        run_plan(placed(begun[1].replace("budget", "seed = 5\nbudget")), campaign)
+        carry_out(begun[1].replace("budget", "seed = 5\nbudget"), campaign)
 
-    run_plan(placed(begun[1]), campaign)
+    carry_out(begun[1], campaign)
 
     assert json.loads((campaign / IDENTITY_FILE).read_text())["seed"] == 0

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from mltune.campaign.campaign import run_plan
 from mltune.errors import MltuneError
 from mltune.records.directory import runs_in
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress
 from mltune.show.report.writing import write_report
 from mltune.tuning.tuner import tune
-from tests.campaign.conftest import placed
+from tests.campaign.conftest import SIMPLE, carry_out, placed
 
 ONE = "h200-sgemm-nt-4096-random"
 PLAN = f"""
@@ -24,7 +23,7 @@ produce = ["report", "winners", "datasets"]
 
 [[problems]]
 datasets = ["{ONE}"]
-"""
+{SIMPLE}"""
 REPLACED = (f"winners/{ONE}", f"datasets/{ONE}.json", f"datasets/{ONE}.parquet")
 """Here the link itself is replaced by a file or folder."""
 WRITTEN = ("plan.toml", "run.lock", "events.jsonl", "report.html", "report.md", "winners.json", "datasets", "problems")
@@ -37,7 +36,7 @@ CANARY = "canary-9f3a"
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a campaign that has ended, with the folder of a winner, which replay does not write."""
     directory = tmp_path_factory.mktemp("finished") / "campaign"
-    run_plan(placed(PLAN), directory)
+    carry_out(PLAN, directory)
     (directory / "problems" / ONE / "winner").mkdir()
     (directory / "problems" / ONE / "winner" / "kernel.cu").write_text("code")
     write_report(directory, quick=True)
@@ -91,8 +90,8 @@ def resume(directory: Path) -> list[str]:
     def listen(progress: CampaignProgress) -> None:
         said.append(progress.message or "")
 
-    plan = placed(PLAN.replace("32 trials", "48 trials").replace('"report", ', ""))
-    result = run_plan(plan, directory, progress=listen)
+    plan = PLAN.replace("32 trials", "48 trials").replace('"report", ', "")
+    result = carry_out(plan, directory, progress=listen)
     return [*said, *(standing.failed for standing in result.standings.values())]
 
 
@@ -100,7 +99,8 @@ def tune_problem(directory: Path) -> list[str]:
     runs_in(directory)
     run = directory / "problems" / ONE
     task = placed(PLAN).tasks[0]
-    tune(TuneRequest(task.problem, task.kernel, task.target, trials=48, run=run))
+    options = {"search": "random", "skip": False, "stop": False}
+    tune(TuneRequest(task.problem, task.kernel, task.target, trials=48, run=run, **options))
     return []
 
 

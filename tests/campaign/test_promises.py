@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mltune.campaign.campaign import run_plan
 from mltune.campaign.scheduler import Scheduler
 from mltune.records.directory import HTML
 from mltune.records.store import Store
-from tests.campaign.conftest import ROOT, events_of, placed, stored_trials, wait_until
+from tests.campaign.conftest import ROOT, SIMPLE, carry_out, events_of, placed, stored_trials, wait_until
 from tests.conftest import few_rows
 
 TRIALS = 34_546
-PLAN = """
+PLAN = (
+    """
 [plan]
 title = "A long campaign"
 budget = "{budget} trials"
@@ -29,20 +29,30 @@ maximum = "16 trials"
 [[problems]]
 datasets = ["xgemm_rtx_a4000"]
 """
+    + SIMPLE
+)
+
+
+def campaign(folder: Path, trials: int) -> tuple[Path, str]:
+    """Return the directory and the plan of a campaign with many trials on record, which has a problem left."""
+    few = few_rows(folder)
+    carry_out(PLAN.format(budget=32, few=few), folder / "run")
+    with Store.open(folder / "run/problems/few") as store:
+        records = list(store.records())
+        for start in range(16, trials, 5000):
+            numbers = range(start, min(start + 5000, trials))
+            store.append(*(dataclasses.replace(records[number % 16], number=number) for number in numbers))
+    return folder / "run", PLAN.format(budget=2 * trials, few=few)
 
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory) -> tuple[Path, str]:
-    """Return the directory and the plan of a campaign with many trials on record, which has a problem left."""
-    folder = tmp_path_factory.mktemp("long")
-    few = few_rows(folder)
-    run_plan(placed(PLAN.format(budget=32, few=few)), folder / "run")
-    with Store.open(folder / "run/problems/few") as store:
-        records = list(store.records())
-        for start in range(16, TRIALS, 5000):
-            numbers = range(start, min(start + 5000, TRIALS))
-            store.append(*(dataclasses.replace(records[number % 16], number=number) for number in numbers))
-    return folder / "run", PLAN.format(budget=2 * TRIALS, few=few)
+    return campaign(tmp_path_factory.mktemp("long"), TRIALS)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> tuple[Path, str]:
+    return campaign(tmp_path_factory.mktemp("short"), 400)
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
@@ -86,7 +96,7 @@ def test_a_report_that_would_be_late_is_left_out_with_a_message(long):
     messages = []
 
     stop = Interrupted(time.monotonic(), after=20)
-    result = run_plan(placed(text), directory, progress=lambda one: messages.append(one.message), stop=stop)
+    result = carry_out(text, directory, progress=lambda one: messages.append(one.message), stop=stop)
 
     assert result.interrupted
     assert result.report is None
@@ -95,14 +105,12 @@ def test_a_report_that_would_be_late_is_left_out_with_a_message(long):
     assert "report_written" not in [event["event"] for event in events_of(directory)[-2:]]
 
 
-def test_a_campaign_that_is_interrupted_before_it_has_read_its_records_ends_at_once(long):
-    directory, text = long
+def test_a_campaign_that_is_interrupted_before_it_has_read_its_records_ends_at_once(short):
+    directory, text = short
     report = (directory / HTML).read_bytes()
     messages = []
 
-    result = run_plan(
-        placed(text), directory, progress=lambda one: messages.append(one.message), stop=Interrupted(math.inf)
-    )
+    result = carry_out(text, directory, progress=lambda one: messages.append(one.message), stop=Interrupted(math.inf))
 
     assert any("no time was left" in message for message in messages if message)
     assert (directory / HTML).read_bytes() == report
@@ -111,8 +119,8 @@ def test_a_campaign_that_is_interrupted_before_it_has_read_its_records_ends_at_o
     assert {problem["state"] for problem in result.to_json()["problems"]} == {"unreadable"}
 
 
-def test_the_scheduler_reads_each_trial_once(long, monkeypatch):
-    directory, text = long
+def test_the_scheduler_reads_each_trial_once(short, monkeypatch):
+    directory, text = short
     scheduler = Scheduler(placed(text), directory)
     folder = directory / "problems/few"
     known = scheduler.read(folder, "few").records

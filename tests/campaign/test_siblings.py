@@ -2,10 +2,9 @@
 
 import pytest
 
-from mltune.campaign.campaign import run_plan
 from mltune.records.store import Store
 from mltune.results.reader import read_run
-from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
+from tests.campaign.conftest import SIMPLE, carry_out, events_of, kill, records_of, start, stored_trials, wait_until
 
 PLAN = """
 [plan]
@@ -22,7 +21,7 @@ FIRST, SECOND = "h200-sgemm-nt-1024-random", "h200-sgemm-nt-4096-random"
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    return run_plan(placed(PLAN), tmp_path_factory.mktemp("siblings") / "campaign").directory
+    return carry_out(PLAN, tmp_path_factory.mktemp("siblings") / "campaign").directory
 
 
 def known(directory):
@@ -57,14 +56,14 @@ def test_a_campaign_that_is_killed_and_resumed_proposes_the_same(trials, uninter
     assert wait_until(lambda: stored_trials(tmp_path) >= trials)
     kill(process)
 
-    run_plan(placed(PLAN), tmp_path)
+    carry_out(PLAN, tmp_path)
 
     assert known(tmp_path) == known(uninterrupted)
     assert records_of(tmp_path) == records_of(uninterrupted)
 
 
 def test_it_can_be_switched_off(tmp_path):
-    run_plan(placed(PLAN), tmp_path, siblings=False)
+    carry_out(PLAN.replace("96 trials", "64 trials") + SIMPLE, tmp_path, siblings=False)
     assert known(tmp_path) == {FIRST: [], SECOND: []}
 
 
@@ -73,7 +72,7 @@ def test_a_sibling_that_cannot_be_read_is_left_out(uninterrupted, tmp_path):
     store.parent.mkdir(parents=True)
     store.write_bytes((uninterrupted / "problems" / FIRST / "run.sqlite").read_bytes()[:5000])
 
-    result = run_plan(placed(PLAN), tmp_path)
+    result = carry_out(PLAN.replace("96 trials", "64 trials") + SIMPLE, tmp_path)
 
     assert set(result.failed) == {FIRST}
     assert len(records_of(tmp_path, without=FIRST)[SECOND]) >= 32
@@ -81,7 +80,7 @@ def test_a_sibling_that_cannot_be_read_is_left_out(uninterrupted, tmp_path):
 
 def test_the_same_problem_on_another_gpu_of_the_architecture(tmp_path):
     plan = PLAN.replace(FIRST, "convolution_rtx_a4000").replace(SECOND, "convolution_rtx_a6000")
-    run_plan(placed(plan.replace("96", "64")), tmp_path)
+    carry_out(plan.replace("96 trials", "64 trials") + SIMPLE, tmp_path)
 
     (told,) = (event for event in events_of(tmp_path) if event["event"] == "wisdom")
     assert told["detail"] == "the same problem, from a NVIDIA RTX A4000 with 48 multiprocessors"

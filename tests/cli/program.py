@@ -1,4 +1,4 @@
-"""The command ``mltune`` in a process of its own, which starts with all modules imported: most of its start."""
+"""The command ``mltune``, or a program, in a process of its own, which starts with all modules imported."""
 
 import functools
 import json
@@ -35,6 +35,10 @@ for line in sys.stdin:
         for stream, path in enumerate((os.devnull, *call["streams"])):
             os.dup2(os.open(path, os.O_WRONLY if stream else os.O_RDONLY), stream)
         signal.alarm(600)
+        if "program" in call:
+            sys.path.insert(0, "")
+            exec(call["program"], {"__name__": "__main__"})
+            sys.exit()
         sys.argv = ["mltune", *call["arguments"]]
         runpy.run_module("mltune", run_name="__main__", alter_sys=True)
         sys.exit()
@@ -43,14 +47,22 @@ for line in sys.stdin:
 
 
 def command(*arguments, cwd=None, **environment):
-    """Run the program to its end, without a GPU."""
+    """Run the command to its end, without a GPU."""
+    return _run({"arguments": [*map(str, arguments)]}, cwd, environment)
+
+
+def python(text, *, cwd=None, **environment):
+    """Run a program in Python to its end, without a GPU."""
+    return _run({"program": text, "arguments": []}, cwd, environment)
+
+
+def _run(call, cwd, environment):
     server = _server()
     with tempfile.TemporaryDirectory() as scratch:
         streams = [Path(scratch) / name for name in ("stdout", "stderr")]
         for stream in streams:
             stream.touch()
-        call = {
-            "arguments": [*map(str, arguments)],
+        call |= {
             "cwd": str(cwd or ROOT),
             "environment": os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
             "streams": [*map(str, streams)],

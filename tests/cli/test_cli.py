@@ -20,6 +20,8 @@ from tests.cli.program import answer, assert_refused, command
 from tests.environment import importing
 
 ENVIRONMENT = importing(CUDA_VISIBLE_DEVICES="")
+SIMPLE = ("--search", "random", "--no-skip", "--no-stop")
+"""Options of a search that starts at once."""
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +167,7 @@ def trials_in(run: Path) -> int:
 
 class TestTune:
     def test_without_a_gpu_it_says_so_in_one_line_and_replays(self):
-        result = command("tune", "sgemm", "--trials", 30)
+        result = command("tune", "sgemm", "--trials", 30, *SIMPLE)
         assert result.returncode == 0
         (line,) = result.stderr.splitlines()
         assert line.startswith("no GPU found (")
@@ -177,13 +179,13 @@ class TestTune:
     @pytest.mark.parametrize("problem", ["dgemm", "cgemm", "zgemm"])
     @pytest.mark.sampled(1)
     def test_every_precision_is_replayed_without_a_word_about_its_shape(self, problem, tmp_path):
-        document = answer("tune", problem, "--trials", 20, "--run", tmp_path / "run")
+        document = answer("tune", problem, "--trials", 20, "--run", tmp_path / "run", *SIMPLE)
         assert document["trials"] == 20
         assert document["problem"]["precision"] == problem[0]
 
     @pytest.mark.parametrize("problem", [(), ("convolution",)])
     def test_a_replay_knows_its_own_problem_and_kernel(self, problem, tmp_path):
-        arguments = ("--device", "replay:convolution_mi250x_gcd", "--trials", 20, "--run", tmp_path / "run")
+        arguments = ("--device", "replay:convolution_mi250x_gcd", "--trials", 20, "--run", tmp_path / "run", *SIMPLE)
         document = answer("tune", *problem, *arguments)
         assert document["kernel"] == "convolution"
         assert document["problem"]["kind"] == "recorded"
@@ -234,8 +236,8 @@ class TestTune:
 
     def test_the_same_command_with_more_trials_resumes(self, tmp_path):
         directory = tmp_path / "run"
-        answer("tune", "sgemm", "--trials", 20, "--run", directory)
-        longer = answer("tune", "sgemm", "--trials", 45, "--run", directory)
+        answer("tune", "sgemm", "--trials", 20, "--run", directory, *SIMPLE)
+        longer = answer("tune", "sgemm", "--trials", 45, "--run", directory, *SIMPLE)
         assert longer["trials"] == 45
 
     @pytest.mark.slow
@@ -258,7 +260,7 @@ class TestTune:
             "sgemm",
             "--time",
             "10m",
-            "--no-stop",
+            *SIMPLE,
             "--run",
             tmp_path / "run",
             "--json",
@@ -276,9 +278,10 @@ class TestTune:
         assert document["best"]["tflops"] > 0
         assert document["replayed"]
         assert not document["best"]["verified"]
-        longer = answer("tune", "sgemm", "--no-stop", "--trials", document["trials"] + 5, "--run", tmp_path / "run")
-        assert longer["trials"] == document["trials"] + 5
+        trials = document["trials"] + 5
+        assert answer("tune", "sgemm", *SIMPLE, "--trials", trials, "--run", tmp_path / "run")["trials"] == trials
 
+    @pytest.mark.slow
     def test_three_hundred_trials_take_less_than_a_minute(self, tmp_path):
         document = answer("tune", "sgemm", "--trials", 300, "--run", tmp_path / "run")
         assert document["trials"] == 300
@@ -290,7 +293,8 @@ class TestShow:
         _, directory = tuned
         result = command("show", directory, "--export", tmp_path, "--json")
         assert result.returncode == 0, result.stderr
-        again = answer("tune", "sgemm", "--trials", 5, "--device", f"replay:{tmp_path / 'run.parquet'}", cwd=tmp_path)
+        arguments = ("--trials", 5, "--device", f"replay:{tmp_path / 'run.parquet'}", *SIMPLE)
+        again = answer("tune", "sgemm", *arguments, cwd=tmp_path)
         assert again["trials"] == 5
 
     def test_lists_the_best_first(self, tuned):
@@ -366,7 +370,7 @@ class TestSpace:
         assert usual not in others
 
     def test_for_a_person(self):
-        result = command("space", "gemm_simt", "--precision", "d")
+        result = command("space", "gemm_shared", "--precision", "d")
         assert result.returncode == 0
         assert "dgemm NT 4096" in result.stdout
         assert "a block is made of whole warps" in result.stdout

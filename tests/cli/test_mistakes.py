@@ -14,6 +14,7 @@ import pytest
 
 from mltune.cli import main
 from mltune.resolve import device as target
+from tests.conftest import RunMaker, trial
 
 RUN, PLAN_RUN, FILE, EMPTY = "a_run", "a_campaign", "a_file", "an_empty_folder"
 HEADER = '[plan]\ntitle = "x"\nbudget = "20 trials"\nminimum = "5 trials"\n'
@@ -296,18 +297,25 @@ TEXTS = {f"{name}.toml": text for name, text in PLANS.items()} | {FILE: "mine", 
 INTERNAL = re.compile(r"\w(Error|Exception)\b|Errno|Traceback|Input should|String should|constrained|<unknown>")
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch, make_run, make_trial):
-    """Change to a folder that holds the files of the mistakes."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Return a folder that holds the files of the mistakes, which change nothing."""
+    folder = tmp_path_factory.mktemp("mistakes")
     for name, text in TEXTS.items():
-        (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+        (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
     for name, text in BUNDLES.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "kernel.toml").write_text(text)
-        (tmp_path / name / "k.cu").write_text('extern "C" __global__ void k() {}\n')
-    (tmp_path / EMPTY).mkdir()
-    make_run(tmp_path / RUN, make_trial(0))
-    monkeypatch.chdir(tmp_path)
+        (folder / name).mkdir()
+        (folder / name / "kernel.toml").write_text(text)
+        (folder / name / "k.cu").write_text('extern "C" __global__ void k() {}\n')
+    (folder / EMPTY).mkdir()
+    RunMaker()(folder / RUN, trial(0))
+    return folder
+
+
+@pytest.fixture
+def place(files, monkeypatch):
+    """Change to that folder."""
+    monkeypatch.chdir(files)
 
 
 @pytest.fixture
@@ -377,7 +385,8 @@ def test_every_command_has_help_under_both_names(mltune, command):
     assert mltune(*command, "--help") == (code, out, err)
 
 
-def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, place, tmp_path):
+def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "b.toml").write_text(HEADER + '"\\u001b[2J" = 1\n' + RECORDED)
     assert mltune("plan", "b.toml")[2].startswith('mltune: b.toml: plan." [2J" is not a known key')
     (tmp_path / "b\x1b[2J.toml").write_text("[")
@@ -386,7 +395,10 @@ def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, 
     assert "\x1b" not in mltune("tune", "sgemm", "\x1b]0;x\x07")[2]
 
 
-def test_a_plan_file_is_no_run_directory(mltune, place):
-    code, out, err = mltune("run", "good.toml", "--run", "new")
+def test_a_plan_file_is_no_run_directory(mltune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = '[options]\nsearch = "random"\nskip = false\nstop = false\n'
+    (tmp_path / "simple.toml").write_text(f"{HEADER}produce = []\n{RECORDED}{options}")
+    code, out, err = mltune("run", "simple.toml", "--run", "new")
     assert code == 0, err
     assert "1 of 1 problem has a winner" in out

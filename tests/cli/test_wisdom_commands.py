@@ -16,7 +16,8 @@ def files(tmp_path_factory):
     found = [folder / "one.json", folder / "other.json"]
     for seed, file in enumerate(found):
         run = folder / f"run-{seed}"
-        answer("tune", "--device", DEVICE, "--trials", 20, "--seed", seed, "--run", run, "--wisdom", file)
+        simple = ("--search", "random", "--no-skip", "--no-stop")
+        answer("tune", "--device", DEVICE, "--trials", 20, "--seed", seed, "--run", run, "--wisdom", file, *simple)
     return found
 
 

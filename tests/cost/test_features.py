@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from mltune.cost.features import BUILD_COLUMNS, Features
+from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import GemmProblem
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
@@ -32,16 +31,20 @@ def table(kernel, *configurations):
     return {name: np.array([each[name] for each in configurations]) for name in kernel.all_parameters}
 
 
+def recorded_columns(dataset, count):
+    """Return valid configurations without a count of all of them."""
+    return {name: column[:count] for name, column in load_dataset(dataset).columns.items()}
+
+
 def by_name(names, row):
     return dict(zip(names, row, strict=True))
 
 
 def test_every_feature_of_the_stencil_is_finite():
     kernel = load_kernel("gemm_simt")
-    for precision in "sz":
-        problem = GemmProblem(precision, "T", "N", 1000, 37, 5)
-        space = ConstrainedSpace(kernel, problem.variables() | device_variables(H200))
-        columns = space.rows(space.sample(500, np.random.default_rng(0)))
+    for precision, trans in (("s", "nt"), ("z", "nn")):
+        problem = GemmProblem(precision, *trans.upper(), 1000, 37, 5)
+        columns = recorded_columns(f"h200-{precision}gemm-{trans}-4096-random", 500)
         features = Features(kernel, problem, H200)
         before, after = features.before(columns), features.after(columns, {})
         assert before.shape == (500, len(features.names_before))
@@ -95,8 +98,7 @@ def test_derived_columns_are_corrected_by_builds(kernel, features):
 def test_accesses_say_where_banks_collide():
     kernel = load_kernel("gemm_simt")
     problem = GemmProblem("s", "T", "N", 512, 512, 512)  # both operands are transposed by their copies
-    space = ConstrainedSpace(kernel, problem.variables() | device_variables(H200))
-    columns = space.rows(space.sample(2000, np.random.default_rng(0)))
+    columns = recorded_columns("h200-sgemm-nt-4096-random", 2000)
     conflicts = Features(kernel, problem, H200).derived(columns)["bank_conflicts"]
     assert conflicts.min() >= 1
     unpadded = (columns["PAD_A"] == 0) & (columns["PAD_B"] == 0)

@@ -78,6 +78,7 @@ def test_a_path_without_a_name_is_refused(name):
         load_model(Path(name))
 
 
+@pytest.mark.system
 def test_what_only_other_array_libraries_need_is_not_imported(path):
     """PyTorch takes seconds, and scikit-learn imports it where skops lists the estimators."""
     (path.parent / "torch").mkdir()

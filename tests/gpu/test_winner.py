@@ -19,8 +19,8 @@ from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.trial import TrialRecord, TrialState
-from mltune.winner.folder import write_winner
-from mltune.winner.winner import Winner
+from mltune.results.winner import Winner
+from mltune.results.winner_folder import write_winner
 
 pytestmark = pytest.mark.gpu
 

@@ -177,13 +177,13 @@ def make_base(folder: Path) -> Path:
     from mltune.dataset.dataset import export_run
     from mltune.measure.cubin_cache import CubinCache
     from mltune.records.trial import Build, TrialState
-    from mltune.winner.folder import winner_files, write_folder
+    from mltune.results.winner_folder import winner_files, write_folder
 
     with threadpool_limits(1):
         wisdom = folder / "wisdom.json"
         _tune(folder / "recorded", "convolution_w6600", search="random", trials=24, wisdom=wisdom)
         for name in ("convolution_w6600", "xgemm_titan_rtx"):
-            _tune(folder / "campaign" / "problems" / name.replace("_", "-"), name, trials=16)
+            _tune(folder / "campaign" / "problems" / name.replace("_", "-"), name, search="random", trials=16)
     export_run(folder / "recorded", folder / "dataset")
     shutil.move(folder / "recorded", folder / "store")
     (folder / "campaign" / "plan.toml").write_text(PLAN)
@@ -230,7 +230,7 @@ def _winner() -> Any:
     from mltune.kernel.reader import load_kernel
     from mltune.records.declaration import Declaration, Finalist
     from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
-    from mltune.winner.winner import Winner
+    from mltune.results.winner import Winner
 
     kernel = load_kernel("transpose")
     build = Build(TrialState.OK, cubin=b"\x7fELF" + bytes(1000), registers=32, spill_bytes=0)

@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
+from mltune.dataset.dataset import load_dataset
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import GemmProblem
 from mltune.process.child import Child
@@ -103,15 +101,15 @@ def test_a_device_worker_that_is_killed_while_its_store_is_opened_or_closed(vict
 def test_a_compiler_that_is_killed_does_not_blame_its_kernel(tmp_path, counts, output):
     """Builds whose compiler was killed from outside are made again."""
     kernel, problem = load_kernel("gemm_simt"), GemmProblem("s", "N", "T", 512, 512, 512)
-    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
+    columns = load_dataset("h200-sgemm-nt-4096-random").columns
     rng = np.random.default_rng(11)
     kills = 0
     while kills < counts[2]:
-        rows = space.rows(rng.integers(0, space.count, 3))
-        configurations = [{name: int(column[row]) for name, column in rows.items()} for row in range(3)]
+        rows = rng.integers(0, len(columns["BLK_M"]), 3)
+        configurations = [{name: int(column[row]) for name, column in columns.items()} for row in rows]
         with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
             pending = [builder.submit(one) for one in configurations]
-            (child,) = (one.child for one in builder._pool._compilers)
+            (child,) = (one.child for one in builder._compilers)
             builds = []
             for future in pending:  # one kill for each build: two would blame its kernel
                 kills += _killed(child, future, rng.uniform(0.0, 0.3))

@@ -15,7 +15,7 @@ from mltune.errors import BundleError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.includes import MAX_HEADERS, walk_includes
 from mltune.kernel.reader import load_kernel
-from mltune.winner.texts import header_files
+from mltune.results.winner_texts import header_files
 
 DOCUMENT = """
 [kernel]
@@ -168,7 +168,7 @@ TEXT = st.lists(LINE, max_size=8).map("".join)
 MARKED = "#error the canary"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     source=TEXT,
     texts=st.dictionaries(st.sampled_from(("a.h", "b.h", "more/a.h", "more/b.h", "include/a.h")), TEXT),

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
-from mltune.kernel.kernel_tuner_call import CallOptions, Sources, check_call, read_sources
+from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
 from mltune.kernel.python_kernel import PythonKernel, make_kernel
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import TrialState
+from mltune.results.winner_texts import header_files
 from mltune.tuning.session import default_configuration, make_space
-from mltune.winner.texts import header_files
 from tests import needs
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"
@@ -344,9 +344,9 @@ def test_what_mltune_does_not_do_is_refused(arguments: Any, message: str) -> Non
 def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> None:
     file = tmp_path / "add.cu"
     file.write_text(SOURCE)
-    assert read_sources(SOURCE) == Sources(SOURCE)
-    assert read_sources(file) == read_sources(str(file)) == Sources(SOURCE, {}, (tmp_path,))
-    assert read_sources([SOURCE, str(file)]) == Sources(SOURCE, {str(file): SOURCE})
+    assert read_sources(SOURCE) == (SOURCE, {}, ())
+    assert read_sources(file) == read_sources(str(file)) == (SOURCE, {}, (tmp_path,))
+    assert read_sources([SOURCE, str(file)]) == (SOURCE, {str(file): SOURCE}, ())
     for wrong in (tmp_path / "none.cu", 7, None, []):
         with pytest.raises(UsageError, match=r"CUDA text or a readable file|at least one"):
             read_sources(wrong)

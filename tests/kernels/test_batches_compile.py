@@ -24,11 +24,10 @@ BATCHED = [kernel for kernel in map(load_kernel, built_in()) if kernel.batched]
 def test_a_batch_compiles(kernel):
     problem = parse_problem(f"{kernel.precisions[-1]}gemm", trans="NT", size=96, batch=60)
     space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
-    rows = space.rows(space.sample(2, np.random.default_rng(1)))
-    configurations = [{name: int(column[at]) for name, column in rows.items()} for at in range(2)]
+    rows = space.rows(space.sample(1, np.random.default_rng(1)))
+    configuration = {name: int(column[0]) for name, column in rows.items()}
     with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
-        futures = [builder.submit(configuration) for configuration in configurations]
-        builds = [future.result(120) for future in futures]
-    assert [(build.state, build.detail) for build in builds] == [(TrialState.OK, "")] * 2
-    launch = kernel.launch(configurations[0], {**problem.variables(), **device_variables(H200)})
+        build = builder.submit(configuration).result(120)
+    assert (build.state, build.detail) == (TrialState.OK, "")
+    launch = kernel.launch(configuration, {**problem.variables(), **device_variables(H200)})
     assert math.prod(launch.grid) >= 60

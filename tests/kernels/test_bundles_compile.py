@@ -25,7 +25,7 @@ SPACES = {
 }
 """Bounds of the number of valid configurations."""
 
-SAMPLED = 2
+SAMPLED = 1
 
 
 @pytest.fixture(params=SPACES)

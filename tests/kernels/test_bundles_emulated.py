@@ -223,8 +223,10 @@ def build(bundle: ArraysBundle, case: Case, configuration: Configuration, runtim
     return HostArraysKernel(bundle.source, definitions, *entries, runtime)
 
 
-def check_configuration(bundle: ArraysBundle, case: Case, configuration: Configuration, runtime: Path) -> None:
-    """Compile a configuration and run all problems; a failure contains everything needed to repeat it."""
+def check_configuration(
+    bundle: ArraysBundle, case: Case, configuration: Configuration, runtime: Path
+) -> HostArraysKernel:
+    """Compile a configuration, run all problems and return it; a failure contains everything needed to repeat it."""
     host = build(bundle, case, configuration, runtime)
     problems = [(sizes, (0, 0)) for sizes in case.sizes] + [(case.sizes[0], (0, 1)), (case.sizes[0], (2, 0))]
     for sizes, offsets in problems:
@@ -232,14 +234,14 @@ def check_configuration(bundle: ArraysBundle, case: Case, configuration: Configu
             check(bundle, case, host, sizes, bundle.launch(configuration, sizes), offsets)
         except (EmulationError, AssertionError) as error:
             pytest.fail(f"{error}\nat {sizes}, offsets {offsets}\nof {configuration}")
+    return host
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.system
 def test_the_default_and_the_reference_are_right(name: str, runtime: Path) -> None:
     bundle, case = ArraysBundle(name), CASES[name]
-    check_configuration(bundle, case, bundle.default, runtime)
-    host = build(bundle, case, bundle.default, runtime)
+    host = check_configuration(bundle, case, bundle.default, runtime)
     for sizes in case.sizes:
         check(bundle, case, host, sizes, bundle.reference_launch(sizes), (0, 0), reference=True)
 

@@ -48,7 +48,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(1, system=4)
+@pytest.mark.sampled(1, system=2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 2, seed=CASES.index(case)))
     check_configurations(kernel, case, runtime, drawn, sizes)

@@ -58,15 +58,26 @@ def broken(problem, device, configuration):
     return [text for text, column in KERNEL.evaluate(columns, variables, rules).items() if not column.all()]
 
 
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda device: device.architecture)
-def test_registers_and_shared_memory_are_what_the_bundle_says(device):
+@pytest.mark.parametrize(
+    ("device", "shapes"),
+    [
+        (A100, ["asynchronous", "small"]),
+        (H200, SHAPES),
+        (B200, ["asynchronous", "small"]),
+        pytest.param(A100, SHAPES, marks=pytest.mark.slow),
+        pytest.param(B200, SHAPES, marks=pytest.mark.slow),
+    ],
+    ids=["sm_80", "sm_90", "sm_100", "all on sm_80", "all on sm_100"],
+)
+def test_registers_and_shared_memory_are_what_the_bundle_says(device, shapes):
     problem = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
     variables = problem.variables() | device_variables(device)
     with NvrtcBuilder(KERNEL, problem, device.architecture) as builder:
-        futures = {shape: builder.submit(configuration) for shape, configuration in SHAPES.items()}
-        for shape, configuration in SHAPES.items():
+        futures = {shape: builder.submit(SHAPES[shape]) for shape in shapes}
+        for shape, future in futures.items():
+            configuration = SHAPES[shape]
             assert broken(problem, device, configuration) == [], shape
-            build = futures[shape].result(120)
+            build = future.result(120)
             assert (build.state, build.detail) == (TrialState.OK, ""), shape
             columns = {name: np.array([value]) for name, value in configuration.items()}
             said = {name: column[0] for name, column in KERNEL.evaluate(columns, variables, KERNEL.resources).items()}
@@ -83,7 +94,7 @@ def test_registers_and_shared_memory_are_what_the_bundle_says(device):
 
 
 @pytest.mark.parametrize(("precision", "trans_a", "trans_b"), CASES, ids=["".join(case) for case in CASES])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(0, system=2)
 def test_every_case_compiles_with_every_way_to_copy(precision, trans_a, trans_b):
     problem = parse_problem(f"{precision}gemm", trans=trans_a + trans_b, m=4096, n=4096, k=4096)
     with NvrtcBuilder(KERNEL, problem, "sm_90") as builder:

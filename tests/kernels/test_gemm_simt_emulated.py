@@ -55,7 +55,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(1, system=4)
+@pytest.mark.sampled(1, system=2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 512, seed=CASES.index(case)))
     turn = CASES.index(case)
@@ -71,7 +71,7 @@ def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     case = ("c", "T", "C")
     (drawn,) = sample(kernel.with_values(SMALL), case, 1, seed=7)
     chosen = [{**drawn, "SPLIT_K": parts} for parts in (1, 2)]
-    check_configurations(kernel, case, runtime, chosen, lambda c: [*sizes(c)][:2], batch=3)
+    check_configurations(kernel, case, runtime, chosen, lambda c: [(c["BLK_M"] + 1, 5, 2 * c["BLK_K"] + 1)], batch=3)
 
 
 @pytest.mark.slow

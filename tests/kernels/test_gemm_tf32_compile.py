@@ -25,12 +25,13 @@ COMPLEX = REAL | {
 # fmt: on
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.parametrize(
     ("precision", "ops", "configuration", "products"),
     [("s", "NT", REAL, 96), ("c", "CN", COMPLEX, 96)],
     ids=["s", "c"],
 )
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_120", "sm_90"])
+@pytest.mark.sampled(0, system=3)
 def test_it_compiles_without_spills(architecture, precision, ops, configuration, products):
     problem = GemmProblem(precision, *ops, 512, 512, 2048)
     with NvrtcBuilder(KERNEL, problem, architecture, workers=1) as builder:

@@ -121,7 +121,7 @@ print(best.text)
 """
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.system
 def test_processes_choose_the_same_of_a_tie(tmp_path, count):
     """Each has its own order of merging, its own hash seed, and reads files with ties that differ within noise."""

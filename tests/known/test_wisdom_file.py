@@ -71,15 +71,15 @@ class TestWriting:
             "import sys\n"
             "from entries import entry\n"
             "from mltune.known.wisdom import Wisdom\n"
-            "for tile in range(5):\n"
+            "for tile in range(10):\n"
             "    Wisdom([entry(10 * int(sys.argv[2]) + tile)]).add_to(sys.argv[1])\n"
         )
         environment = importing(ROOT / "tests/known")
         started = [
             subprocess.Popen([sys.executable, "-c", code, str(path), str(number)], env=environment)
-            for number in range(8)
+            for number in range(4)
         ]
-        assert [process.wait(timeout=120) for process in started] == [0] * 8
+        assert [process.wait(timeout=120) for process in started] == [0] * 4
         assert len(Wisdom.load(path)) == 40
 
     def test_a_file_that_another_process_holds_is_not_waited_for_endlessly(self, path, monkeypatch):

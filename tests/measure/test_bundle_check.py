@@ -13,6 +13,7 @@ from mltune.measure.bundle_check import BUILDS, BundleCheck, check_bundle
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
 from tests import needs
+from tests.cli import program
 from tests.environment import ROOT, importing
 
 DOCUMENT = """
@@ -142,14 +143,14 @@ def test_the_problems_of_the_verification_count_too(tmp_path: Path) -> None:
 
 @needs.nvrtc
 def test_the_command_prints_the_first_error_and_exits_with_1(tmp_path: Path) -> None:
-    sound = command("check", bundle(tmp_path))
+    sound = program.command("check", bundle(tmp_path))
     assert sound.returncode == 0, sound.stderr
     assert "5 of 9 valid configurations compiled, 0 failed" in sound.stdout
-    broken = command("check", bundle(tmp_path, ("return width", "return breadth")))
+    broken = program.command("check", bundle(tmp_path, ("return width", "return breadth")))
     assert broken.returncode == 1
     assert 'tile.cuh(1): error: identifier "breadth" is undefined' in broken.stdout
     assert broken.stdout.count("block_size_x=") == 1, "one configuration of each error"
-    document = json.loads(command("check", bundle(tmp_path), "--json").stdout)
+    document = json.loads(program.command("check", bundle(tmp_path), "--json").stdout)
     assert document["passed"]
     assert [build["state"] for build in document["builds"]] == ["ok"] * 5
 

@@ -44,7 +44,7 @@ def test_steady_kernel_gets_the_fewest_samples():
     assert taken.samples_s == (2e-3,) * 3
     assert taken.noise == 0
     assert not taken.stopped_early
-    assert not taken.unstable
+    assert taken.state is TrialState.OK
 
 
 def test_warm_up_is_not_a_sample():
@@ -67,7 +67,7 @@ def test_more_noise_takes_more_samples():
 def test_noise_that_does_not_fall_is_unstable():
     taken = sample(Stream(normal(1e-3, 0.2)), RULE)
 
-    assert taken.unstable
+    assert taken.state is TrialState.UNSTABLE
     assert len(taken.samples_s) == RULE.max_samples
     assert taken.noise > RULE.noise_target
 
@@ -84,7 +84,7 @@ def test_one_disturbed_sample_hardly_moves_the_result():
     taken = sample(Stream(disturbed), RULE)
 
     assert taken.median_s == 1e-3
-    assert not taken.unstable
+    assert taken.state is TrialState.OK
 
 
 def test_a_slow_kernel_is_run_twice():
@@ -92,7 +92,7 @@ def test_a_slow_kernel_is_run_twice():
     taken = sample(stream, RULE, best_s=1e-3)
 
     assert taken.stopped_early
-    assert not taken.unstable
+    assert taken.state is TrialState.OK
     assert stream.series == [1, 1]
 
 
@@ -119,7 +119,7 @@ def test_kernel_that_runs_for_seconds_is_sampled_once():
 
     assert len(taken.samples_s) == 1
     assert taken.noise is None
-    assert not taken.unstable
+    assert taken.state is TrialState.OK
     assert not taken.stopped_early
     assert stream.series == [1]
 
@@ -142,7 +142,7 @@ def test_noise_counts_less_where_the_time_limit_ended_sampling():
     """As under a power limit: 3 % of noise in each of few long samples."""
 
     def unstable(time_s, rule):
-        return sum(sample(Stream(normal(time_s, 0.03, seed)), rule).unstable for seed in range(30))
+        return sum(sample(Stream(normal(time_s, 0.03, seed)), rule).state is TrialState.UNSTABLE for seed in range(30))
 
     assert unstable(0.12, replace(RULE, limited_noise=0.005)) > 20
     assert unstable(0.12, RULE) < 10
@@ -170,7 +170,7 @@ def test_sampling_ends_within_its_bounds(times_s, best_s):
     assert 1 <= len(taken.samples_s) <= RULE.max_samples
     assert sum(stream.series) <= RULE.max_samples + 1
     assert min(taken.samples_s) <= taken.median_s <= max(taken.samples_s)
-    assert not (taken.stopped_early and taken.unstable)
+    assert not taken.stopped_early or taken.state is TrialState.OK
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1.0, 1e6))

@@ -331,7 +331,9 @@ COMPARED = [("float", "double", 1), ("double", "double", 1), ("double", "double"
 COMPARED += [(one, one, 1) for one in ("half", "bfloat16", "float", "unsigned char", "unsigned int")]
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    "architecture", ["sm_80", *(pytest.param(one, marks=pytest.mark.system) for one in ("sm_90", "sm_100"))]
+)
 @pytest.mark.parametrize(
     ("file", "macros"),
     [

@@ -1,7 +1,6 @@
 """Child processes that hang, die or fail, with real processes and signals."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -15,73 +14,8 @@ import pytest
 from mltune.errors import WorkerError
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
-TARGET = f"{__name__}:make"
-
-
-def make(greeting="hello"):
-    """Make the function that the children of these tests serve."""
-
-    def answer(request):
-        name, *values = request
-        return getattr(Deeds(greeting), name)(*values)
-
-    return answer
-
-
-class Deeds:
-    def __init__(self, greeting):
-        self.greeting = greeting
-
-    def greet(self, name):
-        return f"{self.greeting} {name}"
-
-    def pid(self):
-        return os.getpid()
-
-    def large(self, size):
-        return b"x" * size
-
-    def length(self, data):
-        return len(data)
-
-    def chatter(self):
-        print("noise on standard output", flush=True)  # noqa: T201
-        os.write(1, b"more noise")
-        return "done"
-
-    def sleep(self, seconds):
-        time.sleep(seconds)
-
-    def hang_in_native_code(self):
-        ctypes.PyDLL(None).sleep(100)  # holds the interpreter lock all the while
-
-    def ignore_signals(self):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        time.sleep(100)
-
-    def segfault(self):
-        ctypes.string_at(0)
-
-    def abort(self):
-        os.abort()
-
-    def leave(self, status):
-        os._exit(status)
-
-    def fail(self):
-        raise ArithmeticError("two and two is five")
-
-    def grandchild(self):
-        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]).pid
-
-
-def make_failing():
-    raise ImportError("nothing to serve with")
-
-
-def make_hanging():
-    time.sleep(100)
+DEEDS = "tests.process.deeds"
+TARGET = f"{DEEDS}:make"
 
 
 @pytest.fixture
@@ -156,7 +90,7 @@ def test_dead_child_is_reported_and_replaced(child, deed, words):
 
 
 def test_exception_in_a_child_is_reported_with_its_place(child):
-    with pytest.raises(ChildDiedError, match=r"ArithmeticError: two and two is five \(test_child.py:\d+\)"):
+    with pytest.raises(ChildDiedError, match=r"ArithmeticError: two and two is five \(deeds.py:\d+\)"):
         child.call(("fail",), 60)
 
     assert child.call(("greet", "next"), 60) == "hello next"
@@ -182,16 +116,16 @@ def test_whole_process_group_is_killed(child):
 
 def test_factory_that_fails_is_a_worker_error():
     with pytest.raises(WorkerError, match="nothing to serve with"):
-        Child(f"{__name__}:make_failing").start()
+        Child(f"{DEEDS}:make_failing").start()
 
 
 def test_factory_that_does_not_exist_is_a_worker_error():
     with pytest.raises(WorkerError, match="no_such_name"):
-        Child(f"{__name__}:no_such_name").start()
+        Child(f"{DEEDS}:no_such_name").start()
 
 
 def test_factory_that_hangs_is_a_worker_error():
-    child = Child(f"{__name__}:make_hanging", start_s=0.5)
+    child = Child(f"{DEEDS}:make_hanging", start_s=0.5)
     with pytest.raises(WorkerError, match=r"within 0\.5 s"):
         child.start()
 

@@ -14,13 +14,15 @@ from tests.environment import importing
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "open({marker!r}, 'a').write(__name__ + '\\n')\n"
 MODULES = ("ctypes.py", "json.py", "numpy.py", "socket.py", "multiprocessing/__init__.py", "sklearn/__init__.py")
-COMPARE = "compare --datasets h200-dgemm-nt-4096-random --strategies random --evaluations 10 --seeds 1 --jobs 1"
+COMPARE = (
+    "compare --datasets h200-dgemm-nt-4096-random --strategies random --evaluations 10 --seeds 1 --jobs 1 "
+    "--output ../out"
+)
 SOURCE = Source('extern "C" __global__ void entry() {}', "entry", ("--gpu-architecture=sm_90", "--ptxas-options=-v"))
-TARGETS = {"compiler": ("mltune.measure.compiler:make_compiler", (SOURCE, 4 << 30)), "own": (f"{__name__}:make", ())}
-
-
-def make():
-    return len
+TARGETS = {
+    "compiler": ("mltune.measure.compiler:make_compiler", (SOURCE, 4 << 30)),
+    "own": ("tests.process.deeds:make_length", ()),
+}
 
 
 @pytest.fixture
@@ -38,8 +40,7 @@ def executed(hostile):
     return marker.read_text().split() if marker.exists() else []
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("entry", ["", ".", None], ids=["interactive", "relative", "plain"])
+@pytest.mark.parametrize(("target", "entry"), [("compiler", ""), ("own", ""), ("own", "."), ("own", None)], ids=str)
 def test_a_child_imports_nothing_from_the_working_directory(hostile, monkeypatch, target, entry):
     monkeypatch.chdir(hostile)
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -60,12 +61,16 @@ def test_a_child_imports_the_package_of_its_parent_and_what_its_program_names(ho
     child.kill()
 
 
-@pytest.mark.parametrize("start", [["-P", "-c", "from mltune.cli import main; main()"], ["-m", "mltune"]])
-def test_a_command_runs_nothing_from_the_working_directory(hostile, start):
+@pytest.mark.parametrize(
+    ("start", "command"),
+    [(["-P", "-c", "from mltune.cli import main; main()"], COMPARE), (["-m", "mltune"], "datasets")],
+    ids=["program", "module"],
+)
+def test_a_command_runs_nothing_from_the_working_directory(hostile, start, command):
     if "-m" in start:
         shutil.rmtree(hostile / "mltune")  # Python itself looks there for what follows -m
     done = subprocess.run(
-        [sys.executable, *start, *COMPARE.split(), "--output", str(hostile.with_name("out"))],
+        [sys.executable, *start, *command.split()],
         cwd=hostile,
         env=importing(),
         capture_output=True,

@@ -111,7 +111,7 @@ def _made(directory):
 
 def test_kills_lose_nothing(database_url, tmp_path):
     printed = -1
-    for turn in range(6):
+    for turn in range(3):
         child = process(WRITER, tmp_path, database_url, 10**6, 0)
         assert child.stdout is not None
         for line in child.stdout:
@@ -129,7 +129,7 @@ def test_kills_lose_nothing(database_url, tmp_path):
 
 def test_a_writer_outlives_a_restart_of_the_server(postgres, tmp_path):
     url = postgres.url("restarted")
-    child = process(WRITER, tmp_path, url, 400, 0.005)
+    child = process(WRITER, tmp_path, url, 200, 0.005)
     assert child.stdout is not None
     for how in (signal.SIGQUIT, signal.SIGINT):  # a crash, and a restart by its administrator
         for _ in range(50):
@@ -139,8 +139,8 @@ def test_a_writer_outlives_a_restart_of_the_server(postgres, tmp_path):
         postgres.start()
     out, err = child.communicate()
     assert child.returncode == 0, err
-    assert len(out.split()) == 300
-    assert numbers(tmp_path) == list(range(400))
+    assert len(out.split()) == 100
+    assert numbers(tmp_path) == list(range(200))
 
 
 def test_a_connection_that_is_cut_while_it_writes(database_url, tmp_path):
@@ -148,17 +148,13 @@ def test_a_connection_that_is_cut_while_it_writes(database_url, tmp_path):
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE application_name = 'mltune' AND datname = current_database()"
     )
-    child = process(WRITER, tmp_path, database_url, 600, 0)
+    child = process(WRITER, tmp_path, database_url, 200, 0)
     assert child.stdout is not None
-    child.stdout.readline()
-    cuts = 0
-    while child.poll() is None:
-        cuts += len(sql(database_url, cut))
-        time.sleep(0.02)
+    cuts = sum(len(sql(database_url, cut)) for line in child.stdout if int(line) % 7 == 3)
     _, err = child.communicate()
     assert child.returncode == 0, err
     assert cuts > 3
-    assert numbers(tmp_path) == list(range(600))
+    assert numbers(tmp_path) == list(range(200))
 
 
 def test_who_was_overtaken_writes_no_more(database_url, tmp_path):
@@ -174,7 +170,7 @@ def test_who_was_overtaken_writes_no_more(database_url, tmp_path):
     assert numbers(here) == [0, 1]
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_many_write_at_once(count, database_url, tmp_path):
     children = [process(WRITER, tmp_path / str(run), database_url, 50, 0) for run in range(count)]
     for child in children:

@@ -215,10 +215,10 @@ class TestRefusals:
         recorded = text.partition("[[problems]]")[0].replace('"1h"', '"9 trials"').replace('"1m"', '"1 trials"')
         with at_most_cpu_s(20.0), pytest.raises(PlanError, match="each problem once"):
             parse_plan(f"{recorded}[[problems]]\ndatasets = [{names}]", "few")
-        folder = folders.assets("kernels") / "gemm_simt"
+        folder = folders.assets("kernels") / "gemm_naive"
         one = 'precisions = ["s"]\ntrans = ["NN"]\nsizes = [64]\n'
         tables = "".join(
-            f'[[problems]]\nkernel = "{folder.parent}/{"./" * number}gemm_simt"\n{one}' for number in range(300)
+            f'[[problems]]\nkernel = "{folder.parent}/{"./" * number}gemm_naive"\n{one}' for number in range(300)
         )
         with at_most_cpu_s(20.0), pytest.raises(PlanError, match=f"at most {MAX_KERNELS} kernels"):
             parse_plan(text.partition("[[problems]]")[0] + tables, "few")
@@ -242,7 +242,7 @@ class TestRefusals:
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 2**20), min_size=1, max_size=20, unique=True))
 def test_slugs_are_unique_names_of_folders(sizes):
-    table = f'[[problems]]\nprecisions = ["s"]\ntrans = "all"\nsizes = {sizes}\n'
+    table = f'[[problems]]\nkernel = "gemm_naive"\nprecisions = ["s"]\ntrans = "all"\nsizes = {sizes}\n'
     text = f'[plan]\ntitle = "t"\nbudget = "1h"\nminimum = "1s"\n{table}'
     slugs = [task.slug for task in parse_plan(text, "t").tasks]
     assert len(set(slugs)) == len(slugs) == 4 * len(sizes)

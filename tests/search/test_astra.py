@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError
-from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import GemmProblem
 from mltune.search.astra import AstraThresholds
 
@@ -24,9 +23,8 @@ def kernel():
 
 
 @pytest.fixture(scope="module")
-def sample(kernel):
-    space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
-    return space.rows(space.sample(400, np.random.default_rng(0)))
+def sample():
+    return {name: column[:400] for name, column in load_dataset("h200-sgemm-nt-4096-random").columns.items()}
 
 
 def tile(**changes):

@@ -50,6 +50,7 @@ def played(space):
     return pruner, play(pruner, space[1])
 
 
+@pytest.mark.system
 def test_best_is_found_and_most_is_left_out(space, played):
     pruner, _ = played
     fast = space[1] >= np.nanmax(space[1]) - np.log1p(0.02)

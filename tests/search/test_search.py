@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mltune.cost.features import Features
-from mltune.cost.training import train
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError
@@ -21,6 +20,7 @@ from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
 from mltune.search.gates import GATES, exempt_proposals
 from mltune.search.search import Search, gradually
+from mltune.tuning.training import train
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 GATED = "h200-sgemm-nt-4096-complete"
@@ -87,7 +87,7 @@ def essence(records):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_each_proposes_distinct_configurations_and_names_the_source(name):
-    search = search_of("gemm_simt", name)
+    search = search_of("gemm_shared", name)
     candidates = []
     for _ in range(4):
         batch = search.ask()
@@ -172,6 +172,7 @@ def test_the_search_ends_with_the_space():
     assert search.verdict() == "nothing is left to try: all 40 configurations are on record"
 
 
+@pytest.mark.system
 def test_it_stops_by_itself_and_gives_the_reason():
     replay = Replay("convolution_rtx_a6000")
     records = replay.run(60)

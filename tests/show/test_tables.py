@@ -1,5 +1,7 @@
 """Tables fit the terminal without breaking a name; elsewhere they are as wide as they are, and not padded."""
 
+import functools
+
 import pytest
 
 from mltune.campaign.forecast import forecast
@@ -85,6 +87,11 @@ def comparison():
     return {"strategies": dict.fromkeys(names, found), "datasets": {}, "evaluations": 400}
 
 
+@functools.cache
+def quick_forecast():
+    return forecast(load_plan("quick"), (), "there is no driver", 2)
+
+
 TABLES = {
     "datasets": (lambda: [tables.datasets(DATASETS)], [entry["name"] for entry in DATASETS]),
     "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
@@ -94,7 +101,7 @@ TABLES = {
     "measured": (lambda: inventory.devices(measured()), ["measured on NVIDIA H200", "L2 cache", "4400 GB/s"]),
     "comparison": (lambda: tables.comparison(comparison()), ["adaptive_tabu_greywolf"]),
     "forecast": (
-        lambda: tables.forecast(forecast(load_plan("quick"), (), "there is no driver", 2)),
+        lambda: tables.forecast(quick_forecast()),
         ["sgemm-nn-4096", "zgemm-nt-4096"],
     ),
 }

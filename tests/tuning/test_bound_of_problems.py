@@ -48,4 +48,4 @@ def test_what_has_no_bound_is_refused():
     with pytest.raises(BundleError, match=r"a parameter of gemm_simt is one of .*'BLK'; did you mean 'BLK_"):
         find_bound(SGEMM, load_kernel("gemm_simt"), H200, configuration={"BLK": 1})
     with pytest.raises(SpaceError, match=r"none of .* does"):
-        find_bound(problem_from_name("dgemm"), load_kernel("gemm_simt"), H200, configuration={"VEC_M": 4})
+        find_bound(SGEMM, load_kernel("gemm_shared"), H200, configuration={"BLK_M": 8, "DIM_X": 32})

@@ -47,6 +47,7 @@ def test_tune_says_that_the_source_has_changed(changed, tmp_path):
     assert NOTICE in done.stderr
 
 
+@pytest.mark.system
 def test_run_says_that_the_source_has_changed(changed, tmp_path):
     (tmp_path / "one.toml").write_text(PLAN.format(changed))
 

@@ -60,11 +60,11 @@ def test_a_damaged_wisdom_is_an_error_only_where_it_was_named(tmp_path, monkeypa
     damaged.write_text("{")
     monkeypatch.setenv("MLTUNE_WISDOM", str(damaged))
     with pytest.warns(MltuneWarning, match="It is not used"):
-        assert predict(SGEMM, load_kernel("gemm_simt"), device).choices[0].source == "expected"
+        assert predict(SGEMM, load_kernel("gemm_shared"), device).choices[0].source == "expected"
     with pytest.raises(WisdomError, match="must be a wisdom"):
-        predict(SGEMM, load_kernel("gemm_simt"), device, wisdom=damaged)
+        predict(SGEMM, load_kernel("gemm_shared"), device, wisdom=damaged)
     with pytest.raises(WisdomError, match=r"there is no .*none\.json"):
-        predict(SGEMM, load_kernel("gemm_simt"), device, wisdom=tmp_path / "none.json")
+        predict(SGEMM, load_kernel("gemm_shared"), device, wisdom=tmp_path / "none.json")
 
 
 def test_what_is_not_possible_is_refused():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mltune.comparison.simulation import PRUNED, Source
-from mltune.cost.training import train
 from mltune.dataset.dataset import load_dataset
 from mltune.dataset.merging import merge_datasets
 from mltune.errors import DatasetError, RunDirectoryError, RunError, UsageError
@@ -16,6 +15,7 @@ from mltune.records.trial import Measurement
 from mltune.resolve.resolve import resolve_sweep
 from mltune.search.pruning import FALSE_SHARE, Promise
 from mltune.tuning.sweep import pruned_sweep
+from mltune.tuning.training import train
 
 DATASET = "convolution_mi250x_gcd"
 
@@ -89,6 +89,7 @@ def test_interrupted_sweep_goes_on_with_the_same_decisions(swept, records, tmp_p
     assert resumed == sorted(records, key=lambda one: one.number)
 
 
+@pytest.mark.system
 def test_finished_sweep_answers_the_same_again(swept):
     again = pruned_sweep(request(swept[1]), Promise())
 

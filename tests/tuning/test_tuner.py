@@ -30,8 +30,9 @@ from mltune.search.stopping import ENOUGH
 from mltune.tuning.tuner import tune
 from tests.conftest import few_rows
 
-DATASET = "h200-sgemm-nt-4096-random"
-GATED = "h200-sgemm-nt-4096-complete"
+DATASET = "h200-sgemm-nt-4096-complete"
+"""A recorded space in which the gates skip after two batches."""
+
 STOPPED = "convolution_rtx_a6000"
 PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 KERNEL = load_kernel("gemm_simt")
@@ -39,7 +40,7 @@ TRIALS = 6 * BATCH
 PLAIN = {"search": "random", "skip": False, "stop": False}
 """Options of runs whose subject is not the search."""
 
-ASKED = {"undisturbed": (TRIALS, DATASET), "gated": (12 * BATCH, GATED), "stopped": (2000, STOPPED)}
+ASKED = {"undisturbed": (TRIALS, DATASET), "gated": (12 * BATCH, DATASET), "stopped": (2000, STOPPED)}
 """Trials and dataset of the runs that others are compared with."""
 
 
@@ -62,7 +63,7 @@ def stored(run: Path) -> list[TrialRecord]:
 @pytest.fixture(scope="module")
 def gated(tmp_path_factory) -> TuneResult:
     """Return a run in which both gates and the audit are at work."""
-    return search(tmp_path_factory.mktemp("run") / "gated", trials=ASKED["gated"][0], dataset=GATED)
+    return search(tmp_path_factory.mktemp("run") / "gated", trials=ASKED["gated"][0])
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def pools():
 
 preload()
 before = pools()
-search(Path({str(tmp_path / "run")!r}), trials=256, dataset={GATED!r})
+search(Path({str(tmp_path / "run")!r}), trials=256)
 print(*sorted(pools() - before))
 """
     done = subprocess.run(
@@ -205,36 +206,44 @@ def test_finished_run_is_not_run_again(undisturbed):
 
 
 def test_run_in_two_parts_is_the_run_in_one(undisturbed, tmp_path):
-    search(tmp_path / "run", trials=2 * BATCH + 5)
+    """Also where a gate has skipped in the first part, and skips in the second."""
+    trials = 3 * BATCH + 5
+    search(tmp_path / "run", trials=trials)
 
     search(tmp_path / "run")
 
     assert stored(tmp_path / "run") == essence(undisturbed.records)
+    assert sides_of(undisturbed, trials) == {True, False}
+
+
+def sides_of(result: TuneResult, trials: int) -> set[bool]:
+    """Return on which sides of a number of trials gates skipped."""
+    return {record.number >= trials for record in result.records if record.state is TrialState.SKIPPED}
 
 
 @pytest.mark.parametrize("trials", [7 * BATCH, 10 * BATCH + 3])
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.system
 def test_what_gates_skipped_is_proposed_the_same_in_two_parts(gated, tmp_path, trials):
-    search(tmp_path / "run", trials=trials, dataset=GATED)
+    search(tmp_path / "run", trials=trials)
 
-    search(tmp_path / "run", trials=ASKED["gated"][0], dataset=GATED)
+    search(tmp_path / "run", trials=ASKED["gated"][0])
 
     assert stored(tmp_path / "run") == essence(gated.records)
-    skipped = [record for record in gated.records if record.state is TrialState.SKIPPED]
-    assert {record.number >= trials for record in skipped} == {True, False}
+    assert sides_of(gated, trials) == {True, False}
 
 
-def test_without_the_skip_everything_is_measured(gated, tmp_path):
-    result = search(tmp_path / "run", trials=5 * BATCH, dataset=GATED, skip=False)
+def test_without_the_skip_everything_is_measured(undisturbed, tmp_path):
+    result = search(tmp_path / "run", trials=5 * BATCH, skip=False)
 
-    assert TrialState.SKIPPED in {record.state for record in gated.records[: 5 * BATCH]}
+    assert TrialState.SKIPPED in {record.state for record in undisturbed.records[: 5 * BATCH]}
     assert {record.state for record in result.records} == {TrialState.OK}
     assert all(record.skip is None and not record.audited for record in result.records)
 
 
+@pytest.mark.system
 def test_each_search_proposes_itself(tmp_path):
     results = {
-        name: search(tmp_path / name, trials=4 * BATCH, search=name, skip=name == "astra", stop=name == "astra")
+        name: search(tmp_path / name, trials=4 * BATCH, search=name, dataset="h200-sgemm-nt-4096-random")
         for name in ("random", "tpe", "astra")
     }
     sources = {name: {record.proposed_by for record in result.records} for name, result in results.items()}
@@ -278,6 +287,7 @@ def test_in_two_parts_it_ends_where_it_would_have(stopped, tmp_path):
     assert last.stopped == stopped.stopped
 
 
+@pytest.mark.system
 def test_told_not_to_it_does_not_end_by_itself(stopped, tmp_path):
     trials = len(stopped.records) + 2 * BATCH
 
@@ -338,6 +348,7 @@ def test_a_run_without_a_result_goes_on_until_its_first(tmp_path, monkeypatch):
     assert len(result.records) <= BATCH
 
 
+@pytest.mark.system
 def test_an_exhausted_space_ends_the_run_with_that_reason(tmp_path):
     """A table of few rows is tried whole, and then there is nothing to propose."""
     target = Target(dataset=str(few_rows(tmp_path, DATASET, rows=50)))
@@ -377,15 +388,15 @@ def test_a_goal_is_a_share_of_the_bound(share):
 
 @pytest.mark.system
 def test_a_run_ends_at_its_goal_and_goes_on_with_a_higher_one(tmp_path):
-    whole = search(tmp_path / "whole", trials=200)
-    first = search(tmp_path / "run", trials=200, enough=0.5)
+    whole = search(tmp_path / "whole", trials=7 * BATCH)
+    first = search(tmp_path / "run", trials=7 * BATCH, enough=0.5)
     assert first.stopped == ENOUGH
     assert len(first.records) < 100
     assert len(first.records) % BATCH == 0
     assert essence(first.records) == essence(whole.records)[: len(first.records)]
-    assert len(search(tmp_path / "run", trials=200, enough=0.5).records) == len(first.records)
+    assert len(search(tmp_path / "run", trials=7 * BATCH, enough=0.5).records) == len(first.records)
     assert stored(tmp_path / "run") == essence(first.records)
 
-    further = search(tmp_path / "run", trials=200, enough=1.0)
+    further = search(tmp_path / "run", trials=7 * BATCH, enough=1.0)
     assert further.stopped == ""
     assert essence(further.records) == essence(whole.records)

@@ -22,8 +22,8 @@ from mltune.kernel.reader import load_kernel
 from mltune.problem.array_values import DTYPES, STORAGE
 from mltune.problem.arrays import Argument, ArraysProblem
 from mltune.problem.kinds import problem_from_json
-from mltune.winner.folder import winner_files, write_winner
-from mltune.winner.winner import Winner, formula, launch_formulas, size_restrictions
+from mltune.results.winner import Winner, formula, launch_formulas, size_restrictions
+from mltune.results.winner_folder import winner_files, write_winner
 
 DATE = "2025-01-01T00:00:00+00:00"
 TRANSPOSE = load_kernel("transpose")

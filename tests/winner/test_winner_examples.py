@@ -17,7 +17,7 @@ from winners import HALVES, PROBLEMS, a_winner, cuda_include, split_k_winner
 
 from mltune.kernel.launch import Launch
 from mltune.problem.gemm import GemmProblem
-from mltune.winner.folder import write_winner
+from mltune.results.winner_folder import write_winner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -83,6 +83,7 @@ WINNERS |= {"workspace": split_k_winner(PROBLEMS["d"])}
 
 
 @pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)
+@pytest.mark.sampled(4, system=99)
 def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, winner):
     write_winner(tmp_path / "winner", winner)
     for name, module in emulated_cupy(runtime).items():
@@ -107,14 +108,21 @@ def test_the_python_example_tells_a_wrong_kernel(tmp_path, runtime, monkeypatch)
         runpy.run_path(str(folder / "example.py"))
 
 
-def emulated_driver(folder: Path, runtime: Path) -> None:
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> Path:
+    """Return the object file of a CUDA driver that launches a kernel on the emulator."""
+    path = tmp_path_factory.mktemp("driver") / "driver.o"
+    options = ["-O1", "-Wall", "-Wextra", "-Werror", f"-I{cuda_include()}"]
+    subprocess.run([*COMPILER, *options, "-c", HERE / "driver.cpp", "-o", path], check=True)
+    return path
+
+
+def emulated_driver(folder: Path, driver: Path, runtime: Path) -> None:
     """Build a libcuda.so in a folder that launches the kernel of its kernel.cu on the emulator."""
     compiled = compile_options(folder / "kernel.cu", {"KERNEL_ENTRY": "gemm"})
-    kernel, driver = folder / "kernel.o", folder / "driver.o"
-    include = f"-I{cuda_include()}"
+    kernel = folder / "kernel.o"
     for command in (
         [*COMPILER, *compiled, "-o", kernel],
-        [*COMPILER, "-O1", "-Wall", "-Wextra", "-Werror", include, "-c", HERE / "driver.cpp", "-o", driver],
         [*COMPILER, "-shared", kernel, driver, runtime, "-o", folder / "libcuda.so"],
     ):
         subprocess.run(command, check=True)
@@ -128,33 +136,32 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-@pytest.mark.parametrize("name", ["s", "z", "h", "b", "dd", "batch", "workspace"])
-def test_the_cpp_example_runs(tmp_path, runtime, name):
+RUN = ("s", "z", "h", "b", "dd", "batch", "workspace")
+"""Winners whose C++ examples run: a case of each precision or of the call."""
+
+
+@pytest.mark.parametrize("name", RUN)
+@pytest.mark.sampled(3, system=99)
+def test_the_cpp_example_runs_and_says_what_fails(tmp_path, driver, runtime, name):
     folder = tmp_path / "winner"
     write_winner(folder, WINNERS[name])
-    emulated_driver(folder, runtime)
+    emulated_driver(folder, driver, runtime)
     build_example(folder)
 
-    done = subprocess.run([folder / "example"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    def run():
+        return subprocess.run([folder / "example"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
+    done = run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("TFLOPS; 0 of 1000 elements wrong\n")
 
-
-def test_the_cpp_example_says_what_fails(tmp_path, runtime):
-    folder = tmp_path / "winner"
-    write_winner(folder, a_winner(PROBLEMS["d"]))
-    emulated_driver(folder, runtime)
-    build_example(folder)
     (folder / "kernel.cubin").unlink()
-
-    done = subprocess.run([folder / "example"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
-
-    assert done.returncode == 1
-    assert "CUDA_ERROR" in done.stderr
+    failed = run()
+    assert failed.returncode == 1
+    assert "CUDA_ERROR" in failed.stderr
 
 
-@pytest.mark.parametrize("name", WINNERS)
+@pytest.mark.parametrize("name", [name for name in WINNERS if name not in RUN])
 def test_the_cpp_example_compiles(tmp_path, name):
     write_winner(tmp_path / "winner", WINNERS[name])
     build_example(tmp_path / "winner", "-fsyntax-only")

@@ -21,11 +21,10 @@ from winners import PROBLEMS, SMALL, a_winner
 import mltune
 from mltune.device.facts import Device
 from mltune.errors import StoreError
-from mltune.problem.gemm import GemmProblem
 from mltune.problem.kinds import problem_from_json
-from mltune.problem.problem import Examples
 from mltune.records.trial import Build, TrialState
-from mltune.winner.folder import winner_files, write_folder, write_winner
+from mltune.results import winner_texts
+from mltune.results.winner_folder import winner_files, write_folder, write_winner
 
 DATE = "2025-01-01T00:00:00+00:00"
 FILES = {"kernel.cu", "kernel.cubin", "winner.json", "example.py", "example.cpp", "README.txt"}
@@ -131,13 +130,15 @@ def test_headers_of_folders_lie_in_folders(tmp_path):
 
 
 def test_templates_are_in_the_package():
-    templates = Path(mltune.__file__).parent / "winner" / "templates"
+    templates = Path(mltune.__file__).parent / "results" / "templates"
     names = {path.name.removesuffix(".txt") for path in templates.rglob("*") if path.is_file()}
-    assert names == {"README.txt", "example.py", "example.cpp"} < FILES
+    assert names == {"README.txt", "usage", "example.py", "example.cpp"}
+    assert names - {"usage"} < FILES
 
 
-def test_a_kind_without_examples_has_everything_else(monkeypatch):
-    monkeypatch.setattr(GemmProblem, "examples", lambda problem: Examples())
+def test_a_kind_without_examples_has_everything_else(monkeypatch, tmp_path):
+    (tmp_path / "README.txt.txt").write_text((winner_texts.TEMPLATES / "README.txt.txt").read_text())
+    monkeypatch.setattr(winner_texts, "TEMPLATES", tmp_path)
     files = winner_files(a_winner(), DATE)
     assert files.keys() == FILES - {"example.py", "example.cpp"}
     assert "python example.py" not in files["README.txt"].decode()
@@ -174,7 +175,7 @@ def test_what_a_killed_writer_left_is_put_right(tmp_path):
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from mltune.winner.folder import write_folder
+from mltune.results.winner_folder import write_folder
 for number in itertools.count():
     write_folder(Path(sys.argv[1]), {name: bytes([number % 256]) * 50_000 for name in "abcdef"})
     if number == 0:
@@ -184,7 +185,7 @@ for number in itertools.count():
 
 def test_whenever_its_writer_is_killed_the_folder_is_whole(tmp_path):
     folder, moments = tmp_path / "winner", np.random.default_rng(1)
-    for _ in range(8):
+    for _ in range(4):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE) as writer:
             assert writer.stdout.readline() == b"written\n"
             time.sleep(moments.uniform(0, 0.1))
@@ -199,7 +200,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from mltune.errors import StoreError
-from mltune.winner.folder import write_folder
+from mltune.results.winner_folder import write_folder
 folder = Path(sys.argv[1])
 write_folder(folder, {"one": b"1"})
 if sys.argv[2] == "limit":

@@ -14,8 +14,8 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compiler import Source
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
-from mltune.winner.folder import describe, write_winner
-from mltune.winner.texts import kernel_source, nvcc
+from mltune.results.winner_folder import describe, write_winner
+from mltune.results.winner_texts import kernel_source, nvcc
 
 DATE = "2025-01-01T00:00:00+00:00"
 
@@ -30,7 +30,7 @@ def compiled(source):
 
 
 @pytest.mark.parametrize("precision", PROBLEMS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2, system=99)
 def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precision):
     winner = built_winner(PROBLEMS[precision])
     options = tuple(describe(winner, {}, DATE)["build"]["options"])
@@ -97,7 +97,7 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("precision", PROBLEMS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1, system=99)
 def test_nvcc_compiles_it_by_the_command_that_stands_in_it(tmp_path, precision):
     winner = a_winner(PROBLEMS[precision])
     (tmp_path / "kernel.cu").write_text(kernel_source(winner, DATE))

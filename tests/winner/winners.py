@@ -14,7 +14,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
-from mltune.winner.winner import Winner
+from mltune.results.winner import Winner
 
 KERNELS = Path(__file__).parent.parent / "kernels"
 # fmt: off

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -137,10 +136,8 @@ def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] |
 
 def _build(farm: CompileFarm, source: Source, jobs: Sequence[Job]) -> int:
     """Make builds, and return how many are ready in time."""
-    answers: queue.SimpleQueue[Build | None] = queue.SimpleQueue()
-    farm.compile(source, jobs, lambda _, build: answers.put(build))
     built, deadline = 0, time.monotonic() + LONGEST_S
-    for _ in jobs:
-        with contextlib.suppress(queue.Empty):
-            built += answers.get(timeout=max(0.0, deadline - time.monotonic())) is not None
+    for build in farm.compile(source, jobs):
+        with contextlib.suppress(Exception):  # of a task, a worker or the connection
+            built += isinstance(build.result(timeout=max(0.0, deadline - time.monotonic())), Build)
     return built

@@ -11,6 +11,8 @@ import pytest
 
 from mltune.measure.compile_farm import connect
 
+WORKERS, RESOURCES = ("gpu-a", "gpu-b"), "GPU=1 COMPILE=1"
+
 
 class Cluster:
     """Processes of ``dask scheduler`` and ``dask worker``, which a test may kill, stop and start again."""
@@ -92,9 +94,9 @@ def wait_for(done, timeout_s=60.0):
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def start_cluster(tmp_path_factory):
-    """Return the function that starts a cluster, which ends with the tests of the file."""
+    """Return the function that starts a cluster, which ends with the tests."""
     with contextlib.ExitStack() as stack:
 
         def start(protocol="tcp", **environment):
@@ -105,3 +107,19 @@ def start_cluster(tmp_path_factory):
             return cluster
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def two_workers(start_cluster):
+    """Return a cluster with two workers, which compile and have a GPU each, or none in replay."""
+    cluster = start_cluster(OMP_NUM_THREADS="1")
+    for name in WORKERS:
+        cluster.start_worker(name, RESOURCES)
+    return cluster
+
+
+@pytest.fixture
+def cluster(two_workers):
+    """Return that cluster, which may have lost workers in other tests: they are back."""
+    two_workers.wait_for_workers(2)
+    return two_workers

@@ -15,6 +15,7 @@ from mltune.campaign.campaign import run_plan
 from mltune.campaign.cluster.gpu_workers import Cluster
 from mltune.resolve.placement import place_on_workers
 from mltune.resolve.plan_file import parse_plan
+from tests.campaign.cluster.conftest import RESOURCES, WORKERS
 from tests.campaign.conftest import declarations_of, events_of, placed, records_of, stored_trials, wait_until
 from tests.cli import program
 
@@ -23,10 +24,10 @@ pytestmark = pytest.mark.system
 PLAN = """
 [plan]
 title = "As many trials for each problem, whoever runs them"
-budget = "288 trials"
-minimum = "96 trials"
-maximum = "96 trials"
-produce = ["report", "winners"]
+budget = "144 trials"
+minimum = "48 trials"
+maximum = "48 trials"
+produce = ["winners"]
 
 [[problems]]
 datasets = ["h200-sgemm-nt-4096-random", "convolution_mi250x_gcd", "xgemm_rtx_2080_ti"]
@@ -39,21 +40,6 @@ def alone(tmp_path_factory):
     return run_plan(placed(PLAN), tmp_path_factory.mktemp("campaign") / "alone").directory
 
 
-@pytest.fixture(scope="module")
-def gpu_workers(start_cluster):
-    cluster = start_cluster(OMP_NUM_THREADS="1")
-    for name in ("gpu-a", "gpu-b"):
-        cluster.start_worker(name, "GPU=1")
-    return cluster
-
-
-@pytest.fixture
-def cluster(gpu_workers):
-    """Return a cluster, which may have lost workers in other tests: they are back."""
-    gpu_workers.wait_for_workers(2)
-    return gpu_workers
-
-
 def carry_out(cluster, directory, **options):
     with contextlib.closing(Cluster(cluster.address)) as found:
         workers = {worker.name: worker.device for worker in found.workers()}
@@ -62,6 +48,7 @@ def carry_out(cluster, directory, **options):
         return run_plan(plan, directory, cluster=found, **options)
 
 
+@pytest.mark.slow
 def test_the_records_are_those_of_this_host(cluster, alone, tmp_path):
     directory = tmp_path / "campaign"
     result = carry_out(cluster, directory)
@@ -104,6 +91,7 @@ class Killer:
     def __init__(self, cluster, directory):
         self.cluster, self.directory = cluster, directory
         self.process = None
+        self.pids = {name: cluster.worker_pid(name) for name in WORKERS}  # asking takes longer than a time slice
         self.start()
 
     def start(self):
@@ -112,12 +100,12 @@ class Killer:
 
     def worker(self, name):
         """Kill a worker; its nanny starts it again."""
-        os.kill(self.cluster.worker_pid(name), signal.SIGKILL)
+        os.kill(self.pids.pop(name, None) or self.cluster.worker_pid(name), signal.SIGKILL)
 
     def nanny(self, name):
         """Kill a worker with its nanny, and start both again."""
         self.cluster.kill(name)
-        self.cluster.start_worker(name, "GPU=1")
+        self.cluster.start_worker(name, RESOURCES)
 
     def host(self):
         """Kill the process of the campaign, and start it again."""
@@ -127,11 +115,11 @@ class Killer:
 
     def scheduler(self):
         """Kill the scheduler, and start it and the workers again."""
-        for name in ("scheduler", "gpu-a", "gpu-b"):
+        for name in ("scheduler", *WORKERS):
             self.cluster.kill(name)
         self.cluster.start_scheduler()
-        for name in ("gpu-a", "gpu-b"):
-            self.cluster.start_worker(name, "GPU=1")
+        for name in WORKERS:
+            self.cluster.start_worker(name, RESOURCES)
 
     def partition(self, name, seconds):
         """Stop the process of a worker for a while: nobody hears of it, and it goes on then."""
@@ -161,20 +149,20 @@ def check(killer, alone):
 )
 def test_a_fault_changes_no_record(fault, cluster, alone, tmp_path):
     killer = Killer(cluster, tmp_path / "campaign")
-    wait_until(lambda: stored_trials(killer.directory) >= 16)
+    wait_until(lambda: stored_trials(killer.directory) > 0)
     fault(killer)
     check(killer, alone)
 
 
 def test_an_interrupt_ends_a_campaign_also_with_a_worker_that_does_not_answer(cluster, tmp_path):
     killer = Killer(cluster, tmp_path / "campaign")
-    wait_until(lambda: stored_trials(killer.directory) >= 16)
-    stopped = cluster.worker_pid("gpu-a")
+    wait_until(lambda: stored_trials(killer.directory) > 0)
+    stopped = killer.pids["gpu-a"]
     os.kill(stopped, signal.SIGSTOP)
     killer.process.send_signal(signal.SIGINT)
     assert killer.process.wait(timeout=60) == 0
     os.kill(stopped, signal.SIGCONT)
-    assert events_of(killer.directory)[-1]["event"] in ("plan_ended", "report_written")
+    assert events_of(killer.directory)[-1]["event"] == "plan_ended"
 
 
 @pytest.mark.slow
@@ -187,7 +175,7 @@ def test_fifty_kills_change_no_record(cluster, alone, tmp_path):
         while killer.process.poll() is None and kills < 50:
             time.sleep(rng.uniform(0.5, 4.0))
             if killer.process.poll() is None:
-                kill, name = rng.choice(["worker", "nanny", "host"]), rng.choice(["gpu-a", "gpu-b"])
+                kill, name = rng.choice(["worker", "nanny", "host"]), rng.choice(WORKERS)
                 with contextlib.suppress(StopIteration):  # of a worker that is starting
                     killer.host() if kill == "host" else getattr(killer, kill)(name)
                     kills += 1

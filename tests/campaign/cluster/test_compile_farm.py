@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -17,11 +16,12 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_farm import CompileFarm, farm_of
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
+from tests.campaign.cluster.conftest import WORKERS
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.system
 
-KERNEL, PROBLEM = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=512)
+KERNEL, PROBLEM = load_kernel("gemm_naive"), parse_problem("sgemm", trans="NT", size=512)
 
 
 def configurations(count, seed=0):
@@ -38,29 +38,13 @@ class Recorded(CompileFarm):
         super().__init__(where)
         self.given, self.returned = [], []
 
-    def compile(self, source, jobs, done):
+    def compile(self, source, jobs):
         self.given += [key for key, _ in jobs]
+        return super().compile(source, jobs)
 
-        def noted(key, build):
-            self.returned.append((key, build))
-            done(key, build)
-
-        super().compile(source, jobs, noted)
-
-
-@pytest.fixture(scope="module")
-def compile_workers(start_cluster):
-    cluster = start_cluster()
-    cluster.start_worker("a", "COMPILE=1")
-    cluster.start_worker("b", "COMPILE=1")
-    return cluster
-
-
-@pytest.fixture
-def cluster(compile_workers):
-    """Return a cluster, which may have lost workers in other tests: they are back."""
-    compile_workers.wait_for_workers(2)
-    return compile_workers
+    def result(self, build):
+        self.returned.append(super().result(build))
+        return self.returned[-1]
 
 
 def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(cluster):
@@ -70,7 +54,7 @@ def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(clust
     with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
         assert builder.workers == 3
         futures = [builder.submit(one) for one in some]
-        os.kill(cluster.worker_pid("a"), signal.SIGKILL)
+        os.kill(cluster.worker_pid("gpu-a"), signal.SIGKILL)
         builds = [future.result(timeout=120) for future in futures]
     with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=2) as builder:
         alone = [future.result() for future in [builder.submit(one) for one in some]]
@@ -78,12 +62,12 @@ def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(clust
         (one.state, one.cubin, one.registers) for one in alone
     ]
     assert len(farm.given) >= 3
-    assert any(build is not None for _, build in farm.returned), "the workers have made some"
+    assert any(build is not None for build in farm.returned), "the workers have made some"
 
 
 def test_what_a_stopped_worker_does_not_return_is_made_here(cluster, monkeypatch):
     monkeypatch.setattr(compile_pool, "SLOW_S", 2.0)
-    pids = [cluster.worker_pid("a"), cluster.worker_pid("b")]
+    pids = [*map(cluster.worker_pid, WORKERS)]
     farm = Recorded(cluster.address)
     with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
         for pid in pids:
@@ -114,10 +98,8 @@ def test_equal_builds_are_one_task(cluster):
     seen, (one,) = [], configurations(1, seed=1)  # none that another test has built
     for farm in farms:
         with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
-            farm.compile(builder.source, [("k" * 64, builder.definitions(one))], lambda _, build: seen.append(build))
-            deadline = time.monotonic() + 60
-            while len(seen) < 1 + farms.index(farm) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            (build,) = farm.compile(builder.source, [("k" * 64, builder.definitions(one))])
+            seen.append(build.result(timeout=60))
     assert [build.cached for build in seen] == [False, True]
 
 

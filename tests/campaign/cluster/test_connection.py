@@ -67,7 +67,7 @@ def test_a_check_says_who_is_there_and_how_fast_they_compile_over_tls(start_clus
         cluster.start_worker("gpu", "GPU=1")
         cluster.wait_for_workers(2)
     assert cluster.address.startswith("tls://")
-    done = program.command("cluster", "check", str(cluster.file), "--builds", "5", "--json")
+    done = program.command("cluster", "check", str(cluster.file), "--builds", "2", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert [(one["name"], one["resources"], one["fits"]) for one in document["workers"]] == [
@@ -75,7 +75,7 @@ def test_a_check_says_who_is_there_and_how_fast_they_compile_over_tls(start_clus
         ("gpu", {"GPU": 1}, True),
     ]
     assert 0 < document["latency_s"] < 1
-    assert document["compile"]["builds"] == 4
+    assert document["compile"]["builds"] == 1
     assert document["compile"]["per_second"] > 0
-    shown = program.command("cluster", "check", str(cluster.file), "--builds", "3")
+    shown = program.command("cluster", "check", str(cluster.file), "--builds", "2")
     assert "configurations/s on 2 cores" in shown.stdout

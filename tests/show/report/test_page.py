@@ -47,34 +47,47 @@ def page(report):
     return Page(report.html.read_text())
 
 
-def test_the_table_holds_the_figures_of_the_json(report, page):
+@pytest.fixture(scope="module")
+def headings(report):
+    """Return the headings of the table of winners, that of the problem first."""
+    found = sections(read_input(report.html.parent), report.document, quick=True)
+    return [column.heading for column in found.winners.columns]
+
+
+def test_the_table_holds_the_figures_of_the_json(report, page, headings):
     entries = json.loads(report.winners.read_text())["winners"]
     assert list(page.winners) == [entry["slug"] for entry in entries]
     for entry in entries:
-        speed, of_cublas, of_peak, of_optimum, ties, trials, *_ = (
-            float(cell) if cell else None for cell in page.winners[entry["slug"]][:6]
-        )
-        assert speed == entry["tflops"]
-        assert of_cublas == (entry["reference"]["share"] if entry["reference"] else None)
-        assert of_peak == entry["share_of_peak"]
-        assert of_optimum == (entry["optimum"]["share"] if entry["optimum"] else None)
-        assert (ties, trials) == (len(entry["ties"]), entry["trials"])
+        cells = dict(zip(headings[1:], page.winners[entry["slug"]], strict=True))
+        expected = {
+            "TFLOPS": entry["tflops"],
+            "of cuBLAS": entry["reference"]["share"] if entry["reference"] else None,
+            "of peak": entry["share_of_peak"],
+            "of optimum": entry["optimum"]["share"] if entry["optimum"] else None,
+            "ties": len(entry["ties"]),
+            "trials": entry["trials"],
+        }
+        assert {name: float(cells[name]) if cells[name] else None for name in expected} == expected
 
 
 def test_the_page_and_the_markdown_show_the_figures_of_the_json(report):
     shown, written = report.html.read_text(), report.markdown.read_text()
     table = written.partition("## Winners")[2].partition("##")[0]
-    rows = {cells[1].strip(): cells for line in table.splitlines() if len(cells := line.split("|")) == 10}
+    first, _, *lines = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    )
+    rows = {cells[0]: dict(zip(first, cells, strict=True)) for cells in lines}
     for entry in report.document["winners"]:
         if entry["tflops"] is None:
             continue
         share = percent(entry["reference"]["share"]) if entry["reference"] else UNKNOWN
-        _, _, speed, of_cublas, of_peak, _, ties, trials, *_ = (
-            cell.partition("(")[0].strip() for cell in rows[entry["label"].replace("_", "\\_")]
-        )
-        assert (speed, of_cublas, of_peak) == (tflops(entry["tflops"]), share, percent(entry["share_of_peak"]))
-        assert (int(ties), int(trials)) == (len(entry["ties"]), entry["trials"])
-        for figure in (speed, of_cublas, of_peak):
+        cells = {
+            name: cell.partition("(")[0].strip() for name, cell in rows[entry["label"].replace("_", "\\_")].items()
+        }
+        figures = [cells[name] for name in ("TFLOPS", "of cuBLAS", "of peak")]
+        assert figures == [tflops(entry["tflops"]), share, percent(entry["share_of_peak"])]
+        assert (int(cells["ties"]), int(cells["trials"])) == (len(entry["ties"]), entry["trials"])
+        for figure in figures:
             assert re.search(rf">{re.escape(figure)} ?<", shown)
 
 

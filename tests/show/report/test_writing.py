@@ -42,7 +42,7 @@ def test_every_problem_is_listed_in_the_order_of_the_plan(report):
 def test_winners_are_gathered_beside_the_report(campaign):
     (campaign / "problems/declared/winner/passwd").symlink_to("/etc/passwd")
     for _ in range(2):
-        found = entries(write_report(campaign))
+        found = entries(write_report(campaign, quick=True))
     assert found["declared"]["folder"] == "winners/declared"
     assert {path.name for path in (campaign / "winners/declared").iterdir()} == {"kernel.cu", "winner.json"}
     assert found["interrupted"]["folder"] is None
@@ -105,7 +105,7 @@ def test_a_single_run_has_its_report(tmp_path):
 def test_a_run_that_goes_on_has_its_report(tmp_path):
     stored(tmp_path, RECORDS[:10])
     with Store.open(tmp_path) as store:
-        first = entries(write_report(tmp_path))
+        first = entries(write_report(tmp_path, quick=True))
         store.append(RECORDS[10])
         second = entries(write_report(tmp_path))
     assert [next(iter(found.values()))["trials"] for found in (first, second)] == [10, 11]
@@ -152,7 +152,7 @@ def test_the_first_trials_are_enough(tmp_path, count):
         ("DROP TABLE facts", []),
     ],
 )
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 def test_what_is_damaged_in_a_store_does_not_keep_the_others_from_the_report(campaign, statement, values):
     with sqlite3.connect(campaign / "problems/declared/run.sqlite") as connection:
         connection.execute(statement, values)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The content of a winner's folder (see :func:`mltune.winner.folder.write_winner`).
+    """The content of a winner's folder (see :func:`mltune.results.winner_folder.write_winner`).
 
     The problem and the device are those that the trial of the winner was timed on; ``declaration`` has its time and
     those of the other finalists; ``build`` is the build that was timed, without machine code where nothing was

@@ -14,12 +14,12 @@ from mltune.files.atomic import replace_folder_atomically
 from mltune.files.reading import reason
 from mltune.records.versions import __version__
 from mltune.results.rating import declared_rating
-from mltune.winner.texts import fill_templates, header_files, kernel_source
-from mltune.winner.winner import launch_formulas, size_restrictions
+from mltune.results.winner import launch_formulas, size_restrictions
+from mltune.results.winner_texts import fill_templates, header_files, kernel_source
 
 if TYPE_CHECKING:
     from mltune.kernel.launch import Launch
-    from mltune.winner.winner import Winner
+    from mltune.results.winner import Winner
 
 
 FORMAT = 1

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from mltune.cost.model_file import choose_model, load_card
-from mltune.cost.training import as_sweeps, datasets_of_runs, find_datasets, gain, train, without
 from mltune.dataset.dataset import list_datasets, load_dataset, load_manifest
 from mltune.device.known import find_device
 from mltune.errors import DatasetError, ModelError
@@ -15,6 +14,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
+from mltune.tuning.training import as_sweeps, datasets_of_runs, find_datasets, gain, train, without
 from mltune.tuning.tuner import tune
 
 CONVOLUTION = ["convolution_rtx_a4000", "convolution_rtx_a6000", "convolution_mi250x_gcd", "convolution_w6600"]
@@ -84,15 +84,15 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
     """models/train.sh must be run again after datasets/ has changed."""
     from mltune.kernel.reader import load_kernel
 
-    for kernel in sorted({manifest.kernel for manifest in list_datasets()}):
+    manifests = list_datasets()
+    for kernel in sorted({manifest.kernel for manifest in manifests}):
         card = load_card(folders.assets("models") / kernel)
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}
-        recorded = [one for one in list_datasets() if one.kernel == kernel]
+        recorded = [one for one in manifests if one.kernel == kernel]
         searches = map(load_manifest, sorted((folders.assets("datasets") / kernel).glob("searches/*.json")))
         assert hashes == {one.name: one.sha256 for one in [*recorded, *searches]}
-        manifest = next(one for one in list_datasets() if one.kernel == kernel)
-        model = choose_model(kernel, load_kernel(kernel)).load(manifest.problem, manifest.device)
-        assert manifest.name in [member.sweep for member in model.members]
+        model = choose_model(kernel, load_kernel(kernel)).load(recorded[0].problem, recorded[0].device)
+        assert recorded[0].name in [member.sweep for member in model.members]
 
 
 def test_the_gain_is_that_over_physics():

@@ -12,6 +12,7 @@ import numpy as np
 
 from mltune.cost.encoding import Encoding, Source, physical, portfolio
 from mltune.cost.features import Features
+from mltune.cost.model_file import FEWEST_JUDGED
 from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
 from mltune.cost.regressors import one_thread
 from mltune.dataset.replay import recorded_kernel
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
-
-FEWEST_JUDGED = 1000
-"""Fewest configurations of a dataset that a model is judged on: smaller ones are of searches, mostly of the fast."""
 
 FEWEST = 50
 """Fewest configurations of a dataset that a model is trained on."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from string import Template
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.files import folders
 from mltune.records.versions import __version__
 from mltune.results.rating import MS, speed, unit_of
-from mltune.winner.winner import Winner, launch_formulas, one_line
+from mltune.results.winner import Winner, launch_formulas, one_line
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.launch import Launch
+    from mltune.problem.problem import RunnableProblem
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+"""README.txt, and a folder for each kind of problem that has examples: usage.txt and their templates."""
 
 
 def kernel_source(winner: Winner, date: str) -> str:
@@ -88,12 +92,28 @@ def licence(kernel: Kernel) -> str:
 
 def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the texts by file name, for a winner with machine code and the content of its winner.json."""
-    examples, templates = winner.runnable.examples(), resources.files("mltune.winner") / "templates"
-    values = {**_launch(winner), **_measured(winner, document), "usage": examples.usage, **examples.values}
-    sources = {"README.txt": templates} | dict.fromkeys(examples.files, templates / winner.problem.kind)
+    return render(winner.runnable, {**_launch(winner), **_measured(winner, document)})
+
+
+def render(problem: RunnableProblem, values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return README.txt and the examples of a problem's kind: the templates of its folder, if it has one."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=False,  # noqa: S701 - these are no pages
+        variable_start_string="${",
+        variable_end_string="}",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    examples = sorted((TEMPLATES / problem.kind).glob("example.*.txt"))
+    sources = {"README.txt": "README.txt.txt"} | {path.stem: f"{problem.kind}/{path.name}" for path in examples}
     return {
-        name: Template((folder / f"{name}.txt").read_text()).substitute(values).encode()
-        for name, folder in sources.items()
+        name: environment.get_template(source).render(values, problem=problem).encode()
+        for name, source in sources.items()
     }
 
 

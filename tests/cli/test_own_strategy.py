@@ -1,0 +1,54 @@
+"""``mltune compare`` with a strategy of one's own, ``MODULE:CLASS``, as a user would run it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STRATEGY = """
+class Backwards:
+    name = "backwards"
+
+    def search(self, simulation, seed):
+        simulation.begin()
+        for index in reversed(range(simulation.space.count)):
+            simulation.evaluate(index)
+"""
+
+
+def compared(folder: Path, strategies: str) -> subprocess.CompletedProcess[str]:
+    options = ("--evaluations", "20", "--seeds", "2", "--jobs", "2", "--output", "here", "--json")
+    command = (sys.executable, "-m", "mltune", "compare", "--strategies", strategies)
+    return subprocess.run(
+        [*command, "--datasets", "convolution_mi250x_gcd", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_it_is_found_in_the_working_directory_and_runs_in_worker_processes(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(STRATEGY)
+    done = compared(tmp_path, "random,mine:Backwards")
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["strategies"]
+    assert found.keys() == {"random", "mine:Backwards"}
+    assert all(one["seeds"] == 2 for one in found.values())
+    assert "failed" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("named", "words"), [("mine:Forwards", "Forwards"), ("absent:Backwards", "absent"), ("mine:LIMIT", "LIMIT")]
+)
+@pytest.mark.system
+def test_what_is_no_strategy_is_refused_by_name(tmp_path: Path, named: str, words: str) -> None:
+    (tmp_path / "mine.py").write_text(f"LIMIT = 1\n{STRATEGY}")
+    done = compared(tmp_path, named)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
