@@ -216,7 +216,8 @@ def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the means over datasets."""
     each = list(spaces.values())
     errors = [one["score_error"] for one in each]
-    return _mean([one | {"score_error": 0.0} for one in each]) | {
+    means: dict[str, Any] = _mean([one | {"score_error": 0.0} for one in each])
+    return means | {
         "score_error": None if None in errors else float(np.sqrt(np.square(errors).sum()) / len(errors)),
         "seeds": min(one["seeds"] for one in each),
     }
