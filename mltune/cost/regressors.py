@@ -41,11 +41,9 @@ class CostModel(Protocol):
         y : ndarray of shape (n_configs,)
             At least one value is not NaN.
         """
-        ...
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
         """Return the mean and the standard deviation of the speed, each of shape (n_configs,)."""
-        ...
 
     def unseen(self) -> tuple[Floats, Floats]:
         """Return predictions for the rows of :meth:`fit`, each from the parts of the model that did not see the row.
@@ -55,7 +53,6 @@ class CostModel(Protocol):
         mean, spread : ndarray of shape (n_configs,)
             In the order of the rows given to :meth:`fit`; NaN where every part of the model saw the row.
         """
-        ...
 
 
 def compress(speed: Floats, knee: float, slope: float = SLOPE) -> Floats:

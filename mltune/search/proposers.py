@@ -251,7 +251,6 @@ class Proposer(Protocol):
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Choose up to ``count`` configurations. The caller drops those that are already taken."""
-        ...
 
 
 class GaussianProposer:

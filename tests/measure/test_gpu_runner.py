@@ -30,14 +30,14 @@ BUILDER = ImaginaryBuilder({number: {"deed": deed} for number, deed in enumerate
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    monkeypatch.setattr(runner_module, "_PAUSES_S", (0.05,))
+    monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     return tmp_path
 
 
 @pytest.fixture
 def serving(idle_workers, monkeypatch):
     """Return idle workers, of which one has begun the problem."""
-    monkeypatch.setattr(runner_module, "_PAUSES_S", (0.05,))
+    monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     with imaginary_runner(pool=idle_workers.pool) as runner:
         ask(runner, "").result()
     (idle_workers.folder / "starts").write_text("")

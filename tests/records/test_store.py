@@ -83,7 +83,7 @@ class TestStore(StoreContract):
         return Store.open(directory, header, self.database)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=RECORDS)
 def test_records_come_back_exactly_and_in_order(records, tmp_path_factory, database):
     directory = tmp_path_factory.mktemp("run")

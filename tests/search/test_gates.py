@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mltune.cost.features import Features
+from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
+from mltune.kernel.space import TableSpace
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import Build, TrialRecord, TrialState
 from mltune.records.trials import Trials
@@ -29,7 +29,7 @@ def measured():
     """Return 700 measured configurations of the stencil whose speed is the physical prior's, dimmed by spills."""
     kernel = load_kernel("gemm_simt")
     features = Features(kernel, PROBLEM, H200)
-    space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
+    space = TableSpace(load_dataset("h200-sgemm-nt-4096-random").columns)
     rng = np.random.default_rng(0)
     indices = space.sample(1400, rng)
     columns = space.rows(indices)

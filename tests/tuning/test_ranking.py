@@ -13,7 +13,7 @@ from mltune.results.reader import checked_declaration
 from mltune.tuning.finals import REFERENCE, median_interval, rank_race, rank_records
 
 
-def covered(rng, draw, count, truth, repeats=200):
+def covered(rng, draw, count, truth, repeats=400):
     """Return the share of intervals that hold the truth."""
     intervals = [median_interval(draw(rng, count)) for _ in range(repeats)]
     return sum(one.low <= truth <= one.high for one in intervals) / repeats
@@ -74,11 +74,11 @@ def test_indistinguishable_trials_are_ties():
 
 def test_of_two_equal_kernels_hardly_ever_one_is_declared_faster():
     wrong = 0
-    for seed in range(100):
+    for seed in range(200):
         found, _ = rank_race(race(np.random.default_rng(seed), 2e-3, 2e-3))
         wrong += not found[1].ratio_low <= 1 <= found[1].ratio_high
 
-    assert wrong <= 10
+    assert wrong <= 20
 
 
 def test_the_ratio_of_the_reference_is_the_share_of_it():

@@ -2,22 +2,20 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from winners import PROBLEMS, SMALL, a_winner, split_k_winner
 
+from mltune.dataset.dataset import load_dataset
 from mltune.kernel.bundle import Restriction
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
 from mltune.results.winner import formula, launch_formulas, size_restrictions
 
 KERNEL = load_kernel("gemm_simt")
 WINNER = a_winner(PROBLEMS["d"])
-SPACE = ConstrainedSpace(KERNEL, WINNER.variables())
-CONFIGURATIONS = SPACE.rows(SPACE.sample(50, np.random.default_rng(1)))
+CONFIGURATIONS = {name: column[:50] for name, column in load_dataset("h200-dgemm-nt-4096-random").columns.items()}
 EXTENTS = st.integers(1, 100_000)
 
 
