@@ -97,9 +97,9 @@ def _race(behaviours: list[dict[str, Any]], reference: list[dict[str, Any]], bud
         one = [runners[at]["time_s"] * together * (1 + runners[at]["noise"] * rng.standard_normal()) for at in order]
         return Series(tuple(one))
 
-    rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
+    raced = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
     return RaceResult(
         TrialState.OK,
-        samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
-        reference_s=tuple(times_s[entered] for times_s in rounds.times_s if reference),
+        samples_s=tuple(times_s[:entered] for times_s in raced.samples_s),
+        reference_s=tuple(times_s[entered] for times_s in raced.samples_s if reference),
     )

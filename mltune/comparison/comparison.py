@@ -7,7 +7,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,11 +172,11 @@ def compare(
     sources = {f"{STRATEGY}{name}": fingerprint(one) for name, one in request.strategies.items()}
     facts |= {name: source for name, source in sources.items() if source}
     sizes = {name: recording.space.count for name, recording in recordings.items()}
-    with closing(Journal(request.output, facts, request.share)) as journal:
-        outcomes = journal.outcomes(request.jobs(), sizes, request.evaluations)
-        for outcome in _run(request, recordings, outcomes, progress, stop):
-            journal.add(outcome)
-            outcomes[outcome.job] = outcome
+    journal = Journal(request.output, facts, request.share)
+    outcomes = journal.begin(request.jobs(), sizes, request.evaluations)
+    for outcome in _run(request, recordings, outcomes, progress, stop):
+        journal.add(outcome)
+        outcomes[outcome.job] = outcome
     if request.share != (1, 1):
         errors, missing = _unfinished(request, outcomes)
         return PartialComparison(request.share, len(request.jobs()), errors, missing, request.output)

@@ -321,11 +321,9 @@ class Strategy(Protocol):
     @property
     def name(self) -> str:
         """Its name in tables and figures."""
-        ...
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search until :meth:`Simulation.evaluate` ends the run. Returning earlier forfeits the rest of the budget."""
-        ...
 
 
 def simulate(strategy: Strategy, recording: Recording, evaluations: int, seed: int) -> Trace:

@@ -151,7 +151,7 @@ class Kernel:
         Whether it is among the kernels that are tuned where none is named.
     batched : bool
         Whether it solves batches of GEMMs, too.
-    same_as : frozenset of str
+    same_as : tuple of str
         Further values of ``source_hash``: of versions that compile to the same machine code, and launch it alike.
     """
 
@@ -190,7 +190,7 @@ class Kernel:
     accuracy: str = STRICTEST
     candidate: bool = True
     batched: bool = False
-    same_as: frozenset[str] = frozenset()
+    same_as: tuple[str, ...] = ()
 
     has_formulas: ClassVar[bool] = True
     """Whether the shape of a launch is given by expressions, and so is known at every size."""

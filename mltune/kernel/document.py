@@ -88,12 +88,11 @@ class _Maker:
         values, launch_values = _integers(self.parameters), _integers(self.launched)
         labels = {name: coded.labels for name, coded in self.parameters.items() if coded.labels is not None}
         return Kernel(
-            name=table.name,
+            **table.model_dump(exclude={"variables", "source", "headers"}, exclude_none=True),
             folder=files.folder,
             source=files.source,
             headers=files.headers.texts,
             header_paths=files.headers.paths,
-            include=tuple(table.include),
             source_hash=self.source_hash(files, shared_bytes),
             space_hash=_hash(
                 list(values.items()),
@@ -102,11 +101,6 @@ class _Maker:
                 {name: expression.text for name, expression in derived.items()},
                 [restriction.text for restriction in restrictions],
             ),
-            entry=table.entry,
-            problem=self.problem,
-            precisions=tuple(table.precisions),
-            architecture=table.architecture or "",
-            unit=table.unit or "",
             variables=self.problem_variables,
             parameters=values,
             launch_parameters=launch_values,
@@ -119,11 +113,6 @@ class _Maker:
             grid=self.launch_shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
             workspace=self.optional("launch.workspace", launch.workspace, known),
-            options=tuple(table.options),
-            accuracy=table.accuracy,
-            candidate=table.candidate,
-            batched=table.batched,
-            same_as=frozenset(table.same_as),
             labels=labels,
             default=self.default(),
             arrays=self.arrays(files, known) if self.is_arrays else None,
@@ -154,7 +143,7 @@ class _Maker:
         kernel, legal, kind = self.document.kernel, self.kind.precisions, repr(self.problem)
         law = f"at least one of {', '.join(legal)}" if legal else "no `precisions`"
         fits = bool(kernel.precisions) == bool(legal) and set(kernel.precisions) <= set(legal)
-        self.require(fits, "kernel.precisions", f"a kernel of problem {kind} has {law}, got {kernel.precisions}")
+        self.require(fits, "kernel.precisions", f"a kernel of problem {kind} has {law}, got {list(kernel.precisions)}")
         known = "known" if self.kind.variables else "its sizes"
         self.require(
             not (kernel.variables and (self.kind.variables or self.is_arrays)),

@@ -6,6 +6,7 @@ Bundles may come from strangers, so the number of everything that costs time or 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -42,7 +43,7 @@ def _float(value: object) -> object:
     return value
 
 
-def _distinct(values: list[str]) -> list[str]:
+def _distinct(values: Sequence[str]) -> Sequence[str]:
     if len(set(values)) != len(values):
         raise ValueError("must be distinct")
     return values
@@ -102,19 +103,19 @@ class KernelTable(_Table):
 
     name: Slug
     problem: Slug
-    precisions: Annotated[list[StrictStr], Field(max_length=16), AfterValidator(_distinct)] = []
+    precisions: Annotated[tuple[StrictStr, ...], Field(max_length=16), AfterValidator(_distinct)] = ()
     architecture: Annotated[StrictStr, matching(r"sm_[0-9]{2,3}[af]?", "be like sm_90a")] | None = None
     unit: Literal["fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64"] | None = None
-    variables: Annotated[list[VariableName], Field(max_length=60)] = []
+    variables: Annotated[tuple[VariableName, ...], Field(max_length=60)] = ()
     source: PlainFileName | None = None
-    headers: Annotated[list[HeaderName], Field(max_length=60), AfterValidator(_distinct)] = []
-    include: Annotated[list[IncludeFolder], Field(max_length=8), AfterValidator(_distinct)] = []
+    headers: Annotated[tuple[HeaderName, ...], Field(max_length=60), AfterValidator(_distinct)] = ()
+    include: Annotated[tuple[IncludeFolder, ...], Field(max_length=8), AfterValidator(_distinct)] = ()
     entry: EntryName | None = None
-    options: Annotated[list[CompilerOption], Field(max_length=16)] = []
+    options: Annotated[tuple[CompilerOption, ...], Field(max_length=16)] = ()
     accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
     candidate: StrictBool = True
     batched: StrictBool = False
-    same_as: Annotated[list[SourceHash], Field(max_length=16)] = []
+    same_as: Annotated[tuple[SourceHash, ...], Field(max_length=16)] = ()
 
 
 class PresetTable(_Table):

@@ -36,17 +36,14 @@ class SearchSpace(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters, in the order of the kernel bundle."""
-        ...
 
     @property
     def values(self) -> Mapping[str, tuple[int, ...]]:
         """The values of each parameter, in an order in which neighbours are similar."""
-        ...
 
     @property
     def count(self) -> int:
         """Number of configurations."""
-        ...
 
     def rows(self, indices: Indices) -> Columns:
         """Return the configurations of given indices.
@@ -56,11 +53,9 @@ class SearchSpace(Protocol):
         SpaceError
             An index is negative, or not below ``count``.
         """
-        ...
 
     def index_of(self, columns: Columns) -> Indices:
         """Return the indices of configurations, -1 for those outside the space."""
-        ...
 
     def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
         """Draw configurations uniformly, without replacement.
@@ -78,15 +73,12 @@ class SearchSpace(Protocol):
         ndarray of shape (n_drawn,), int64
             Distinct indices, in order of drawing.
         """
-        ...
 
     def neighbours(self, index: int) -> Indices:
         """Return the configurations near one, without itself, in ascending order of index."""
-        ...
 
     def nearest(self, columns: Columns) -> Indices:
         """Return for each row the index of a configuration near it; its own index if it is in the space."""
-        ...
 
 
 class Removal(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mltune.errors import BundleError, DeviceError, SpaceError
 from mltune.kernel.coding import check_macro_name
@@ -148,12 +148,11 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
     return "".join(f"#define {name} {_macro_value(name, value)}\n" for name, value in macros.items())
 
 
-class NvrtcBuilder:
+class NvrtcBuilder(CompilePool):
     """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
-    Configurations that differ only in launch parameters share one build. The other arguments are those of
-    :class:`~mltune.measure.compile_pool.CompilePool`. Without NVRTC for the architecture it raises a DeviceError, and
-    without a source a BundleError.
+    Configurations that differ only in launch parameters share one build. Without NVRTC for the architecture it raises a
+    DeviceError, and without a source a BundleError.
     """
 
     def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
@@ -161,30 +160,11 @@ class NvrtcBuilder:
         self._kernel = kernel
         self._problem_macros = dict(problem.macros())
         definitions(self._problem_macros | dict.fromkeys(kernel.parameters, 0))
-        self._pool = CompilePool(source, **compilers)
-
-    @property
-    def workers(self) -> int:
-        """Number of builds made at the same time."""
-        return self._pool.workers
-
-    def __enter__(self) -> Self:
-        """Start the compile processes, without waiting for them."""
-        self._pool.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop at once: waiting builds are cancelled, running compilers are killed and their builds cancelled."""
-        self._pool.__exit__(*error)
+        super().__init__(source, **compilers)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Queue one configuration, which has an integer for every parameter; other entries are ignored."""
-        return self._pool.submit(self.definitions(configuration))
-
-    @property
-    def source(self) -> Source:
-        """The source that is compiled, without the definitions of a configuration."""
-        return self._pool.source
+        return self.build(self.definitions(configuration))
 
     def definitions(self, configuration: Mapping[str, int]) -> str:
         """Return the text that a configuration puts before the source: macros, and of a generated kernel its source."""

@@ -286,7 +286,7 @@ def compile_here(source: Source, name: str, macros: str) -> Build:
 
     The name is a hash of the source.
     """
-    return _pool(source, name).submit(macros).result()
+    return _pool(source, name).build(macros).result()
 
 
 def _pool(source: Source, name: str) -> CompilePool:

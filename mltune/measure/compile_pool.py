@@ -155,7 +155,7 @@ class CompilePool:
         if not self._keeps:
             self._pool.close()
 
-    def submit(self, macros: str) -> Future[Build]:
+    def build(self, macros: str) -> Future[Build]:
         """Queue a build, or return one that is done when the cubin is in the cache.
 
         The future raises :class:`~mltune.errors.WorkerError` when no compile process can be started, and is cancelled

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mltune.problem.problem import RunnableProblem
 
 Returned = TypeVar("Returned")
+Kind = TypeVar("Kind", Measurement, RaceResult, messages.Outputs)
 
 REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, limited_noise=0.002)
 """Few samples, for repeated timings of the reference implementation that show drift of the GPU."""
@@ -135,36 +136,22 @@ class GpuRunner:
         The result is ``LAUNCH_ERROR``, without a time, when there is no reference implementation of the problem, or it
         is not installed or does not support the size.
         """
-        return self._answer(messages.TimeReference(rule))
+        return self._ask(Measurement, messages.TimeReference(rule))
 
     def race(self, entries: Sequence[tuple[Mapping[str, int], Build]], budget_s: float = BUDGET_S) -> RaceResult:
-        """Time several builds in state ``OK`` and the reference implementation side by side in rounds.
-
-        Raises
-        ------
-        DeviceLostError
-            The GPU cannot be used now.
-        """
+        """Time several builds in state ``OK`` and the reference implementation side by side in rounds."""
         variables = self._variables(self._problem)
         launches = [
             (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
             for configuration, build in entries
         ]
-        result = self._submit(self._request, messages.Race(tuple(launches), budget_s), _RACE_TIMEOUT_S).result()
-        return result if isinstance(result, RaceResult) else RaceResult(result.state, result.detail)
+        return self._ask(RaceResult, messages.Race(tuple(launches), budget_s), _RACE_TIMEOUT_S)
 
     def run_once(self, configuration: Mapping[str, int], build: Build) -> messages.Outputs:
-        """Run a build once on the buffers of the problem; return these.
-
-        Raises
-        ------
-        DeviceLostError
-            The GPU cannot be used now.
-        """
+        """Run a build once on the buffers of the problem; return these."""
         launch = self._kernel.launch(configuration, self._variables(self._problem))
         request = messages.Run(build.cubin, build.entry or self._entry, launch)
-        result = self._submit(self._request, request, _CHECK_TIMEOUT_S).result()
-        return result if isinstance(result, messages.Outputs) else messages.Outputs(result.state, result.detail)
+        return self._ask(messages.Outputs, request, _CHECK_TIMEOUT_S)
 
     def verify_winner(
         self,
@@ -184,7 +171,7 @@ class GpuRunner:
             problems = [case.problem for case in problem.own_cases()] or [problem]
             launches = tuple(self._kernel.launch(configuration, self._variables(one)) for one in problems)
             check = messages.Check(build.cubin, build.entry or self._entry, problem, launches)
-            found[problem] = self._answer(check, timeout_s)
+            found[problem] = self._ask(Measurement, check, timeout_s)
         return found
 
     def _variables(self, problem: RunnableProblem) -> dict[str, int]:
@@ -197,24 +184,17 @@ class GpuRunner:
         future.add_done_callback(self._under_way.discard)
         return future
 
-    def _answer(self, request: Request, timeout_s: float | None = None) -> Measurement:
-        return self._submit(self._measure, request, timeout_s).result()
+    def _ask(self, kind: type[Kind], request: Request, timeout_s: float | None = None) -> Kind:
+        return _of_kind(kind, self._submit(self._request, request, timeout_s).result())
 
     def _time(self, request: messages.Measure) -> Measurement:
         """Time a build, with the best time known now: others may have been timed since it was queued."""
         known = [best_s for best_s in (request.best_s, self._best_s) if best_s is not None]
-        measured = self._measure(replace(request, best_s=min(known, default=None)))
+        measured = _of_kind(Measurement, self._request(replace(request, best_s=min(known, default=None))))
         possible = within_limits(measured, self._problem.flops, self._peak_flops)
         if possible.state is TrialState.OK and possible.median_s is not None:
             self._best_s = min(possible.median_s, self._best_s or possible.median_s)
         return measured
-
-    def _measure(self, request: Request, timeout_s: float | None = None) -> Measurement:
-        """Send a request that is answered with a measurement."""
-        result = self._request(request, timeout_s)
-        if not isinstance(result, Measurement):
-            raise WorkerError(f"a worker answers {type(request).__name__} with a measurement, got {result!r:.200}.")
-        return result
 
     def _request(self, request: Request, timeout_s: float | None = None) -> Result:
         """Send a request to the worker, in the runner's thread.
@@ -284,6 +264,11 @@ class GpuRunner:
             if self._closing.wait(pause_s):
                 break
         raise DeviceLostError(_lost(reason))
+
+
+def _of_kind(kind: type[Kind], result: Result) -> Kind:
+    """Return a result of the wanted kind; a measurement in its place tells how the request failed."""
+    return result if isinstance(result, kind) else kind(result.state, result.detail)
 
 
 def _wrong_baseline(kernel: Kernel, verified: Measurement) -> BundleError:

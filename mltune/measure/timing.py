@@ -333,15 +333,6 @@ class RaceResult:
         return len(self.samples_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """The rounds of a race: times by round and runner, discarded rounds, and the disturbance of those that count."""
-
-    times_s: tuple[tuple[float, ...], ...]
-    discarded: int
-    disturbed: Disturbance | None
-
-
 def starting_orders(count: int) -> list[list[int]]:
     """Return the orders in which ``count`` runners are timed, one per round, to be repeated.
 
@@ -389,7 +380,7 @@ def run_rounds(
     rest: Callable[[float], None],
     usual: UsualClock,
     budget_s: float = BUDGET_S,
-) -> Rounds:
+) -> RaceResult:
     """Run a race: `take` times runners once each in the given order.
 
     A disturbed round is discarded and repeated after a rest while there is time. If too few rounds are left at the end,
@@ -418,6 +409,6 @@ def run_rounds(
         else:
             kept.append(times_s)
         warm = True
-    if len(kept) >= MIN_ROUNDS or not disturbed:
-        return Rounds(tuple(kept), len(disturbed), None)
-    return Rounds((*kept, *disturbed), 0, found)
+    if found is None or len(kept) >= MIN_ROUNDS:
+        return RaceResult(TrialState.OK, samples_s=tuple(kept))
+    return RaceResult(TrialState.UNSTABLE, f"throughout the race, {found.detail}", (*kept, *disturbed))

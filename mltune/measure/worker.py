@@ -242,16 +242,14 @@ class Worker:
             def take(order: Sequence[int]) -> Series:
                 return self._time_each([launches[runner] for runner in order])
 
-            rounds = run_rounds(len(launches), take, time.sleep, self.usual_clock, request.budget_s)
+            raced = run_rounds(len(launches), take, time.sleep, self.usual_clock, request.budget_s)
             changed = self._changed_buffers()
         if changed:
             return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(changed)}")
-        throttled = rounds.disturbed
-        return RaceResult(
-            TrialState.OK if throttled is None else TrialState.UNSTABLE,
-            "" if throttled is None else f"throughout the race, {throttled.detail}",
-            samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
-            reference_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
+        return replace(
+            raced,
+            samples_s=tuple(times_s[:entered] for times_s in raced.samples_s),
+            reference_s=tuple(times_s[entered] for times_s in raced.samples_s if len(times_s) > entered),
         )
 
     def _bind(self, kernel: LoadedKernel, launch: Launch) -> Callable[[], None]:

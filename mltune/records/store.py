@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
@@ -50,27 +49,21 @@ class Tables(Protocol):
 
     def reading(self) -> contextlib.AbstractContextManager[None]:
         """Read in one transaction; it may be nested."""
-        ...
 
     def count(self) -> int:
         """Return the number of trials; while reading."""
-        ...
 
     def trials(self, after: int) -> Generator[Sequence[Row]]:
         """Yield rows of trials, some at a time, each after its position from 1; while reading."""
-        ...
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of another table in the order of writing, up to :data:`MOST_ROWS`; while reading."""
-        ...
 
     def write(self, changes: Changes) -> None:
         """Write rows of some tables in one transaction; rows of facts and seconds replace those of the same name."""
-        ...
 
     def close(self) -> None:
         """Close what was opened."""
-        ...
 
 
 class Store:
@@ -234,9 +227,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _read(self, table: str) -> list[Row]:

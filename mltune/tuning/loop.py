@@ -89,11 +89,9 @@ class Planner(Protocol):
 
     def plan(self) -> Sequence[Candidate]:
         """Return the next candidates; none while results are missing that they follow from, and none at the end."""
-        ...
 
     def tell(self, record: TrialRecord) -> None:
         """Report the result of a candidate: one that has just ended, or that was on record."""
-        ...
 
 
 @dataclass(eq=False)

@@ -109,7 +109,7 @@ def test_a_compiler_that_is_killed_does_not_blame_its_kernel(tmp_path, counts, o
         configurations = [{name: int(column[row]) for name, column in columns.items()} for row in rows]
         with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
             pending = [builder.submit(one) for one in configurations]
-            (child,) = (one.child for one in builder._pool._compilers)
+            (child,) = (one.child for one in builder._compilers)
             builds = []
             for future in pending:  # one kill for each build: two would blame its kernel
                 kills += _killed(child, future, rng.uniform(0.0, 0.3))

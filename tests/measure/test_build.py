@@ -91,9 +91,19 @@ def builder(source=SOURCE, architecture="sm_90", **settings):
     return NvrtcBuilder(bundle(source), PROBLEM, architecture, **({"workers": 1} | settings))
 
 
+POOL = ChildPool()
+"""Compilers that serve one test after the other, while the source is the same."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_pool():
+    yield
+    POOL.close()
+
+
 def build(source=SOURCE, configuration=CONFIGURATION, **settings):
-    with builder(source, **settings) as pool:
-        return pool.submit(configuration).result(timeout=120)
+    with builder(source, pool=POOL, **settings) as compilers:
+        return compilers.submit(configuration).result(timeout=120)
 
 
 class TestNvrtcBuilder(BuilderContract):
@@ -174,11 +184,32 @@ def test_a_late_compile_is_killed_and_the_next_one_works():
         assert again.result().state is TrialState.TIMEOUT
 
 
-def test_a_compiler_that_dies_is_one_crashed_build():
+@pytest.fixture
+def started(monkeypatch):
+    """Return the process ids of the compilers that have started, as a list that grows."""
+    pids, start = [], Child.start
+
+    def noted(child):
+        start(child)
+        pids.append(child.pid)
+
+    monkeypatch.setattr(Child, "start", noted)
+    return pids
+
+
+def wait_for(condition, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_a_compiler_that_dies_is_one_crashed_build(started):
     with builder(ENDLESS) as pool:
         future = pool.submit({"WIDTH": 60, "SCALE": 1})
-        time.sleep(1.0)
-        os.kill(pool._pool._compilers[0].child.pid, signal.SIGSEGV)
+        wait_for(lambda: started)
+        time.sleep(0.1)  # it compiles for minutes
+        os.kill(started[0], signal.SIGSEGV)
         crashed = future.result(30)
         assert crashed.state is TrialState.CRASHED
         assert "SIGSEGV" in crashed.detail
@@ -192,31 +223,26 @@ def test_a_compiler_that_is_killed_from_outside_is_replaced(number, tmp_path):
     undisturbed = build(ENDLESS, heavy)
     with builder(ENDLESS, cache=tmp_path) as pool:
         pool.submit({"WIDTH": 3, "SCALE": 1}).result(60)
-        first = pool._pool._compilers[0].child.pid
+        first = pool._compilers[0].child.pid
         future = pool.submit(heavy)
         time.sleep(0.05)
         os.kill(first, number)
         made = future.result(60)
         assert made.state is TrialState.OK
         assert made.cubin == undisturbed.cubin
-        assert pool._pool._compilers[0].child.pid != first
+        assert pool._compilers[0].child.pid != first
     assert build(ENDLESS, heavy, cache=tmp_path).cached
 
 
-def test_a_configuration_with_which_two_compilers_are_killed_has_crashed():
+def test_a_configuration_with_which_two_compilers_are_killed_has_crashed(started):
     with builder(ENDLESS) as pool:
-        future, seen = pool.submit({"WIDTH": 60, "SCALE": 1}), []
-        deadline = time.monotonic() + 60
-        while not future.done() and time.monotonic() < deadline:
-            pid = pool._pool._compilers[0].child.pid
-            if pid is not None and pid not in seen and "nvrtc" in Path(f"/proc/{pid}/maps").read_text():
-                time.sleep(0.5)  # it has started, and compiles for minutes
-                seen.append(pid)
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
-        assert future.result(0).state is TrialState.CRASHED
+        future = pool.submit({"WIDTH": 60, "SCALE": 1})
+        for count in (1, 2):
+            wait_for(lambda least=count: len(set(started)) >= least)
+            time.sleep(0.1)  # it compiles for minutes
+            os.kill(started[-1], signal.SIGKILL)
+        assert future.result(60).state is TrialState.CRASHED
         assert "SIGKILL" in future.result(0).detail
-        assert len(seen) >= 2
         assert pool.submit({"WIDTH": 3, "SCALE": 1}).result(60).state is TrialState.OK
 
 
@@ -247,7 +273,7 @@ def test_leaving_cancels_at_once_what_is_not_done():
     with builder(ENDLESS) as pool:
         futures = [pool.submit({"WIDTH": 60 + n, "SCALE": 1}) for n in range(5)]
         time.sleep(1.0)
-        pids = [one.child.pid for one in pool._pool._compilers]
+        pids = [one.child.pid for one in pool._compilers]
     done, waiting = wait(futures, timeout=60)
     assert not waiting
     assert all(future.cancelled() for future in done)
@@ -263,7 +289,7 @@ def test_compilers_in_a_pool_serve_the_next_builder():
     for problem in (PROBLEM, parse_problem("sgemm", trans="NT", size=64)):
         with NvrtcBuilder(bundle(), problem, "sm_90", workers=2, pool=pool) as compilers:
             assert compilers.submit(CONFIGURATION).result(60).state is TrialState.OK
-            pids.append({one.child.pid for one in compilers._pool._compilers})
+            pids.append({one.child.pid for one in compilers._compilers})
     pool.close()
 
     assert pids[0] == pids[1]
@@ -276,7 +302,7 @@ def test_a_pool_ends_the_compilers_of_another_source():
     pool = ChildPool()
     with builder(pool=pool) as first:
         first.submit(CONFIGURATION).result(60)
-        pid = first._pool._compilers[0].child.pid
+        pid = first._compilers[0].child.pid
     with builder(f"// changed\n{SOURCE}", pool=pool) as second:
         assert second.submit(CONFIGURATION).result(60).state is TrialState.OK
     pool.close()

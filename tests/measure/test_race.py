@@ -18,6 +18,7 @@ from mltune.measure.timing import (
     run_rounds,
     starting_orders,
 )
+from mltune.records.trial import TrialState
 
 
 class MadeUpRunners:
@@ -58,36 +59,36 @@ def test_orders_are_balanced_by_place_and_by_predecessor(count):
 def test_times_stand_in_the_column_of_their_runner():
     found = MadeUpRunners(1e-3, 2e-3, 3e-3).race()
 
-    assert found.times_s == ((1e-3, 2e-3, 3e-3),) * MAX_ROUNDS
-    assert found.disturbed is None
+    assert found.samples_s == ((1e-3, 2e-3, 3e-3),) * MAX_ROUNDS
+    assert found.state is TrialState.OK
 
 
 def test_the_first_round_is_a_warm_up():
     runners = MadeUpRunners(1e-3, 2e-3)
-    assert len(runners.race().times_s) == len(runners.orders) - 1
+    assert len(runners.race().samples_s) == len(runners.orders) - 1
 
 
 def test_disturbed_rounds_are_discarded_and_repeated_after_a_rest():
     runners = MadeUpRunners(1e-3, 2e-3, disturbed={3, 4})
     found = runners.race()
 
-    assert found.times_s == ((1e-3, 2e-3),) * MAX_ROUNDS
-    assert found.discarded == 2
+    assert found.samples_s == ((1e-3, 2e-3),) * MAX_ROUNDS
+    assert len(runners.orders) == 1 + MAX_ROUNDS + 2
     assert runners.rested_s > 0
 
 
 def test_where_hardly_a_round_is_undisturbed_all_count():
     found = MadeUpRunners(1e-2, 2e-2, disturbed=range(3, 1000)).race(budget_s=1.0)
 
-    assert len(found.times_s) >= MIN_ROUNDS
-    assert found.disturbed is not None or found.discarded == 0
+    assert len(found.samples_s) >= MIN_ROUNDS
+    assert found.state is TrialState.UNSTABLE
 
 
 def test_a_race_of_slow_kernels_has_few_rounds_and_no_warm_up():
     runners = MadeUpRunners(0.3, 0.3)
     found = runners.race()
 
-    assert len(found.times_s) == len(runners.orders) == 5
+    assert len(found.samples_s) == len(runners.orders) == 5
 
 
 @given(st.lists(st.floats(1e-6, 2.0), min_size=1, max_size=9), st.sets(st.integers(0, 100)), st.floats(0.1, BUDGET_S))
@@ -97,9 +98,9 @@ def test_a_race_ends_within_its_budget_but_for_its_first_round(times_s, disturbe
     first_s = 2 * sum(times_s)
     spent_s = runners.rested_s + sum(sum(times_s) * (2 if at in disturbed else 1) for at in range(len(runners.orders)))
 
-    assert len(found.times_s) <= MAX_ROUNDS + len(runners.orders)
+    assert len(found.samples_s) <= MAX_ROUNDS + len(runners.orders)
     assert spent_s <= budget_s + first_s + sum(times_s) + 0.06
-    assert all(len(row) == len(times_s) for row in found.times_s)
+    assert all(len(row) == len(times_s) for row in found.samples_s)
 
 
 @given(st.lists(st.floats(1e-5, 5.0), max_size=8).map(sorted), st.sampled_from([0.3, 1.0, BUDGET_S]))
@@ -109,7 +110,7 @@ def test_so_many_fit_as_leave_time_for_a_race(times_s, budget_s):
     assert 0 <= count <= len(times_s)
     if count:
         assert MIN_ROUNDS * (sum(times_s[:count]) + times_s[0]) <= budget_s
-        assert len(MadeUpRunners(*times_s[:count], times_s[0]).race(budget_s).times_s) >= MIN_ROUNDS
+        assert len(MadeUpRunners(*times_s[:count], times_s[0]).race(budget_s).samples_s) >= MIN_ROUNDS
 
 
 def test_all_of_the_usual_sizes_fit():

@@ -388,15 +388,15 @@ def test_a_goal_is_a_share_of_the_bound(share):
 
 @pytest.mark.system
 def test_a_run_ends_at_its_goal_and_goes_on_with_a_higher_one(tmp_path):
-    whole = search(tmp_path / "whole", trials=200)
-    first = search(tmp_path / "run", trials=200, enough=0.5)
+    whole = search(tmp_path / "whole", trials=7 * BATCH)
+    first = search(tmp_path / "run", trials=7 * BATCH, enough=0.5)
     assert first.stopped == ENOUGH
     assert len(first.records) < 100
     assert len(first.records) % BATCH == 0
     assert essence(first.records) == essence(whole.records)[: len(first.records)]
-    assert len(search(tmp_path / "run", trials=200, enough=0.5).records) == len(first.records)
+    assert len(search(tmp_path / "run", trials=7 * BATCH, enough=0.5).records) == len(first.records)
     assert stored(tmp_path / "run") == essence(first.records)
 
-    further = search(tmp_path / "run", trials=200, enough=1.0)
+    further = search(tmp_path / "run", trials=7 * BATCH, enough=1.0)
     assert further.stopped == ""
     assert essence(further.records) == essence(whole.records)
