@@ -6,10 +6,11 @@ import copy
 import sys
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import Empty, SimpleQueue
+from statistics import fmean
 
 import numpy as np
 
@@ -145,7 +146,7 @@ class Forecast:
         self._evaluations = evaluations
         self._processes = processes
         self._left = Counter((job.strategy, job.dataset) for job in jobs)
-        self._seconds: dict[tuple[str, ...], tuple[int, float]] = {}
+        self._seconds: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
         for outcome in known:
             self._learn(outcome)
         self._worked_s = 0.0
@@ -168,15 +169,10 @@ class Forecast:
         if outcome.trace is None:
             return 0.0
         run_s = float(outcome.trace.own_s.sum(dtype=np.float64))
-        strategy, dataset, _ = outcome.job
-        for key in ((strategy, dataset), (strategy,)):
-            count, seconds = self._seconds.get(key, (0, 0.0))
-            self._seconds[key] = count + 1, seconds + run_s
+        self._seconds[outcome.job[:2]].append(run_s)
+        self._seconds[outcome.job[:1]].append(run_s)
         return run_s
 
     def _run_s(self, strategy: str, dataset: str) -> float:
-        for key in ((strategy, dataset), (strategy,)):
-            if key in self._seconds:
-                count, seconds = self._seconds[key]
-                return seconds / count
-        return self._evaluations * OWN_S.get(strategy.partition(":")[0], UNKNOWN_S)
+        known = self._seconds[strategy, dataset] or self._seconds[strategy,]
+        return fmean(known) if known else self._evaluations * OWN_S.get(strategy.partition(":")[0], UNKNOWN_S)
