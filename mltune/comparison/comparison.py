@@ -44,22 +44,11 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class CompareRequest:
-    """A request for a comparison.
+    """A request for a comparison: each strategy searches each dataset with the seeds from 0 on.
 
-    Attributes
-    ----------
-    strategies : mapping of str to Strategy
-        By name.
-    evaluations : int
-        Distinct configurations that each run may evaluate.
-    seeds : int
-        Each strategy searches each dataset with the seeds from 0 on.
-    output : pathlib.Path
-        Directory of the journal: runs that it holds are not repeated.
-    share : tuple of (int, int)
-        Part and number of parts of the jobs: ``(2, 4)`` is the second of four.
-    fewer_seeds : mapping of str to int
-        Number of seeds of each strategy that has fewer than the others, because it is slow.
+    A run evaluates at most ``evaluations`` distinct configurations. ``output`` is the directory of the
+    journal, whose runs are not repeated; ``share`` the part and the number of parts of the jobs, such as ``(2, 4)`` for
+    the second of four; ``fewer_seeds`` has the number of seeds of each strategy that has fewer because it is slow.
     """
 
     strategies: Mapping[str, Strategy]

@@ -30,15 +30,7 @@ class KernelTuner:
     answers from the simulation: times in milliseconds, failures as its own error type. Proposals that Kernel Tuner
     discards as invalid do not reach the simulation and are not counted.
 
-    Attributes
-    ----------
-    strategy : str
-        Name of the strategy in Kernel Tuner.
-
-    Raises
-    ------
-    UsageError
-        Kernel Tuner is not installed, or has no such strategy.
+    ``strategy`` is its name in Kernel Tuner. One that is not there, or not installed, raises a UsageError.
     """
 
     name: str

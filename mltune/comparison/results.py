@@ -38,16 +38,10 @@ REFERENCE = "mltune"
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """All runs of one strategy on one recording.
+    """All runs of one strategy on one recording, one for each of the ``seeds``.
 
-    Attributes
-    ----------
-    traces : tuple of Trace
-        One for each of the ``seeds``.
-    best_s : ndarray of shape (n_seeds, n_evaluations)
-        Best times so far (:func:`mltune.comparison.scores.best_so_far`).
-    spent_s : ndarray of shape (n_seeds, n_evaluations)
-        Seconds spent so far (:func:`mltune.comparison.scores.spent_seconds`).
+    ``best_s`` (:func:`mltune.comparison.scores.best_so_far`) and ``spent_s``
+    (:func:`mltune.comparison.scores.spent_seconds`) have the shape (n_seeds, n_evaluations).
     """
 
     seeds: tuple[int, ...]
