@@ -70,20 +70,21 @@ def median_interval(values: Sequence[float]) -> Interval:
     if len(values) >= _FEW:
         ordered, (low, high) = sorted(values), _ranks(len(values))
         return Interval(center, float(ordered[low]), float(ordered[high]))
-    from scipy import stats
+    from scipy.special import stdtrit
 
     error = _NORMAL_MEDIAN * statistics.stdev(values) / math.sqrt(len(values))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
     return Interval(center, center - half, center + half)
 
 
 @functools.cache
 def _ranks(count: int) -> tuple[int, int]:
     """Return the places of the ends of a median's interval among the ordered values of a sample."""
-    from scipy import stats
+    from scipy.special import bdtr  # scipy.stats has all of this in one call, but takes a second to import
 
-    ends = stats.quantile_test(range(count), p=0.5).confidence_interval(confidence_level=CONFIDENCE)
-    return int(ends.low), int(ends.high)
+    at_most_below = bdtr(np.arange(count), count, 0.5)  # the chances that so many values lie below the median
+    low, high = np.searchsorted(at_most_below, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    return int(low) - 1, int(high)
 
 
 def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, ...], Finalist | None]:

@@ -13,6 +13,7 @@ import mltune
 from mltune.cli import main
 from mltune.errors import UsageError
 from mltune.resolve import device as target
+from tests.conftest import few_rows
 
 SIMPLE = {"search": "random", "skip": False, "stop": False}
 REPLAY = "replay:h200-sgemm-nt-4096-random"
@@ -145,10 +146,9 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
     assert printed(command)[0] == {"dataset": "data/one-merged.parquet", "rows": 3, "counts": merged.manifest.counts}
 
 
-def test_a_pruned_sweep_is_a_result(printed):
-    dataset = "replay:convolution_w6600"
-    some = {"tile_size_x": [1, 2], "read_only": [1], "use_padding": [0]}
-    found = mltune.sweep("convolution", complete=True, prune=True, only=some, device=dataset, run="run")
+def test_a_pruned_sweep_is_a_result(tmp_path):
+    dataset = f"replay:{few_rows(tmp_path, 'convolution_w6600', 200, kind='complete')}"
+    found = mltune.sweep("convolution", complete=True, prune=True, device=dataset, run="run")
     assert found.pruned.saved_s == found.to_json()["pruning"]["saved_s"]
     assert mltune.load_dataset(found.dataset).manifest.kind == "pruned"
     with pytest.raises(UsageError, match="--complete --prune --within"):
