@@ -26,18 +26,9 @@ EVERY = "all"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a comparison.
+    """The numbers of runs, of those that have ended and failed, the last one, and the estimated seconds left.
 
-    Attributes
-    ----------
-    jobs, done, failed : int
-        Numbers of runs, of those that have ended, and of those that ended with an error.
-    last : str
-        The run that ended last.
-    left_s : float or None
-        Estimated seconds until all have ended.
-    message : str
-        A message for the user; empty for none.
+    ``message`` is one for the user; empty for none.
     """
 
     jobs: int

@@ -141,19 +141,10 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """The columns of a table.
+    """The columns of a table by their roles; ``others`` have none.
 
-    Attributes
-    ----------
-    parameters : tuple of pandas.Series
-    time : pandas.Series
-        Times, or texts in their place. The name of the column ends in the unit, unless the user gives the unit.
-    status, compile_time, benchmark_time : pandas.Series or None
-        States, and the times that compiling and benchmarking took, if any.
-    others : tuple of pandas.Series
-        Columns without a role.
-    notice : str
-        A choice that was made for the user; empty otherwise.
+    ``time`` has texts in place of some times. Its name ends in the unit, unless the user gives the unit. ``notice``
+    tells of a choice that was made for the user.
     """
 
     parameters: tuple[pd.Series[Any], ...]

@@ -34,16 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Outcomes of configurations, one entry for each.
+    """Outcomes of configurations, one entry for each: states, and seconds, which are 0 where unknown.
 
-    Attributes
-    ----------
-    states : sequence of str
-        Values of :class:`~mltune.records.trial.TrialState`.
-    median_s : array_like
-        Times in seconds; ignored unless the state is ``ok``.
-    compile_s, time_s : array_like
-        Seconds of compiling and timing; 0 where unknown.
+    The values of ``states`` are those of :class:`~mltune.records.trial.TrialState`. ``median_s`` is ignored unless the
+    state is ``ok``; ``compile_s`` and ``time_s`` are what compiling and timing took.
     """
 
     states: Sequence[str] | NDArray[Any]
@@ -98,16 +92,9 @@ _SMALL = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """The distinct configurations of a table.
+    """The distinct configurations of a table, and what :class:`Imported` says of them.
 
-    Attributes
-    ----------
-    labels : mapping of str to tuple
-        For each parameter with values other than integers, the values of the codes 0, 1, ...
-    account : str
-        What was read: ``"2,000 rows, 21 distinct, 896 failed"``.
-    notices : tuple of str
-        What the user should know about it, such as contradictory rows.
+    ``labels`` has the values of the codes 0, 1, ... for each parameter with values other than integers.
     """
 
     columns: Columns

@@ -29,16 +29,8 @@ CONTRADICTORY = 2.0
 class Merged:
     """The distinct configurations of a table, in the order of their first rows.
 
-    Attributes
-    ----------
-    number : ndarray of shape (n_rows,), int64
-        The configuration of each row.
-    first : ndarray of shape (n_configs,), int64
-        The row that each configuration has its state from: the first that succeeded, else the first.
-    median_s : ndarray of shape (n_configs,)
-        Median over the rows that succeeded, seconds; NaN if none did.
-    notices : tuple of str
-        How many rows were merged, and what is contradictory about them.
+    ``number`` is the configuration of each row. ``first`` has the row that each configuration has its state from: the
+    first that succeeded, else the first; ``median_s`` the median over the rows that succeeded, NaN if none did.
     """
 
     number: Indices

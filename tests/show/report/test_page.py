@@ -51,7 +51,7 @@ def page(report):
 def headings(report):
     """Return the headings of the table of winners, that of the problem first."""
     found = sections(read_input(report.html.parent), report.document, quick=True)
-    return [column.heading for column in found.winners.columns]
+    return [column.heading for column in found["winners"].columns]
 
 
 def test_the_table_holds_the_figures_of_the_json(report, page, headings):
