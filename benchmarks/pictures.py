@@ -65,8 +65,8 @@ def search_efficiency() -> str:
         distances = 1.0 - np.array(list(reached.values()))
         width = 2.2 if name == "mltune" else 1.4
         panel.plot([*reached], distances, "o", color=colour, markersize=2 * width, clip_on=False, zorder=3)
-        panel.plot([*reached], distances, color=colour, linestyle=dashes, linewidth=width)
-        ends[name] = (1.0 - distances[-1], colour)
+        (line,) = panel.plot([*reached], distances, color=colour, linestyle=dashes, linewidth=width)
+        ends[name] = (1.0 - distances[-1], line)
     panel.set(xscale="log", xlim=(min(reached), max(reached)), xlabel="distinct configurations evaluated")
     panel.set_xticks([*reached], [str(at) for at in reached])
     panel.minorticks_off()

@@ -2,7 +2,7 @@
 
 One run of ``mltune compare`` over every dataset; docs/explanation/comparison.md defines its scores. ``mltune`` runs as
 shipped: batches of 16 with three batches in flight. The runs are journalled in ``--work``, so that they can be
-interrupted, resumed and split over machines (``--share 1/2`` here, ``2/2`` there, then both ``runs-*.sqlite`` in one
+interrupted, resumed and split over machines (``--share 1/2`` here, ``2/2`` there, then both ``runs-*.jsonl`` in one
 directory and no ``--share``). Results go to benchmarks/results/search_efficiency/: the files of ``mltune compare``, and
 left_out.md with the mean scores when each kernel, and each GPU, is left out.
 

@@ -79,8 +79,8 @@ def search(space: Space, seed: int) -> Iterator[dict[str, Any]]:
             yield {"rows": len(tried), **figures(gate, y[untried], mean, spread, best)}
         ends = None if gate.is_open else gate.cautious.end(mean, spread)
         stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
-        if stop is not None or len(tried) >= MOST:
-            yield {"rows": len(tried), "stopped": stop is not None, "found": float(np.exp(best - np.nanmax(y)))}
+        if stop or len(tried) >= MOST:
+            yield {"rows": len(tried), "stopped": bool(stop), "found": float(np.exp(best - np.nanmax(y)))}
             return
         chosen = {int(untried[np.argmax(mean + weight * spread)]) for weight in rng.exponential(size=15)}
         others = np.setdiff1d(untried, sorted(chosen))

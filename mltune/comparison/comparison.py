@@ -7,7 +7,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,9 @@ EVERY = "all"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a comparison.
+    """The numbers of runs, of those that have ended and failed, the last one, and the estimated seconds left.
 
-    Attributes
-    ----------
-    jobs, done, failed : int
-        Numbers of runs, of those that have ended, and of those that ended with an error.
-    last : str
-        The run that ended last.
-    left_s : float or None
-        Estimated seconds until all have ended.
-    message : str
-        A message for the user; empty for none.
+    ``message`` is one for the user; empty for none.
     """
 
     jobs: int
@@ -173,11 +163,11 @@ def compare(
     sources = {f"{STRATEGY}{name}": fingerprint(one) for name, one in request.strategies.items()}
     facts |= {name: source for name, source in sources.items() if source}
     sizes = {name: recording.space.count for name, recording in recordings.items()}
-    with closing(Journal(request.output, facts, request.share)) as journal:
-        outcomes = journal.outcomes(request.jobs(), sizes, request.evaluations)
-        for outcome in _run(request, recordings, outcomes, progress, stop):
-            journal.add(outcome)
-            outcomes[outcome.job] = outcome
+    journal = Journal(request.output, facts, request.share)
+    outcomes = journal.begin(request.jobs(), sizes, request.evaluations)
+    for outcome in _run(request, recordings, outcomes, progress, stop):
+        journal.add(outcome)
+        outcomes[outcome.job] = outcome
     if request.share != (1, 1):
         errors, missing = _unfinished(request, outcomes)
         return PartialComparison(request.share, len(request.jobs()), errors, missing, request.output)

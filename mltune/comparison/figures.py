@@ -82,9 +82,9 @@ def _panel(
         mean = np.mean([each.mean(axis=0) for each in runs], axis=0)
         evaluations = np.arange(1, len(mean) + 1)
         low, high = (_distance(band) for band in bands(runs, np.random.default_rng(0)))
-        axes.plot(evaluations, _distance(mean), color=colour, linestyle=dashes, linewidth=1.5, label=name)
+        (line,) = axes.plot(evaluations, _distance(mean), color=colour, linestyle=dashes, linewidth=1.5, label=name)
         axes.fill_between(evaluations, low, high, color=colour, alpha=0.12, linewidth=0)
-        ends[name] = (float(mean[-1]), colour)
+        ends[name] = (float(mean[-1]), line)
     axes.set(xlim=(1, len(mean)), title=title, xlabel="distinct configurations evaluated")
     axes.set_ylabel("fraction of the optimum")
     scale_to_optimum(axes, min(line.get_ydata()[-1] for line in axes.lines))
@@ -112,45 +112,9 @@ def _distance(fraction: Floats) -> Floats:
     return np.clip(1.0 - fraction, NEAREST, None)
 
 
-def label_ends(axes: Any, ends: dict[str, tuple[float, str]], size: float = 9.0) -> None:
-    """Write each name beside the end of its curve, connected to it where labels had to make room for each other.
-
-    ``ends`` has the last fraction of the optimum and the colour of each curve; ``size`` is that of the text in points.
-    """
-    if not ends:
-        return
-    names = sorted(ends, key=lambda name: ends[name][0])
-    fractions = np.array([ends[name][0] for name in names])
-    to_axes = axes.transScale + axes.transLimits
-    places = to_axes.transform(np.column_stack([np.ones(len(names)), _distance(fractions)]))[:, 1]
-    height = axes.figure.get_size_inches()[1] * 72.0 * 0.8
-    for name, place, label in zip(names, places, spread(places, 1.25 * size / height), strict=True):
-        axes.annotate(
-            f"{name} {100 * ends[name][0]:.1f} %",
-            xy=(1, place),
-            xytext=(1.04, label),
-            xycoords="axes fraction",
-            textcoords="axes fraction",
-            color=ends[name][1],
-            va="center",
-            fontsize=size,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": ends[name][1], "linewidth": 0.6, "shrinkB": 3, "relpos": (0, 0.5)},
-        )
-
-
-def spread(places: Floats, gap: float) -> Floats:
-    """Return ascending places moved apart as little as necessary, so that neighbours differ by ``gap`` at least.
-
-    Examples
-    --------
-    >>> spread(np.array([0.0, 1.0, 1.0]), 0.5).tolist()
-    [0.0, 0.75, 1.25]
-    """
-    groups: list[list[float]] = []  # of adjoining labels: their middle, and their number
-    for place in places:
-        groups.append([float(place), 1])
-        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
-            (last, many), (before, others) = groups.pop(), groups.pop()
-            groups.append([(last * many + before * others) / (many + others), many + others])
-    return np.array([middle + gap * (at - (many - 1) / 2) for middle, many in groups for at in range(int(many))])
+def label_ends(axes: Any, ends: Mapping[str, tuple[float, Any]]) -> None:
+    """List the curves beside the axes, the best first, each with its last fraction of the optimum, and its line."""
+    best_first = sorted(ends, key=lambda name: -ends[name][0])
+    labels = [f"{name} {100 * ends[name][0]:.1f} %" for name in best_first]
+    lines = [ends[name][1] for name in best_first]
+    axes.legend(lines, labels, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor="linecolor")

@@ -1,46 +1,30 @@
-"""The journal of a comparison: an SQLite file of finished runs, with which it is split and resumed.
+"""The journal of a comparison: files of finished runs, a line of JSON each, with which it is split and resumed.
 
 Journals of other shares come from other machines, and any journal may be damaged: what is read is checked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from mltune.comparison.simulation import Trace
-from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, StoreError
-from mltune.files.atomic import write_file_atomically
-from mltune.files.reading import kind_of, reason
+from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
+from mltune.files.atomic import append_line
+from mltune.files.reading import kind_of, opened_file, reason
 from mltune.files.text import printable
 
-_TABLES = """
-create table if not exists facts (name text primary key, value text not null) strict;
-create table if not exists runs (
-    strategy text, dataset text, seed integer, error text, indices blob, own_s blob, recorded_s blob,
-    repeats integer, invalid integer, skipped_before integer, skipped_after integer,
-    primary key (strategy, dataset, seed)
-) strict;
-"""
-_MAX_BYTES = 1 << 32
-_MAX_CELL_BYTES = 1 << 20
+_MAX_BYTES = 1 << 30
+_LONGEST_LINE = 1 << 22
 _LONGEST_ERROR = 2000
-_LONGEST_S = 1e9
-_BUSY_S = 60.0
-_OF_THE_MACHINE = frozenset(
-    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
-    | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
-)
-"""Codes of errors that are not the file's fault."""
 
 DATASET, STRATEGY = "dataset ", "strategy "
 """Prefixes of the names of facts about a dataset, and about the source of a user's strategy."""
@@ -71,89 +55,133 @@ class Outcome:
         return printable((self.error.strip().splitlines() or ["it has no trace"])[-1], longest=300)
 
 
+_Count = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Seconds = Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class _Facts(BaseModel, extra="forbid"):
+    """A line of facts."""
+
+    facts: dict[str, StrictInt | StrictStr]
+
+
+class _Run(BaseModel, extra="forbid", strict=True):
+    """A line of a run: for each evaluation the configuration, the strategy's own seconds, and the recorded ones."""
+
+    strategy: str
+    dataset: str
+    seed: int
+    error: str = ""
+    evaluations: list[tuple[_Count, _Seconds, _Seconds]] | None = None
+    repeats: _Count = 0
+    invalid: _Count = 0
+    skipped_before: _Count = 0
+    skipped_after: _Count = 0
+
+    @property
+    def job(self) -> Job:
+        return Job(self.strategy, self.dataset, self.seed)
+
+    def outcome(self, size: int, evaluations: int) -> Outcome:
+        """Return the outcome; a trace that is impossible counts as an error."""
+        if self.evaluations is None:
+            return Outcome(self.job, None, self.error)
+        indices = {index for index, _, _ in self.evaluations}
+        if not len(indices) == len(self.evaluations) <= evaluations or max(indices, default=0) >= size:
+            return Outcome(self.job, None, "its record is damaged")
+        columns = np.array(self.evaluations, dtype=np.float64).reshape(-1, 3).T
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return Outcome(self.job, Trace(columns[0].astype(np.int32), *columns[1:].astype(np.float32), **counts))
+
+
+_COUNTS = ("repeats", "invalid", "skipped_before", "skipped_after")
+_LINE: TypeAdapter[_Facts | _Run] = TypeAdapter(_Facts | _Run)
+
+
+def _lines(path: Path) -> Iterator[_Facts | _Run]:
+    """Yield the lines of a journal, but not those that are damaged."""
+    with opened_file(path, _MAX_BYTES, inside=path.parent) as file:
+        for line in iter(partial(file.readline, _LONGEST_LINE), b""):
+            with contextlib.suppress(ValidationError):
+                yield _LINE.validate_json(line)
+
+
 class Journal:
     """The runs of a comparison, in a directory that is created if it is missing.
 
-    Each share of a comparison writes its own file, ``runs-PARTofPARTS.sqlite``, and reads the files of all shares: to
-    join shares from several machines, copy their files into one directory. Each run is written atomically. All runs
-    share some facts: those of an existing journal must be equal.
+    Each share of a comparison appends to its own file, ``runs-PARTofPARTS.jsonl``, and reads the files of all shares:
+    to join shares from several machines, copy their files into one directory. A run is one line, which is written
+    whole. All runs share some facts, which have a line of their own: those of an existing file must be equal.
     """
 
-    def __init__(self, directory: Path, facts: Mapping[str, Any], share: tuple[int, int] = (1, 1)) -> None:
-        self.directory = directory
-        self._file = directory / "runs-{}of{}.sqlite".format(*share)
+    def __init__(self, directory: Path, facts: Mapping[str, int | str], share: tuple[int, int] = (1, 1)) -> None:
+        self._directory = directory
+        self._facts = dict(facts)
+        self._file = directory / "runs-{}of{}.jsonl".format(*share)
+
+    def begin(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
+        """Return the outcomes of jobs in the files of the directory; a trace takes precedence over an error.
+
+        A run has at most ``evaluations`` configurations of a dataset of one of the ``sizes``. A line that is damaged
+        is left out: its run is repeated.
+        """
+        wanted = set(jobs)
+        known: dict[Job, Outcome] = {}
+        there: dict[str, int | str] = {}
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            _check_own(directory)
-            if not os.path.lexists(self._file):
-                write_file_atomically(self._file, _empty())
+            self._directory.mkdir(parents=True, exist_ok=True)
+            _check_own(self._directory)
+            for path in sorted(self._directory.glob("runs-*of*.jsonl")):
+                facts: dict[str, int | str] = {}
+                for line in _lines(path):
+                    if isinstance(line, _Facts):
+                        facts = line.facts | facts
+                    elif line.job in wanted:
+                        outcome = line.outcome(sizes[line.dataset], evaluations)
+                        if outcome.trace is not None or known.get(line.job, outcome).trace is None:
+                            known[line.job] = outcome
+                self._agree(path, facts)
+                there = facts if path == self._file else there
         except OSError as error:
-            raise StoreError(
-                f"a comparison writes a journal, but {self._file} cannot be written: {reason(error)}."
-            ) from error
-        self._agree({name: json.dumps(value, sort_keys=True) for name, value in facts.items()})
-        self._database = _connect(self._file)
-
-    def _agree(self, facts: Mapping[str, str]) -> None:
-        for path in self._files():
-            with _opened(path) as database:
-                if path == self._file:
-                    database.executemany("insert or ignore into facts values (?, ?)", facts.items())
-                there = dict(database.execute("select name, value from facts limit 1000"))
-            differing = [name for name, value in facts.items() if there.get(name, value) != value]
-            if differing:
-                name = differing[0]
-                what = f"content of {name}" if name.startswith((DATASET, STRATEGY)) else name
-                before, now = (printable(found[name], longest=100) for found in (there, facts))
-                raise RunDirectoryError(
-                    f"all runs of a comparison have the same {what}, but in {path} it was {before}, and now it is "
-                    f"{now}; choose another --output, or delete that file to begin anew."
-                )
-
-    def _files(self) -> list[Path]:
-        return sorted(self.directory.glob("runs-*of*.sqlite"))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._database.close()
+            raise self._unusable(error) from error
+        if not self._facts.keys() <= there.keys():
+            self._append({"facts": self._facts})
+        return known
 
     def add(self, outcome: Outcome) -> None:
         """Write the outcome of a job."""
-        trace = outcome.trace
-        values: tuple[Any, ...] = (None,) * 7
-        if trace is not None:
-            columns = (trace.indices, trace.own_s, trace.recorded_s)
-            counts = (trace.repeats, trace.invalid, trace.skipped_before, trace.skipped_after)
-            values = (*(column.tobytes() for column in columns), *counts)
+        error = outcome.error.encode("utf-8", "backslashreplace").decode()[-_LONGEST_ERROR:]
+        document: dict[str, Any] = {**outcome.job._asdict(), "error": error}
+        if (trace := outcome.trace) is not None:
+            # the shortest decimals that are the same numbers of 32 bits
+            seconds = (column.astype(str).astype(float).tolist() for column in (trace.own_s, trace.recorded_s))
+            document["evaluations"] = [*zip(trace.indices.tolist(), *seconds, strict=True)]
+            document |= {name: getattr(trace, name) for name in _COUNTS}
+        self._append(document)
+
+    def _append(self, document: Mapping[str, Any]) -> None:
         try:
-            self._database.execute(
-                f"insert or replace into runs values ({', '.join('?' * 11)})",  # noqa: S608
-                (*outcome.job, outcome.error.encode("utf-8", "backslashreplace").decode(), *values),
+            append_line(self._file, json.dumps(document).encode())
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> StoreError:
+        return StoreError(f"a comparison reads and writes its journal, but {self._file} cannot be: {reason(error)}.")
+
+    def _agree(self, path: Path, facts: Mapping[str, int | str]) -> None:
+        if not facts and path.stat().st_size:
+            raise DamagedRunError(
+                f"{path} must be the journal of a comparison, but it is damaged or something else; delete it, and its "
+                "runs are repeated, or choose another --output."
             )
-        except sqlite3.Error as error:
-            raise StoreError(
-                f"a run is written when it ends, but {self._file} cannot be written: {reason(error)}."
-            ) from error
-
-    def outcomes(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
-        """Return the outcomes of jobs in the journals of the directory; a trace takes precedence over an error.
-
-        A record that is damaged counts as an error: a run has at most ``evaluations`` configurations of a dataset of
-        one of the ``sizes``.
-        """
-        wanted = list(jobs)
-        known: dict[Job, Outcome] = {}
-        for path in self._files():
-            with _opened(path) as database:
-                for job in wanted:
-                    if job in known and known[job].trace is not None:
-                        continue
-                    row = database.execute(
-                        "select * from runs where strategy = ? and dataset = ? and seed = ?", job
-                    ).fetchone()
-                    if row is not None:
-                        known[job] = _outcome(job, row[3:], sizes[job.dataset], evaluations)
-        return known
+        name = next((name for name, value in self._facts.items() if facts.get(name, value) != value), None)
+        if name is not None:
+            what = f"content of {name}" if name.startswith((DATASET, STRATEGY)) else name
+            before, now = (printable(found[name], longest=100) for found in (facts, self._facts))
+            raise RunDirectoryError(
+                f"all runs of a comparison have the same {what}, but in {path} it was {before}, and now it is "
+                f"{now}; choose another --output, or delete that file to begin anew."
+            )
 
 
 def _check_own(directory: Path) -> None:
@@ -164,89 +192,3 @@ def _check_own(directory: Path) -> None:
                 f"the directory of a comparison holds its own files, but {path} is {kind_of(path)}; "
                 "remove it, or choose another --output."
             )
-
-
-def _empty() -> bytes:
-    """Return a journal without runs, in WAL mode from the start: a kill at any moment leaves a file that opens."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        database.executescript(_TABLES)
-        image = bytearray(database.serialize())
-    image[18:20] = bytes([2, 2])  # sqlite.org/fileformat2.html, 1.3.3
-    return bytes(image)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a journal for a moment, with errors that name it."""
-    with closing(_connect(path)) as database:
-        try:
-            yield database
-        except sqlite3.Error as error:
-            raise _unreadable(path, error) from error
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Connect to an existing journal, after checking that it has exactly the tables of one."""
-    for suffix, most in (("", _MAX_BYTES), ("-wal", _MAX_BYTES), ("-journal", 0)):
-        beside = path.with_name(path.name + suffix)
-        if beside.exists() and beside.stat().st_size > most:
-            raise _damaged(path, f"{beside.name} has {beside.stat().st_size} bytes")
-    try:
-        location = f"file:{quote(str(path.absolute()))}?mode=rw"
-        database = sqlite3.connect(location, uri=True, timeout=_BUSY_S, isolation_level=None)
-        try:
-            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
-            database.execute("pragma trusted_schema = off")
-            if _schema(database) != _expected_schema():
-                raise _damaged(path, "its tables are not those of a journal")
-            return database
-        except BaseException:
-            database.close()
-            raise
-    except sqlite3.Error as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: sqlite3.Error) -> MltuneError:
-    if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _OF_THE_MACHINE:
-        return StoreError(f"a comparison reads and writes its journal, but {path} cannot be used: {reason(error)}.")
-    return _damaged(path, error)
-
-
-def _schema(database: sqlite3.Connection) -> set[tuple[str, ...]]:
-    """Return all tables, indices, views and triggers."""
-    return set(database.execute("select type, name, tbl_name, sql from sqlite_schema limit 20"))
-
-
-def _expected_schema() -> set[tuple[str, ...]]:
-    with closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(_TABLES)
-        return _schema(database)
-
-
-def _damaged(path: Path, error: object) -> DamagedRunError:
-    return DamagedRunError(
-        f"{path} must be the journal of a comparison, but it is damaged or something else "
-        f"({printable(error, longest=200)}); delete it, and its runs are repeated, or choose another --output."
-    )
-
-
-def _outcome(job: Job, row: tuple[Any, ...], size: int, evaluations: int) -> Outcome:
-    """Return the outcome in a row of the journal; a trace that is impossible counts as an error."""
-    error, *blobs, repeats, invalid, before, after = row
-    counts = (repeats, invalid, before, after)
-    if blobs == [None, None, None]:
-        return Outcome(job, None, str(error)[:_LONGEST_ERROR])
-    if all(type(blob) is bytes and len(blob) == len(blobs[0]) for blob in blobs) and len(blobs[0]) % 4 == 0:
-        indices = np.frombuffer(blobs[0], dtype=np.int32)
-        own_s, recorded_s = (np.frombuffer(blob, dtype=np.float32) for blob in blobs[1:])
-        seconds = np.concatenate([own_s, recorded_s])
-        distinct = np.unique(indices)
-        if (
-            len(distinct) == len(indices) <= evaluations
-            and np.all((distinct >= 0) & (distinct < size))
-            and np.all((seconds >= 0) & (seconds < _LONGEST_S))
-            and all(type(count) is int and 0 <= count < _MAX_BYTES for count in counts)
-        ):
-            return Outcome(job, Trace(indices, own_s, recorded_s, *counts))
-    return Outcome(job, None, "its record is damaged")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.comparison.figures import draw
 from mltune.comparison.journal import Job
 from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
 from mltune.comparison.simulation import Recording, Trace
+from mltune.dataset.parquet import rounded
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
@@ -29,6 +28,9 @@ AT = (25, 50, 100, 200, 400)
 
 TO = (0.95, 0.98, 0.99)
 """Fractions of the optimum for which the necessary evaluations and seconds are given."""
+
+_DIGITS = 11
+"""Bits of the seconds that are kept, three digits: further ones are noise and would not compress."""
 
 REFERENCE = "mltune"
 """The strategy that the others are tested against."""
@@ -213,22 +215,19 @@ def _to(fraction: Floats, spent_s: Floats, target: float) -> dict[str, float]:
 def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the means over datasets."""
     each = list(spaces.values())
-
-    def mean(*path: str) -> float:
-        return float(np.mean([reduce(operator.getitem, path, one) for one in each]))
-
-    first = each[0]
     errors = [one["score_error"] for one in each]
-    return {
-        "at": {at: mean("at", at) for at in first["at"]},
-        "to": {target: {key: mean("to", target, key) for key in first["to"][target]} for target in first["to"]},
-        "score": mean("score"),
+    means: dict[str, Any] = _mean([one | {"score_error": 0.0} for one in each])
+    return means | {
         "score_error": None if None in errors else float(np.sqrt(np.square(errors).sum()) / len(errors)),
         "seeds": min(one["seeds"] for one in each),
-        "seconds": {key: mean("seconds", key) for key in first["seconds"]},
-        "evaluated": mean("evaluated"),
-        "counts": {key: mean("counts", key) for key in first["counts"]},
     }
+
+
+def _mean(parts: Sequence[Any]) -> Any:
+    """Return the mean of numbers; of tables a table of the means."""
+    if isinstance(parts[0], dict):
+        return {name: _mean([part[name] for part in parts]) for name in parts[0]}
+    return float(np.mean(parts))
 
 
 def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, Any]]:
@@ -368,14 +367,7 @@ def _rows(name: str, dataset: str, runs: Runs, optimum_s: float) -> Any:
             "evaluation": np.concatenate(numbers),
             "index": np.concatenate([trace.indices for trace in runs.traces]).astype(np.uint32),
             "fraction": np.concatenate(fraction).astype(np.float32),
-            "own_s": _rounded(np.concatenate([trace.own_s for trace in runs.traces])),
-            "recorded_s": _rounded(np.concatenate([trace.recorded_s for trace in runs.traces])),
+            "own_s": rounded(np.concatenate([trace.own_s for trace in runs.traces]), _DIGITS),
+            "recorded_s": rounded(np.concatenate([trace.recorded_s for trace in runs.traces]), _DIGITS),
         }
     )
-
-
-def _rounded(seconds: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to 11 bits, three digits: further digits are noise and would not compress."""
-    mantissa, exponent = np.frexp(seconds)
-    kept: NDArray[np.float32] = np.ldexp(np.round(mantissa * 2**11), exponent - 11).astype(np.float32)
-    return kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,8 +129,6 @@ MOST_LIKELY_FROM = 200
 AT_ONCE = 10_000
 """Configurations that are predicted together: the covariances with all rows of the fit are in memory."""
 
-Rows = NDArray[np.float32]
-
 
 class ExtraTreesModel:
     """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples.
@@ -156,21 +154,27 @@ class ExtraTreesModel:
     """
 
     def __init__(self, *, random_state: int, slope: float = SLOPE) -> None:
-        self.options = {
-            "n_estimators": 64,
-            "min_samples_leaf": 2,
-            "max_features": 0.5,
-            "bootstrap": True,
-            "n_jobs": 1,
-            "random_state": random_state,
-        }
+        self._random_state = random_state
         self._target = Compression(slope)
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`."""
+        from sklearn.ensemble import ExtraTreesRegressor
+
         self._rows = np.asarray(X, dtype=np.float32)
         target = self._target.fit(len(self._rows), np.asarray(y, dtype=np.float64))
-        self._saw = self._fit_members(self._rows, target)
+        forest = ExtraTreesRegressor(
+            n_estimators=64,
+            min_samples_leaf=2,
+            max_features=0.5,
+            bootstrap=True,
+            n_jobs=1,
+            random_state=self._random_state,
+        )
+        self._trees = forest.fit(self._rows, target).estimators_
+        self._saw = np.zeros((len(self._trees), len(self._rows)), dtype=bool)
+        for tree, samples in enumerate(forest.estimators_samples_):
+            self._saw[tree, samples] = True
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
@@ -191,24 +195,9 @@ class ExtraTreesModel:
         spread[known] = np.nanstd(predictions[:, known], axis=0, ddof=1)
         return mean, spread
 
-    def _forest(self) -> Any:
-        """Return the forest before it is fitted."""
-        from sklearn.ensemble import ExtraTreesRegressor
-
-        return ExtraTreesRegressor(**self.options)
-
-    def _fit_members(self, rows: Rows, target: Floats) -> NDArray[np.bool_]:
-        """Fit the trees; return which rows each saw: ndarray of shape (n_trees, n_configs)."""
-        forest = self._forest().fit(rows, target)
-        self._members = forest.estimators_
-        saw = np.zeros((len(self._members), len(rows)), dtype=bool)
-        for tree, samples in enumerate(forest.estimators_samples_):
-            saw[tree, samples] = True
-        return saw
-
-    def _predictions(self, X: Rows) -> Floats:
+    def _predictions(self, X: NDArray[np.float32]) -> Floats:
         """Return the compressed prediction of every tree: ndarray of shape (n_trees, n_configs)."""
-        return np.stack([member.tree_.predict(X).ravel() for member in self._members])
+        return np.stack([tree.tree_.predict(X).ravel() for tree in self._trees])
 
 
 class Ensemble:

@@ -1,12 +1,11 @@
-"""Columns of tables from strangers: distinct values and positions, read as parameters, times and states."""
+"""Columns of tables from strangers, read as parameters, times and states."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,9 @@ from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.coding import Floats, Indices, code_ordered
 from mltune.records.trial import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOT_MEASURED = frozenset({"not_measured", "not measured", "skipped", "unmeasured"})
 """States of rows without an outcome, which are left out."""
@@ -35,66 +37,12 @@ _FAILURES = (
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _TRUTH = {"true": True, "false": False}
-_LONGEST_TEXT = LONGEST_LABEL
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """A column of a table.
-
-    Attributes
-    ----------
-    name : str
-        Name of the column.
-    codes : ndarray of shape (n_rows,), int32
-        For each row the position of its value.
-    values : sequence
-        The values: numbers, texts, truth values and None.
-    """
-
-    name: str
-    codes: NDArray[np.int32]
-    values: Sequence[Any]
-
-    def __getitem__(self, rows: NDArray[Any]) -> Cells:
-        """Return the column of some rows."""
-        return Cells(self.name, self.codes[rows], self.values)
-
-
-@dataclass(frozen=True, eq=False)
-class Parameter:
-    """A column of configurations.
-
-    Attributes
-    ----------
-    name : str
-    codes : ndarray of shape (n_rows,), int32
-        For each row the position of its value in the sorted order of values.
-    integers : ndarray of shape (n_values,), int64
-        The values as integers; codes 0, 1, ... for values that are not integers.
-    values : tuple or None
-        The values that have codes.
-    """
-
-    name: str
-    codes: NDArray[np.int32]
-    integers: Indices
-    values: tuple[int | float | str, ...] | None
-
-
-def encode(name: str, values: Sequence[object]) -> Cells:
-    """Return a column of values."""
-    kinds = set(map(type, values))
-    if strange := kinds - {str, bool, int, float, type(None)}:
-        row, kind = next((row, type(value)) for row, value in enumerate(values, 1) if type(value) in strange)
-        raise DatasetError(
-            f"a table holds numbers, texts and truth values, but {printable(name)!r} has a {kind.__name__} in row {row}"
-        )
-    keys: Iterable[object] = values if len(kinds) == 1 else zip(map(type, values), values, strict=True)  # 1 == True
-    positions: dict[object, int] = {}
-    codes = np.array([positions.setdefault(key, len(positions)) for key in keys], dtype=np.int32)
-    first = np.unique(codes, return_index=True)[1].tolist()
-    return Cells(name, codes, [values[row] for row in first])
+def distinct(column: pd.Series[Any]) -> tuple[NDArray[np.intp], list[Any]]:
+    """Return the position of the value of each row, and the values; None for one that is missing."""
+    codes, values = column.factorize(use_na_sentinel=False)
+    return codes, [None if value != value else value for value in values.tolist()]
 
 
 def typed(texts: Sequence[str]) -> Sequence[object]:
@@ -113,20 +61,16 @@ def typed(texts: Sequence[str]) -> Sequence[object]:
     return [word or None for word in words]
 
 
-def parameter(cells: Cells) -> Parameter:
-    """Return the column of a parameter."""
-    used = np.unique(cells.codes)
-    values = [cells.values[code] for code in used.tolist()]
-    for value in values:
-        if value is None or value != value:
+def parameter(column: pd.Series[Any]) -> tuple[Indices, tuple[int | float | str, ...] | None]:
+    """Return the column of a parameter as integers, and the values that 0, 1, ... stand for where they are others."""
+    codes, values = distinct(column)
+    for code, value in enumerate(values):
+        if value is None or (type(value) is str and len(value) > LONGEST_LABEL):
+            row, name = int(np.argmax(codes == code)) + 1, printable(column.name)
+            if value is None:
+                raise DatasetError(f"every row of a table has all parameters, but {name!r} is missing in row {row}")
             raise DatasetError(
-                f"every row of a table has all parameters, but {printable(cells.name)!r} is missing in "
-                f"row {_row(cells, value)}"
-            )
-        if type(value) is str and len(value) > _LONGEST_TEXT:
-            raise DatasetError(
-                f"a parameter has at most {_LONGEST_TEXT} characters, but {printable(cells.name)!r} has {len(value):,} "
-                f"in row {_row(cells, value)}"
+                f"a parameter has at most {LONGEST_LABEL} characters, but {name!r} has {len(value):,} in row {row}"
             )
     try:
         ordered = sorted(set(values))
@@ -135,23 +79,23 @@ def parameter(cells: Cells) -> Parameter:
         ordered = sorted(set(values))
     coded = code_ordered(ordered)
     places = {value: place for place, value in enumerate(ordered)}
-    codes = np.array([places[value] for value in values], dtype=np.int32)[np.searchsorted(used, cells.codes)]
-    return Parameter(cells.name, codes, np.array(coded.integers, dtype=np.int64), coded.labels)
+    return np.array([coded.integers[places[value]] for value in values], dtype=np.int64)[codes], coded.labels
 
 
-def states(cells: Cells) -> tuple[NDArray[np.object_], tuple[str, ...]]:
+def states(column: pd.Series[Any]) -> tuple[NDArray[np.object_], tuple[str, ...]]:
     """Return the state of each row from its status, and the words that were not known and count as failures.
 
     Rows without an outcome have a word of :data:`NOT_MEASURED`.
     """
     found, unknown = [], []
-    for value in cells.values:
-        word = "" if value is None else str(value).strip().lower()[:_LONGEST_TEXT]
+    codes, values = distinct(column)
+    for value in values:
+        word = "" if value is None else str(value).strip().lower()[:LONGEST_LABEL]
         state = _state(word)
         if state is None:
             unknown.append(printable(word, longest=40))
         found.append(state or TrialState.LAUNCH_ERROR.value)
-    return np.array(found, dtype=object)[cells.codes], tuple(unknown)
+    return np.array(found, dtype=object)[codes], tuple(unknown)
 
 
 def _state(word: str) -> str | None:
@@ -165,29 +109,31 @@ def _state(word: str) -> str | None:
     return next((state.value for parts, state in _FAILURES if any(part in word for part in parts)), None)
 
 
-def times(cells: Cells, unit_s: float, failed: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.object_]]:
+def times(column: pd.Series[Any], unit_s: float, failed: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.object_]]:
     """Return the times of a column in seconds, NaN for failures, and the states that texts in their place stand for.
 
     Nothing, NaN or a text that tells of a failure stands for one. Rows that have ``failed`` may have anything.
     """
-    number_s, found = _read(cells.values)
+    codes, values = distinct(column)
+    number_s, found = _read(values)
     time_s = unit_s * number_s
     wrong = (found == "") | (time_s < SHORTEST_S) | (time_s > LONGEST_S)
-    rows = np.flatnonzero(wrong[cells.codes] & ~failed)
+    rows = np.flatnonzero(wrong[codes] & ~failed)
     if len(rows):
-        value = printable(repr(cells.values[cells.codes[rows[0]]]), longest=60)
+        value = printable(repr(values[codes[rows[0]]]), longest=60)
         raise DatasetError(
-            f"a time is a positive and finite number, but {cells.name!r} has {value} in row {rows[0] + 1}"
+            f"a time is a positive and finite number, but {column.name!r} has {value} in row {rows[0] + 1}"
             f"{'' if len(rows) == 1 else f' ({len(rows):,} rows are like that)'}; leave the time of a failed "
             "configuration empty, or write `failed` into a column `status`"
         )
-    return time_s[cells.codes], np.where(failed, TrialState.LAUNCH_ERROR.value, found[cells.codes])
+    return time_s[codes], np.where(failed, TrialState.LAUNCH_ERROR.value, found[codes])
 
 
-def known_times(cells: Cells, unit_s: float) -> Floats:
+def known_times(column: pd.Series[Any], unit_s: float) -> Floats:
     """Return the times of a column in seconds, 0 for everything that is no time."""
-    time_s = unit_s * _read(cells.values)[0]
-    return np.where((time_s >= SHORTEST_S) & (time_s <= LONGEST_S), time_s, 0.0)[cells.codes]
+    codes, values = distinct(column)
+    time_s = unit_s * _read(values)[0]
+    return np.where((time_s >= SHORTEST_S) & (time_s <= LONGEST_S), time_s, 0.0)[codes]
 
 
 def _read(values: Sequence[object]) -> tuple[Floats, NDArray[np.object_]]:
@@ -198,7 +144,7 @@ def _read(values: Sequence[object]) -> tuple[Floats, NDArray[np.object_]]:
         if type(value) is bool:
             found[position] = ""
         elif type(value) is str:
-            numbers[position], found[position] = _time(value.strip().lower()[:_LONGEST_TEXT])
+            numbers[position], found[position] = _time(value.strip().lower()[:LONGEST_LABEL])
     return numbers, found
 
 
@@ -209,9 +155,3 @@ def _time(word: str) -> tuple[float, str]:
         return math.nan, TrialState.LAUNCH_ERROR.value
     state = _state(word)
     return math.nan, "" if state in (None, TrialState.OK) else str(state)
-
-
-def _row(cells: Cells, value: object) -> int:
-    """Return the number of the first row with a value, from 1 on."""
-    codes = [code for code, one in enumerate(cells.values) if one is value]
-    return int(np.argmax(np.isin(cells.codes, codes))) + 1

@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.dataset.manifest import Best, Manifest, read_manifest
-from mltune.dataset.parquet import arrow_table, check_table, read_parquet, read_strangers_parquet, write_parquet
+from mltune.dataset.parquet import (
+    arrow_table,
+    check_table,
+    read_parquet,
+    read_strangers_parquet,
+    trial_columns,
+    write_parquet,
+)
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
 from mltune.files import folders
@@ -135,7 +142,7 @@ def dataset_from_records(
         raise DatasetError(f"a dataset holds measured configurations, but there are none for {name!r}.")
     parameters = {parameter: tuple(values) for parameter, values in header.parameters.items()}
     return make_dataset(
-        arrow_table(measured, tuple(parameters)),
+        arrow_table(trial_columns(measured), tuple(parameters)),
         parameters,
         name=name,
         kind=kind,

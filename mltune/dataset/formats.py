@@ -15,15 +15,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.dataset.cells import Cells, encode, typed
+from mltune.dataset.cells import typed
 from mltune.dataset.manifest import MAX_PARAMETERS, MAX_ROWS
 from mltune.errors import DatasetError
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import did_you_mean, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Outcome = tuple[object, str, object, object]
 """Time, state, compile time and benchmark time of a configuration, milliseconds; None where unknown."""
@@ -138,27 +141,18 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """The columns of a table.
+    """The columns of a table by their roles; ``others`` have none.
 
-    Attributes
-    ----------
-    parameters : tuple of Cells
-    time : Cells
-        Times, or texts in their place. The name of the column ends in the unit, unless the user gives the unit.
-    status, compile_time, benchmark_time : Cells or None
-        States, and the times that compiling and benchmarking took, if any.
-    others : tuple of Cells
-        Columns without a role.
-    notice : str
-        A choice that was made for the user; empty otherwise.
+    ``time`` has texts in place of some times. Its name ends in the unit, unless the user gives the unit. ``notice``
+    tells of a choice that was made for the user.
     """
 
-    parameters: tuple[Cells, ...]
-    time: Cells
-    status: Cells | None
-    compile_time: Cells | None
-    benchmark_time: Cells | None
-    others: tuple[Cells, ...]
+    parameters: tuple[pd.Series[Any], ...]
+    time: pd.Series[Any]
+    status: pd.Series[Any] | None
+    compile_time: pd.Series[Any] | None
+    benchmark_time: pd.Series[Any] | None
+    others: tuple[pd.Series[Any], ...]
     notice: str = ""
 
 
@@ -186,7 +180,9 @@ def read_raw(path: Path, layout: Layout) -> RawTable:
     return _with_roles(columns, layout.parameters, layout.time, layout)
 
 
-def _with_roles(columns: Mapping[str, Cells], parameters: Sequence[str], time: str, layout: Layout) -> RawTable:
+def _with_roles(
+    columns: Mapping[str, pd.Series[Any]], parameters: Sequence[str], time: str, layout: Layout
+) -> RawTable:
     """Return the table of the columns that the user named, and of columns with default names."""
     roles = (time, layout.status, layout.compile_time, layout.benchmark_time)
     named = [*parameters, *(name for name in roles if name is not None)]
@@ -200,20 +196,19 @@ def _with_roles(columns: Mapping[str, Cells], parameters: Sequence[str], time: s
         )
     free = [name for name in columns if name not in named]
 
-    def column(given: str | None, *defaults: str) -> Cells | None:
+    def found(given: str | None, *defaults: str) -> pd.Series[Any] | None:
         name = given or next((name for name in defaults if name in free), None)
+        if name in free:
+            free.remove(name)
         return columns[name] if name else None
 
-    status = column(layout.status, STATUS)
-    compile_time = column(layout.compile_time, *COMPILE_TIMES)
-    benchmark_time = column(layout.benchmark_time, *BENCHMARK_TIMES)
     return RawTable(
         tuple(columns[name] for name in parameters),
         columns[time],
-        status,
-        compile_time,
-        benchmark_time,
-        tuple(columns[name] for name in free if columns[name] not in (status, compile_time, benchmark_time)),
+        found(layout.status, STATUS),
+        found(layout.compile_time, *COMPILE_TIMES),
+        found(layout.benchmark_time, *BENCHMARK_TIMES),
+        tuple(columns[name] for name in free),
     )
 
 
@@ -240,7 +235,7 @@ def _check_size(rows: int, names: Sequence[str]) -> None:
         raise DatasetError(f"the columns of a table have distinct names, got {_listed(names)}")
 
 
-def _csv(data: bytes) -> dict[str, Cells]:
+def _csv(data: bytes) -> dict[str, pd.Series[Any]]:
     import pyarrow as pa
     from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
@@ -264,10 +259,10 @@ def _csv(data: bytes) -> dict[str, Cells]:
     except (ValueError, csv.Error, pa.ArrowException) as error:
         raise _malformed("a CSV file with a header, encoded in UTF-8", error) from error
     _check_size(table.num_rows, names)
-    return {name: _cells(name, table[name], as_text=True) for name in names}
+    return {name: _typed(column) for name, column in _columns(table).items()}
 
 
-def _parquet(data: bytes) -> dict[str, Cells]:
+def _parquet(data: bytes) -> dict[str, pd.Series[Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -282,7 +277,8 @@ def _parquet(data: bytes) -> dict[str, Cells]:
         table = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts, **limits).read(names, use_threads=False)
         table.validate(full=True)  # among other things, text is UTF-8
         _check_size(table.num_rows, names)
-        return {name: _cells(name, table[name]) for name in names}
+        decimals = [field.name for field in table.schema if pa.types.is_decimal(field.type)]
+        return _columns(table) | {name: table[name].cast(pa.float64()).to_pandas().rename(name) for name in decimals}
     except MemoryError:
         raise
     except (ValueError, OSError, pa.ArrowException) as error:
@@ -306,18 +302,30 @@ def _malformed(kind: str, error: Exception) -> DatasetError:
     return DatasetError(f"the table must be {kind}, but cannot be read: {printable(error, longest=300)}")
 
 
-def _cells(name: str, column: Any, *, as_text: bool = False) -> Cells:
-    """Return a column of Arrow, in which each distinct value is kept once."""
-    import pyarrow as pa
+def _columns(table: Any) -> dict[str, pd.Series[Any]]:
+    """Return the columns of a table of Arrow; texts stay in dictionaries, so that each is kept once."""
+    return {str(name): column for name, column in table.unify_dictionaries().to_pandas().items()}
 
-    if pa.types.is_decimal(column.type) or pa.types.is_float16(column.type):
-        column = column.cast(pa.float64())
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    array = column.unify_dictionaries().combine_chunks()
-    values = array.dictionary.to_pylist()
-    codes = array.indices.cast(pa.int32()).fill_null(len(values)).to_numpy(zero_copy_only=False)
-    return Cells(name, codes, [*(typed(values) if as_text else values), None])
+
+def _typed(texts: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column of texts as the numbers or truth values that they are."""
+    import pandas as pd
+
+    values = np.array([*typed(texts.cat.categories.tolist()), None], dtype=object)
+    return pd.Series(values[texts.cat.codes], name=texts.name, dtype=object)
+
+
+def _column(values: Sequence[object], name: str) -> pd.Series[Any]:
+    """Return a column of values of JSON."""
+    import pandas as pd
+
+    for row, value in enumerate(values, 1):
+        if not isinstance(value, str | int | float | None):
+            raise DatasetError(
+                f"a table holds numbers, texts and truth values, but {printable(name)!r} has a {type(value).__name__} "
+                f"in row {row}"
+            )
+    return pd.Series(values, name=name, dtype=object)
 
 
 def _json(data: bytes, layout: Layout) -> RawTable:
@@ -341,17 +349,17 @@ def _json(data: bytes, layout: Layout) -> RawTable:
         _check_size(len(entries), names)
         if missing := [name for name in names if name not in known]:
             raise DatasetError(f"the parameters must be there, but {_listed(missing)} are not among {_listed(known)}")
-        every = {name: encode(name, [entry[name] for entry in entries]) for name in dict.fromkeys([*names, *known])}
+        every = {name: _column([entry[name] for entry in entries], name) for name in dict.fromkeys([*names, *known])}
         time, status, compile_time, benchmark_time = map(list, zip(*outcomes, strict=True))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise _malformed("a cache of Kernel Tuner, results in T4 or results of CLBlast", error) from error
     return RawTable(
         tuple(every[name] for name in names),
-        encode("time_ms", time),
-        encode(STATUS, status),
-        encode("compile_ms", compile_time),
-        encode("benchmark_ms", benchmark_time),
-        tuple(cells for name, cells in every.items() if name not in names),
+        _column(time, "time_ms"),
+        _column(status, STATUS),
+        _column(compile_time, "compile_ms"),
+        _column(benchmark_time, "benchmark_ms"),
+        tuple(column for name, column in every.items() if name not in names),
         "" if layout.parameters else f"the parameters are those of the file: {_listed(names)}",
     )
 

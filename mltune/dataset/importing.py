@@ -7,40 +7,37 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.dataset.cells import NOT_MEASURED, Cells, known_times, parameter, states, times
+from mltune.dataset.cells import NOT_MEASURED, known_times, parameter, states, times
 from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.formats import Layout, RawTable, read_raw
 from mltune.dataset.merging import merge
-from mltune.dataset.parquet import BITS, TIME_BITS, rounded, schema
+from mltune.dataset.parquet import arrow_table, schema
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.coding import Columns, length, number_rows, row
+from mltune.kernel.coding import Columns, Floats, length, row
 from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import TrialState
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Outcomes of configurations, one entry for each.
+    """Outcomes of configurations, one entry for each: states, and seconds, which are 0 where unknown.
 
-    Attributes
-    ----------
-    states : sequence of str
-        Values of :class:`~mltune.records.trial.TrialState`.
-    median_s : array_like
-        Times in seconds; ignored unless the state is ``ok``.
-    compile_s, time_s : array_like
-        Seconds of compiling and timing; 0 where unknown.
+    The values of ``states`` are those of :class:`~mltune.records.trial.TrialState`. ``median_s`` is ignored unless the
+    state is ``ok``; ``compile_s`` and ``time_s`` are what compiling and timing took.
     """
 
     states: Sequence[str] | NDArray[Any]
@@ -64,44 +61,26 @@ def foreign_dataset(
         parameters = {parameter: np.unique(column).tolist() for parameter, column in columns.items()}
     legal = {parameter: tuple(values) for parameter, values in parameters.items()}
     ordered = {parameter: np.asarray(columns[parameter], dtype=np.int64) for parameter in legal}
-    return make_dataset(_arrow(ordered, outcomes), legal, source_hash="", **facts)
-
-
-def _arrow(columns: Columns, outcomes: Outcomes) -> Any:
-    """Return the table; an unknown column is null, or 0 where null is not allowed."""
-    import pyarrow as pa
-
-    size = length(columns)
     states = np.asarray(outcomes.states, dtype=object)
-    ok = states == TrialState.OK.value
-    median_s = np.where(ok, np.asarray(outcomes.median_s, dtype=np.float64), np.nan)
-    known: dict[str, Any] = {
-        **columns,
+    known = {
+        **ordered,
         "state": states,
         "build_state": np.where(states == TrialState.COMPILE_ERROR.value, states, TrialState.OK.value),
-        "detail": np.full(size, "", dtype=object),
-        "compile_s": _seconds(outcomes.compile_s, size),
-        "median_s": rounded(median_s, TIME_BITS),
-        "stopped_early": np.zeros(size, dtype=np.bool_),
-        "verify_s": np.zeros(size, dtype=np.float32),
-        "time_s": _seconds(outcomes.time_s, size),
+        "detail": [""] * len(states),
+        "compile_s": _seconds(outcomes.compile_s, len(states)),
+        "samples_s": [[]] * len(states),
+        "median_s": np.where(states == TrialState.OK.value, np.asarray(outcomes.median_s, dtype=np.float64), np.nan),
+        "stopped_early": np.zeros(len(states), dtype=np.bool_),
+        "verify_s": np.zeros(len(states)),
+        "time_s": _seconds(outcomes.time_s, len(states)),
     }
-    arrays = []
-    for field in schema(tuple(columns)):
-        if field.name == "samples_s":
-            none = pa.array([], pa.float32())
-            arrays.append(pa.ListArray.from_arrays(np.zeros(size + 1, dtype=np.int32), none, type=field.type))
-        elif field.name in known:
-            arrays.append(pa.array(known[field.name], type=field.type, from_pandas=True))
-        else:
-            arrays.append(pa.nulls(size, field.type))
-    return pa.table(arrays, schema=schema(tuple(columns)))
+    return make_dataset(arrow_table(known, tuple(legal)), legal, source_hash="", **facts)
 
 
-def _seconds(values: ArrayLike, size: int) -> NDArray[np.float32]:
-    """Return a rounded column of seconds, 0 where unknown."""
+def _seconds(values: ArrayLike, size: int) -> Floats:
+    """Return a column of seconds, 0 where unknown."""
     seconds = np.broadcast_to(np.asarray(values, dtype=np.float64), (size,))
-    return rounded(np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0), BITS)
+    return np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0)
 
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -113,16 +92,9 @@ _SMALL = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """The distinct configurations of a table.
+    """The distinct configurations of a table, and what :class:`Imported` says of them.
 
-    Attributes
-    ----------
-    labels : mapping of str to tuple
-        For each parameter with values other than integers, the values of the codes 0, 1, ...
-    account : str
-        What was read: ``"2,000 rows, 21 distinct, 896 failed"``.
-    notices : tuple of str
-        What the user should know about it, such as contradictory rows.
+    ``labels`` has the values of the codes 0, 1, ... for each parameter with values other than integers.
     """
 
     columns: Columns
@@ -139,7 +111,7 @@ def read_contents(path: Path, layout: Layout) -> Contents:
         return contents_of(path, layout)
     try:
         contents: Contents = call_bounded(
-            f"{__name__}:contents_of", path, layout, imports=("pyarrow.parquet", "pyarrow.csv")
+            f"{__name__}:contents_of", path, layout, imports=("pyarrow.parquet", "pyarrow.csv", "pandas")
         )
     except BoundsExceededError as error:
         raise DatasetError(f"{path}: the table cannot be read: {printable(error, longest=300)}.") from error
@@ -155,33 +127,33 @@ def contents_of(path: Path, layout: Layout) -> Contents:
 
 
 def _contents(raw: RawTable, layout: Layout) -> Contents:
-    rows = len(raw.time.codes)
-    state, unknown = states(raw.status or Cells("", np.zeros(rows, dtype=np.int32), ["ok"]))
+    rows = len(raw.time)
+    state, unknown = (np.full(rows, "ok", dtype=object), ()) if raw.status is None else states(raw.status)
     failed = state != TrialState.OK
     time_s, timed = times(raw.time, _unit(raw.time, layout.time_unit), failed)
     state = np.where(failed, state, timed)
     compile_s, benchmark_s = (
-        np.zeros(rows) if cells is None else known_times(cells, _unit(cells, None))
-        for cells in (raw.compile_time, raw.benchmark_time)
+        np.zeros(rows) if column is None else known_times(column, _unit(column, None))
+        for column in (raw.compile_time, raw.benchmark_time)
     )
     measured = np.flatnonzero(~np.isin(state, list(NOT_MEASURED)))
     if not len(measured):
         raise DatasetError(f"a table must hold at least one measured configuration, but none of {rows:,} rows is one")
     state = state[measured]
-    parameters = [parameter(cells[measured]) for cells in raw.parameters]
-    others = [cells[measured] for cells in raw.others]
-    number, _ = number_rows([one.codes for one in parameters], [len(one.integers) for one in parameters])
-    merged = merge(number, state, time_s[measured], () if layout.aggregate else others)
+    names = _legal_names([str(column.name) for column in raw.parameters])
+    parameters = {name: parameter(column.iloc[measured]) for name, column in zip(names, raw.parameters, strict=True)}
+    columns = {name: column for name, (column, _) in parameters.items()}
+    others = () if layout.aggregate else [column.iloc[measured] for column in raw.others]
+    merged = merge(columns, state, time_s[measured], others)
     first = merged.first
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
     if len(measured) < rows:
         account += f", {rows - len(measured):,} not measured"
     words = f"the states {', '.join(map(repr, unknown[:20]))} are not known, and count as failures" if unknown else ""
-    names = _legal_names([one.name for one in parameters])
     return Contents(
-        {name: one.integers[one.codes[first]] for name, one in zip(names, parameters, strict=True)},
+        {name: column[first] for name, column in columns.items()},
         Outcomes(state[first], merged.median_s, compile_s[measured][first], benchmark_s[measured][first]),
-        {name: one.values for name, one in zip(names, parameters, strict=True) if one.values is not None},
+        {name: labels for name, (_, labels) in parameters.items() if labels is not None},
         account,
         tuple(filter(None, (raw.notice, words, *merged.notices))),
     )
@@ -192,15 +164,15 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:60] or "table"
 
 
-def _unit(cells: Cells, unit: str | None) -> float:
+def _unit(column: pd.Series[Any], unit: str | None) -> float:
     """Return the length of a unit in seconds; by default that of the suffix of the column's name."""
     if unit is None:
-        suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", cells.name)
+        suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", str(column.name))
         unit = suffix[1] if suffix else None
     if unit is None or unit not in SECONDS:
         raise DatasetError(
-            f"a time has a unit ({', '.join(SECONDS)}), but the name of the column {printable(cells.name)!r} does not "
-            f"end in one; rename it, for instance to {printable(cells.name)}_ms"
+            f"a time has a unit ({', '.join(SECONDS)}), but the name of the column {printable(column.name)!r} does not "
+            f"end in one; rename it, for instance to {printable(column.name)}_ms"
         )
     return SECONDS[unit]
 

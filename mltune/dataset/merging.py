@@ -5,18 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.dataset.cells import Cells
+from mltune.dataset.cells import distinct
 from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.parquet import TIME_BITS, rounded
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.coding import Floats, Indices, number_rows
+from mltune.kernel.coding import Columns, Floats, Indices
 from mltune.records.trial import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONTRADICTORY = 2.0
 """Times of one configuration that differ by more than this factor contradict each other."""
@@ -26,50 +29,48 @@ CONTRADICTORY = 2.0
 class Merged:
     """The distinct configurations of a table, in the order of their first rows.
 
-    Attributes
-    ----------
-    first : ndarray of shape (n_configs,), int64
-        The row that each configuration has its state from: the first that succeeded, else the first.
-    median_s : ndarray of shape (n_configs,)
-        Median over the rows that succeeded, seconds; NaN if none did.
-    notices : tuple of str
-        How many rows were merged, and what is contradictory about them.
+    ``number`` is the configuration of each row. ``first`` has the row that each configuration has its state from: the
+    first that succeeded, else the first; ``median_s`` the median over the rows that succeeded, NaN if none did.
     """
 
+    number: Indices
     first: Indices
     median_s: Floats
     notices: tuple[str, ...]
 
 
-def merge(number: Indices, states: NDArray[np.object_], time_s: Floats, others: Sequence[Cells] = ()) -> Merged:
-    """Merge the rows of each configuration, given the number of its configuration for each row.
+def merge(
+    columns: Columns, states: NDArray[np.object_], time_s: Floats, others: Sequence[pd.Series[Any]] = ()
+) -> Merged:
+    """Merge the rows of each configuration, given the columns of the parameters.
 
     A ``DatasetError`` tells that rows to merge differ in another column, which may be a forgotten parameter.
     """
+    import pandas as pd
+
+    number = pd.DataFrame(columns).groupby([*columns], sort=False).ngroup()
+    _refuse_forgotten(number, others)
     ok = states == TrialState.OK.value
-    order = np.lexsort((time_s, ~ok, number))  # by configuration, first what succeeded, by time
-    starts = np.flatnonzero(np.diff(number[order], prepend=-1))
-    _refuse_forgotten(number[order], [cells[order] for cells in others])
-    succeeded = np.bincount(number, weights=ok).astype(np.int64)
-    ran = succeeded > 0
-    ascending = np.where(ok, time_s, np.nan)[order]
-    last = np.maximum(succeeded, 1) - 1
-    median_s = (ascending[starts + last // 2] + ascending[starts + (last + 1) // 2]) / 2
-    spread = np.where(ran, ascending[starts + last] / ascending[starts], 1.0)
-    rows = np.arange(len(number))
-    preferred = np.full(len(starts), len(number))
-    np.minimum.at(preferred, number, np.where(ok | ~ran[number], rows, len(number)))
-    earliest = np.full(len(starts), len(number))
-    np.minimum.at(earliest, number, rows)
-    by_row = np.argsort(earliest)
-    notices = tuple(_notices(np.bincount(number), succeeded, spread))
-    return Merged(preferred[by_row], median_s[by_row], notices)
+    rows = pd.DataFrame({"ok": ok, "time_s": np.where(ok, time_s, np.nan), "first": np.arange(len(ok))})
+    rows["first"] = rows["first"].where(ok | ~rows["ok"].groupby(number).transform("any"), len(ok))
+    times = rows.groupby(number)["time_s"]
+    found = rows.groupby(number).agg(rows=("ok", "size"), succeeded=("ok", "sum"), first=("first", "min"))
+    spread = (times.max() / times.min()).fillna(1.0)
+    notices = tuple(_notices(found["rows"].to_numpy(), found["succeeded"].to_numpy(), spread.to_numpy()))
+    return Merged(np.asarray(number), np.asarray(found["first"]), times.median().to_numpy(), notices)
 
 
-def _refuse_forgotten(number: Indices, others: Sequence[Cells]) -> None:
-    """Refuse to merge rows, sorted by configuration, that differ in a column which may be a parameter."""
-    same = number[1:] == number[:-1]
-    varying = [cells.name for cells in others if _may_be_parameter(cells) and (np.diff(cells.codes) != 0)[same].any()]
+def _refuse_forgotten(number: pd.Series[int], others: Sequence[pd.Series[Any]]) -> None:
+    """Refuse to merge rows of one configuration that differ in a column which may be a parameter."""
+    import pandas as pd
+
+    varying = []
+    for column in others:
+        codes, values = distinct(column)
+        fractional = any(isinstance(value, float) and value % 1 for value in values)
+        measured = fractional and len(values) > len(codes) / 2  # fractions that hardly repeat
+        if not measured and (pd.Series(codes).groupby(number).nunique() > 1).any():
+            varying.append(column.name)
     if varying:
         names = ", ".join(printable(name, longest=40) for name in varying[:20])
         raise DatasetError(
@@ -77,12 +78,6 @@ def _refuse_forgotten(number: Indices, others: Sequence[Cells]) -> None:
             f"{'varies: is it a parameter' if len(varying) == 1 else 'vary: are they parameters'}? If so, name "
             f"{'it' if len(varying) == 1 else 'them'} in --parameters; if not, --aggregate takes the median over them"
         )
-
-
-def _may_be_parameter(cells: Cells) -> bool:
-    """Return whether a column may be a parameter; fractions that hardly repeat are measurements."""
-    fractional = any(isinstance(value, float) and value % 1 for value in cells.values)
-    return not (fractional and len(cells.values) > len(cells.codes) / 2)
 
 
 def _notices(rows: Indices, succeeded: Indices, spread: Floats) -> Iterator[str]:
@@ -182,33 +177,22 @@ def _kind(datasets: Sequence[Dataset]) -> Kind:
 
 def _merged(table: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
     """Return a table in which each configuration occurs once, and notices."""
+    import pandas as pd
     import pyarrow as pa
 
-    distinct = [np.unique(table[name].to_numpy(), return_inverse=True) for name in names]
-    number, _ = number_rows([codes for _, codes in distinct], [len(values) for values, _ in distinct])
     states = np.asarray(table["state"].to_pylist(), dtype=object)
     median_s = table["median_s"].to_numpy().astype(np.float64)
-    found = merge(number, states, median_s)
+    found = merge({name: table[name].to_numpy() for name in names}, states, median_s)
     kept = table.take(pa.array(found.first))
-    repeated = np.bincount(number)[number[found.first]] > 1
-    ok = states[found.first] == TrialState.OK.value
-    times = np.where(repeated & ok, rounded(found.median_s, TIME_BITS), median_s[found.first])
-    samples = _samples(table, number, states == TrialState.OK.value, found.first, repeated & ok)
+    ok = states == TrialState.OK.value
+    repeated = np.bincount(found.number) > 1
+    times = np.where(repeated & ok[found.first], rounded(found.median_s, TIME_BITS), median_s[found.first])
+    every = pd.Series(table["samples_s"].to_pylist())
+    joined = every[ok].groupby(found.number[ok]).sum()
+    samples = [joined.get(number, every[row]) for number, row in enumerate(found.first.tolist())]
     for name, column in (
         ("median_s", pa.array(times, pa.float32(), from_pandas=True)),
         ("samples_s", pa.array(samples, table.schema.field("samples_s").type)),
     ):
         kept = kept.set_column(kept.schema.get_field_index(name), kept.schema.field(name), column)
     return kept, found.notices
-
-
-def _samples(table: Any, number: Indices, ok: Any, first: Indices, joined: Any) -> list[list[float]]:
-    """Return the samples of some rows; for those to be joined, the samples of all rows of their configuration."""
-    every = table["samples_s"].to_pylist()
-    samples = [every[row] for row in first.tolist()]
-    rows: dict[int, list[int]] = {int(number[row]): [] for row in first[joined].tolist()}
-    for row in np.flatnonzero(ok & np.isin(number, list(rows))).tolist():
-        rows[int(number[row])].append(row)
-    for position in np.flatnonzero(joined).tolist():
-        samples[position] = [one for row in rows[int(number[first[position]])] for one in every[row]]
-    return samples

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ def schema(parameters: Sequence[str]) -> Any:
     return pa.schema({name: pa.int64() for name in parameters} | outcomes)
 
 
-def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> Any:
-    """Create the table of trials with a build, with the columns of :func:`schema`.
+def arrow_table(known: Mapping[str, Any], parameters: Sequence[str]) -> Any:
+    """Create a table with the columns of :func:`schema` from those that are known; the others are null.
 
     Times are rounded to 20 significant bits (one part in a million, a thousandth of the noise of timing), all other
     floats to 12, which makes files smaller. NaN becomes null.
@@ -91,19 +92,22 @@ def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> An
     import pyarrow as pa
 
     fields = schema(parameters)
-    rows = [_row(record) for record in records]
-    columns = []
+    arrays = []
     for field in fields:
-        cells = [row[field.name] for row in rows]
-        if field.name == "samples_s":
-            columns.append(_samples(cells, field.type))
+        cells = known.get(field.name)
+        if cells is None:
+            array = pa.nulls(len(known["state"]), field.type)
+        elif field.name == "samples_s":
+            offsets = np.concatenate([[0], np.cumsum([len(samples) for samples in cells])]).astype(np.int32)
+            values = rounded(np.array([*chain.from_iterable(cells)], dtype=np.float64), TIME_BITS)
+            array = pa.ListArray.from_arrays(offsets, pa.array(values), type=field.type)
         elif pa.types.is_floating(field.type):
-            values = np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
-            bits = TIME_BITS if field.name == "median_s" else BITS
-            columns.append(pa.array(rounded(values, bits), type=field.type, from_pandas=True))
+            values = rounded(np.asarray(cells, dtype=np.float64), TIME_BITS if field.name == "median_s" else BITS)
+            array = pa.array(values, field.type, from_pandas=True)
         else:
-            columns.append(pa.array(cells, type=field.type))
-    return pa.table(columns, schema=fields)
+            array = pa.array(cells, field.type)
+        arrays.append(array)
+    return pa.table(arrays, schema=fields)
 
 
 def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
@@ -248,8 +252,14 @@ def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> Non
         raise DatasetError(f"{where}: {law}, but row {row} has {value!r}.")
 
 
+def trial_columns(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
+    """Return the columns of trials with a build; without a measurement they have the cells of an empty one."""
+    rows = [_row(record) for record in records]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def _row(record: TrialRecord) -> dict[str, Any]:
-    """Return the cells of a record; without a measurement those of an empty one."""
+    """Return the cells of a record by column."""
     build, measurement = record.build, record.measurement or Measurement(record.state)
     assert build is not None  # noqa: S101 - required of the caller
     detail = (measurement.detail if record.measurement else build.detail) or record.detail
@@ -261,14 +271,6 @@ def _row(record: TrialRecord) -> dict[str, Any]:
         "build_state": build.state.value,
         "detail": detail.encode("utf-8", "backslashreplace").decode()[:_MAX_DETAIL],
     }
-
-
-def _samples(lists: Sequence[Sequence[float]], kind: Any) -> Any:
-    import pyarrow as pa
-
-    offsets = np.concatenate([[0], np.cumsum([len(samples) for samples in lists])]).astype(np.int32)
-    values = np.array([sample for samples in lists for sample in samples], dtype=np.float64)
-    return pa.ListArray.from_arrays(offsets, pa.array(rounded(values, TIME_BITS), pa.float32()), type=kind)
 
 
 def rounded(values: NDArray[np.float64], bits: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Atomic replacement of files and folders: readers see the old content or the new, also after a crash.
+"""Atomic writing of files, folders and lines: readers see the old content or the new, also after a crash.
 
 Nothing is written or removed through a link (:mod:`mltune.files.reading`): a link in place of the file or folder is
 itself replaced.
@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from mltune.files.reading import RefusedFileError, check_folder
+from mltune.files.reading import RefusedFileError, check_folder, open_regular
 
 _RENAME_EXCHANGE = 2  # from Linux's fs.h
 _HERE = -100  # AT_FDCWD: paths are those of the process
@@ -50,6 +50,22 @@ def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line in one write; after an incomplete line, which a full disk may leave, begin a new one.
+
+    Lines of processes that append at the same time are whole.
+    """
+    descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, inside=path.parent)
+    try:
+        size = os.fstat(descriptor).st_size
+        incomplete = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        line = (b"\n" if incomplete else b"") + line + b"\n"
+        if os.write(descriptor, line) < len(line):
+            raise OSError(f"{path} holds only a part of a line")
+    finally:
+        os.close(descriptor)
 
 
 def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside: Path | None = None) -> None:

@@ -29,6 +29,7 @@ Role = Literal["in", "out", "inout", "constant"]
 Name = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
 Integer = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
 Number = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _INITIAL = "|".join((*INITIAL, r"[^/\\\x00]{1,250}\.npy"))
 _INITIAL_LAW = f"be one of {', '.join(INITIAL)}, or the name of an .npy file"
@@ -59,14 +60,16 @@ class Argument:
         Further error that is allowed.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...] | None = None
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    name: Name
+    dtype: Literal[DTYPES]  # type: ignore[valid-type]
+    shape: Annotated[tuple[Annotated[StrictInt, Field(ge=1, le=MOST_BYTES)], ...], Field(max_length=8)] | None = None
     role: Role = "in"
-    initial: str | float = "uniform"
-    value: float = 0
-    tolerance: float = 0.0
-    absolute: float = 0.0
+    initial: Annotated[StrictStr, matching(_INITIAL, _INITIAL_LAW)] | Number = "uniform"
+    value: StrictBool | Number = 0
+    tolerance: Tolerance = 0.0
+    absolute: Tolerance = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -98,26 +101,13 @@ class Argument:
         }
 
 
-class _ArgumentDocument(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    name: Name
-    dtype: Literal[DTYPES]  # type: ignore[valid-type]
-    shape: Annotated[list[Annotated[StrictInt, Field(ge=1, le=MOST_BYTES)]], Field(max_length=8)] | None = None
-    role: Role = "in"
-    initial: Annotated[StrictStr, matching(_INITIAL, _INITIAL_LAW)] | Number = "uniform"
-    value: StrictBool | Number = 0
-    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    absolute: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-
-
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["arrays"] = "arrays"
     name: Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", "be a name")]
     sizes: Annotated[dict[Name, Integer], Field(max_length=60)]
-    arguments: Annotated[list[_ArgumentDocument], Field(max_length=100)]
+    arguments: Annotated[list[Argument], Field(max_length=100)]
     definitions: Annotated[dict[Name, Integer], Field(max_length=100)] = {}
     flops: Annotated[StrictInt, Field(ge=0, le=MOST_FLOPS)] = 0
     bytes: Annotated[StrictInt, Field(ge=0, le=MOST_FLOPS)] = 0
@@ -320,14 +310,10 @@ class ArraysProblem:
             found = _Document.model_validate(dict(document))
         except ValidationError as error:
             raise ProblemError(f"a problem of kind arrays: {problems_of(error, document, model=_Document)}.") from error
-        arguments = tuple(
-            Argument(**(dict(one) | {"shape": None if one.shape is None else tuple(one.shape)}))
-            for one in found.arguments
-        )
         return cls(
             found.name,
             tuple(found.sizes.items()),
-            arguments,
+            tuple(found.arguments),
             tuple(found.definitions.items()),
             found.flops,
             found.bytes,

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.problem.array_values import stored
-from mltune.problem.problem import GEMM_PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +90,16 @@ mean of 16, besides one for the addition of the two errors of a step. The errors
 whole sum.
 """
 
-PRECISIONS: Mapping[str, Precision] = dict(
-    zip(
-        GEMM_PRECISIONS,
-        (
-            _of_blas(0, "float32", "fp32", "float64"),
-            _of_blas(1, "float64", "fp64", "longdouble"),
-            _of_blas(2, "complex64", "fp32", "complex128"),
-            _of_blas(3, "complex128", "fp64", "clongdouble"),
-            Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
-            Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
-            Precision(6, "complex128", "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
-        ),
-        strict=True,
-    )
-)
-"""The precisions by name."""
+PRECISIONS: Mapping[str, Precision] = {
+    "s": _of_blas(0, "float32", "fp32", "float64"),
+    "d": _of_blas(1, "float64", "fp64", "longdouble"),
+    "c": _of_blas(2, "complex64", "fp32", "complex128"),
+    "z": _of_blas(3, "complex128", "fp64", "clongdouble"),
+    "h": Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+    "b": Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+    "dd": Precision(6, "complex128", "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
+}
+"""The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, double-double arithmetic."""
 
 TRANSPOSES = ("N", "T", "C")
 

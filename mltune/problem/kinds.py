@@ -16,7 +16,8 @@ from mltune.files.text import did_you_mean, printable
 from mltune.problem import gemm_cases
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.problem.problem import GEMM_PRECISIONS, Problem, RunnableProblem
+from mltune.problem.gemm_operands import PRECISIONS
+from mltune.problem.problem import Problem, RunnableProblem
 from mltune.problem.recorded import RecordedProblem
 
 
@@ -32,8 +33,6 @@ class ProblemKind:
         Macros that select the case when a kernel is compiled; no parameter may have one of these names.
     from_json : callable
         Rebuilds a problem from its JSON document.
-    precisions : tuple of str
-        Precisions of which a bundle lists at least one; empty for a kind without precisions.
     can_be_built : bool
         Whether kernels of the kind may have a source. Others are only replayed.
     names : mapping of str to str
@@ -56,10 +55,14 @@ class ProblemKind:
     macros: frozenset[str] = frozenset()
     expand: Callable[[Mapping[str, Any]], Iterator[Problem]] | None = None
     table: Callable[[Any], dict[str, Any]] | None = None
-    precisions: tuple[str, ...] = ()
     can_be_built: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     parse: Callable[..., RunnableProblem] | None = None
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Precisions of which a bundle lists at least one; empty for a kind without precisions."""
+        return tuple(dict.fromkeys(filter(None, self.names.values())))
 
 
 def _table_of_arrays(problem: ArraysProblem) -> dict[str, Any]:
@@ -82,9 +85,8 @@ KINDS: Mapping[str, ProblemKind] = {
         macros=frozenset(_SAMPLE.macros()),
         expand=gemm_cases.expand,
         table=gemm_cases.as_table,
-        precisions=GEMM_PRECISIONS,
         can_be_built=True,
-        names={f"{precision}gemm": precision for precision in GEMM_PRECISIONS},
+        names={f"{precision}gemm": precision for precision in PRECISIONS},
         parse=parse_problem,
     ),
     ArraysProblem.kind: ProblemKind(ArraysProblem.from_json, table=_table_of_arrays, can_be_built=True),

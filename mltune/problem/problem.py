@@ -43,8 +43,6 @@ def check_accuracy(accuracy: str) -> str:
 
 
 ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64")
-GEMM_PRECISIONS = ("s", "d", "c", "z", "h", "b", "dd")
-"""The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, double-double arithmetic."""
 
 LARGEST_BATCH = 65535
 """CUDA's limit of a grid along z, where the products of a batch are."""

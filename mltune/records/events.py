@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from mltune.files.atomic import append_line
 from mltune.files.reading import open_regular
 from mltune.records.directory import EVENT_LOG, SLUG
 
@@ -126,9 +127,9 @@ class EventLog:
         document = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **_plain(facts)}
         if self.dropped:
             document["dropped"] = self.dropped
-        line = json.dumps(document, allow_nan=False) + "\n"
+        line = json.dumps(document, allow_nan=False)
         try:
-            _append(self.path, line.encode())
+            append_line(self.path, line.encode())
         except OSError:
             self.dropped += 1
         else:
@@ -194,19 +195,6 @@ def _fits(event: str, name: str, value: Any) -> bool:
     """Return whether the value of a field is of its type."""
     number = name not in _TYPES or (event, name) == ("progress", "problems")
     return type(value) in ((int, float) if number else _TYPES[name])
-
-
-def _append(path: Path, line: bytes) -> None:
-    """Append a line in one write; after an incomplete line, which a full disk may leave, begin a new one."""
-    descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, inside=path.parent)
-    try:
-        size = os.fstat(descriptor).st_size
-        incomplete = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        line = b"\n" + line if incomplete else line
-        if os.write(descriptor, line) < len(line):
-            raise OSError(f"{path} holds only a part of a line")
-    finally:
-        os.close(descriptor)
 
 
 def _plain(value: Any, levels: int = 8) -> Any:

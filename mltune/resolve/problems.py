@@ -236,12 +236,12 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
     from mltune.dataset.dataset import list_datasets
     from mltune.problem.kinds import KINDS, problem_from_name
 
-    names, shape = KINDS[kernel.problem].names, given(shape)
-    if names:
+    kind, shape = KINDS[kernel.problem], given(shape)
+    if kind.names:
         wanted = precision or (kernel.precisions or ("",))[0]
-        found = [name for name, of_name in names.items() if of_name == wanted]
+        found = [name for name, of_name in kind.names.items() if of_name == wanted]
         if not found:
-            known = ", ".join(dict.fromkeys(names.values()))
+            known = ", ".join(kind.precisions) or "none"
             raise UsageError(f"--precision is one of {known}, got {printable(repr(wanted), 60)}.")
         return problem_from_name(found[0], **shape)
     if kernel.arrays is not None and precision is None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import optuna
@@ -102,39 +102,12 @@ def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
     return np.array(chosen, dtype=np.int64)
 
 
-class Pool(Protocol):
-    """Candidates for a proposer, with the points and basis functions of their encoding.
-
-    Pools are made with three limits: the most candidates ``drawn`` from the whole space and from ``near`` the
-    incumbents, and the number of ``incumbents``, the best configurations.
-    """
-
-    def describe(self, indices: Indices) -> tuple[Floats, Floats]:
-        """Return points and basis functions of configurations; see :meth:`mltune.cost.encoding.Encoding.describe`."""
-
-    def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return candidates that are not taken, distinct and sorted: some near the best, some from the whole space.
-
-        Parameters
-        ----------
-        best : ndarray of shape (n_best,)
-            The fastest configurations known, the fastest first.
-        """
-
-    def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return variants of candidates that are not taken, distinct and sorted; none where the space is small.
-
-        Parameters
-        ----------
-        candidates : ndarray of shape (n_candidates,)
-            The most promising first.
-        """
-
-
 class EnumeratedPool:
-    """All configurations of a search space that is small enough to enumerate. Satisfies :class:`Pool`.
+    """Candidates from a search space that is small enough to enumerate, with the points and basis of their encoding.
 
-    A configuration is near another if they differ in one or two parameters.
+    A pool is made with three limits: the most candidates ``drawn`` from the whole space and from ``near`` the
+    incumbents, and the number of ``incumbents``, the best configurations. A configuration is near another if they
+    differ in one or two parameters.
     """
 
     def __init__(self, space: SearchSpace, encoding: Encoding, *, drawn: int, near: int, incumbents: int) -> None:
@@ -145,11 +118,17 @@ class EnumeratedPool:
         self._around = cache(self._differing_in_two)
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
-        """Return points and basis functions; see :meth:`Pool.describe`."""
+        """Return points and basis functions of configurations; see :meth:`mltune.cost.encoding.Encoding.describe`."""
         return self._points[indices], self._basis[indices]
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Draw candidates; see :meth:`Pool.draw`."""
+        """Return candidates that are not taken, distinct and sorted: some near the best, some from the whole space.
+
+        Parameters
+        ----------
+        best : ndarray of shape (n_best,)
+            The fastest configurations known, the fastest first.
+        """
         drawn, near, incumbents = self._limits
         free = np.ones(len(self._points), dtype=bool)
         free[np.fromiter(taken, dtype=np.int64, count=len(taken))] = False
@@ -158,7 +137,7 @@ class EnumeratedPool:
         return np.unique(np.concatenate([_some(part, count, rng) for part, count in parts]))
 
     def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return none; see :meth:`Pool.vary`."""
+        """Return no variants: all configurations near the incumbents are among those drawn."""
         return candidates[:0]
 
     def _differing_in_two(self, index: int) -> Indices:
@@ -166,7 +145,7 @@ class EnumeratedPool:
 
 
 class SampledPool:
-    """Samples of a search space that is too large to enumerate. Satisfies :class:`Pool`.
+    """Candidates from a search space that is too large to enumerate, with the methods of :class:`EnumeratedPool`.
 
     Near an incumbent are its neighbours in the space and its :func:`offspring`; the best configurations, four times as
     many as there are incumbents, are parents.
@@ -179,11 +158,11 @@ class SampledPool:
         self._neighbours = cache(space.neighbours)
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
-        """Return points and basis functions; see :meth:`Pool.describe`."""
+        """Return points and basis functions; see :meth:`EnumeratedPool.describe`."""
         return self._encoding.describe(self._space.rows(indices))
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Draw candidates; see :meth:`Pool.draw`."""
+        """Draw candidates; see :meth:`EnumeratedPool.draw`."""
         drawn, near, incumbents = self._limits
         parts = (
             self._space.sample(drawn, rng, taken),
@@ -193,8 +172,11 @@ class SampledPool:
         return _free(np.unique(np.concatenate(parts)), taken)
 
     def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return :func:`offspring`; see :meth:`Pool.vary`."""
+        """Return the :func:`offspring` of candidates, the most promising first, that are not taken."""
         return _free(offspring(self._space, candidates, self._limits[1], rng), taken)
+
+
+Pool: TypeAlias = EnumeratedPool | SampledPool
 
 
 def _near(around: Callable[[int], Indices], incumbents: Indices) -> Indices:

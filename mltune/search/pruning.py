@@ -8,6 +8,7 @@ docs/explanation/pruning.md has the rules and the limits of their promise.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -390,14 +391,10 @@ def missed_at_most(population: int, audited: int, false: int = 0) -> int:
     """
     from scipy.stats import hypergeom
 
-    low, high = false, population - audited + false
-    while low < high:
-        middle = (low + high + 1) // 2
-        if hypergeom.cdf(false, population, middle, audited) > 1.0 - AUDIT_CONFIDENCE:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    def is_refuted(missed: int) -> bool:
+        return bool(hypergeom.cdf(false, population, missed, audited) <= 1.0 - AUDIT_CONFIDENCE)
+
+    return false + bisect_left(range(false + 1, population - audited + false + 1), True, key=is_refuted)
 
 
 def audit_size(population: int, false: int = 0) -> int:
@@ -408,11 +405,9 @@ def audit_size(population: int, false: int = 0) -> int:
     >>> audit_size(4500), audit_size(50), audit_size(0)
     (289, 48, 0)
     """
-    low, high = min(false, population), population
-    while low < high:
-        middle = (low + high) // 2
-        if missed_at_most(population, middle, false) < FALSE_SHARE * population:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def is_enough(audited: int) -> bool:
+        return missed_at_most(population, audited, false) < FALSE_SHARE * population
+
+    fewest = min(false, population)
+    return fewest + bisect_left(range(fewest, population), True, key=is_enough)

@@ -329,7 +329,7 @@ class Search:
             untried=space.count - len(history.tried),
             near=gates.optimistic(space.rows(near)) if len(near) else None,
         )
-        self.stopping = Stopping(gates.fitted_to, self._rule.streak, str(reason or ""), self._next)
+        self.stopping = Stopping(gates.fitted_to, self._rule.streak, reason, self._next)
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:

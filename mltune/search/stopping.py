@@ -40,40 +40,6 @@ class Stopping:
     batch: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StopReason:
-    """The reason why a search ends by itself.
-
-    Attributes
-    ----------
-    share : float
-        The improvement over the best that matters.
-    gain : float
-        Largest improvement that the upper end of an examined configuration allows; at most ``share``, and negative if
-        that end is below the best.
-    untried, examined : int
-        Number of configurations that were not tried, and of those among them that were examined.
-    promising_share_at_most : float
-        Upper bound (95 % confidence) on the share of the untried configurations whose upper end allows more; 0 if all
-        were examined.
-    """
-
-    share: float
-    gain: float
-    untried: int
-    examined: int
-    promising_share_at_most: float
-
-    def __str__(self) -> str:
-        scope = f"all {self.untried:,} untried configurations"
-        if self.examined < self.untried:
-            scope = f"a sample of {self.examined:,} of the {self.untried:,} untried configurations"
-        text = f"none of {scope} can be expected to beat the best by more than {100 * self.share:g} %"
-        if self.promising_share_at_most > 0:
-            text += f"; at most {100 * self.promising_share_at_most:.2g} % of the others can (95 % confidence)"
-        return text
-
-
 @dataclass(slots=True, kw_only=True)
 class StoppingRule:
     """A rule that ends a search if the upper ends of all untried configurations are below the best plus a share.
@@ -115,8 +81,8 @@ class StoppingRule:
 
     def check(
         self, ends: Floats | None, best: float, *, measured: int, untried: int, near: Floats | None = None
-    ) -> StopReason | None:
-        """Check the condition, once for each batch; return the reason to stop, or None.
+    ) -> str:
+        """Check the condition, once for each batch; return the reason to stop, or an empty text.
 
         Parameters
         ----------
@@ -130,16 +96,20 @@ class StoppingRule:
         near : ndarray of shape (n_near,), optional
             Upper ends of variants of the best, in addition to a sample.
         """
-        found = None if ends is None or measured < self.minimum else self._examine(ends, near, best, untried)
-        self.streak = self.streak + 1 if found else 0
-        return found if self.streak >= self.patience else None
+        reason = "" if ends is None or measured < self.minimum else self._examine(ends, near, best, untried)
+        self.streak = self.streak + 1 if reason else 0
+        return reason if self.streak >= self.patience else ""
 
-    def _examine(self, ends: Floats, near: Floats | None, best: float, untried: int) -> StopReason | None:
+    def _examine(self, ends: Floats, near: Floats | None, best: float, untried: int) -> str:
         examined = min(len(ends), untried)
         # If none of n is promising, fewer than 1 - 0.05 ** (1 / n) of the others are, with 95 % confidence.
         bound = 0.0 if examined == untried else -math.expm1(math.log(0.05) / max(examined, 1))
         highest = max((float(each.max()) for each in (ends, near) if each is not None and len(each)), default=-math.inf)
         gain = math.expm1(min(highest - best, 700.0))
         if gain > self.share or bound > self.most_promising:
-            return None
-        return StopReason(self.share, gain, untried, examined, bound)
+            return ""
+        scope = f"all {untried:,} untried configurations"
+        if examined < untried:
+            scope = f"a sample of {examined:,} of the {untried:,} untried configurations"
+        others = f"; at most {100 * bound:.2g} % of the others can (95 % confidence)" if bound > 0 else ""
+        return f"none of {scope} can be expected to beat the best by more than {100 * self.share:g} %{others}"

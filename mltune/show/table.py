@@ -111,7 +111,8 @@ class Column:
     Attributes
     ----------
     of : str, tuple or callable
-        What a row has in the column: a key of the row, the keys on the way to a part of it, or a function of it.
+        What a row has in the column: a key of the row, the keys on the way to a part of it, which may be None, or a
+        function of it.
     write : callable
         Writes it; nothing known (None) is written as ``-``.
     right : bool
@@ -144,7 +145,7 @@ class Column:
         if callable(self.of):
             return self.of(row)
         for key in (self.of,) if isinstance(self.of, str) else self.of:
-            row = row[key]
+            row = None if row is None else row[key]
         return row
 
     def text(self, row: Any) -> str:

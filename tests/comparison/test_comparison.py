@@ -3,8 +3,7 @@
 import json
 import os
 import shutil
-import sqlite3
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,33 +170,41 @@ def test_a_process_that_dies_takes_no_other_job_with_it(source: Source) -> None:
             )
 
 
+def edit(journal: Path, change: Callable[[dict], object]) -> None:
+    """Change each run of a journal."""
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if "strategy" in line:
+            change(line)
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
 def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: Path) -> None:
+    def fail(run: dict) -> None:
+        if run["strategy"] == "astra":
+            run |= {"evaluations": None, "error": "Traceback\nValueError: lost\x1b[2J\n"}
+
     wanted = request(source, tmp_path)
     compare(wanted)
-    journal = sqlite3.connect(tmp_path / "runs-1of1.sqlite", isolation_level=None)
-    with closing(journal) as database:
-        database.execute(
-            "update runs set indices = null, own_s = null, recorded_s = null, error = ? where strategy = 'astra'",
-            ("Traceback\nValueError: lost\x1b[2J\n",),
-        )
+    edit(tmp_path / "runs-1of1.jsonl", fail)
     reported = Reported()
     found = compare(wanted, reported, lambda: True)
     assert found.strategies == ("random",)
     assert {(job.strategy, error) for job, error in found.errors.items()} == {("astra", "ValueError: lost [2J")}
     assert compare(wanted, reported).strategies == ("random", "astra")
     assert reported == [4, 5, 6]
+    assert not compare(wanted, reported, lambda: True).errors
 
 
 def test_a_comparison_without_any_run_says_why(source: Source, tmp_path: Path) -> None:
     wanted = request(source, tmp_path, strategies=("astra",))
     compare(wanted)
-    with closing(sqlite3.connect(tmp_path / "runs-1of1.sqlite", isolation_level=None)) as database:
-        database.execute("update runs set indices = null, own_s = null, recorded_s = null, error = 'no power'")
+    edit(tmp_path / "runs-1of1.jsonl", lambda run: run.update(evaluations=None, error="no power"))
     with pytest.raises(RunError, match="no power"):
         compare(wanted, None, lambda: True)
 
 
-@pytest.mark.parametrize("name", ["runs-1of1.sqlite", "runs-2of2.sqlite", "runs-1of1.sqlite-wal", "summary.json"])
+@pytest.mark.parametrize("name", ["runs-1of1.jsonl", "runs-2of2.jsonl", "summary.json"])
 def test_nothing_is_written_through_a_link(source: Source, tmp_path: Path, name: str) -> None:
     (tmp_path / "canary").write_text("")
     (tmp_path / "out").mkdir()
@@ -217,41 +224,38 @@ def test_another_comparison_does_not_mix_with_this_one(source: Source, tmp_path:
         compare(request(Source("bowl", changed, ("a", "b", "c"), "time_ms"), tmp_path))
 
 
-def changed(path: Path, statement: str, *values: object) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute(statement, values)
-
-
 @pytest.fixture(scope="session")
 def written(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the journal of a comparison."""
     folder = tmp_path_factory.mktemp("comparison")
     compare(request(source, folder))
-    return folder / "runs-1of1.sqlite"
+    return folder / "runs-1of1.jsonl"
+
+
+def with_evaluation(index: object, own_s: object, recorded_s: object) -> Callable[[dict], object]:
+    return lambda run: run["evaluations"].__setitem__(0, [index, own_s, recorded_s])
 
 
 @pytest.mark.parametrize(
-    ("column", "value"),
+    "damage",
     [
-        ("seed", 9),
-        ("indices", b""),
-        ("indices", b"\0" * 3),
-        ("indices", np.zeros(20, dtype=np.int32).tobytes()),
-        ("indices", np.arange(101, 121, dtype=np.int32).tobytes()),
-        ("own_s", np.full(20, np.nan, dtype=np.float32).tobytes()),
-        ("recorded_s", np.full(20, -1, dtype=np.float32).tobytes()),
-        ("recorded_s", None),
-        ("repeats", -1),
-        ("invalid", None),
+        lambda run: run.update(seed=9),
+        lambda run: run.update(evaluations=run["evaluations"] * 2),
+        with_evaluation(120, 0.0, 0.0),
+        with_evaluation(-1, 0.0, 0.0),
+        with_evaluation(1.5, 0.0, 0.0),
+        with_evaluation(0, float("nan"), 0.0),
+        with_evaluation(0, 0.0, -1.0),
+        with_evaluation(0, 0.0, None),
+        lambda run: run.update(repeats=-1),
+        lambda run: run.update(invalid=None),
+        lambda run: run.update(more=1),
     ],
 )
-@pytest.mark.sampled(3, system=10)
-def test_a_run_that_was_lost_or_damaged_is_done_again(
-    written: Path, source: Source, tmp_path: Path, column: str, value: object
-) -> None:
+@pytest.mark.sampled(4, system=11)
+def test_a_run_that_was_lost_or_damaged_is_done_again(written: Path, source: Source, tmp_path: Path, damage) -> None:
     shutil.copyfile(written, tmp_path / written.name)
-    statement = f"update runs set {column} = ? where seed = 1 and strategy = 'random'"  # noqa: S608
-    changed(tmp_path / written.name, statement, value)
+    edit(tmp_path / written.name, lambda run: damage(run) if (run["strategy"], run["seed"]) == ("random", 1) else None)
     reported = Reported()
     again = compare(request(source, tmp_path), reported)
     assert reported == [6]
@@ -260,18 +264,38 @@ def test_a_run_that_was_lost_or_damaged_is_done_again(
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
 
 
-@pytest.mark.parametrize("name", ["runs-1of1.sqlite", "runs-2of2.sqlite"])
+@pytest.mark.parametrize(("whole", "more"), [(0, 0), (1, 0), (1, 40), (3, 500), (6, -2)])
+def test_what_is_left_of_a_journal_is_continued(
+    written: Path, source: Source, tmp_path: Path, whole: int, more: int
+) -> None:
+    """A kill or a full disk may leave an empty file, or a part of the last line; the first line has the facts."""
+    lines = written.read_bytes().splitlines(keepends=True)
+    (tmp_path / written.name).write_bytes(b"".join(lines[:whole]) + (lines[whole][:more] if more else b""))
+    reported = Reported()
+    again = compare(request(source, tmp_path), reported)
+    assert reported == list(range(max(whole, 1), 7))
+    for pair, runs in compare(request(source, written.parent)).runs.items():
+        np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
+    assert compare(request(source, tmp_path), reported).missing == 0
+    assert len(reported) == 7 - max(whole, 1)
+
+
+def test_seconds_are_kept_exactly(source: Source, tmp_path: Path) -> None:
+    first = compare(request(source, tmp_path))
+    again = compare(request(source, tmp_path))
+    for pair, runs in first.runs.items():
+        np.testing.assert_array_equal(runs.spent_s, again.runs[pair].spent_s)
+
+
+@pytest.mark.parametrize("name", ["runs-1of1.jsonl", "runs-2of2.jsonl"])
 @pytest.mark.parametrize(
     "damage",
     [
         lambda path: path.write_bytes(b"garbage" * 1000),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes()[:5000]),
-        lambda path: path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096)),
-        lambda path: changed(path, "drop table runs"),
-        lambda path: changed(path, "create trigger t after insert on runs begin delete from runs; end"),
-        lambda path: changed(path, "create view v as select * from runs"),
-        lambda path: path.with_name(f"{path.name}-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" * 100),
+        lambda path: path.write_bytes(b"\n\n"),
+        lambda path: path.write_bytes(path.read_bytes()[40:]),
+        lambda path: path.write_bytes(b"[" * 100_000),
+        lambda path: path.write_bytes(b'{"facts": {"evaluations": [20]}}\n'),
     ],
 )
 def test_what_is_no_journal_is_refused(written: Path, source: Source, tmp_path: Path, name: str, damage) -> None:

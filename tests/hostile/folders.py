@@ -7,15 +7,14 @@ import hashlib
 import json
 import os
 import socket
-import sqlite3
 import zlib
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from tests.hostile.base import PLAN
 from tests.hostile.cases import Place, add, corpus
-from tests.hostile.stores import change_cell, change_document, change_schema, random_store
+from tests.hostile.stores import random_store
 from tests.hostile.values import ESCAPE, XSS, change, damaged, encoded, to_json
 
 Make = Callable[[Place, Path], None]
@@ -122,7 +121,7 @@ def random_campaign(place: Place) -> None:
 
 
 def change_events(place: Place, honest: Path, path: Path) -> None:
-    """Change the meaning of some events, or the bytes of the log."""
+    """Change the meaning of some lines of JSON, such as events, or their bytes."""
     rng = place.rng
     events = [json.loads(line) for line in honest.read_text().splitlines()]
     lines = [to_json(change(event, rng)) if rng.random() < 0.3 else to_json(event) for event in events]
@@ -154,26 +153,17 @@ def random_winner(place: Place) -> None:
 
 
 def random_comparison(place: Place) -> None:
-    """Change the journal of a comparison: bytes, cells, documents, schema, or what lies beside it."""
+    """Change the journal of a comparison: bytes, lines, or what lies beside it."""
     rng = place.rng
-    path = next(place.copy("comparison", "comparison").glob("runs-*.sqlite"))
-    how = rng.choice(("bytes", "cells", "cells", "documents", "schema", "obstacle"))
+    path = next(place.copy("comparison", "comparison").glob("runs-*.jsonl"))
+    how = rng.choice(("bytes", "lines", "lines", "lines", "obstacle"))
     if how == "bytes":
         path.write_bytes(damaged(path.read_bytes(), rng))
     elif how == "obstacle":
-        names = (
-            path.name,
-            f"{path.name}-wal",
-            f"{path.name}-journal",
-            "runs-2of2.sqlite",
-            "comparison.json",
-            "comparison.md",
-        )
+        names = (path.name, "runs-2of2.jsonl", "summary.json", "table.md")
         obstruct(place, path.with_name(rng.choice(names)), rng.choice(list(OBSTACLES)))
     else:
-        with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            for _ in range(rng.choice((1, 2))):
-                {"cells": change_cell, "documents": change_document, "schema": change_schema}[how](database, rng)
+        change_events(place, path, path)
 
 
 def random_cubins(place: Place) -> None:
@@ -428,49 +418,58 @@ _plan_of_campaign("with-more-problems", PLAN.replace('"xgemm_titan_rtx"', '"xgem
 _plan_of_campaign("of-30-megabytes", PLAN + "#" + "x" * 30_000_000)
 
 
-def _journal(name: str, *statements: str) -> None:
+def _journal(name: str, change_lines: Callable[[dict[str, Any], dict[str, Any]], Iterable[Any]]) -> None:
+    """Add the journal whose lines a function makes of the facts and the run of an honest one."""
+
     def build(place: Place) -> None:
-        path = next(place.copy("comparison", "comparison").glob("runs-*.sqlite"))
-        with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            database.execute("PRAGMA writable_schema = ON")
-            for statement in statements:
-                database.execute(statement)
+        path = next(place.copy("comparison", "comparison").glob("runs-*.jsonl"))
+        facts, run = map(json.loads, path.read_text().splitlines())
+        with path.open("wb") as file:
+            for line in change_lines(facts, run):
+                file.write(line if isinstance(line, bytes) else encoded(to_json(line)) + b"\n")
 
     add("comparison", name, build)
 
 
-_journal("honest")
-_journal("facts-without-end", "DROP TABLE facts", "CREATE VIEW facts AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) "
-         "SELECT 'n' || x AS name, 'v' AS value FROM r")  # fmt: skip
-_journal("runs-without-end", "ALTER TABLE runs RENAME TO x", "CREATE VIEW runs AS WITH RECURSIVE r(y) AS (SELECT 1 UNION ALL "
-         "SELECT y + 1 FROM r) SELECT x.* FROM r JOIN x ON 1")  # fmt: skip
-_journal("a-trigger", "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END", "DELETE FROM runs")
-_journal("no-facts", "DROP TABLE facts")
-_journal("no-runs", "DROP TABLE runs")
-_journal("other-columns", "DROP TABLE runs", "CREATE TABLE runs (a, b)", "INSERT INTO runs VALUES (1, 2)")
-_journal("a-column-more", "ALTER TABLE runs ADD COLUMN more")
-_journal("facts-of-another-column", "ALTER TABLE facts RENAME COLUMN name TO title")
-_journal("facts-of-escapes", f"UPDATE facts SET value = '{ESCAPE}'")
-_journal("errors-of-escapes", f"UPDATE runs SET indices = NULL, error = '{ESCAPE}'")
-_journal("seeds-of-2-to-the-62", "UPDATE runs SET seed = 4611686018427387904")
-_journal("strategies-of-escapes", f"UPDATE runs SET strategy = '{ESCAPE}'")
-_journal("traces-of-3-bytes", "UPDATE runs SET indices = x'010203'")
-_journal("traces-of-other-lengths", "UPDATE runs SET indices = x'00000000'")
+_journal("honest", lambda facts, run: [facts, run])
+_journal("facts-of-50-megabytes", lambda facts, run: [facts] * 200_000 + [run])
+_journal("runs-of-50-megabytes", lambda facts, run: [facts] + [run] * 100_000)
+_journal("a-line-of-50-megabytes", lambda facts, run: [facts] + [b"[" * 1_000_000] * 50)
+_journal("lines-of-nothing", lambda facts, run: [facts, b"\n" * 10_000_000])
+_journal("nested-deeply", lambda facts, run: [facts, b"[" * 1_000_000, b'\n{"a":' * 1_000_000])
+_journal("no-facts", lambda facts, run: [run])
+_journal("no-runs", lambda facts, run: [facts])
+_journal("a-million-facts", lambda facts, run: [{"facts": {str(number): number for number in range(1_000_000)}}, run])
+_journal("facts-of-lists", lambda facts, run: [{"facts": [facts]}, run])
+_journal("facts-twice", lambda facts, run: [facts, {"facts": {**facts["facts"], "evaluations": 9}}, run])
+_journal("facts-of-escapes", lambda facts, run: [{"facts": dict.fromkeys(facts["facts"], ESCAPE)}, run])
+_journal("facts-of-infinity", lambda facts, run: [{"facts": dict.fromkeys(facts["facts"], float("inf"))}, run])
+_journal("an-array", lambda facts, run: [[facts, run]])
+_journal("a-field-more", lambda facts, run: [facts, {**run, "more": 1}])
+_journal("errors-of-escapes", lambda facts, run: [facts, {**run, "evaluations": None, "error": ESCAPE}])
+_journal("errors-of-3-megabytes", lambda facts, run: [facts, {**run, "evaluations": None, "error": "x" * 3_000_000}])
+_journal("seeds-of-2-to-the-62", lambda facts, run: [facts, {**run, "seed": 1 << 62}])
 _journal(
-    "traces-beyond-the-space", "UPDATE runs SET indices = x'ffffff7f', own_s = x'00000000', recorded_s = x'00000000'"
+    "seeds-of-a-million-digits",
+    lambda facts, run: [facts, encoded(to_json(run)).replace(b": 0", b": " + b"9" * 1_000_000)],
 )
-_journal(
-    "traces-below-the-space", "UPDATE runs SET indices = x'00000080', own_s = x'00000000', recorded_s = x'00000000'"
-)
-_journal("traces-of-nothing", "UPDATE runs SET indices = x'', own_s = x'', recorded_s = x''")
-_journal(
-    "seconds-of-nan", "UPDATE runs SET own_s = replace(own_s, x'00', x'ff'), recorded_s = zeroblob(length(recorded_s))"
-)
-_journal("seconds-of-a-text", "UPDATE runs SET repeats = NULL")
-_journal("a-trace-of-a-hundred-megabytes", "UPDATE runs SET indices = zeroblob(100000000), own_s = zeroblob(100000000), "
-         "recorded_s = zeroblob(100000000)")  # fmt: skip
+_journal("strategies-of-escapes", lambda facts, run: [facts, {**run, "strategy": ESCAPE}])
+for _name, _evaluations in {
+    "of-a-text": "0",
+    "of-texts": ["0", "0", "0"],
+    "of-pairs": [[0, 0.0]],
+    "beyond-the-space": [[(1 << 31) - 1, 0.0, 0.0]],
+    "below-the-space": [[-1, 0.0, 0.0]],
+    "of-nothing": [],
+    "of-one-configuration": [[0, 0.0, 0.0]] * 10,
+    "of-nan": [[0, float("nan"), 0.0]],
+    "of-1e300-seconds": [[0, 1e300, 0.0]],
+    "of-a-million-evaluations": [[number, 0.0, 0.0] for number in range(150_000)],
+}.items():
+    _journal(f"traces-{_name}", lambda facts, run, new=_evaluations: [facts, {**run, "evaluations": new}])
+_journal("counts-of-null", lambda facts, run: [facts, {**run, "repeats": None}])
 for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "garbage", "10-gigabytes-of-nothing"):
-    for _file in ("runs-1of1.sqlite", "runs-2of2.sqlite", "runs-1of1.sqlite-wal"):
+    for _file in ("runs-1of1.jsonl", "runs-2of2.jsonl"):
 
         def _build(place: Place, file: str = _file, obstacle: str = _obstacle) -> None:
             obstruct(place, place.copy("comparison", "comparison") / file, obstacle)
@@ -489,7 +488,7 @@ def _every_file_is_a_link(place: Place) -> None:
     """The files that an honest comparison has written, as links."""
     folder = place.copy("comparison", "comparison")
     for path in sorted(folder.iterdir()):
-        if path.suffix != ".sqlite":
+        if path.suffix != ".jsonl":
             obstruct(place, path, "a-canary")
 
 

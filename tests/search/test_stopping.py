@@ -23,24 +23,21 @@ def checked(ends, best=-1.0, untried=None, patience=1, **options):
 @given(st.lists(st.floats(-5, 0), min_size=1, max_size=30), st.floats(-3, 0))
 def test_a_whole_space_is_given_up_exactly_when_no_end_is_above_the_best_by_the_share(ends, best):
     found = checked(ends, best)
-    assert (found is None) == (np.expm1(max(ends) - best) > 0.01)
-    if found is not None:
-        assert found.promising_share_at_most == 0
-        assert found.gain <= 0.01
+    assert (not found) == (np.expm1(max(ends) - best) > 0.01)
+    assert "of the others" not in found
 
 
 def test_a_sample_bounds_what_it_cannot_prove():
-    assert checked(np.full(500, -2.0), untried=10**12) is None
+    assert not checked(np.full(500, -2.0), untried=10**12)
     found = checked(np.full(2000, -2.0), untried=10**12)
-    assert found.promising_share_at_most == pytest.approx(3 / 2000, rel=0.01)
-    assert "a sample of 2,000 of the 1,000,000,000,000" in str(found)
-    assert "0.15 % of the others can" in str(found)
+    assert "a sample of 2,000 of the 1,000,000,000,000" in found
+    assert "0.15 % of the others can" in found
 
 
 def test_a_promising_variant_of_the_best_continues_the_search():
     sample = np.full(2000, -2.0)
-    assert checked(sample, untried=10**12, near=np.array([-1.5, -0.5])) is None
-    assert checked(sample, untried=10**12, near=np.array([-1.5])) is not None
+    assert not checked(sample, untried=10**12, near=np.array([-1.5, -0.5]))
+    assert checked(sample, untried=10**12, near=np.array([-1.5]))
 
 
 def test_one_batch_is_not_enough():
@@ -50,16 +47,16 @@ def test_one_batch_is_not_enough():
         rule.check(ends, -1.0, measured=200, untried=1)
         for ends in (slow, slow, promising, slow, None, slow, slow, slow)
     ]
-    assert [reason is not None for reason in reasons] == [False] * 7 + [True]
+    assert [bool(reason) for reason in reasons] == [False] * 7 + [True]
 
 
 def test_too_few_measurements_do_not_stop_a_search():
     rule = StoppingRule(patience=1, minimum=100)
-    assert rule.check(np.array([-2.0]), -1.0, measured=99, untried=1) is None
+    assert not rule.check(np.array([-2.0]), -1.0, measured=99, untried=1)
 
 
 def test_a_space_that_is_used_up_is_given_up():
-    assert "all 0 untried" in str(checked([]))
+    assert "all 0 untried" in checked([])
 
 
 def search(X, y, seed, most):
@@ -74,7 +71,7 @@ def search(X, y, seed, most):
         mean, spread = model.predict(X[untried])
         ends = None if gate.is_open else gate.cautious.end(mean, spread)
         stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
-        if stop is not None or len(tried) >= most:
+        if stop or len(tried) >= most:
             return stop, len(tried), np.exp(best - np.nanmax(y))
         weights = rng.exponential(size=14)
         chosen = {int(untried[np.argmax(mean + weight * spread)]) for weight in weights}
@@ -91,5 +88,5 @@ def test_recorded_sweeps_are_given_up_in_time_and_not_before_the_best_is_found(n
     X = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device).before(dataset.columns)[rows]
     y = -np.log(dataset.numbers("median_s"))[rows]
     runs = [search(X, y, seed, most=700) for seed in range(2)]
-    assert all(share >= 0.99 for stop, _, share in runs if stop is not None)
-    assert sum(stop is not None for stop, *_ in runs) >= 1
+    assert all(share >= 0.99 for stop, _, share in runs if stop)
+    assert sum(bool(stop) for stop, *_ in runs) >= 1

@@ -30,7 +30,7 @@ def compiled(source):
 
 
 @pytest.mark.parametrize("precision", PROBLEMS)
-@pytest.mark.sampled(2, system=99)
+@pytest.mark.sampled(2, system=3)
 def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precision):
     winner = built_winner(PROBLEMS[precision])
     options = tuple(describe(winner, {}, DATE)["build"]["options"])
@@ -97,7 +97,7 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("precision", PROBLEMS)
-@pytest.mark.sampled(1, system=99)
+@pytest.mark.sampled(1, system=2)
 def test_nvcc_compiles_it_by_the_command_that_stands_in_it(tmp_path, precision):
     winner = a_winner(PROBLEMS[precision])
     (tmp_path / "kernel.cu").write_text(kernel_source(winner, DATE))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from mltune.cost.importance import mean_importance
@@ -15,11 +13,11 @@ from mltune.records.events import BEGINNINGS, ENDS, EVENTS
 from mltune.results.messages import message
 from mltune.results.summary import by_problem
 from mltune.show.report import figures, tables
-from mltune.show.report.evidence import Evidence, Failure, ReportInput, failures
+from mltune.show.report.evidence import Evidence, ReportInput, failures
 from mltune.show.report.figures import bandwidths, not_drawn, roofline
 from mltune.show.report.findings import distinct
 from mltune.show.report.svg import Omission, Plot, drawn, plotting
-from mltune.show.table import Table
+from mltune.show.report.tables import Entry
 
 NOTABLE = {"resumed", "interrupted", "drift", "worker_died", "gpu_lost", "gpu_back"}
 NOTABLE |= {"disk_full", "disk_back", "database_lost", "database_back"}
@@ -41,146 +39,93 @@ MOST_OPEN = 3
 """Number of problems up to which their details are open at first."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemSection:
-    """The details of one problem; ``entry`` is its entry in ``winners.json``, ``table`` has its finalists or trials."""
-
-    entry: Mapping[str, Any]
-    evidence: Evidence
-    importance: Mapping[str, float] | None
-    table: Table
-    curve: Plot | Omission | None
-    heat: figures.HeatMap | Omission | None
-    plots: Sequence[Plot | Omission]
-
-
-@dataclass(frozen=True, slots=True)
-class Sections:
-    """The content of a report besides its findings.
-
-    ``attention`` holds what to look at first, each with the slug of its problem or nothing; ``importance`` the mean
-    importance of the parameters by kernel; ``events`` all that are listed, except for ``more_events``; ``references``
-    and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock; ``compared`` how
-    many winners are faster and slower than the reference kernel; ``off_roofs`` the label of each problem that is in no
-    roofline, and why; ``labels`` those of the problems by slug.
-    """
-
-    attention: Sequence[tuple[str, str]]
-    problems: Sequence[ProblemSection]
-    winners: Table
-    kernels: Table
-    predictions: Table
-    times: Table
-    deviations: Table
-    events: Table
-    more_events: int
-    importance: Mapping[str, Mapping[str, float]]
-    failures: Sequence[Failure]
-    references: int
-    discarded: int
-    roofs: Sequence[Plot | Omission]
-    off_roofs: Sequence[tuple[str, str]]
-    time: Plot | Omission | None
-    reference: str
-    compared: str
-    labels: Mapping[str, str]
-    plan: str | None
-    quick: bool
-
-
-def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = False) -> Sections:
-    """Return the sections of a report on ``document``, the result of :func:`mltune.show.report.findings.findings`.
+def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = False) -> dict[str, Any]:
+    """Return what both templates show besides ``document``, the result of :func:`mltune.show.report.findings.findings`.
 
     ``quick`` leaves out figures and importances, which take seconds.
     """
-    evidence = [Evidence(run) for run in source.runs]
     entries, names = document["winners"], {run.problem.reference for run in source.runs if run.problem.reference}
     reference = names.pop() if len(names) == 1 else "the reference"
-    roofs: list[Plot | Omission | None] = []
-    time = None
-    with contextlib.nullcontext() if quick else plotting():
-        problems = [
-            _problem(each, entry, f"{number}", reference, alone=len(evidence) == 1, quick=quick)
-            for number, (each, entry) in enumerate(zip(evidence, entries, strict=False))
-        ]
-        if not quick:
-            labelled = {entry["label"]: each for each, entry in zip(evidence, entries, strict=False)}
-            devices = distinct(each.run.device for each in evidence)
-            for at, device in enumerate(devices):
-                here = {label: each for label, each in labelled.items() if each.run.device == device}
-                roof = partial(roofline, [*here.values()], f"roofline-{at}")
-                line = partial(bandwidths, here, f"bandwidth-{at}")
-                roofs += [
-                    drawn(f"The roofline of {device.name}", roof),
-                    drawn(f"The memory bandwidth of {device.name}", line),
-                ]
-            seconds = {entry["label"]: entry["seconds"] for entry in entries}
-            time = drawn("Time use", partial(figures.time_bars, seconds, "time"))
+    evidence = [Evidence(run) for run in source.runs]
+    known = list(zip(evidence, entries, strict=False))
     notable = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
-    return Sections(
-        attention=_attention(source, document),
-        problems=problems,
-        winners=tables.winners(entries, reference),
-        kernels=tables.kernels(_competing(source, entries), reference),
-        predictions=tables.predictions(entries, evidence),
-        times=tables.times(entries, document["seconds"]),
-        deviations=tables.deviations(entries, evidence),
-        events=tables.events([_listed(event) for event in notable[:MOST_EVENTS]]),
-        more_events=max(len(notable) - MOST_EVENTS, 0),
-        importance=_by_kernel(problems),
-        failures=failures(source.runs),
-        references=sum(len(run.references) for run in source.runs),
-        discarded=sum(each.discarded for each in evidence),
-        roofs=[roof for roof in roofs if roof is not None],
-        off_roofs=[(problem.entry["label"], reason) for problem in problems if (reason := not_drawn(problem.evidence))],
-        time=time,
-        reference=reference,
-        compared=_compared(document, reference),
-        labels={entry["slug"]: entry["label"] for entry in entries},
-        plan=source.plan,
-        quick=quick,
-    )
+    with contextlib.nullcontext() if quick else plotting():
+        roofs, time = ([], None) if quick else _of_all(known)
+        problems = [_problem(number, *one, reference, len(known) == 1, quick) for number, one in enumerate(known)]
+    return {
+        "attention": _attention(source, document),
+        "problems": problems,
+        "winners": tables.winners(entries, reference),
+        "kernels": tables.kernels(_competing(source, entries), reference),
+        "predictions": tables.predictions(entries, evidence),
+        "times": tables.times(entries, document["seconds"]),
+        "deviations": tables.deviations(entries, evidence),
+        "events": tables.events([_listed(event) for event in notable[:MOST_EVENTS]]),
+        "more_events": max(len(notable) - MOST_EVENTS, 0),
+        "importance": {} if quick else _by_kernel(evidence),
+        "failures": failures(source.runs),
+        "references": sum(len(run.references) for run in source.runs),
+        "discarded": sum(each.discarded for each in evidence),
+        "roofs": roofs,
+        "off_roofs": [(entry["label"], reason) for each, entry in known if (reason := not_drawn(each))],
+        "time": time,
+        "reference": reference,
+        "compared": _compared(document, reference),
+        "labels": {entry["slug"]: entry["label"] for entry in entries},
+        "plan": source.plan,
+        "quick": quick,
+    }
 
 
-def _problem(
-    each: Evidence, entry: Mapping[str, Any], name: str, reference: str, *, alone: bool, quick: bool
-) -> ProblemSection:
-    """Return the details of a problem; the names of its figures end with ``name``."""
-    label, curve, heat = entry["label"], None, None
-    plots: list[Plot | Omission | None] = []
-    if not quick:
-        if each.curve is not None:
-            best = partial(figures.best_so_far, each.curve, f"best-{name}", label, alone=alone)
-            curve = drawn(f"Best so far of {label}", best)
-        if len(each.predictions.measured) > 1 and each.run.rate.peak is not None:
-            predicted = partial(figures.predicted_and_measured, each.predictions, f"predicted-{name}", label)
-            plots.append(drawn(f"Predicted and measured speed of {label}", predicted))
-        if each.cells is not None:
-            heat = drawn(f"The heat map of {label}", partial(figures.heat_map, each.cells, label))
-        over_time = partial(figures.reference_over_time, each, f"reference-{name}", label)
-        plots.append(drawn(f"The reference kernel over time, beside {label},", over_time))
-    return ProblemSection(
-        entry=entry,
-        evidence=each,
-        importance=None if quick else each.importance,
-        table=tables.finalists(entry, reference) if entry["finalists"] else tables.fastest(each.run),
-        curve=curve,
-        heat=heat,
-        plots=[plot for plot in plots if plot is not None],
-    )
+def _of_all(known: Sequence[tuple[Evidence, Entry]]) -> tuple[list[Plot | Omission], Plot | Omission | None]:
+    """Draw the rooflines of each device, and the time use of all problems."""
+    roofs = []
+    for at, device in enumerate(distinct(each.run.device for each, _ in known)):
+        here = {entry["label"]: each for each, entry in known if each.run.device == device}
+        roofs += [
+            drawn(f"The roofline of {device.name}", roofline, [*here.values()], f"roofline-{at}"),
+            drawn(f"The memory bandwidth of {device.name}", bandwidths, here, f"bandwidth-{at}"),
+        ]
+    seconds = {entry["label"]: entry["seconds"] for _, entry in known}
+    return [roof for roof in roofs if roof is not None], drawn("Time use", figures.time_bars, seconds, "time")
 
 
-def _competing(source: ReportInput, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _problem(number: int, each: Evidence, entry: Entry, reference: str, alone: bool, quick: bool) -> dict[str, Any]:
+    """Return the details of a problem; the names of its figures end with its ``number``."""
+    found: dict[str, Any] = {
+        "entry": entry,
+        "evidence": each,
+        "importance": None if quick else each.importance,
+        "table": tables.finalists(entry, reference) if entry["finalists"] else tables.fastest(each.run),
+        **dict.fromkeys(("curve", "predicted", "heat", "over_time")),
+    }
+    if quick:
+        return found
+    label = entry["label"]
+    if each.curve is not None:
+        best = figures.best_so_far
+        found["curve"] = drawn(f"Best so far of {label}", best, each.curve, f"best-{number}", label, alone=alone)
+    if len(each.predictions.measured) > 1 and each.run.rate.peak is not None:
+        title, draw = f"Predicted and measured speed of {label}", figures.predicted_and_measured
+        found["predicted"] = drawn(title, draw, each.predictions, f"predicted-{number}", label)
+    if each.cells is not None:
+        found["heat"] = drawn(f"The heat map of {label}", figures.heat_map, each.cells, label)
+    title, over_time = f"The reference kernel over time, beside {label},", figures.reference_over_time
+    return found | {"over_time": drawn(title, over_time, each, f"reference-{number}", label)}
+
+
+def _competing(source: ReportInput, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries of the problems with several kernels, those of a problem together, the fastest first."""
     known = {entry["slug"]: entry for entry in entries}
     return [known[run.slug] for group in by_problem(source.runs) if len(group) > 1 for run in group]
 
 
-def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:
+def _by_kernel(evidence: Sequence[Evidence]) -> dict[str, dict[str, float]]:
+    """Return the mean importance of the most important parameters of each kernel."""
     known: dict[str, list[Mapping[str, float]]] = {}
-    for problem in problems:
-        if problem.importance is not None:
-            known.setdefault(problem.evidence.run.kernel, []).append(problem.importance)
+    for each in evidence:
+        if each.importance is not None:
+            known.setdefault(each.run.kernel, []).append(each.importance)
     means = {kernel: mean_importance(those) for kernel, those in known.items()}
     return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items()}
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _Figure = TypeVar("_Figure")
+_Arguments = ParamSpec("_Arguments")
 
 LONGEST_REASON = 200
 
@@ -90,14 +91,16 @@ def plotting() -> Iterator[None]:
         yield
 
 
-def drawn(title: str, draw: Callable[[], _Figure]) -> _Figure | Omission:
+def drawn(
+    title: str, draw: Callable[_Arguments, _Figure], *arguments: _Arguments.args, **options: _Arguments.kwargs
+) -> _Figure | Omission:
     """Return the figure that a function draws, or a sentence with the reason where its values cannot be drawn.
 
     The values come from stores that may be damaged, or from third parties. A figure that fails does not keep the others
     from the page.
     """
     try:
-        return draw()
+        return draw(*arguments, **options)
     except NotDrawableError as error:
         reason = str(error)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:

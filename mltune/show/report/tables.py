@@ -24,11 +24,11 @@ _BESIDE = {"time": "GPU", "compile": "compilers"}
 
 def winners(entries: Sequence[Entry], reference: str) -> Table:
     """Return the table of the winner of each problem."""
-    optimum = number("of optimum", _of_optimum, percent, small=_rank)
+    optimum = number("of optimum", ("optimum", "share"), percent, small=_rank)
     columns = [
         _problem(),
         *speeds(entries),
-        number(f"of {reference}", _of_reference, percent, small=_interval_of_reference, look="verdict"),
+        number(f"of {reference}", ("reference", "share"), percent, small=_interval_of_reference, look="verdict"),
         number("of peak", "share_of_peak", percent),
         *([optimum] if any(entry["optimum"] for entry in entries) else []),
         number("ties", lambda entry: len(entry["ties"])),
@@ -45,7 +45,7 @@ def kernels(entries: Sequence[Entry], reference: str) -> Table:
         _problem("problem and kernel"),
         Column("accuracy", "accuracy"),
         number("speed", lambda entry: None if entry["median_s"] is None else speed(entry)),
-        number(f"of {reference}", _of_reference, percent),
+        number(f"of {reference}", ("reference", "share"), percent),
         number("error", "error", error),
         number("trials", "trials"),
         number("time", lambda entry: entry["seconds"].get("total"), spaced_duration),
@@ -143,20 +143,12 @@ def _problem(heading: str = "problem") -> Column:
     return Column(heading, "label", link=lambda row: f"#p-{row['slug']}" if row["slug"] else "")
 
 
-def _of_reference(entry: Entry) -> float | None:
-    return entry["reference"]["share"] if entry["reference"] else None
-
-
 def _interval_of_reference(entry: Entry) -> str:
     return between(entry["reference"]["share_interval"], 100, 1) if entry["reference"] else ""
 
 
 def _interval_of_ratio(row: Mapping[str, Any]) -> str:
     return between(row["ratio_interval"], 1, 4)
-
-
-def _of_optimum(entry: Entry) -> float | None:
-    return entry["optimum"]["share"] if entry["optimum"] else None
 
 
 def _rank(entry: Entry) -> str:

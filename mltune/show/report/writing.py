@@ -34,7 +34,7 @@ from mltune.results.wording import (
 )
 from mltune.show.report.evidence import ReportInput, read_input
 from mltune.show.report.findings import findings
-from mltune.show.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections, sections
+from mltune.show.report.sections import MOST_OPEN, MOST_PARAMETERS, sections
 from mltune.show.report.svg import clean
 from mltune.show.report.tables import between
 
@@ -46,7 +46,7 @@ LONGEST_TEXT = 1_000
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 
 
-def html(document: Mapping[str, Any], found: Sections) -> str:
+def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Return the report as one page of HTML without external resources.
 
     The page has a content security policy that allows only its own style and script: no text from a store can run a
@@ -55,27 +55,27 @@ def html(document: Mapping[str, Any], found: Sections) -> str:
     from markupsafe import Markup
 
     script = (TEMPLATES / "page.js").read_text()
-    return _render(
-        "page.html",
-        _printable,
-        document=document,
-        found=found,
-        many=len(found.problems) > MOST_OPEN,
-        most_parameters=MOST_PARAMETERS,
-        fewest_rows=FEWEST_ROWS,
-        plan=None if found.plan is None else Markup("<pre>{}</pre>").format(clean(found.plan)),
-        style="\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css")),
-        script=script,
-        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    values = {
+        **found,
+        "many": len(found["problems"]) > MOST_OPEN,
+        "most_parameters": MOST_PARAMETERS,
+        "fewest_rows": FEWEST_ROWS,
+        "plan": None if found["plan"] is None else Markup("<pre>{}</pre>").format(clean(found["plan"])),
+        "style": "\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css")),
+        "script": script,
+        "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+    return _render("page.html", _printable, document, values)
 
 
-def markdown(document: Mapping[str, Any], found: Sections) -> str:
+def markdown(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Return the report as Markdown: the same findings, without figures."""
-    return _render("report.md", _markdown, document=document, found=found)
+    return _render("report.md", _markdown, document, found)
 
 
-def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str:
+def _render(
+    template: str, finalize: Callable[[Any], Any], document: Mapping[str, Any], found: Mapping[str, Any]
+) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -100,7 +100,7 @@ def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str
         "unit": unit_of,
         "code": _code,
     }
-    return environment.get_template(template).render(**values)
+    return environment.get_template(template).render(document=document, **found)
 
 
 def hardware(device: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ def page(report):
 def headings(report):
     """Return the headings of the table of winners, that of the problem first."""
     found = sections(read_input(report.html.parent), report.document, quick=True)
-    return [column.heading for column in found.winners.columns]
+    return [column.heading for column in found["winners"].columns]
 
 
 def test_the_table_holds_the_figures_of_the_json(report, page, headings):
@@ -94,7 +94,7 @@ def test_the_page_and_the_markdown_show_the_figures_of_the_json(report):
 def test_a_column_is_declared_once_for_the_page_and_the_markdown(report):
     found = sections(read_input(report.html.parent), report.document, quick=True)
     shown, written = report.html.read_text(), report.markdown.read_text()
-    for table in (found.winners, found.predictions, found.times, found.deviations):
+    for table in (found[name] for name in ("winners", "predictions", "times", "deviations")):
         for column in table.columns:
             assert f">{column.heading}<" in shown
             assert (f"| {column.heading} |" in written) == (column.look != "folded")
