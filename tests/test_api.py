@@ -90,6 +90,12 @@ class TestImport:
         heavy = {"numpy", "pandas", "optuna", "sklearn", "scipy", "pydantic", "pyarrow", "rich", "typer", "matplotlib"}
         assert not heavy & set(done.stdout.split())
 
+    def test_a_search_without_models_imports_none_of_their_packages_and_no_campaign(self):
+        run = f"mltune.tune(trials=8, device='{REPLAY}', run='run', **{SIMPLE})"
+        code = f"import sys, mltune; {run}; print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+        assert not {"sklearn", "skops", "scipy.optimize", "scipy.stats", "mltune.campaign"} & set(done.stdout.split())
+
 
 class TestErrors:
     def test_all_have_one_root(self):

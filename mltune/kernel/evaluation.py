@@ -23,7 +23,7 @@ Array: TypeAlias = NDArray[Any] | np.generic
 
 Mask: TypeAlias = NDArray[np.bool_] | np.bool_
 
-_TRUE, _FALSE = np.True_, np.False_
+_TRUE = np.True_
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Partial:
 
     def truth(self) -> Mask:
         """Return the rows in which the value is true and defined."""
-        return _both(_truth(self.value), self.defined)
+        return _truth(self.value) & self.defined
 
 
 Variables: TypeAlias = Mapping[str, Any]
@@ -79,7 +79,7 @@ def applied(function: _Function, operands: Sequence[Operation]) -> Operation:
         arguments = [operand(variables) for operand in operands]
         found = function(*(_number(argument.value) for argument in arguments))
         result = found if isinstance(found, Partial) else Partial(found)
-        return Partial(result.value, reduce(_both, (one.defined for one in arguments), result.defined))
+        return Partial(result.value, reduce(operator.and_, (one.defined for one in arguments), result.defined))
 
     return apply
 
@@ -93,8 +93,8 @@ def compared(first: Operation, others: Sequence[tuple[type[ast.cmpop], Operation
         defined = left.defined
         for kind, operand in others:
             right = operand(variables)
-            truth = _both(truth, _compared(kind, left.value, right.value))
-            defined = _both(defined, right.defined)
+            truth = truth & _compared(kind, left.value, right.value)
+            defined = defined & right.defined
             left = right
         return Partial(truth, defined)
 
@@ -106,17 +106,18 @@ def joined(operands: Sequence[Operation], decides_on: bool) -> Operation:
 
     In a row that an earlier operand decides, later operands may be undefined.
     """
+    combine: _Function = operator.or_ if decides_on else operator.and_
 
     def join(variables: Variables) -> Partial:
         first = operands[0](variables)
         truth, defined = _truth(first.value), first.defined
         for operand in operands[1:]:
-            if truth.ndim == 0 and bool(truth) is decides_on:
+            decided = truth if decides_on else ~truth
+            if decided.all():
                 break
             other = operand(variables)
-            decided = truth if decides_on else ~truth
-            defined = _both(defined, _either(decided, other.defined))
-            truth = (_either if decides_on else _both)(truth, _truth(other.value))
+            defined = defined & (decided | other.defined)
+            truth = combine(truth, _truth(other.value))
         return Partial(truth, defined)
 
     return join
@@ -130,11 +131,11 @@ def chosen(test: Operation, body: Operation, other: Operation) -> Operation:
         condition = _truth(tested.value)
         if condition.ndim == 0:
             one = (body if condition else other)(variables)
-            return Partial(one.value, _both(tested.defined, one.defined))
+            return Partial(one.value, tested.defined & one.defined)
         first, second = body(variables), other(variables)
         value = np.where(condition, _number(first.value), _number(second.value))
-        defined = _either(_both(condition, first.defined), _both(~condition, second.defined))
-        return Partial(value, _both(tested.defined, defined))
+        defined = np.where(condition, first.defined, second.defined)
+        return Partial(value, tested.defined & defined)
 
     return choose
 
@@ -156,24 +157,6 @@ def _truth(value: Array) -> Mask:
     if value.dtype.kind == "U":
         raise ValueError("a text is neither true nor false, and is compared with == or !=")
     return value if value.dtype.kind == "b" else value != 0  # type: ignore[return-value]
-
-
-def _both(a: Mask, b: Mask) -> Mask:
-    """Return where two conditions hold; a single one that fails decides for all rows."""
-    if a.ndim == 0:
-        return b if a else _FALSE
-    if b.ndim == 0:
-        return a if b else _FALSE
-    return a & b
-
-
-def _either(a: Mask, b: Mask) -> Mask:
-    """Return where one of two conditions holds; a single one that holds decides for all rows."""
-    if a.ndim == 0:
-        return _TRUE if a else b
-    if b.ndim == 0:
-        return _TRUE if b else a
-    return a | b
 
 
 def _compared(kind: type[ast.cmpop], left: Array, right: Array) -> Any:

@@ -81,9 +81,7 @@ class GpuRunner:
         self._baseline: Baseline | None = None
         self._entry = kernel.entry
         verified = (case.problem for case in problem.verification_cases())
-        variables = [self._variables(one) for one in (*verified, problem)]
-        self._shapes = [one for at, one in enumerate(variables) if one not in variables[:at]]
-        self._shape_of = [self._shapes.index(one) for one in variables]  # of each case, and of the timing
+        self._shapes = [self._variables(one) for one in (*verified, problem)]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None
         self._target, self._arguments = worker, (device_index,)
         self._serves: int | None = None  # the process that has begun the problem
@@ -119,12 +117,11 @@ class GpuRunner:
         if build.state is not TrialState.OK or not build.cubin:
             raise UsageError(f"only a build in state ok, with its cubin, can run, got one in state {build.state}.")
         try:
-            launches = [self._kernel.launch(configuration, variables) for variables in self._shapes]
+            *verified, timed = [self._kernel.launch(configuration, variables) for variables in self._shapes]
         except ExpressionError as error:
             rejected: Future[Measurement] = Future()
             rejected.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
             return rejected
-        *verified, timed = (launches[shape] for shape in self._shape_of)
         request = messages.Measure(
             build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s
         )

@@ -234,37 +234,33 @@ def prepare(url: str, *, patience_s: float | None = None) -> None:
             raise StoreError(f"a database of mltune has the encoding UTF8, but {url} has another.")
         if _version(connection) == VERSION:
             return
-    with connect(url).execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sa.text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
-        try:
-            connection.execute(sa.text("CREATE SCHEMA IF NOT EXISTS mltune"))
-            _migrate(url)
-        finally:
-            connection.execute(sa.text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+    with connect(url).execution_options(isolation_level="READ COMMITTED") as connection, connection.begin():
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        connection.execute(sa.text("CREATE SCHEMA IF NOT EXISTS mltune"))
+        _migrate(connection, url)
 
 
-def _migrate(url: str) -> None:
-    """Create the tables of the newest version, or bring those of an older one to it."""
+def _migrate(connection: sa.Connection, url: str) -> None:
+    """Bring the tables to the newest version; a new database gets them at once."""
     from alembic import command
     from alembic.config import Config
 
     from mltune.records.database_schema import metadata
 
-    with connect(url) as connection, connection.begin():
-        version = _version(connection)
-        if version > VERSION:
-            raise StoreError(
-                f"a database is written by the version of mltune that made it or a newer one, but {url} is of "
-                f"version {printable(version, 30)}, and this program knows {VERSION}; update mltune."
-            )
-        config = Config()
-        config.set_main_option("script_location", "mltune.records:migrations")
-        config.attributes["connection"] = connection
-        if version:
-            command.upgrade(config, "head")
-        else:
-            metadata.create_all(connection)
-            command.stamp(config, "head")
+    version = _version(connection)
+    if version > VERSION:
+        raise StoreError(
+            f"a database is written by the version of mltune that made it or a newer one, but {url} is of "
+            f"version {printable(version, 30)}, and this program knows {VERSION}; update mltune."
+        )
+    config = Config()
+    config.set_main_option("script_location", "mltune.records:migrations")
+    config.attributes["connection"] = connection
+    if version:
+        command.upgrade(config, "head")
+    else:
+        metadata.create_all(connection)
+        command.stamp(config, "head")
 
 
 def _version(connection: sa.Connection) -> str:

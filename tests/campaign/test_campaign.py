@@ -128,7 +128,7 @@ def test_a_second_run_in_the_directory_is_refused_and_a_dead_one_holds_no_lock(t
 
 @pytest.mark.slow
 def test_another_plan_is_refused_and_a_larger_budget_is_not(tmp_path):
-    small = PLAN.replace("96", "72")
+    small = PLAN.replace("96 trials", "72 trials")
     carry_out(small, tmp_path)
     with pytest.raises(RunDirectoryError, match="of another"):
         carry_out(small.replace(', "xgemm_rtx_2080_ti"', ""), tmp_path)

@@ -50,15 +50,17 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one in ALIKE)) for one in FAULTS])
-def test_a_fault_changes_no_record(name, uninterrupted, tmp_path):
+def test_a_fault_changes_no_record(name, request, tmp_path):
     fault, event = FAULTS[name]
+    plan, fixture = (LEARNED, "learned") if name in ALIKE else (SHORT, "uninterrupted")
+    undisturbed = request.getfixturevalue(fixture)
     caused = [fault | {"at": 20}, *([fault | {"at": 3}] if "twice" in name else [])]
     directory = tmp_path / "campaign"
-    process = start(directory, SHORT, worker=FAULTY, **faults(directory, *caused))
+    process = start(directory, plan, worker=FAULTY, **faults(directory, *caused))
 
     assert process.wait(timeout=120) == 0
-    assert records_of(directory) == records_of(uninterrupted.directory)
-    assert declarations_of(directory) == declarations_of(uninterrupted.directory)
+    assert records_of(directory) == records_of(undisturbed.directory)
+    assert declarations_of(directory) == declarations_of(undisturbed.directory)
     logged = [str(one["event"]) for one in events_of(directory)]
     assert (event is None) == (not {"worker_died", "gpu_lost", "disk_full"} & set(logged))
     assert event is None or logged.count(event) == len(caused)
