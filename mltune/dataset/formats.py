@@ -277,8 +277,9 @@ def _parquet(data: bytes) -> dict[str, pd.Series[Any]]:
         table = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts, **limits).read(names, use_threads=False)
         table.validate(full=True)  # among other things, text is UTF-8
         _check_size(table.num_rows, names)
-        decimals = [field.name for field in table.schema if pa.types.is_decimal(field.type)]
-        return _columns(table) | {name: table[name].cast(pa.float64()).to_pandas().rename(name) for name in decimals}
+        rare = {name for name in names if pa.types.is_decimal(fields[name]) or pa.types.is_float16(fields[name])}
+        kinds = {name: pa.float64() if name in rare else table[name].type for name in names}
+        return _columns(table.cast(pa.schema(kinds)))
     except MemoryError:
         raise
     except (ValueError, OSError, pa.ArrowException) as error:
@@ -304,7 +305,8 @@ def _malformed(kind: str, error: Exception) -> DatasetError:
 
 def _columns(table: Any) -> dict[str, pd.Series[Any]]:
     """Return the columns of a table of Arrow; texts stay in dictionaries, so that each is kept once."""
-    return {str(name): column for name, column in table.unify_dictionaries().to_pandas().items()}
+    frame = table.unify_dictionaries().to_pandas(ignore_metadata=True)  # an index of pandas is a column as well
+    return {str(name): column for name, column in frame.items()}
 
 
 def _typed(texts: pd.Series[Any]) -> pd.Series[Any]:

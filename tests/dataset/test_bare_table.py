@@ -3,6 +3,7 @@ import os
 import re
 import resource
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,18 @@ def test_a_parquet_file_is_read_as_the_same_csv(tmp_path: Path) -> None:
         read_table(tmp_path / name, ["block", "tile"], "time_ms").dataset for name in ("table.csv", "table.parquet")
     ]
     assert tables[0].table.equals(tables[1].table)
+
+
+def test_the_columns_of_a_parquet_file_may_be_an_index_decimals_and_texts(tmp_path: Path) -> None:
+    decimals = [Decimal("0.5"), Decimal("0.25"), Decimal("0.5")]
+    frame = pd.DataFrame({"a": [4, 1, 2], "b": decimals, "c": [None, "x", "x"], "t_ms": [1.0, 2.0, 3.0]})
+    frame["t_ms"] = frame["t_ms"].astype("float16")
+    frame.set_index("a").to_parquet(tmp_path / "t.parquet")
+    table = read_table(tmp_path / "t.parquet", ["a", "b"], "t_ms")
+    assert table.dataset.manifest.parameters == {"a": (1, 2, 4), "b": (0, 1)}
+    assert table.dataset.manifest.labels == {"b": (0.25, 0.5)}
+    with pytest.raises(DatasetError, match="'c' is missing in row 1"):
+        read_table(tmp_path / "t.parquet", ["c"], "t_ms", aggregate=True)
 
 
 def test_it_is_replayed_like_any_dataset_and_has_features(tmp_path: Path) -> None:
