@@ -5,7 +5,6 @@ Journals of other shares come from other machines, and any journal may be damage
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +18,13 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr, TypeAdapter, Valida
 from mltune.comparison.simulation import Trace
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
 from mltune.files.atomic import append_line
-from mltune.files.reading import kind_of, opened_file, reason
+from mltune.files.reading import RefusedFileError, kind_of, opened_file, reason
 from mltune.files.text import printable
 
 _MAX_BYTES = 1 << 30
 _LONGEST_LINE = 1 << 22
 _LONGEST_ERROR = 2000
+_MOST_DAMAGED = 10_000
 
 DATASET, STRATEGY = "dataset ", "strategy "
 """Prefixes of the names of facts about a dataset, and about the source of a user's strategy."""
@@ -100,10 +100,16 @@ _LINE: TypeAdapter[_Facts | _Run] = TypeAdapter(_Facts | _Run)
 
 def _lines(path: Path) -> Iterator[_Facts | _Run]:
     """Yield the lines of a journal, but not those that are damaged."""
+    damaged = 0
     with opened_file(path, _MAX_BYTES, inside=path.parent) as file:
         for line in iter(partial(file.readline, _LONGEST_LINE), b""):
-            with contextlib.suppress(ValidationError):
+            try:
                 yield _LINE.validate_json(line)
+            except ValidationError:
+                damaged += 1
+                if damaged > _MOST_DAMAGED:
+                    law = f"at most {_MOST_DAMAGED:,} lines may be damaged"
+                    raise RefusedFileError(f"{law}, but {path} has more") from None
 
 
 class Journal:
