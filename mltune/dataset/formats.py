@@ -313,7 +313,11 @@ def _typed(texts: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column of texts as the numbers or truth values that they are."""
     import pandas as pd
 
-    values = np.array([*typed(texts.cat.categories.tolist()), None], dtype=object)
+    distinct = texts.cat.categories.tolist()
+    found = typed(distinct)
+    if found == distinct:  # a million different texts are not numbered twice
+        return texts
+    values = np.array([*found, None], dtype=object)
     return pd.Series(values[texts.cat.codes], name=texts.name, dtype=object)
 
 
