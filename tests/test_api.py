@@ -250,6 +250,7 @@ class TestCompare:
         assert {part.missing for part in parts} == {0}
         assert mltune.compare("random", self.ONE, **options).runs["random", self.ONE].seeds == (0, 1)
 
+    @pytest.mark.system
     def test_a_script_needs_no_main_block_and_a_strategy_of_it_runs_in_its_process(self):
         """The other strategy runs in two processes, which do not run the script again."""
         Path("script.py").write_text(
@@ -263,6 +264,7 @@ class TestCompare:
         done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
         assert (done.stdout, done.stderr) == ("once\nrandom backwards 0 {}\n", "")
 
+    @pytest.mark.system
     def test_a_strategy_of_a_module_runs_in_worker_processes(self):
         Path("mine.py").write_text(STRATEGY)
         options = "evaluations=20, seeds=2, jobs=1"
@@ -277,6 +279,7 @@ class TestCompare:
         assert done.stderr == ""
         assert done.stdout.splitlines() == ["backwards 0 {}", "backwards 0 {}", "mine:Backwards 0 {}"]
 
+    @pytest.mark.system
     def test_another_source_of_a_strategy_is_another_comparison(self, tmp_path, monkeypatch):
         def compare(source):
             """Import the strategy anew, as another process does."""
@@ -301,14 +304,21 @@ class TestCompare:
 
 
 PACKAGE = Path(mltune.__file__).parent
-DOCUMENTED = [
-    pytest.param(path, marks=[pytest.mark.system] if path.stem == "kernel_tuner" else [])  # that needs the package
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if ">>>" in path.read_text()
-]
+LONG = {"api/tuning.py", "api/campaigns.py", "api/models.py", "api/comparing.py", "tuning/bound.py"}
+LONG |= {"integrations/kernel_tuner.py"}
+"""Modules whose examples are whole runs, or need another tuner."""
+DOCUMENTED = [path for path in sorted(PACKAGE.rglob("*.py")) if ">>>" in path.read_text()]
 
 
-@pytest.mark.parametrize("path", DOCUMENTED, ids=lambda path: str(path.relative_to(PACKAGE)))
+def name_of(path):
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.system] if name_of(path) in LONG else []) for path in DOCUMENTED],
+    ids=name_of,
+)
 def test_the_examples_of_the_docstrings_run(path):
     name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     failed, tried = doctest.testmod(import_module(name))
@@ -349,6 +359,7 @@ class TestChoice:
         again = mltune.load_run(tmp_path / "run")
         assert again.best_config == result.best_config
 
+    @pytest.mark.system
     def test_without_a_kernel_all_candidates_compete(self, no_gpu, monkeypatch, tmp_path):
         kernels = [mltune.load_kernel(name) for name in ("gemm_simt", "clblast_xgemm")]
         monkeypatch.setattr("mltune.resolve.problems.candidates", lambda *problem: kernels)

@@ -79,6 +79,7 @@ def test_the_records_of_a_run(printed, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
+@pytest.mark.system
 def test_several_sizes_are_one_campaign_that_is_resumed(printed):
     seen = []
     options = {"kernel": "gemm_simt", "device": "replay", "trials": 16, **SIMPLE}
@@ -93,6 +94,7 @@ def test_several_sizes_are_one_campaign_that_is_resumed(printed):
 
 
 @pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
+@pytest.mark.system
 def test_a_plan_is_carried_out_from_its_file_or_as_an_object(tmp_path):
     text = '[plan]\ntitle = "Two"\nbudget = "20 trials"\nminimum = "5 trials"\nproduce = []\n'
     options = '[options]\nsearch = "random"\nskip = false\nstop = false\n'

@@ -102,6 +102,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     assert process.wait(timeout=60) == 128 + signal.SIGINT
 
 
+@pytest.mark.system
 def test_an_unresponsive_worker_does_not_keep_it_from_ending(tmp_path):
     """The worker would end after an hour."""
     process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker")
@@ -112,6 +113,7 @@ def test_an_unresponsive_worker_does_not_keep_it_from_ending(tmp_path):
     assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.system
 def test_a_second_run_in_the_directory_is_refused_and_a_dead_one_holds_no_lock(tmp_path):
     directory = tmp_path / "campaign"
     plan = PLAN.replace('"report", ', "")
@@ -145,6 +147,7 @@ def test_the_directory_of_a_single_run_is_refused(uninterrupted):
         carry_out(PLAN, runs_in(uninterrupted.directory)[0])
 
 
+@pytest.mark.system
 def test_the_command_runs_a_plan_and_resumes_its_directory(tmp_path):
     plan, directory = tmp_path / "three.toml", tmp_path / "run"
     plan.write_text(PLAN)

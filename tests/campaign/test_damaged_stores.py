@@ -117,6 +117,7 @@ def test_the_others_are_as_in_an_undisturbed_campaign(name, campaign, plans, und
         assert not aside
 
 
+@pytest.mark.system
 def test_the_commands_go_on_and_say_what_failed(campaign, plans, tmp_path):
     plan = tmp_path / "twice.toml"
     plan.write_text(plans[1].replace('maximum = "32', 'maximum = "16').replace('minimum = "32', 'minimum = "16'))

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.scheduler import MAX_IDLE, Scheduler
 from mltune.results.summary import summarise_campaign
@@ -42,6 +44,7 @@ def test_an_exhausted_problem_ends_and_the_others_get_its_budget(tmp_path):
     assert "nothing is left to try: all 24 configurations are on record" in result.report.html.read_text()
 
 
+@pytest.mark.system
 def test_a_campaign_of_exhausted_problems_ends_and_is_not_repeated(tmp_path):
     plan = tmp_path / "small.toml"
     text = (
@@ -71,6 +74,7 @@ def test_a_problem_whose_time_slices_bring_nothing_comes_after_the_others_and_is
     }
 
 
+@pytest.mark.system
 def test_a_campaign_whose_workers_do_nothing_ends(tmp_path):
     plan = TWO.format(small=few_rows(tmp_path))
     process = start(tmp_path / "run", plan, worker="tests.campaign.device_workers:idle_worker")

@@ -89,6 +89,7 @@ def test_a_problem_whose_worker_always_dies_is_given_up_and_the_others_are_not(u
     ],
 )
 @pytest.mark.sampled(1)
+@pytest.mark.system
 def test_an_impossible_time_is_not_recorded(value, tmp_path):
     directory = tmp_path / "campaign"
     process = start(
@@ -184,6 +185,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.system
 def test_workers_and_their_children_die_with_the_campaign(tmp_path):
     directory = tmp_path / "campaign"
     process = start_slowly(directory, SHORT)

@@ -138,6 +138,7 @@ class TestBadInput:
         name = next(entry["name"] for entry in answer("datasets") if entry["label"].startswith("cgemm"))
         assert_refused(command("tune", "sgemm", "--device", f"replay:{name}"), "cgemm", "sgemm", name)
 
+    @pytest.mark.system
     def test_a_run_directory_of_another_run(self, tuned):
         _, directory = tuned
         result = command("tune", "sgemm", "--trials", 50, "--seed", 7, "--run", directory)
@@ -234,6 +235,7 @@ class TestTune:
         assert again["best"] == document["best"]
         assert again["counts"] == document["counts"]
 
+    @pytest.mark.system
     def test_the_same_command_with_more_trials_resumes(self, tmp_path):
         directory = tmp_path / "run"
         answer("tune", "sgemm", "--trials", 20, "--run", directory, *SIMPLE)
@@ -251,6 +253,7 @@ class TestTune:
         document = answer("tune", "sgemm", "--time", "3s", "--trials", 100_000)
         assert 0 < document["trials"] < 100_000
 
+    @pytest.mark.system
     def test_an_interrupted_run_reports_its_best_and_can_go_on(self, tmp_path):
         command = [
             sys.executable,
@@ -364,6 +367,7 @@ class TestSpace:
         assert not answer("space", "clblast_xgemm")["has_source"]
         assert "it can be replayed, but not built" in command("space", "clblast_xgemm").stdout
 
+    @pytest.mark.system
     def test_depends_on_precision_and_transposition(self):
         cases = ((), ("--precision", "z"), ("--trans", "TN"))
         usual, *others = (answer("space", "gemm_mma64", *case)["valid"] for case in cases)
@@ -384,6 +388,7 @@ class TestBound:
         assert "with these values" in text
         assert "* what limits most. The best of all" in text
 
+    @pytest.mark.system
     def test_the_kernels_that_solve_a_problem_stand_side_by_side(self):
         arguments = ("dgemm", "--trans", "NT", "--device", "h200")
         found = answer("bound", *arguments)
@@ -536,6 +541,7 @@ class TestCompare:
         assert done.returncode == 0, done.stderr
         assert not (tmp_path / "executed").exists()
 
+    @pytest.mark.system
     def test_refuses_in_one_line(self, table, tmp_path):
         assert_refused(command("compare", "--strategies", "nosuch"), "nosuch", "hybrid_vndx")
         assert_refused(command("compare", "--strategies", "random", "--datasets", "nosuch"), "nosuch")
@@ -560,6 +566,7 @@ class TestDuration:
             parse_duration(text)
 
 
+@pytest.mark.system
 def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path):
     make_run(tmp_path / "run", *map(make_trial, range(5)))
     result = command("report", tmp_path / "run")

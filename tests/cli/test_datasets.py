@@ -63,6 +63,7 @@ def test_a_problem_of_any_name_has_named_sizes(tmp_path):
     assert_refused(command(*words, cwd=tmp_path), "only a GEMM has one size", "--size NAME=N")
 
 
+@pytest.mark.system
 def test_all_that_is_shipped_is_verified():
     names = [one["name"] for one in answer("datasets", "verify")]
     assert len([name for name in names if "searches" in name]) == len(shipped_searches()) > 0

@@ -98,6 +98,7 @@ def test_a_device_worker_that_is_killed_while_its_store_is_opened_or_closed(vict
     assert tally.kills >= 0.8 * counts[1]
 
 
+@pytest.mark.system
 def test_a_compiler_that_is_killed_does_not_blame_its_kernel(tmp_path, counts, output):
     """Builds whose compiler was killed from outside are made again."""
     kernel, problem = load_kernel("gemm_simt"), GemmProblem("s", "N", "T", 512, 512, 512)

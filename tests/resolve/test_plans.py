@@ -55,6 +55,7 @@ def test_the_example_in_the_documents_is_a_plan(tmp_path):
 
 
 class TestCommand:
+    @pytest.mark.system
     def test_prints_what_a_person_reads(self):
         result = plan(ROOT / "search/overnight.toml")
         assert result.returncode == 0, result.stderr

@@ -113,6 +113,7 @@ class TestConfigurations:
         assert len(list_configurations(many, [f"p{at} == p{at + 1}" for at in range(11)])) == 10
 
 
+@pytest.mark.system
 def test_a_large_space_is_searched_at_once():
     """No proposal compares all rows with all candidates."""
     large = list_configurations({f"p{at}": [1, 2, 4, 8, 16, 32] for at in range(7)}, ["p0 * p1 * p2 <= 256"])

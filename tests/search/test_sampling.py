@@ -55,6 +55,7 @@ def test_every_source_has_its_share(landscape):
     assert 0.1 < later.count("random") / len(later) < 0.45
 
 
+@pytest.mark.system
 def test_chance_has_its_share_for_ever(landscape):
     planned = search(landscape, 40)
     drawn = [proposal.proposed_by for batch in planned[20:] for proposal in batch].count("random")
