@@ -547,7 +547,9 @@ MACROS = "#define WIDTH 512\n#define SCALE 3\n#define PRECISION 0\n"
 
 @pytest.fixture(scope="module")
 def canary(tmp_path_factory):
-    path = tmp_path_factory.mktemp("outside", numbered=False) / FILE
+    folder = tmp_path_factory.mktemp("near") / "outside"
+    folder.mkdir()
+    path = folder / FILE
     path.write_text(f"{CANARY} {CANARY}\n")
     return path
 
