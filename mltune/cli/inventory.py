@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,9 +155,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
 def import_(given: Given, as_json: AsJson = False) -> None:
     """Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast."""
     found, notices = api.import_dataset(**given)
-    _answer(found, given["out"], as_json)
-    for notice in notices:
-        table.write(f"{given['file']}: {notice}", stderr=True)
+    _answer(found, given["out"], as_json, str(given["file"]), notices)
 
 
 @command(
@@ -206,13 +205,13 @@ def verify(given: Given, as_json: AsJson = False) -> None:
 def merge(given: Given, as_json: AsJson = False) -> None:
     """Merge datasets of one kernel, problem and GPU."""
     merged, notices = api.merge_datasets(**given)
-    _answer(merged, given["out"], as_json)
-    for notice in notices:
-        table.write(f"{merged.manifest.name}: {notice}", stderr=True)
+    _answer(merged, given["out"], as_json, merged.manifest.name, notices)
 
 
-def _answer(dataset: Dataset, out: Path, as_json: bool) -> None:
-    """Print what was written."""
+def _answer(dataset: Dataset, out: Path, as_json: bool, subject: str, notices: Iterable[str]) -> None:
+    """Print what was written, and the notices about what it was made of."""
     manifest = dataset.manifest
     written = str(out / f"{manifest.name}.parquet")
     answer({"dataset": written, "rows": manifest.rows, "counts": manifest.counts}, as_json, lambda: [written])
+    for notice in notices:
+        table.write(f"{subject}: {notice}", stderr=True)
