@@ -22,7 +22,7 @@ import numpy as np
 from harness import parser_of, provenance, write
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder, available_cores, nvrtc_version
@@ -34,7 +34,7 @@ PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 
 def random_configurations(count: int, seed: int) -> list[dict[str, int]]:
     """Return configurations drawn uniformly from the search space, no two of which share a build."""
-    space = ConstrainedSpace(KERNEL, PROBLEM.variables() | device_variables(H200))
+    space = ConstrainedSpace(KERNEL, variables_of(PROBLEM, H200))
     rows = space.rows(space.sample(2 * count, np.random.default_rng(seed)))
     table = np.stack([rows[name] for name in space.names], axis=1)
     distinct = {tuple(row[: len(KERNEL.parameters)]): row for row in table}

@@ -22,7 +22,7 @@ from harness import SEARCHING, parser_of, provenance, write
 from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
@@ -49,7 +49,7 @@ def gemm() -> Case:
     """Return the space of gemm_simt for S NT 4096 on an H200; times follow the prior, with noise."""
     kernel, problem = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096)
     features = Features(kernel, problem, H200)
-    space = ConstrainedSpace(kernel, problem.variables() | device_variables(H200))
+    space = ConstrainedSpace(kernel, variables_of(problem, H200))
 
     def times_s(indices: np.ndarray) -> np.ndarray:
         noise = np.random.default_rng(len(indices)).normal(0.0, 0.1, len(indices))

@@ -90,12 +90,12 @@ def space(
     """
     from mltune.device.known import H200
     from mltune.errors import BundleError
-    from mltune.kernel.bundle import device_variables
+    from mltune.kernel.bundle import variables_of
     from mltune.kernel.space import ConstrainedSpace
     from mltune.measure.bundle_check import check_sample, draw_sample
 
     bundle, problem = _described(kernel, precision, trans, size)
-    found = ConstrainedSpace(bundle, {**problem.variables(), **device_variables(H200)})
+    found = ConstrainedSpace(bundle, variables_of(problem, H200))
     faults = check_sample(bundle, problem, H200, draw_sample(found))
     for fault in faults:
         if fault.share == 1:

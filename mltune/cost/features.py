@@ -16,7 +16,7 @@ from mltune.cost.physics import SMALLEST_SHARE, physics
 from mltune.device.facts import Device
 from mltune.device.known import with_mixes
 from mltune.device.peaks import fma_per_clock
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Columns, Floats, length
 from mltune.problem.problem import Problem
 
@@ -55,7 +55,7 @@ class Features:
         self.kernel = kernel
         self.problem = problem
         self.device = device
-        self._variables = problem.variables() | device_variables(device)
+        self._variables = variables_of(problem, device)
         self.has_prior = set(NEEDED) <= set(kernel.resources)
         self._unit = kernel.unit or problem.arithmetic
         self._physics = partial(physics, device, self._unit)

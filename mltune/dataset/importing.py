@@ -21,7 +21,7 @@ from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Columns, Floats, length, row
 from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
@@ -106,8 +106,8 @@ class Contents:
 
 def read_contents(path: Path, layout: Layout) -> Contents:
     """Read what a table holds, with limits on memory and time; see :func:`mltune.dataset.importing.read_table`."""
-    is_small = path.suffix.lower() in (".csv", ".json") and path.is_file() and path.stat().st_size <= _SMALL
-    if is_small or not path.is_file():  # what is no regular file is refused
+    is_text = path.suffix.lower() in (".csv", ".json")
+    if not path.is_file() or (is_text and path.stat().st_size <= _SMALL):  # what is no regular file is refused
         return contents_of(path, layout)
     try:
         contents: Contents = call_bounded(
@@ -385,7 +385,7 @@ def broken_restrictions(
     kernel: Kernel, problem: Problem, device: Device, columns: Columns
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield the restrictions of a kernel that do not hold for all configurations, and for which they hold."""
-    variables: Mapping[str, int] = {**problem.variables(), **device_variables(device)}
+    variables: Mapping[str, int] = variables_of(problem, device)
     expressions = {one.text: one.expression for one in kernel.restrictions}
     for text, holds in kernel.evaluate(columns, variables, expressions).items():
         if not holds.all():

@@ -12,7 +12,7 @@ from mltune.dataset.dataset import Dataset, load_dataset
 from mltune.dataset.importing import broken_restrictions
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import UsageError
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.reader import is_bundle
 from mltune.kernel.space import ConstrainedSpace
 
@@ -80,7 +80,7 @@ def _problems(dataset: Dataset, kernel: Kernel) -> Iterator[str]:
         )
     if manifest.kind == "complete" and not broken:
         narrowed = kernel.with_values(manifest.parameters)
-        variables = {**manifest.problem.variables(), **device_variables(manifest.device)}
+        variables = variables_of(manifest.problem, manifest.device)
         count = ConstrainedSpace(narrowed, variables).count
         if count != len(dataset):
             yield f"a complete dataset has every valid configuration, {count:,}, but this one has {len(dataset):,}."

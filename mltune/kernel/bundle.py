@@ -50,6 +50,11 @@ def device_variables(device: Device) -> dict[str, int]:
     return facts | {"compute_capability": 10 * major + minor}
 
 
+def variables_of(problem: Problem, device: Device) -> dict[str, int]:
+    """Return the variables of a problem and of a device, which the expressions of a kernel bundle may use."""
+    return {**problem.variables(), **device_variables(device)}
+
+
 @dataclass(frozen=True, slots=True)
 class Restriction:
     """A condition that every configuration satisfies, with the reason that is shown to users."""

@@ -94,7 +94,7 @@ class ConstrainedSpace:
     """Every configuration of a kernel that satisfies its restrictions. Satisfies :class:`SearchSpace`.
 
     Its size is computed exactly at first use, without enumeration (:mod:`mltune.kernel.layers`): in less than a second
-    for 1e11 configurations. `variables` are ``problem.variables() | device_variables(device)``.
+    for 1e11 configurations. `variables` are ``variables_of(problem, device)``.
 
     ``neighbours`` returns every valid configuration that differs in one parameter; if the change of one parameter is
     not valid, it is repaired by ``nearest``. ``nearest`` goes through the parameters in the order of the layers and

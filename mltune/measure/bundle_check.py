@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.errors import DeviceError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.faults import BundleFault, find_faults
 from mltune.kernel.space import ConstrainedSpace
@@ -75,7 +75,7 @@ def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Colu
     cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
     others = [case.problem for case in cases]
     for one in (problem, *(other for other in others if not other.is_empty)):
-        if faults := find_faults(kernel, columns, {**one.variables(), **device_variables(device)}):
+        if faults := find_faults(kernel, columns, variables_of(one, device)):
             return [fault._replace(reason=f"{fault.reason} ({one.label})") for fault in faults]
     return []
 
@@ -85,7 +85,7 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: floa
 
     No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
     """
-    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns = draw_sample(space)
     faults = check_sample(kernel, problem, device, columns)
     builds, not_built = _build(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
 from mltune.kernel.launch import Launch
@@ -56,7 +56,7 @@ class Winner:
 
     def variables(self) -> dict[str, int]:
         """Return the values of device and problem that the kernel's expressions may use."""
-        return {**device_variables(self.device), **self.problem.variables()}
+        return variables_of(self.problem, self.device)
 
     @property
     def runnable(self) -> RunnableProblem:

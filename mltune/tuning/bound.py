@@ -1,4 +1,4 @@
-"""What to expect of a problem without measuring it: an upper bound, and the configurations to choose."""
+"""Expectations of a problem without a measurement: its upper bound, and the configurations to choose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mltune.device.known import UNKNOWN
 from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError, WisdomError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Floats, Indices, row
 from mltune.kernel.space import SearchSpace
 from mltune.known.wisdom import Wisdom
@@ -153,7 +153,7 @@ def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> 
 
 def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:
     """Return the configuration that can take the least time, of how many examined ones, and of how many."""
-    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
+    space = make_space(kernel, variables_of(problem, device))
     features = Features(kernel, problem, device)
     examined, times_s = _examine(space, features, np.random.default_rng(seed))
     equal = examined[times_s <= (1.0 + _EQUAL) * times_s.min()]
@@ -197,7 +197,7 @@ def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, fou
     if "fma_instructions" not in kernel.resources:
         return 1.0
     columns = {name: np.array([code]) for name, code in found.codes.items()}
-    variables = {**problem.variables(), **device_variables(device)}
+    variables = variables_of(problem, device)
     known = kernel.evaluate(columns, variables, kernel.resources)
     return float(known["fma"][0] / known["fma_instructions"][0])
 
@@ -315,7 +315,7 @@ def predict(
             "name a GPU (`mltune device --known`), or a file with its facts."
         )
     kernel.check_problem(problem)
-    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
+    space = make_space(kernel, variables_of(problem, device))
     model = choose_model(prior, kernel)
     file = file_of_run(wisdom, replayed=False)
     if wisdom != AUTO and file is not None and not file.exists():

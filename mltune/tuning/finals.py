@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.measure.timing import BUDGET_S, how_many_fit
 from mltune.records.declaration import Declaration, Drift, Finalist, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
@@ -332,7 +332,7 @@ def _fits_a_heat(session: Session, candidates: Collection[TrialRecord], heat_s: 
     """Return whether all candidates can be run in turns in the time of a heat, each with its workspace."""
     if len(candidates) <= FINALISTS or how_many_fit(_medians(candidates), heat_s) < len(candidates):
         return False
-    variables = {**device_variables(session.device), **session.problem.variables()}
+    variables = variables_of(session.problem, session.device)
     launches = [session.kernel.launch(record.configuration, variables) for record in candidates]
     return sum(one.workspace_bytes or 0 for one in launches) <= MEMORY * session.device.memory_bytes
 

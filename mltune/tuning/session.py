@@ -16,7 +16,7 @@ import numpy as np
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, RunError, UsageError
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import row
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
@@ -197,7 +197,7 @@ def _on_gpu(
     from mltune.measure.runner import GpuRunner
 
     device, driver = _gpu(index)
-    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
+    space = make_space(kernel, variables_of(problem, device))
     kernel = replace(kernel, default=default_configuration(kernel, space))
     farm = farm_of(compile_on) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
@@ -314,7 +314,7 @@ def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, buil
             f"see {kernel.folder / 'kernel.toml'}."
         )
     verified = (case.problem for case in problem.verification_cases())
-    variables = [{**device_variables(device), **one.variables()} for one in verified]
+    variables = [variables_of(one, device) for one in verified]
     reference = None if kernel.arrays is None else kernel.arrays.reference
     right = None
     if reference is not None:

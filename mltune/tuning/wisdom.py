@@ -1,4 +1,4 @@
-"""What a run knows from others: configurations of a wisdom, and models of other runs on this GPU."""
+"""Knowledge from other runs: the configurations of a wisdom, and models of runs on the same GPU."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.program import command
 
 STRATEGY = """
 class Backwards:
@@ -19,15 +20,8 @@ class Backwards:
 
 
 def compared(folder: Path, strategies: str) -> subprocess.CompletedProcess[str]:
-    options = ("--evaluations", "20", "--seeds", "2", "--jobs", "2", "--output", "here", "--json")
-    command = (sys.executable, "-m", "mltune", "compare", "--strategies", strategies)
-    return subprocess.run(
-        [*command, "--datasets", "convolution_mi250x_gcd", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    options = ("--evaluations", 20, "--seeds", 2, "--jobs", 2, "--output", "here", "--json")
+    return command("compare", "--strategies", strategies, "--datasets", "convolution_mi250x_gcd", *options, cwd=folder)
 
 
 def test_it_is_found_in_the_working_directory_and_runs_in_worker_processes(tmp_path: Path) -> None:

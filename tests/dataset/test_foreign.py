@@ -10,7 +10,7 @@ from mltune.device.known import UNKNOWN
 from mltune.device.peaks import peak_flops
 from mltune.errors import DatasetError
 from mltune.files import folders
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.recorded import RecordedProblem
@@ -51,7 +51,7 @@ def test_every_row_of_a_public_sweep_is_valid_for_its_bundle(name: str) -> None:
     kernel.check_problem(manifest.problem)
     assert dataset.manifest.check_kernel(kernel) == ""
     assert len(dataset) == ROWS[name]
-    space = ConstrainedSpace(kernel, {**manifest.problem.variables(), **device_variables(manifest.device)})
+    space = ConstrainedSpace(kernel, variables_of(manifest.problem, manifest.device))
     assert (space.index_of(dataset.columns) >= 0).all()
     if manifest.kind == "complete":
         narrowed = kernel.with_values(manifest.parameters)

@@ -10,7 +10,7 @@ from conftest import Rig
 
 from mltune.device.peaks import peak_flops
 from mltune.device.query import available_devices
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.libraries import bind_reference
@@ -188,7 +188,7 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
     if not fits(kernel, device):
         pytest.skip(f"{device.name} has no {kernel.unit}")
     problem = parse_problem(f"{precision}gemm", trans="NT", m=2048, n=2048, k=2048)
-    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns = space.rows(space.sample(24, np.random.default_rng(1)))
     configurations = [{name: int(column[row]) for name, column in columns.items()} for row in range(24)]
     with (
@@ -221,7 +221,7 @@ def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precis
     if not fits(kernel, device):
         pytest.skip(f"{device.name} has no {kernel.unit}")
     problem = parse_problem(f"{precision}gemm", trans="TN", m=200, n=90, k=70, beta=0.5, batch=60)
-    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns = space.rows(space.sample(6, np.random.default_rng(1)))
     configurations = [{one: int(column[at]) for one, column in columns.items()} for at in range(6)]
     with Rig(kernel, problem, device) as rig:

@@ -184,14 +184,14 @@ def compile_bundle(folder: Path) -> int:
 
     def compile_one() -> None:
         from mltune.device.known import H200
-        from mltune.kernel.bundle import device_variables
+        from mltune.kernel.bundle import variables_of
         from mltune.kernel.reader import load_kernel
         from mltune.kernel.space import ConstrainedSpace
         from mltune.measure.build import NvrtcBuilder
         from mltune.problem.gemm import GemmProblem
 
         kernel, problem = load_kernel(folder / "named" / BUNDLE), GemmProblem("s", "N", "T", 256, 256, 256)
-        found = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
+        found = ConstrainedSpace(kernel, variables_of(problem, H200))
         configuration = {name: int(column[0]) for name, column in found.rows([0]).items()}
         cache = folder / "home" / "cubins"
         with NvrtcBuilder(

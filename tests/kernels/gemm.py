@@ -16,7 +16,7 @@ from emulation.host import EmulationError, HostKernel, empty_workspace, place
 
 from mltune.device.facts import Device
 from mltune.device.known import H200
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import GemmProblem
 
@@ -26,7 +26,7 @@ Configuration = Mapping[str, int]
 def sample(kernel: Kernel, case: tuple[str, str, str], count: int, seed: int) -> Iterator[Configuration]:
     """Draw distinct legal configurations of a case."""
     problem = GemmProblem(*case, 4096, 4096, 4096)
-    space = ConstrainedSpace(kernel, problem.variables() | device_variables(H200))
+    space = ConstrainedSpace(kernel, variables_of(problem, H200))
     columns = space.rows(space.sample(count, np.random.default_rng(seed)))
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, map(int, values), strict=True))
@@ -66,7 +66,7 @@ def check(
     device: Device = H200,
 ) -> None:
     """Run one problem on random operands and on integers, and assert that the results are right."""
-    launch = kernel.launch(configuration, problem.variables() | device_variables(device))
+    launch = kernel.launch(configuration, variables_of(problem, device))
     workspace = empty_workspace(launch)
     for integers in (False, True):
         made = problem.operands(np, seed=1, integers=integers)

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import built_in, load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder
@@ -23,11 +23,11 @@ BATCHED = [kernel for kernel in map(load_kernel, built_in()) if kernel.batched]
 @pytest.mark.parametrize("kernel", BATCHED, ids=lambda kernel: kernel.name)
 def test_a_batch_compiles(kernel):
     problem = parse_problem(f"{kernel.precisions[-1]}gemm", trans="NT", size=96, batch=60)
-    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
+    space = ConstrainedSpace(kernel, variables_of(problem, H200))
     rows = space.rows(space.sample(1, np.random.default_rng(1)))
     configuration = {name: int(column[0]) for name, column in rows.items()}
     with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
         build = builder.submit(configuration).result(120)
     assert (build.state, build.detail) == (TrialState.OK, "")
-    launch = kernel.launch(configuration, {**problem.variables(), **device_variables(H200)})
+    launch = kernel.launch(configuration, variables_of(problem, H200))
     assert math.prod(launch.grid) >= 60

@@ -10,7 +10,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 from gemm import sample
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder
@@ -32,7 +32,7 @@ FAST = {
 )
 def test_a_fast_configuration_and_a_sample_compile(case: tuple[str, str, str]) -> None:
     problem = GemmProblem(*case, 2048, 2048, 2048)
-    variables = problem.variables() | device_variables(H200)
+    variables = variables_of(problem, H200)
     space = ConstrainedSpace(KERNEL, variables)
     assert space.index_of({name: np.array([value]) for name, value in FAST.items()})[0] >= 0
     configurations = [FAST, *sample(KERNEL, case, 2, seed=1)]

@@ -12,7 +12,7 @@ from emulation.host import COMPILER_EXISTS, HostKernel
 from gemm import Configuration, check_configurations, sample
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_operands import transpositions
@@ -74,7 +74,7 @@ def test_the_error_is_some_units_of_the_last_of_106_bits(kernel: Kernel, runtime
     operands = problem.operands(np, seed=3)
     exact, moduli = products(problem, operands)
 
-    host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
+    host.launch(problem, operands, kernel.launch(configuration, variables_of(problem, H200)))
 
     result = problem.result(operands["C"])
     errors = [abs(fraction(result[at]) - exact[at]) / moduli[at] for at in exact]

@@ -12,7 +12,7 @@ from gemm import Configuration, check_configurations, sample
 
 from mltune.device.known import H200
 from mltune.errors import SpaceError
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import CASES, GemmProblem
@@ -64,7 +64,7 @@ def test_random_configurations(runtime: Path, name: str, case: tuple[str, str, s
 def test_the_default_and_a_sample_compile(name: str) -> None:
     kernel, case = load_kernel(name), ("s", "T", "N")
     problem = GemmProblem(*case, 4096, 4096, 4096)
-    variables = problem.variables() | device_variables(H200)
+    variables = variables_of(problem, H200)
     configurations = [kernel.default, *sample(kernel, case, 3, seed=1)]
     errors: list[int] = []
     assert not broken(kernel, kernel.default, variables)

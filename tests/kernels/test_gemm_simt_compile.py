@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import CASES, parse_problem
@@ -52,7 +52,7 @@ SHAPES = {
 
 def broken(problem, device, configuration):
     """Return the restrictions that a configuration violates."""
-    variables = problem.variables() | device_variables(device)
+    variables = variables_of(problem, device)
     columns = {name: np.array([value]) for name, value in configuration.items()}
     rules = {rule.text: rule.expression for rule in KERNEL.restrictions}
     return [text for text, column in KERNEL.evaluate(columns, variables, rules).items() if not column.all()]
@@ -71,7 +71,7 @@ def broken(problem, device, configuration):
 )
 def test_registers_and_shared_memory_are_what_the_bundle_says(device, shapes):
     problem = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
-    variables = problem.variables() | device_variables(device)
+    variables = variables_of(problem, device)
     with NvrtcBuilder(KERNEL, problem, device.architecture) as builder:
         futures = {shape: builder.submit(SHAPES[shape]) for shape in shapes}
         for shape, future in futures.items():

@@ -12,7 +12,7 @@ from emulation.host import COMPILER_EXISTS, place
 from gemm import Configuration, build_host, check_configurations, check_spoilt, lines, sample, spoil
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_operands import transpositions
@@ -71,7 +71,7 @@ def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[
         spoil(line, rng)
 
     def launch() -> np.ndarray:
-        host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
+        host.launch(problem, operands, kernel.launch(configuration, variables_of(problem, H200)))
         return problem.result(operands["C"])
 
     check_spoilt(problem, operands, launch)

@@ -12,7 +12,7 @@ from emulation.host import COMPILER_EXISTS, HostKernel, place
 from gemm import Configuration, build_host, check_configurations, check_spoilt, lines, sample, spoil
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES, GemmProblem
 
@@ -90,7 +90,7 @@ def multiply(
 ) -> np.ndarray:
     """Run a configuration on operands, and return C."""
     operands = {name: place(buffer, 0) for name, buffer in operands.items()}
-    host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
+    host.launch(problem, operands, kernel.launch(configuration, variables_of(problem, H200)))
     return problem.result(operands["C"])
 
 

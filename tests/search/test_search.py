@@ -12,7 +12,7 @@ from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.problem.gemm import GemmProblem
@@ -30,7 +30,7 @@ SMALL = "convolution_rtx_a4000"
 @cache
 def space_of(bundle):
     kernel = load_kernel(bundle)
-    space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
+    space = ConstrainedSpace(kernel, variables_of(PROBLEM, H200))
     return space, Features(kernel, PROBLEM, H200)
 
 

@@ -6,7 +6,7 @@ import pytest
 from mltune.cost.features import Features
 from mltune.device.known import H200, UNKNOWN, find_device
 from mltune.errors import BundleError, SpaceError, UsageError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.tuning.bound import find_bound
@@ -19,7 +19,7 @@ A100 = find_device("a100")[0]
 def test_of_a_small_space_all_configurations_are_examined():
     found = find_bound(SGEMM, load_kernel("gemm_shared"), A100)
     kernel = load_kernel("gemm_shared")
-    space = make_space(kernel, {**SGEMM.variables(), **device_variables(A100)})
+    space = make_space(kernel, variables_of(SGEMM, A100))
     least = Features(kernel, SGEMM, A100).bound(space.rows(np.arange(space.count))).time_s.min()
     assert found.examined == found.count == space.count
     assert found.best.time_s == pytest.approx(least, rel=1e-3)

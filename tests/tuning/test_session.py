@@ -8,7 +8,7 @@ import pytest
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError, RunDirectoryError, UsageError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.launch import Launch
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
@@ -77,7 +77,7 @@ class OneBuild:
 
 TRANSPOSE = load_kernel("transpose")
 PROBLEM = TRANSPOSE.arrays.problem({"rows": 100, "columns": 70})
-VARIABLES = {**device_variables(H200), **PROBLEM.variables()}
+VARIABLES = variables_of(PROBLEM, H200)
 
 
 def test_the_default_configuration_is_the_kernels_own_where_it_is_valid():

@@ -9,7 +9,7 @@ from imaginary_gpu import NO_REFERENCE, imaginary_runner
 from rich.console import Console
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.measure import runner as runner_module
@@ -56,7 +56,7 @@ def result(tmp_path, idle_workers, monkeypatch):
     """Tune ten configurations."""
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     (idle_workers.folder / NO_REFERENCE).touch()
-    whole = ConstrainedSpace(KERNEL, PROBLEM.variables() | device_variables(H200))
+    whole = ConstrainedSpace(KERNEL, variables_of(PROBLEM, H200))
     columns = whole.rows(whole.sample(10, np.random.default_rng(0)))
 
     def opened(*arguments, **options):

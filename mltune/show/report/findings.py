@@ -16,7 +16,7 @@ import numpy as np
 from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.errors import MltuneError
 from mltune.files.text import printable
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
@@ -251,7 +251,7 @@ def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
     kernel = kernel_of(run)
     if kernel is None or kernel.source is None:
         return None
-    variables = {**run.problem.variables(), **device_variables(run.device)}
+    variables = variables_of(run.problem, run.device)
     try:
         launch = kernel.launch(record.configuration, variables)
     except (MltuneError, ArithmeticError, ValueError):  # the configuration is none of this bundle's

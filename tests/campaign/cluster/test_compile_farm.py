@@ -8,7 +8,7 @@ import pytest
 
 from mltune.device.known import find_device
 from mltune.errors import MltuneWarning, WorkerError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
 from mltune.kernel.reader import load_kernel
 from mltune.measure import compile_pool
@@ -26,7 +26,7 @@ KERNEL, PROBLEM = load_kernel("gemm_naive"), parse_problem("sgemm", trans="NT", 
 
 def configurations(count, seed=0):
     device, _ = find_device("h200")
-    space = make_space(KERNEL, {**PROBLEM.variables(), **device_variables(device)})
+    space = make_space(KERNEL, variables_of(PROBLEM, device))
     rows = space.rows(space.sample(count, np.random.default_rng(seed)))
     return [row(rows, at) for at in range(count)]
 
