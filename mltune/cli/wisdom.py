@@ -63,8 +63,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge wisdoms into one. The order of the files does not matter; the result may be one of them."""
-    merged = api.Wisdom().merge(*(api.Wisdom.load(wisdom_file(one)) for one in files))
-    merged.save(out)
+    merged = api.Wisdom.merge_files([wisdom_file(one) for one in files], out)
     _written(out, len(merged), as_json)
 
 

@@ -132,7 +132,8 @@ class Wisdom:
         WisdomError
             The file cannot be written.
         """
-        write(Path(path), self.entries)
+        with locked(Path(path)) as target:  # not between another process's reading and writing
+            write(target, self.entries)
 
     def add_to(self, path: Path | str) -> None:
         """Merge these entries into a file, which need not exist. Several processes may do so at the same time.
@@ -144,6 +145,22 @@ class Wisdom:
         """
         with locked(Path(path)) as target:
             write(target, Wisdom(chain(read(target), self.entries)).entries)
+
+    @classmethod
+    def merge_files(cls, files: Iterable[Path | str], out: Path | str) -> Wisdom:
+        """Write a file with the entries of others, and return them; it may be one of them.
+
+        The lock of the written file is held from reading to writing: several processes may do so at the same time.
+
+        Raises
+        ------
+        WisdomError
+            A file cannot be read or written, or is no wisdom.
+        """
+        with locked(Path(out)) as target:
+            merged = cls(chain.from_iterable(read(Path(file)) for file in files))
+            write(target, merged.entries)
+        return merged
 
     def merge(self, *others: Wisdom) -> Wisdom:
         """Return a wisdom with the entries of all."""

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,8 @@ PLAIN = "MLTUNE_CLUSTER_PLAIN"
 """Environment variable: when set, schedulers on other hosts may be reached without encryption."""
 
 _LONGEST_FILE = 1 << 20
+_securities: dict[str, Any] = {}
+_warned: set[str] = set()
 
 
 def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
@@ -52,11 +54,23 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
     check_encrypted(address)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the run itself tells of its consequences
     try:
-        client: Client = distributed.Client(address, timeout=timeout_s, set_as_default=False)
+        client: Client = distributed.Client(
+            address, timeout=timeout_s, set_as_default=False, security=_securities.get(address)
+        )
         return client
     except (OSError, ValueError, TypeError) as error:
         law = "a cluster is reached through its scheduler"
         raise WorkerError(f"{law}, but {address} does not answer: {error}") from error
+
+
+@contextlib.contextmanager
+def known_security(address: str, security: Any) -> Iterator[None]:
+    """Connect to a scheduler with a certificate of its own, which no file holds."""
+    _securities[address] = security
+    try:
+        yield
+    finally:
+        del _securities[address]
 
 
 def import_distributed() -> Any:
@@ -91,10 +105,10 @@ def address_of(where: str) -> str:
 
 
 def check_encrypted(address: str) -> None:
-    """Raise a UsageError for an address that is neither encrypted nor on this machine.
+    """Raise a UsageError for an address that is neither encrypted nor on this machine; warn once of one that is here.
 
-    Everybody who reaches a scheduler can run programs on its hosts, and everybody between two hosts can change what
-    they send.
+    Everybody who reaches a scheduler can run programs on its hosts, also another user of this one, and everybody
+    between two hosts can change what they send.
     """
     parts = urlsplit(address)
     if parts.scheme not in ("tcp", "ws") or os.environ.get(PLAIN):
@@ -109,6 +123,15 @@ def check_encrypted(address: str) -> None:
             f"the connection to a scheduler on another host must be encrypted, but {address} is not: start scheduler "
             f"and workers with --protocol tls (docs/how-to/use-a-cluster.md), or set {PLAIN}=1 in a network "
             "that you trust."
+        )
+    if address not in _warned:
+        _warned.add(address)
+        warnings.warn(
+            "a scheduler without encryption takes programs from everybody on its host, and runs them as you: "
+            f"{address} is safe only where you alone can log in. Start it with --protocol tls "
+            f"(docs/how-to/use-a-cluster.md), use --cluster local, or set {PLAIN}=1.",
+            MltuneWarning,
+            stacklevel=3,
         )
 
 
@@ -125,8 +148,13 @@ def versions() -> dict[str, str]:
 
 
 def workers_with(client: Client, resource: str) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's facts of the workers that have a resource, by address."""
-    known = client.scheduler_info(n_workers=-1)["workers"]
+    """Return the scheduler's facts of the workers that have a resource, by address.
+
+    A scheduler that is lost raises a WorkerError: the client then knows no workers.
+    """
+    known = client.scheduler_info(n_workers=-1).get("workers")
+    if known is None:
+        raise WorkerError("the scheduler is lost")
     return {address: facts for address, facts in known.items() if facts["resources"].get(resource, 0) >= 1}
 
 

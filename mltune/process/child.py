@@ -27,6 +27,9 @@ from typing import Any
 
 from mltune.errors import WorkerError
 
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Environment variable of Python: nothing is imported from the working directory."""
+
 _LOUD = "MLTUNE_LOUD_WORKERS"
 """Environment variable: when set, the children's stderr is shown. It is hidden by default because CUDA prints errors
 there that the records of the trials contain as well."""
@@ -119,7 +122,7 @@ class Child:
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(theirs.fileno()), str(os.getpid())],
-                env={**os.environ, **self._environment},
+                env={**os.environ, SAFE_PATH: "1", **self._environment},  # of its own children, too
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

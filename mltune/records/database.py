@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError, UsageError
-from mltune.files.atomic import write_file_atomically
+from mltune.files.atomic import append_line, write_file_atomically
 from mltune.files.folders import data_folder
 from mltune.files.reading import parse_json, read_text, reason
 from mltune.files.text import printable
@@ -92,11 +92,10 @@ def known_file() -> Path:
 
 def remember(url: str) -> None:
     """Note that the user has named a database: from now on a directory that names it may be opened."""
-    known = _known()
-    if url not in known:
+    if url not in _known():
         with contextlib.suppress(OSError):  # a home that cannot be written: named again the next time
             known_file().parent.mkdir(parents=True, exist_ok=True)
-            write_file_atomically(known_file(), "".join(f"{one}\n" for one in (*known, url)).encode())
+            append_line(known_file(), url.encode())
 
 
 def check_known(url: str, directory: Path) -> None:
@@ -113,7 +112,7 @@ def check_known(url: str, directory: Path) -> None:
 
 def _known() -> list[str]:
     try:
-        return read_text(known_file(), _MOST_KNOWN_BYTES).split()
+        return read_text(known_file(), _MOST_KNOWN_BYTES).splitlines()
     except (OSError, ValueError):
         return []
 

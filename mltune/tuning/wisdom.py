@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mltune.cost.model_file import ChosenModel, load_model, save_model
+from mltune.cost.model_file import SUFFIXES, ChosenModel, load_model, save_model
 from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.cost.regressors import one_thread
 from mltune.errors import DamagedRunError, MltuneWarning, ModelError, WisdomError
@@ -35,6 +35,9 @@ from mltune.tuning.session import Session
 
 STEM = "siblings"
 """Stem of the model's files in the directory of a run: a resumed run starts from the same model."""
+
+RUN_FILES = tuple(f"{STEM}{suffix}" for suffix in SUFFIXES)
+"""The files of a run besides its store and the folder of its winner."""
 
 MOST_SIBLINGS = 4
 """Most siblings that a model is trained on: each takes .2 s."""

@@ -66,13 +66,17 @@ class TestWriting:
         assert path.is_symlink()
         assert Wisdom.load(real) == Wisdom([entry()])
 
-    def test_concurrent_additions_lose_nothing(self, path):
+    @pytest.mark.parametrize("write", ["one.add_to(path)", "one.save(own); Wisdom.merge_files([own, path], path)"])
+    def test_concurrent_additions_lose_nothing(self, path, write):
+        Wisdom().save(path)
         code = (
             "import sys\n"
             "from entries import entry\n"
             "from mltune.known.wisdom import Wisdom\n"
+            "path, own = sys.argv[1], sys.argv[1] + sys.argv[2]\n"
             "for tile in range(10):\n"
-            "    Wisdom([entry(10 * int(sys.argv[2]) + tile)]).add_to(sys.argv[1])\n"
+            "    one = Wisdom([entry(10 * int(sys.argv[2]) + tile)])\n"
+            f"    {write}\n"
         )
         environment = importing(ROOT / "tests/known")
         started = [
@@ -84,8 +88,9 @@ class TestWriting:
 
     def test_a_file_that_another_process_holds_is_not_waited_for_endlessly(self, path, monkeypatch):
         monkeypatch.setattr(files, "_LOCK_TIMEOUT_S", 0.05)
-        with files.locked(path), pytest.raises(WisdomError, match="one process at a time"):
-            Wisdom([entry()]).add_to(path)
+        for write in (Wisdom([entry()]).add_to, Wisdom([entry()]).save, lambda out: Wisdom.merge_files([], out)):
+            with files.locked(path), pytest.raises(WisdomError, match="one process at a time"):
+                write(path)
 
     @pytest.mark.parametrize("limit", ["MOST_ENTRIES", "MAX_BYTES"])
     def test_what_could_not_be_read_again_is_not_written(self, path, monkeypatch, limit):

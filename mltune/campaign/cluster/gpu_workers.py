@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mltune.device.facts import Device
 from mltune.errors import MltuneError, UsageError, WorkerError
 from mltune.files.text import printable
-from mltune.measure.compile_farm import GPU, connect, import_distributed, versions, workers_with
-from mltune.process.child import Child
+from mltune.measure.compile_farm import GPU, connect, import_distributed, known_security, versions, workers_with
+from mltune.process.child import SAFE_PATH, Child
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -172,24 +173,54 @@ def named_cluster(where: str, gpus: int) -> Iterator[str]:
     Raises
     ------
     UsageError
-        Dask is not installed.
+        Dask or cryptography is not installed.
     """
     if where != LOCAL:
         yield where
         return
     distributed = import_distributed()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
+    security = _own_certificate(distributed)
+    options = {"host": "tls://127.0.0.1", "port": 0, "dashboard": False, "security": security}
     names = {f"gpu-{index}": index if gpus else None for index in range(gpus or 1)}
-    workers = {name: _worker(distributed, name, gpu) for name, gpu in names.items()}
-    with distributed.SpecCluster(workers=workers, scheduler=scheduler) as cluster:
+    workers = {name: _worker(distributed, name, gpu, security) for name, gpu in names.items()}
+    scheduler = {"cls": distributed.Scheduler, "options": options}
+    with (
+        _safe_path(),
+        distributed.SpecCluster(workers=workers, scheduler=scheduler, security=security) as cluster,
+        known_security(cluster.scheduler_address, security),
+    ):
         yield cluster.scheduler_address
 
 
-def _worker(distributed: Any, name: str, gpu: int | None) -> dict[str, Any]:
+def _own_certificate(distributed: Any) -> Any:
+    """Return a certificate and its key, made for one cluster and kept in memory: other users cannot connect."""
+    try:
+        return distributed.Security.temporary()
+    except ImportError:
+        raise UsageError(
+            "the cluster local needs cryptography, which is not installed; pip install 'mltune-gpu[cluster]'."
+        ) from None
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Let processes that others start meanwhile import nothing from the working directory."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE_PATH)
+        if before is not None:
+            os.environ[SAFE_PATH] = before
+
+
+def _worker(distributed: Any, name: str, gpu: int | None, security: Any) -> dict[str, Any]:
     visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
     options = {
-        "host": "127.0.0.1",
+        "host": "tls://127.0.0.1",
+        "security": security,
         "name": name,
         "nthreads": 1,
         "resources": {GPU: 1},

@@ -27,7 +27,7 @@ from mltune.campaign.cluster.remote_slice import (
 )
 from mltune.campaign.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult, repair
 from mltune.device.facts import Device
-from mltune.errors import DeviceLostError, WorkerError
+from mltune.errors import DeviceLostError, MltuneError, WorkerError
 from mltune.files.text import printable
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
@@ -116,8 +116,10 @@ class RemoteProcess:
                 return receiver.result
         except WorkerError as error:
             raise DeviceLostError(str(error)) from error
-        except ValueError as error:
-            raise ChildDiedError(str(error)) from error
+        except (MltuneError, ChildDiedError, ChildTimeoutError):
+            raise
+        except Exception as error:  # of any kind: the messages come from another host
+            raise ChildDiedError(f"what {self._name} has sent cannot be used: {printable(repr(error), 300)}") from error
         finally:
             self.kill()
 

@@ -17,21 +17,23 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mltune.campaign.device_worker import HEARTBEAT_TIMEOUT_S, Outcome, SliceRequest, SliceResult, call
 from mltune.errors import RunError, UsageError
-from mltune.files.atomic import write_file_atomically
+from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.reading import read_file
 from mltune.known.wisdom import Wisdom
 from mltune.measure.compile_pool import available_cores
 from mltune.process.child import ThreadedChild
 from mltune.records.declaration import FACT as DECLARATION
-from mltune.records.directory import EVENT_LOG, FILE, LOCK, POINTER, WINNER, is_begun
+from mltune.records.directory import EVENT_LOG, WINNER, is_begun
 from mltune.records.events import read_events
 from mltune.records.replication import Changes
 from mltune.records.store import Store
 from mltune.results.progress import Progress
+from mltune.tuning.wisdom import RUN_FILES
 
 HOLD_S = 0.5
 """Seconds that a question waits for a message."""
@@ -47,7 +49,6 @@ RECEIVE_S = 120.0
 
 _LOOK_S = 0.02
 _LARGEST_FILE = 1 << 26
-_STORE_FILES = (POINTER, *(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")))
 
 _children: dict[str, ThreadedChild] = {}
 _open: dict[str, Mailbox] = {}
@@ -205,36 +206,35 @@ def run_remote_slice(package: SlicePackage, key: str) -> None:
 
 
 def files_in(directory: Path, *, with_winner: bool = False) -> Iterator[tuple[str, bytes]]:
-    """Yield the files in the directory of a run besides its store, with their paths in it."""
-    left_out = {*_STORE_FILES, LOCK, EVENT_LOG}
-    folders = (directory.rglob("*") if with_winner else directory.glob("*")) if directory.is_dir() else ()
-    for path in sorted(folders):
-        inside = path.relative_to(directory)
-        if path.is_symlink() or not path.is_file() or inside.parts[0] in left_out:
-            continue
-        if (len(inside.parts) == 1 or inside.parts[0] == WINNER) and path.stat().st_size <= _LARGEST_FILE:
-            yield inside.as_posix(), path.read_bytes()
+    """Yield the files in the directory of a run that are sent, with their paths in it; what is a link is left out."""
+    winner = directory / WINNER
+    of_winner = sorted(winner.rglob("*")) if with_winner and not winner.is_symlink() else []
+    for path in (*(directory / name for name in RUN_FILES), *of_winner):
+        with contextlib.suppress(OSError):
+            yield path.relative_to(directory).as_posix(), read_file(path, _LARGEST_FILE, inside=directory)
 
 
 def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into the directory of a run. Files of a winner replace all those of an earlier one.
+    """Write files into the directory of a run, through no link. Those of a winner replace an earlier one as a whole.
 
-    A path that leads out of the directory raises UsageError.
+    They come from another host. A name that is none of a run's files raises UsageError before anything is written, what
+    cannot be written OSError.
     """
+    own, of_winner = {}, {}
     for name, content in files.items():
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or path.parts[0] in (*_STORE_FILES, LOCK):
-            raise UsageError(f"a file of a run lies in its directory, got {name!r:.200}.")
-        target = directory / path
-        if target.is_file() and target.read_bytes() == content:
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_file_atomically(target, content)
-    known = {directory / name for name in files}
-    if any(target.is_relative_to(directory / WINNER) for target in known):
-        for found in (directory / WINNER).rglob("*"):
-            if found.is_file() and found not in known:
-                found.unlink()
+        folder, *parts = name.split("/")
+        if name in RUN_FILES:
+            own[name] = content
+        elif folder == WINNER and parts and {"", ".", ".."}.isdisjoint(parts):
+            of_winner["/".join(parts)] = content
+        else:
+            raise UsageError(f"a file of a run is {', '.join(RUN_FILES)} or lies in {WINNER}/, got {name!r:.200}.")
+    known = dict(files_in(directory, with_winner=True))
+    for name, content in own.items():
+        if known.get(name) != content:
+            write_file_atomically(directory / name, content, inside=directory)
+    if of_winner and of_winner != {path.removeprefix(f"{WINNER}/"): known[path] for path in known if "/" in path}:
+        replace_folder_atomically(directory / WINNER, of_winner, inside=directory)
 
 
 class _Sender:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mltune.measure.compile_farm import connect
+from mltune.measure.compile_farm import PLAIN, connect
 
 WORKERS, RESOURCES = ("gpu-a", "gpu-b"), "GPU=1 COMPILE=1"
 
@@ -97,7 +97,8 @@ def wait_for(done, timeout_s=60.0):
 @pytest.fixture(scope="session")
 def start_cluster(tmp_path_factory):
     """Return the function that starts a cluster, which ends with the tests."""
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PLAIN, "1")  # of its schedulers without encryption the user knows
 
         def start(protocol="tcp", **environment):
             folder = tmp_path_factory.mktemp("cluster")

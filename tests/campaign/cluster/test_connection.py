@@ -1,14 +1,20 @@
 """How a cluster is named, that connections to other hosts are encrypted, and what a check of it says."""
 
+import contextlib
 import json
 import shutil
+import socket
+import ssl
 import subprocess
+import sys
 
 import pytest
 
-from mltune.errors import UsageError, WorkerError
-from mltune.measure.compile_farm import PLAIN, address_of, check_encrypted, connect
+from mltune.campaign.cluster.gpu_workers import named_cluster
+from mltune.errors import MltuneWarning, UsageError, WorkerError
+from mltune.measure.compile_farm import GPU, PLAIN, address_of, check_encrypted, connect, workers_with
 from tests.cli import program
+from tests.environment import importing
 
 dask = pytest.importorskip("dask")
 pytest.importorskip("distributed")
@@ -33,6 +39,7 @@ def test_what_is_no_address_is_refused(where, tmp_path):
 
 @pytest.mark.parametrize("address", ["tcp://10.1.2.3:8786", "tcp://host:1", "ws://[2001:db8::1]:80"])
 def test_connections_to_other_hosts_are_encrypted(address, monkeypatch):
+    monkeypatch.delenv(PLAIN, raising=False)
     with pytest.raises(UsageError, match="must be encrypted"):
         check_encrypted(address)
     check_encrypted(address.replace("tcp", "tls").replace("ws", "wss"))
@@ -40,12 +47,87 @@ def test_connections_to_other_hosts_are_encrypted(address, monkeypatch):
     check_encrypted(address)
 
 
-def test_this_host_needs_no_encryption():
-    for address in ("tcp://127.0.0.1:8786", "tcp://localhost:8786", "tcp://[::1]:8786"):
+def test_of_a_plain_address_of_this_host_the_user_is_warned_once(monkeypatch):
+    """Other users of the host could run programs as the user."""
+    monkeypatch.delenv(PLAIN, raising=False)
+    for address in ("tcp://127.0.0.1:9786", "tcp://localhost:9786", "tcp://[::1]:9786"):
+        with pytest.warns(MltuneWarning, match="safe only where you alone can log in"):
+            check_encrypted(address)
         check_encrypted(address)
 
 
-def test_where_nobody_answers_it_says_so():
+ALERT = b"\x15"  # of TLS: that was no handshake
+
+
+def answer_of(port, context):
+    """Return the first byte with which a port answers a user without its certificate; empty where it hangs up."""
+    with contextlib.suppress(ConnectionError, ssl.SSLError), socket.create_connection(("127.0.0.1", port), 20) as raw:
+        channel = raw if context is None else context.wrap_socket(raw)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            channel.sendall(bytes(64))
+            return channel.recv(1)
+    return b""
+
+
+def test_nobody_else_connects_to_the_cluster_on_this_machine():
+    import distributed
+
+    with named_cluster("local", 0) as address:
+        assert address.startswith("tls://127.0.0.1:")
+        with contextlib.closing(connect(address)) as client:
+            client.wait_for_workers(1, timeout=60)
+            assert workers_with(client, GPU)
+            (worker,) = client.scheduler_info()["workers"]
+        other = distributed.Security.temporary().get_connection_args("client")["ssl_context"]
+        for port in (int(one.rpartition(":")[2]) for one in (address, worker)):
+            assert answer_of(port, None) in (b"", ALERT)
+            assert answer_of(port, other) == b""
+    with pytest.raises(WorkerError, match="does not answer"):
+        connect(address, timeout_s=0.5)
+
+
+def test_the_cluster_on_this_machine_runs_nothing_from_the_working_directory(tmp_path):
+    """Its worker is started by Dask, and imports what Python's own modules and those of Dask need."""
+    hostile, marker = tmp_path / "hostile", tmp_path / "executed"
+    hostile.mkdir()
+    known = {*sys.stdlib_module_names, "dask", "distributed", "tornado", "msgpack", "numpy", "cryptography", "mltune"}
+    for name in known - set(sys.builtin_module_names):
+        (hostile / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write(__name__ + ' ')\n")
+    program = (
+        "import os\n"
+        "from mltune.campaign.cluster.gpu_workers import named_cluster\n"
+        "from mltune.measure.compile_farm import connect\n"
+        "if __name__ == '__main__':\n"
+        "    with named_cluster('local', 0) as address:\n"
+        "        client = connect(address)\n"
+        "        client.wait_for_workers(1, timeout=60)\n"
+        "        (folder,) = client.run(os.getcwd).values()\n"
+        "        print(folder)\n"
+        "        client.close()\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    environment = importing() | {"PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONSAFEPATH", None)
+    started = [sys.executable, "-P", str(tmp_path / "program.py")]
+    done = subprocess.run(started, cwd=hostile, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(hostile)  # the worker was there
+    assert not marker.exists(), marker.read_text()
+
+
+def test_a_lost_scheduler_is_told():
+    """Its client knows no workers then."""
+
+    class Lost:
+        def scheduler_info(self, n_workers):
+            return {}
+
+    with pytest.raises(WorkerError, match="the scheduler is lost"):
+        workers_with(Lost(), GPU)
+
+
+def test_where_nobody_answers_it_says_so(monkeypatch):
+    monkeypatch.setenv(PLAIN, "1")
     with pytest.raises(WorkerError, match="does not answer"):
         connect("tcp://127.0.0.1:1", timeout_s=0.5)
 

@@ -1,5 +1,7 @@
 """The files of a run on their way from a worker: they stay in its directory, and a winner has only its own."""
 
+from pathlib import Path
+
 import pytest
 
 from mltune.campaign.cluster.remote_slice import files_in, put_files
@@ -8,7 +10,7 @@ from mltune.errors import UsageError
 
 def test_files_come_back_without_the_store(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
-    for name in ("siblings.json", "winner/kernel.cu", "run.sqlite", "run.lock", "events.jsonl", "other/file"):
+    for name in ("siblings.json", "winner/kernel.cu", "run.sqlite", "run.lock", "events.jsonl", "other/file", "own"):
         (there / name).parent.mkdir(parents=True, exist_ok=True)
         (there / name).write_bytes(name.encode())
     assert dict(files_in(there)) == {"siblings.json": b"siblings.json"}
@@ -20,8 +22,33 @@ def test_files_come_back_without_the_store(tmp_path):
     assert dict(files_in(here, with_winner=True)) == files
 
 
-@pytest.mark.parametrize("name", ["../out", "/etc/passwd", "winner/../../out", "run.sqlite", "run.lock"])
+NAMES = (
+    *("../out", "/etc/passwd", "winner/../../out", "winner//x", "winner/.", "/winner/x", "winner\\x", ".", ""),
+    *("winner", "winner/", "Winner/x", "./siblings.json", "siblings.json/"),
+    *("run.sqlite", "run.sqlite-wal", "run.lock", "run.json", "plan.toml", "plan.json", "report.html", "events.jsonl"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_leaves_the_directory_or_touches_the_store(name, tmp_path):
-    with pytest.raises(UsageError, match="a file of a run lies in its directory"):
-        put_files(tmp_path, {name: b"x"})
+    with pytest.raises(UsageError, match=r"a file of a run is siblings.json, siblings.skops or lies in winner/"):
+        put_files(tmp_path, {"siblings.skops": b"y", name: b"x"})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", ["winner", "winner/include", "siblings.json", "winner/kernel.cu"])
+def test_nothing_is_written_or_removed_through_a_link(link, tmp_path):
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for name in ("kernel.cu", "include/kernel.cu", "siblings.json"):
+        (elsewhere / name).parent.mkdir(parents=True, exist_ok=True)
+        (elsewhere / name).write_text("mine")
+    (run / link).parent.mkdir(parents=True)
+    (run / link).symlink_to(elsewhere / "include" if link == "winner/include" else elsewhere)
+    if "." in link:
+        (run / link).unlink()
+        (run / link).symlink_to(elsewhere / Path(link).name)
+    files = {"siblings.json": b"{}", "winner/kernel.cu": b"new", "winner/include/kernel.cu": b"new"}
+    put_files(run, files)
+    assert dict(files_in(run, with_winner=True)) == files
+    assert {path.read_text() for path in elsewhere.rglob("*") if path.is_file()} == {"mine"}
+    assert len([path for path in elsewhere.rglob("*") if path.is_file()]) == 3
