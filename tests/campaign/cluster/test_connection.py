@@ -108,7 +108,7 @@ def test_the_cluster_on_this_machine_runs_nothing_from_the_working_directory(tmp
     (tmp_path / "program.py").write_text(program)
     environment = importing() | {"PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONSAFEPATH", None)
-    started = [sys.executable, "-P", str(tmp_path / "program.py")]
+    started = [sys.executable, str(tmp_path / "program.py")]  # as the command: without -P
     done = subprocess.run(started, cwd=hostile, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(hostile)  # the worker was there
