@@ -38,6 +38,10 @@ PATIENCE_S = 60.0
 READER_PATIENCE_S = 2.0
 """Seconds that a reader waits; it can try again later."""
 
+PASSWORDS = "MLTUNE_DATABASE_PASSWORDS"
+"""Environment variable in which child processes get the passwords of databases, a JSON object by URL."""
+
+_SECRET = ("password", "sslpassword")
 _MOST_POINTER_BYTES = 1 << 16
 _LOCK = 0x6D6C74756E65  # "mltune": held by the process that migrates
 _MOST_KNOWN_BYTES = 1 << 20
@@ -48,7 +52,7 @@ _LOST = ("08", "57P01", "57P02", "57P03")  # SQLSTATE of a connection that is lo
 
 
 def parse_url(text: str) -> str:
-    """Return the URL of a database without its password, which goes to libpq by ``PGPASSWORD``.
+    """Return the URL of a database without its passwords, which connections to this URL use, and no others.
 
     A text that is no URL of a PostgreSQL database raises a UsageError.
 
@@ -57,14 +61,19 @@ def parse_url(text: str) -> str:
     >>> parse_url("postgres://ada@lab.example/tuning")
     'postgresql://ada@lab.example/tuning'
     """
-    url, password = _parsed(text)
-    if password:
-        os.environ["PGPASSWORD"] = password  # of this process and of those that it starts; it is kept nowhere
+    url, passwords = _parsed(text)
+    if passwords:  # of this process and of those that it starts; they are kept nowhere
+        os.environ[PASSWORDS] = json.dumps({**_passwords(), url: passwords})
     return url
 
 
-def _parsed(text: str) -> tuple[str, str]:
-    """Return the URL of a database without its password, and the password."""
+def _passwords() -> dict[str, dict[str, str]]:
+    """Return the passwords that this process knows, by URL."""
+    return json.loads(os.environ.get(PASSWORDS, "{}"))  # type: ignore[no-any-return]
+
+
+def _parsed(text: str) -> tuple[str, dict[str, str]]:
+    """Return the URL of a database without its passwords, and these by their names as parameters of a connection."""
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -75,14 +84,18 @@ def _parsed(text: str) -> tuple[str, str]:
         raise UsageError(f"{law}, but {printable(_without_password(text), 200)} is none.") from error
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise UsageError(f"{law}, but {printable(_without_password(text), 200)} is of {printable(url.drivername, 30)}.")
-    query = {name: value for name, value in url.query.items() if name != "password"}
+    passwords = {name: str(url.query[name]) for name in _SECRET if name in url.query}
+    if url.password:
+        passwords["password"] = str(url.password)
+    query = {name: value for name, value in url.query.items() if name not in _SECRET}
     plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
-    return plain.render_as_string(), str(url.password or url.query.get("password") or "")
+    return plain.render_as_string(), passwords
 
 
 def _without_password(text: str) -> str:
-    """Hide the text before the last ``@``: it may be a password."""
-    return f"…@{text.rpartition('@')[2]}" if "@" in text else text
+    """Hide the text before the last ``@`` and after a ``?``: it may be a password."""
+    shown = f"…@{text.rpartition('@')[2]}" if "@" in text else text
+    return f"{shown.partition('?')[0]}?…" if "?" in shown else shown
 
 
 def known_file() -> Path:
@@ -133,8 +146,8 @@ class Pointer:
             if not isinstance(document, dict) or document.keys() != {"database", "run"}:
                 raise ValueError("it names no database and run")
             url, run = str(document["database"]), uuid.UUID(str(document["run"]))
-            if _parsed(url) != (url, ""):
-                raise ValueError(f"its database is {printable(url, 200)}")
+            if _parsed(url) != (url, {}):
+                raise ValueError(f"its database is {printable(_without_password(url), 200)}")
         except OSError as error:
             raise RunDirectoryError(f"a run directory must be readable, but {path} is not: {reason(error)}.") from error
         except (ValueError, UsageError) as error:
@@ -173,11 +186,11 @@ def database_of(directories: Iterable[Path], named: str = "") -> str:
 
 def engine(url: str) -> sa.Engine:
     """Return the connections of this process to a database; without the driver raise a UsageError."""
-    return _engine(url, os.getpid())
+    return _engine(url, os.getpid(), tuple(_passwords().get(url, {}).items()))
 
 
 @functools.cache
-def _engine(url: str, process: int) -> sa.Engine:
+def _engine(url: str, process: int, passwords: tuple[tuple[str, str], ...]) -> sa.Engine:
     import sqlalchemy as sa
 
     if find_spec("psycopg") is None:
@@ -189,7 +202,13 @@ def _engine(url: str, process: int) -> sa.Engine:
         sa.make_url(url).set(drivername="postgresql+psycopg"),
         isolation_level="REPEATABLE READ",
         pool_pre_ping=True,
-        connect_args={"connect_timeout": 10, "application_name": "mltune", "options": _OPTIONS, **_KEEPALIVES},
+        connect_args={
+            "connect_timeout": 10,
+            "application_name": "mltune",
+            "options": _OPTIONS,
+            **_KEEPALIVES,
+            **dict(passwords),
+        },
     )
 
 

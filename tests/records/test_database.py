@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from test_store import HEADER, process, trial
@@ -213,16 +214,52 @@ def test_a_forged_header_with_its_checksum_is_no_run(database_url, tmp_path, tex
 
 
 def test_no_password_is_kept(postgres, database_url, tmp_path, monkeypatch):
-    monkeypatch.setenv("PGPASSWORD", "")
+    monkeypatch.setenv(database.PASSWORDS, "{}")
     secret = database_url.replace("mltune@", "mltune:s3cret@")
     Store.open(tmp_path, HEADER, secret).close()
-    assert os.environ["PGPASSWORD"] == "s3cret"
-    assert parse_url("postgresql://host/name?password=s3cret") == "postgresql://host/name"
+    assert parse_url("postgresql://host/name?password=s3cret&sslpassword=s3cret") == "postgresql://host/name"
     for path in (tmp_path / POINTER, database.known_file()):
         assert "s3cret" not in path.read_text()
-    with pytest.raises(UsageError) as refusal:
-        parse_url("mysql://me:s3cret@host/name")
-    assert "s3cret" not in str(refusal.value)
+    for refused in (
+        "mysql://me:s3cret@host/name",
+        "mysql://host/name?sslpassword=s3cret",
+        "mysql:/me:s3cret@h?x=s3cret",
+    ):
+        with pytest.raises(UsageError) as refusal:
+            parse_url(refused)
+        assert "s3cret" not in str(refusal.value)
+
+
+def test_a_server_gets_its_own_password_alone(monkeypatch):
+    """Also in a child process, which inherits the environment."""
+    import psycopg
+    import sqlalchemy
+
+    seen = {}
+
+    def refuse(*_, **options):
+        seen[options["host"]] = options.get("password"), options.get("sslpassword")
+        raise psycopg.errors.InvalidPassword("no")
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    monkeypatch.setenv(database.PASSWORDS, "{}")
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    places = (":one@first/x", "@second/x", "@third/x?sslpassword=key")
+    urls = [parse_url(f"postgresql://me{place}") for place in places]
+    for url in urls:
+        with pytest.raises(sqlalchemy.exc.DBAPIError):
+            database.connect(url, patience_s=0.0)
+    assert seen == {"first": ("one", None), "second": (None, None), "third": (None, "key")}
+    assert "PGPASSWORD" not in os.environ
+
+
+def test_databases_of_two_processes_are_both_known(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    urls = [f"postgresql://me@host/{number} and more" for number in range(4)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(database.remember, urls))
+    for url in urls:
+        database.check_known(url, tmp_path)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x", "postgresql+asyncpg://host/name", "no url", ""])
