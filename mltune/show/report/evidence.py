@@ -69,12 +69,13 @@ def read_input(directory: Path, read: Callable[[Path, str], TuneResult] = read_r
     """
     directory = Path(directory)
     events, _ = read_events(directory / EVENTS_FILE)
-    if is_plan(directory):
+    begun = runs_in(directory)
+    if is_plan(directory):  # asked after it was found to be either: a plan may be writing its first files
         plan: str | None = _plan(directory / PLAN_FILE)
         found = [_read(path, path.name, read) for path in _folders(directory, events)]
         title = _title(plan or "") or directory.resolve().name
     else:
-        plan, found = None, [_read(path, "", read) for path in runs_in(directory)]
+        plan, found = None, [_read(path, "", read) for path in begun]
         title = found[0].problem.label if isinstance(found[0], TuneResult) else found[0].slug
     runs = [run for run in found if isinstance(run, TuneResult)]
     return ReportInput(directory, plan, title, runs, [run for run in found if isinstance(run, Unread)], events)

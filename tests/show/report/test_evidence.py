@@ -10,8 +10,11 @@ from campaigns import HOSTILE, RECORDS, REFERENCES, REPLAYED, replayed, stored, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mltune.errors import RunDirectoryError
 from mltune.problem.gemm import GemmProblem
+from mltune.records.directory import PLAN_FILE, is_plan
 from mltune.records.trial import TrialState
+from mltune.show.report import evidence
 from mltune.show.report.evidence import MOST_CELLS, TIME_USE, Evidence, failures, read_input, time_use
 from mltune.show.study import Studies
 
@@ -117,3 +120,18 @@ def test_parts_of_the_time_are_never_negative(seconds):
     assert parts.keys() == TIME_USE.keys()
     assert all(part >= 0.0 for part in parts.values())
     assert sum(parts.values()) >= seconds.get("total", 0.0) - 1e-6
+
+
+def test_a_directory_that_becomes_that_of_a_plan_while_it_is_read(tmp_path, monkeypatch):
+    """A campaign writes its first files while another process asks for its report."""
+
+    def then_the_plan_begins(directory):
+        asked = is_plan(directory)
+        (tmp_path / PLAN_FILE).write_text("")
+        return asked
+
+    monkeypatch.setattr(evidence, "is_plan", then_the_plan_begins)
+    with pytest.raises(RunDirectoryError, match="there is neither"):
+        read_input(tmp_path)
+    (tmp_path / PLAN_FILE).write_text("")
+    assert read_input(tmp_path).runs == []
