@@ -155,6 +155,9 @@ def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], s
     return query
 
 
+_NO_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}  # Dask opens a port for them all the same
+_NO_ROUTES: dict[str, Any] = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker", "nanny")}
+
 LOCAL = "local"
 """The name of the cluster on this machine."""
 
@@ -179,14 +182,17 @@ def named_cluster(where: str, gpus: int) -> Iterator[str]:
         yield where
         return
     distributed = import_distributed()
+    from dask import config
+
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     security = _own_certificate(distributed)
-    options = {"host": "tls://127.0.0.1", "port": 0, "dashboard": False, "security": security}
+    options = {"host": "tls://127.0.0.1", "port": 0, "security": security, **_NO_PAGES}
     names = {f"gpu-{index}": index if gpus else None for index in range(gpus or 1)}
     workers = {name: _worker(distributed, name, gpu, security) for name, gpu in names.items()}
     scheduler = {"cls": distributed.Scheduler, "options": options}
     with (
         _safe_path(),
+        config.set(_NO_ROUTES),  # nor pages on it
         distributed.SpecCluster(workers=workers, scheduler=scheduler, security=security) as cluster,
         known_security(cluster.scheduler_address, security),
     ):
@@ -225,8 +231,8 @@ def _worker(distributed: Any, name: str, gpu: int | None, security: Any) -> dict
         "nthreads": 1,
         "resources": {GPU: 1},
         "memory_limit": 0,
-        "dashboard": False,
         "env": visible,
+        **_NO_PAGES,
         "silence_logs": logging.CRITICAL,
     }
     return {"cls": distributed.Nanny, "options": options}

@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,18 @@ def test_of_a_plain_address_of_this_host_the_user_is_warned_once(monkeypatch):
         check_encrypted(address)
 
 
+def listening():
+    """Return the addresses at which this process and its children take connections, as HOST:PORT."""
+    mine, ours = str(os.getpid()), set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mine in (process.name, process.joinpath("stat").read_text().rpartition(")")[2].split()[1]):
+                ours |= {os.readlink(one) for one in process.glob("fd/*")}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    found = [row[1].split(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in ours]
+    return {f"{socket.inet_ntoa(bytes.fromhex(host)[::-1])}:{int(port, 16)}" for host, port in found}
+
+
 ALERT = b"\x15"  # of TLS: that was no handshake
 
 
@@ -72,6 +86,7 @@ def answer_of(port, context):
 def test_nobody_else_connects_to_the_cluster_on_this_machine():
     import distributed
 
+    before = listening()
     with named_cluster("local", 0) as address:
         assert address.startswith("tls://127.0.0.1:")
         with contextlib.closing(connect(address)) as client:
@@ -79,6 +94,7 @@ def test_nobody_else_connects_to_the_cluster_on_this_machine():
             assert workers_with(client, GPU)
             (worker,) = client.scheduler_info()["workers"]
         other = distributed.Security.temporary().get_connection_args("client")["ssl_context"]
+        assert {one.rpartition(":")[0] for one in listening() - before} == {"127.0.0.1"}
         for port in (int(one.rpartition(":")[2]) for one in (address, worker)):
             assert answer_of(port, None) in (b"", ALERT)
             assert answer_of(port, other) == b""
