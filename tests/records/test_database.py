@@ -253,7 +253,7 @@ def test_a_server_gets_its_own_password_alone(monkeypatch):
     assert "PGPASSWORD" not in os.environ
 
 
-def test_databases_of_two_processes_are_both_known(monkeypatch, tmp_path):
+def test_databases_that_are_named_at_the_same_time_are_all_known(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     urls = [f"postgresql://me@host/{number} and more" for number in range(4)]
     with ThreadPoolExecutor() as pool:

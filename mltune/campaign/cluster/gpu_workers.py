@@ -155,7 +155,8 @@ def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], s
     return query
 
 
-_NO_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}  # Dask opens a port for them all the same
+# Dask opens a port for pages even where it shows none: it is on this host alone, and serves nothing.
+_NO_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 _NO_ROUTES: dict[str, Any] = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker", "nanny")}
 
 LOCAL = "local"
@@ -192,7 +193,7 @@ def named_cluster(where: str, gpus: int) -> Iterator[str]:
     scheduler = {"cls": distributed.Scheduler, "options": options}
     with (
         _safe_path(),
-        config.set(_NO_ROUTES),  # nor pages on it
+        config.set(_NO_ROUTES),
         distributed.SpecCluster(workers=workers, scheduler=scheduler, security=security) as cluster,
         known_security(cluster.scheduler_address, security),
     ):

@@ -220,21 +220,22 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
     They come from another host. A name that is none of a run's files raises UsageError before anything is written, what
     cannot be written OSError.
     """
-    own, of_winner = {}, {}
-    for name, content in files.items():
+    for name in files:
         folder, *parts = name.split("/")
-        if name in RUN_FILES:
-            own[name] = content
-        elif folder == WINNER and parts and {"", ".", ".."}.isdisjoint(parts):
-            of_winner["/".join(parts)] = content
-        else:
+        if name not in RUN_FILES and (folder != WINNER or not parts or not {"", ".", ".."}.isdisjoint(parts)):
             raise UsageError(f"a file of a run is {', '.join(RUN_FILES)} or lies in {WINNER}/, got {name!r:.200}.")
     known = dict(files_in(directory, with_winner=True))
-    for name, content in own.items():
-        if known.get(name) != content:
-            write_file_atomically(directory / name, content, inside=directory)
-    if of_winner and of_winner != {path.removeprefix(f"{WINNER}/"): known[path] for path in known if "/" in path}:
-        replace_folder_atomically(directory / WINNER, of_winner, inside=directory)
+    for name in files.keys() & set(RUN_FILES):
+        if known.get(name) != files[name]:
+            write_file_atomically(directory / name, files[name], inside=directory)
+    sent, here = _of_winner(files), _of_winner(known)
+    if sent and sent != here:
+        replace_folder_atomically(directory / WINNER, sent, inside=directory)
+
+
+def _of_winner(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of the winner, with their paths in its folder."""
+    return {name.removeprefix(f"{WINNER}/"): files[name] for name in files if name not in RUN_FILES}
 
 
 class _Sender:

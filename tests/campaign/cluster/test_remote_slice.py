@@ -1,7 +1,5 @@
 """The files of a run on their way from a worker: they stay in its directory, and a winner has only its own."""
 
-from pathlib import Path
-
 import pytest
 
 from mltune.campaign.cluster.remote_slice import files_in, put_files
@@ -36,17 +34,22 @@ def test_nothing_leaves_the_directory_or_touches_the_store(name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("link", ["winner", "winner/include", "siblings.json", "winner/kernel.cu"])
-def test_nothing_is_written_or_removed_through_a_link(link, tmp_path):
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("winner", "."),
+        ("winner/include", "include"),
+        ("winner/kernel.cu", "kernel.cu"),
+        ("siblings.json", "siblings.json"),
+    ],
+)
+def test_nothing_is_written_or_removed_through_a_link(link, target, tmp_path):
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     for name in ("kernel.cu", "include/kernel.cu", "siblings.json"):
         (elsewhere / name).parent.mkdir(parents=True, exist_ok=True)
         (elsewhere / name).write_text("mine")
     (run / link).parent.mkdir(parents=True)
-    (run / link).symlink_to(elsewhere / "include" if link == "winner/include" else elsewhere)
-    if "." in link:
-        (run / link).unlink()
-        (run / link).symlink_to(elsewhere / Path(link).name)
+    (run / link).symlink_to(elsewhere / target)
     files = {"siblings.json": b"{}", "winner/kernel.cu": b"new", "winner/include/kernel.cu": b"new"}
     put_files(run, files)
     assert dict(files_in(run, with_winner=True)) == files
