@@ -230,6 +230,7 @@ def test_no_password_is_kept(postgres, database_url, tmp_path, monkeypatch):
         assert "s3cret" not in str(refusal.value)
 
 
+@pytest.mark.system
 def test_a_server_gets_its_own_password_alone(monkeypatch):
     """Also in a child process, which inherits the environment."""
     import psycopg
