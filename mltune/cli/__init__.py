@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import signal
@@ -57,7 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     except typer.Abort:
         _fail("aborted", 1)
     except OSError as error:
-        _fail(f"{error.filename or 'a file'} cannot be used: {reason(error)}.", 1)
+        unnamed = "standard output" if error.errno == errno.ENOSPC else "a file"  # the files that are written are named
+        _fail(f"{error.filename or unnamed} cannot be used: {reason(error)}.", 1)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from mltune.cost.pretrained import Member, PretrainedModel, are_near, is_compara
 from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import ModelError
 from mltune.files import folders
-from mltune.files.atomic import write_file_atomically
+from mltune.files.atomic import described_file, write_described
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import matching, problems_of
@@ -184,8 +184,8 @@ def save_model(model: PretrainedModel, path: Path) -> None:
         facts=dict(model.facts),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file_atomically(file_of(path, ".skops"), content)
-    write_file_atomically(file_of(path, ".json"), (card.model_dump_json(indent=1) + "\n").encode())
+    text = (card.model_dump_json(indent=1) + "\n").encode()
+    write_described(file_of(path, ".skops"), content, file_of(path, ".json"), text)
 
 
 def load_card(path: Path) -> Card:
@@ -213,7 +213,7 @@ def load_model(path: Path) -> PretrainedModel:
     card = load_card(path)
     path = file_of(path, ".skops")
     try:
-        content = read_file(path, MOST_BYTES)
+        content = read_file(described_file(path, card.sha256, MOST_BYTES), MOST_BYTES)
     except OSError as error:
         raise ModelError(f"a model has regressors, but {printable(path, 300)}: {reason(error)}.") from error
     if hashlib.sha256(content).hexdigest() != card.sha256:

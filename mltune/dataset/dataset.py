@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mltune.dataset.manifest import Best, Manifest, read_manifest
 from mltune.dataset.parquet import (
+    MAX_FILE_BYTES,
     arrow_table,
     check_table,
     read_parquet,
@@ -30,7 +31,7 @@ from mltune.dataset.parquet import (
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
 from mltune.files import folders
-from mltune.files.atomic import write_file_atomically
+from mltune.files.atomic import described_file, write_described
 from mltune.files.reading import reason
 from mltune.files.text import did_you_mean
 from mltune.kernel.coding import Columns
@@ -195,8 +196,7 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
         )
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
-        write_file_atomically(table, data)
-        write_file_atomically(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
+        write_described(table, data, described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
     except OSError as error:
         raise DatasetError(
             f"a dataset needs a folder that can be written, but {folder} cannot: {reason(error)}."
@@ -226,7 +226,7 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     """
     path = _located(name_or_path)
     manifest = load_manifest(path)
-    table_path = path.with_suffix(".parquet")
+    table_path = described_file(path.with_suffix(".parquet"), manifest.sha256, MAX_FILE_BYTES)
     read = read_parquet if _is_shipped(path) else read_strangers_parquet
     table = read(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
     check_table(table, manifest.parameters, str(table_path))

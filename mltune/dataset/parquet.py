@@ -23,7 +23,7 @@ from mltune.records.trial import Measurement, TrialRecord, TrialState
 SHORTEST_S, LONGEST_S = 1e-15, 1e9
 """Bounds of recorded times, seconds: beyond them, rates and ratios have no meaning."""
 
-_MAX_FILE_BYTES = 64_000_000
+MAX_FILE_BYTES = 64_000_000
 _MAX_TABLE_BYTES = 256_000_000
 _MAX_VALUES = 20_000_000
 _MAX_DETAIL = 500
@@ -161,7 +161,7 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], 
     import pyarrow.parquet as pq
 
     try:
-        data = read_file(path, _MAX_FILE_BYTES, inside=inside)
+        data = read_file(path, MAX_FILE_BYTES, inside=inside)
     except OSError as error:
         raise DatasetError(f"a dataset has a table, but {path} cannot be read: {reason(error)}.") from error
     found = hashlib.sha256(data).hexdigest()

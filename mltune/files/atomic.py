@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mltune.files.reading import RefusedFileError, check_folder, open_regular
+from mltune.files.reading import RefusedFileError, check_folder, open_regular, read_file
 
 _RENAME_EXCHANGE = 2  # from Linux's fs.h
 _HERE = -100  # AT_FDCWD: paths are those of the process
@@ -44,12 +45,37 @@ def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None
     check_folder(path.parent, inside=inside or path.parent, create=True)
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        _write(partial, data, durable)
-        partial.replace(path)
+        with _naming(path):
+            _write(partial, data, durable)
+            partial.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def write_described(path: Path, data: bytes, description: Path, text: bytes) -> None:
+    """Write a file, and a description of it that holds its SHA-256: a kill leaves the old two or the new two.
+
+    Readers open what :func:`described_file` returns.
+    """
+    coming = _coming(path)
+    write_file_atomically(coming, data)
+    write_file_atomically(description, text)
+    with _naming(path):
+        coming.replace(path)
+
+
+def described_file(path: Path, sha256: str, limit: int) -> Path:
+    """Return the file that a description belongs to; the writer may have been killed before it had its name."""
+    with contextlib.suppress(OSError):
+        if hashlib.sha256(read_file(_coming(path), limit, inside=path.parent)).hexdigest() == sha256:
+            return _coming(path)
+    return path
+
+
+def _coming(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -62,8 +88,9 @@ def append_line(path: Path, line: bytes) -> None:
         size = os.fstat(descriptor).st_size
         incomplete = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         line = (b"\n" if incomplete else b"") + line + b"\n"
-        if os.write(descriptor, line) < len(line):
-            raise OSError(f"{path} holds only a part of a line")
+        with _naming(path):
+            if os.write(descriptor, line) < len(line):
+                raise OSError(f"{path} holds only a part of a line")
     finally:
         os.close(descriptor)
 
@@ -96,7 +123,8 @@ def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside:
             old.rename(path)
         _remove(new)
         _remove(old)
-        _make_folder(new, files)
+        with _naming(path):
+            _make_folder(new, files)
         if os.path.lexists(path) and not _exchange(new, path):
             path.rename(old)
         if not os.path.lexists(path):
@@ -106,6 +134,17 @@ def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside:
     except OSError:
         with contextlib.suppress(OSError):
             _remove(new)
+        raise
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let errors name the file that was to be written: those of a full disk name none, others a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno:
+            error.filename, error.filename2 = os.fspath(path), None
         raise
 
 

@@ -7,13 +7,14 @@ would read, overwrite or remove something elsewhere.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import time
 from pathlib import Path
 
-from mltune.errors import DamagedRunError, RunDirectoryError
+from mltune.errors import DamagedRunError, DiskFullError, MltuneError, RunDirectoryError
 from mltune.files.reading import kind_of, open_regular, reason
 from mltune.files.text import printable
 
@@ -118,9 +119,12 @@ def holds_run(directory: Path) -> list[str]:
     return [name for name in (FILE, POINTER) if (directory / name).exists()]
 
 
-def not_writable(directory: Path, error: OSError) -> RunDirectoryError:
-    """Return the error of a run directory that cannot be written."""
-    return RunDirectoryError(f"a run directory must be writable, but {directory} is not: {reason(error)}.")
+def not_writable(directory: Path, error: OSError) -> MltuneError:
+    """Return the error of a run directory that cannot be written: its disk is full, or something else."""
+    place = printable(error.filename or directory, 300)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return DiskFullError(f"a run needs room on the disk, but {place} cannot be written: {reason(error)}.")
+    return RunDirectoryError(f"a run directory must be writable, but {place} is not: {reason(error)}.")
 
 
 def check_directory(directory: Path, *, writing: bool = False) -> None:

@@ -9,7 +9,6 @@ the run ends. A reader changes nothing in the directory of a run that does not g
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -20,9 +19,9 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from mltune.errors import DiskFullError, RunDirectoryError, StoreError
+from mltune.errors import RunDirectoryError, StoreError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.reading import parse_json, reason
+from mltune.files.reading import parse_json
 from mltune.records.directory import FILE, in_use, not_writable
 from mltune.records.header import RunHeader
 from mltune.records.rows import (
@@ -222,8 +221,6 @@ def _create(directory: Path, header: RunHeader) -> None:
     try:
         write_file_atomically(directory / FILE, bytes(image))
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            raise DiskFullError(f"a run needs room on the disk, but {directory} has none: {reason(error)}.") from error
         raise not_writable(directory, error) from error
 
 

@@ -7,6 +7,7 @@ of classes, and none of the words of the libraries underneath.
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import warnings
 
@@ -15,6 +16,7 @@ import pytest
 from mltune.cli import main
 from mltune.resolve import device as target
 from tests.conftest import RunMaker, trial
+from tests.environment import importing
 
 RUN, PLAN_RUN, FILE, EMPTY = "a_run", "a_campaign", "a_file", "an_empty_folder"
 HEADER = '[plan]\ntitle = "x"\nbudget = "20 trials"\nminimum = "5 trials"\n'
@@ -358,6 +360,19 @@ def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, plac
     code, out, err = mltune("plan", "x" * 5000)
     assert (code, out) == (1, "")
     assert err.endswith("cannot be used: its name is too long.\n")
+
+
+def test_a_full_disk_behind_the_output_is_told():
+    """What is written elsewhere is named by the error of its file."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mltune", "device", "h200"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=importing(),
+        )
+    assert (done.returncode, done.stderr) == (1, "mltune: standard output cannot be used: no space left on device.\n")
 
 
 COMMANDS = [

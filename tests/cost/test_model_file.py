@@ -72,6 +72,26 @@ def test_a_name_may_have_dots(path):
         assert load_model(path.with_name(name)).kernel == "other"
 
 
+def test_a_kill_while_a_model_is_replaced_leaves_one_that_is_read(path):
+    program = """
+import os, sys
+from dataclasses import replace
+from pathlib import Path
+from mltune.cost.model_file import load_model, save_model
+model, renamed = load_model(Path(sys.argv[1])), []
+def kill(event, arguments):
+    renamed.extend([event] if event == "os.rename" else [])
+    if event == "os.rename" and len(renamed) == 3:  # the card is written
+        os.kill(os.getpid(), 9)
+sys.addaudithook(kill)
+save_model(replace(model, kernel="other", members=model.members[:1]), Path(sys.argv[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program, path], timeout=120)
+    assert done.returncode == -9
+    model = load_model(path)
+    assert (model.kernel, [one.sweep for one in model.members]) == ("other", ["a"])
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "/"])
 def test_a_path_without_a_name_is_refused(name):
     with pytest.raises(ModelError, match="named by its file"):

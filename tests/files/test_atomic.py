@@ -1,11 +1,15 @@
 """Files and folders are replaced as a whole, and never through a link."""
 
+import hashlib
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.atomic import append_line, described_file, replace_folder_atomically, write_file_atomically
 from mltune.files.reading import RefusedFileError
 
 
@@ -41,6 +45,54 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="irectory"):
         write_file_atomically(tmp_path / "folder" / "inner", b"")
     assert os.listdir(tmp_path / "folder") == ["inner"]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from mltune.files.atomic import write_described
+left = [int(sys.argv[2])]
+def hook(event, arguments):
+    left[0] -= event == "os.rename"
+    if event == "os.rename" and not left[0]:
+        os.kill(os.getpid(), 9)
+sys.addaudithook(hook)
+write_described(Path(sys.argv[1]) / "file", b"new", Path(sys.argv[1]) / "description", sys.argv[3].encode())
+"""
+
+
+@pytest.mark.parametrize("before", [b"old", b""])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_kill_leaves_the_old_file_with_its_description_or_the_new_one(tmp_path: Path, at: int, before: bytes) -> None:
+    path, hashes = tmp_path / "file", {one: hashlib.sha256(one).hexdigest() for one in (b"old", b"new")}
+    if before:
+        path.write_bytes(before)
+        (tmp_path / "description").write_text(hashes[before])
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(at), hashes[b"new"]])
+    assert done.returncode == (0 if at == 4 else -9)
+    found = (tmp_path / "description").read_text() if before or at > 2 else ""
+    if found:
+        content = b"new" if at > 2 else before
+        assert (found, described_file(path, found, 100).read_bytes()) == (hashes[content], content)
+
+
+def test_an_error_names_the_file_that_cannot_be_written(tmp_path: Path) -> None:
+    """Writes to a full disk fail without a name."""
+    path, limits = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_bytes(b"a line\n")
+    for write in (
+        lambda: write_file_atomically(path, bytes(1000)),
+        lambda: replace_folder_atomically(path, {"inner/file": bytes(1000)}),
+        lambda: append_line(path, bytes(1000)),
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (7, limits[1]))
+        try:
+            with pytest.raises(OSError, match="too large") as error:
+                write()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert error.value.filename == str(path)
+    assert contents(tmp_path) == {"file": b"a line\n"}
 
 
 def test_a_link_is_replaced_and_its_target_is_not_written(tmp_path: Path, canary: Path) -> None:

@@ -28,7 +28,7 @@ from mltune.known.wisdom import Wisdom
 from mltune.measure.compile_pool import available_cores
 from mltune.process.child import ThreadedChild
 from mltune.records.declaration import FACT as DECLARATION
-from mltune.records.directory import EVENT_LOG, WINNER, is_begun
+from mltune.records.directory import EVENT_LOG, WINNER, is_begun, not_writable
 from mltune.records.events import read_events
 from mltune.records.replication import Changes
 from mltune.records.store import Store
@@ -217,20 +217,23 @@ def files_in(directory: Path, *, with_winner: bool = False) -> Iterator[tuple[st
 def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
     """Write files into the directory of a run, through no link. Those of a winner replace an earlier one as a whole.
 
-    They come from another host. A name that is none of a run's files raises UsageError before anything is written, what
-    cannot be written OSError.
+    They come from another host. A name that is none of a run's files raises UsageError before anything is written, a
+    full disk DiskFullError.
     """
     for name in files:
         folder, *parts = name.split("/")
         if name not in RUN_FILES and (folder != WINNER or not parts or not {"", ".", ".."}.isdisjoint(parts)):
             raise UsageError(f"a file of a run is {', '.join(RUN_FILES)} or lies in {WINNER}/, got {name!r:.200}.")
     known = dict(files_in(directory, with_winner=True))
-    for name in files.keys() & set(RUN_FILES):
-        if known.get(name) != files[name]:
-            write_file_atomically(directory / name, files[name], inside=directory)
     sent, here = _of_winner(files), _of_winner(known)
-    if sent and sent != here:
-        replace_folder_atomically(directory / WINNER, sent, inside=directory)
+    try:
+        for name in files.keys() & set(RUN_FILES):
+            if known.get(name) != files[name]:
+                write_file_atomically(directory / name, files[name], inside=directory)
+        if sent and sent != here:
+            replace_folder_atomically(directory / WINNER, sent, inside=directory)
+    except OSError as error:
+        raise not_writable(directory, error) from error
 
 
 def _of_winner(files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -1,9 +1,12 @@
 """The files of a run on their way from a worker: they stay in its directory, and a winner has only its own."""
 
+import resource
+
 import pytest
 
 from mltune.campaign.cluster.remote_slice import files_in, put_files
-from mltune.errors import UsageError
+from mltune.campaign.device_worker import Outcome, outcome_of
+from mltune.errors import DiskFullError, UsageError
 
 
 def test_files_come_back_without_the_store(tmp_path):
@@ -18,6 +21,20 @@ def test_files_come_back_without_the_store(tmp_path):
     (here / "winner/old.cu").touch()
     put_files(here, files)
     assert dict(files_in(here, with_winner=True)) == files
+
+
+def test_a_full_disk_is_told(tmp_path):
+    """Not as a worker that died: the campaign waits for room."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for files in ({"siblings.json": bytes(100)}, {"winner/kernel.cu": bytes(100)}):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (7, limits[1]))
+        try:
+            with pytest.raises(DiskFullError, match=rf"needs room on the disk, but {tmp_path}/\w+") as full:
+                put_files(tmp_path, files)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert outcome_of(full.value) is Outcome.DISK_FULL
+    assert list(tmp_path.iterdir()) == []
 
 
 NAMES = (
