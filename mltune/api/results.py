@@ -146,7 +146,8 @@ class Swept:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune sweep --json`` prints."""
-        pruning = {} if self.pruned is None else {"pruning": self.pruned.to_json()}
+        found = self.pruned
+        pruning = {} if found is None else {"pruning": found.to_json() | {"replayed": found.replayed}}
         return {"dataset": str(self.dataset), **pruning}
 
 

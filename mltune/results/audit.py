@@ -40,8 +40,11 @@ class SkipAudit:
     saved_compile_s : float
         Seconds of one compiler saved by the gate before compiling, at the mean compile time. Compilers work in parallel
         with the GPU, so this does not shorten a run.
-    search_s, net_s : float
-        Seconds that the search took for fits, predictions and planning, and ``saved_time_s - search_s``.
+    search_s : float
+        Seconds that the search took for fits, predictions and planning.
+    net_s : float or None
+        ``saved_time_s - search_s``; None in replay, where the seconds saved are those of the recording and the search
+        took those of this machine.
     """
 
     skipped: int
@@ -54,14 +57,14 @@ class SkipAudit:
     saved_time_s: float
     saved_compile_s: float
     search_s: float
-    net_s: float
+    net_s: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit as plain JSON values."""
         return asdict(self)
 
 
-def audit_skips(trials: Trials, search_s: float) -> SkipAudit:
+def audit_skips(trials: Trials, search_s: float, *, replayed: bool = False) -> SkipAudit:
     """Audit the skips of a run from all its trials, in any order, and the seconds that the search took."""
     skips = Counter(trials.column("gate")[trials.in_state(TrialState.SKIPPED)].tolist())
     audited = trials.column("audited") == 1
@@ -77,16 +80,18 @@ def audit_skips(trials: Trials, search_s: float) -> SkipAudit:
         saved_time_s=(before + after) * (_mean(taken_s[audited]) or _mean(taken_s)),
         saved_compile_s=before * _mean(compiled_s),
         search_s=search_s,
+        replayed=replayed,
     )
 
 
 def pooled(audits: Collection[SkipAudit]) -> SkipAudit:
     """Return the audit of several runs together: the larger sample gives a tighter bound than each run by itself."""
     names = ["before_compile", "after_compile", "audited", "false", "saved_time_s", "saved_compile_s", "search_s"]
-    return _audit(**{name: sum(getattr(audit, name) for audit in audits) for name in names})
+    replayed = any(audit.net_s is None for audit in audits)
+    return _audit(**{name: sum(getattr(audit, name) for audit in audits) for name in names}, replayed=replayed)
 
 
-def _audit(*, audited: int, false: int, **figures: Any) -> SkipAudit:
+def _audit(*, audited: int, false: int, replayed: bool, **figures: Any) -> SkipAudit:
     """Return an audit with the figures that follow from the others."""
     return SkipAudit(
         skipped=figures["before_compile"] + figures["after_compile"],
@@ -94,7 +99,7 @@ def _audit(*, audited: int, false: int, **figures: Any) -> SkipAudit:
         false=false,
         false_share=false / audited if audited else None,
         false_share_at_most=_upper_bound(false, audited),
-        net_s=figures["saved_time_s"] - figures["search_s"],
+        net_s=None if replayed else figures["saved_time_s"] - figures["search_s"],
         **figures,
     )
 

@@ -236,7 +236,7 @@ class TuneResult:
 
     def audit(self) -> SkipAudit:
         """Return the audit of the skipped configurations."""
-        return audit_skips(self.records, self.seconds.get("search", 0.0))
+        return audit_skips(self.records, self.seconds.get("search", 0.0), replayed=self.replayed)
 
     def facts(self) -> dict[str, Any]:
         """Return what every document says of a run: what was tuned, and what that took."""

@@ -250,6 +250,10 @@ class Optimum:
     ``median_s`` is the time of the fastest configuration of the ``dataset``, seconds; ``share`` that time as a share of
     the time of the best trial; ``rank`` the rank of the best trial, 1 for the fastest, among the ``configurations``
     with a recorded time.
+
+    Of the ``skipped`` configurations ``skipped_faster`` are faster than the best trial. The fastest of them is that of
+    the trial ``best_skipped``, and ``best_skipped_ratio`` is its time as a share of that of the best trial; None where
+    none has a recorded time.
     """
 
     dataset: str
@@ -257,6 +261,10 @@ class Optimum:
     share: float
     rank: int
     configurations: int
+    skipped: int
+    skipped_faster: int
+    best_skipped: int | None
+    best_skipped_ratio: float | None
 
 
 def optimum(run: TuneResult) -> Optimum | None:
@@ -273,7 +281,7 @@ def optimum(run: TuneResult) -> Optimum | None:
     >>> found.dataset, 0.8 < found.share <= 1.0, found.rank < found.configurations
     ('h200-sgemm-nt-4096-random', True, True)
     """
-    target, best = _SHIPPED.fullmatch(str(run.header.settings.get("target"))), run.best_config
+    target, best = _SHIPPED.fullmatch(str(run.header.settings.get("target"))), run.best_record
     if target is None or best is None:
         return None
     try:
@@ -281,13 +289,26 @@ def optimum(run: TuneResult) -> Optimum | None:
     except DatasetError:
         return None
     manifest = dataset.manifest
-    if (manifest.kernel, manifest.problem, manifest.parameters.keys()) != (run.kernel, run.problem, best.keys()):
+    trials = run.records
+    if (manifest.kernel, manifest.problem, {*manifest.parameters}) != (run.kernel, run.problem, {*trials.parameters}):
         return None
-    timed = dataset.states == TrialState.OK.value
-    times_s = dataset.numbers("median_s")
-    same: Any = np.logical_and.reduce([dataset.columns[parameter] == value for parameter, value in best.items()])
-    if not (same & timed).any():
+    times_s = np.where(dataset.states == TrialState.OK.value, dataset.numbers("median_s"), np.inf)
+    rows = dataset.space.index_of({name: trials.parameter(name).astype(np.int64) for name in trials.parameters})
+    trial_s = np.where(rows >= 0, times_s[rows], np.inf)
+    numbers, skipped = trials.column("number"), trials.in_state(TrialState.SKIPPED)
+    ours_s, optimum_s = float(trial_s[numbers == best.number][0]), float(times_s.min())
+    if not math.isfinite(ours_s):
         return None
-    ours_s, times_s = float(times_s[same][0]), times_s[timed]
-    optimum_s = float(times_s.min())
-    return Optimum(target[1], optimum_s, optimum_s / ours_s, 1 + int((times_s < ours_s).sum()), len(times_s))
+    known = np.flatnonzero(skipped & np.isfinite(trial_s))
+    best_skipped = min(known, key=trial_s.__getitem__, default=None)
+    return Optimum(
+        target[1],
+        optimum_s,
+        optimum_s / ours_s,
+        1 + int((times_s < ours_s).sum()),
+        int(np.isfinite(times_s).sum()),
+        int(skipped.sum()),
+        int((trial_s[known] < ours_s).sum()),
+        None if best_skipped is None else int(numbers[best_skipped]),
+        None if best_skipped is None else float(trial_s[best_skipped]) / ours_s,
+    )

@@ -21,6 +21,9 @@ REFERENCE = "cuBLAS"
 REPLAYED = "replayed from recorded times: nothing was compiled or verified"
 """The note on a winner of a replay."""
 
+RECORDED_PHASES = ("compile", "time")
+"""Phases of a replay with the seconds of the recording; the others have those of this machine."""
+
 
 def verification(verified: bool, replayed: bool) -> str:
     """Say whether a winner was verified."""
@@ -100,6 +103,43 @@ def of_optimum(found: Mapping[str, Any]) -> str:
     """
     share, optimum = percent(found["share"]), milliseconds(found["median_s"])
     return f"{share} of the dataset's optimum ({optimum}), rank {found['rank']:,} of {found['configurations']:,}"
+
+
+def of_skipped(found: Mapping[str, Any]) -> str:
+    """Write what a dataset knows of the skipped: the fields of :class:`mltune.results.summary.Optimum`.
+
+    >>> of_skipped({"skipped": 90, "skipped_faster": 1, "best_skipped": 84, "best_skipped_ratio": 0.973})
+    'faster than the winner: 1 of the 90 skipped; the fastest of them, trial 84, takes 97.3 % of its time'
+    """
+    text = f"faster than the winner: {found['skipped_faster']:,} of the {found['skipped']:,} skipped"
+    if found["best_skipped"] is None:
+        return text
+    ratio = percent(found["best_skipped_ratio"])
+    return f"{text}; the fastest of them, trial {found['best_skipped']}, takes {ratio} of its time"
+
+
+def skip_check(skips: Mapping[str, Any]) -> str:
+    """Write how many skips were wrong of those that were measured to check: fields of the audit.
+
+    >>> skip_check({"audited": 0, "false": 0}), skip_check({"audited": 9, "false": 0, "false_share_at_most": 0.283})
+    ('none measured to check', 'wrong: 0 of 9 measured to check (at most 28.3 % of all, 95 % confidence)')
+    """
+    if not skips["audited"]:
+        return "none measured to check"
+    bound = percent(skips["false_share_at_most"])
+    return f"wrong: {skips['false']} of {skips['audited']} measured to check (at most {bound} of all, 95 % confidence)"
+
+
+def phases(seconds: Mapping[str, float], replayed: bool) -> str:
+    """Write the seconds of a run by phase; in replay those of the recording apart.
+
+    >>> phases({"search": 3.5, "compile": 93.6, "time": 2.1, "total": 3.9}, replayed=True)
+    'search 3.5, total 3.9; recorded: compile 93.6, time 2.1'
+    """
+    parts: dict[bool, list[str]] = {False: [], True: []}
+    for phase, value in seconds.items():
+        parts[replayed and phase in RECORDED_PHASES].append(f"{phase} {value:.1f}")
+    return "; recorded: ".join(", ".join(some) for some in parts.values() if some)
 
 
 def states(counts: Mapping[str, int]) -> str:

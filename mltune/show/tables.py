@@ -20,7 +20,10 @@ from mltune.results.wording import (
     many,
     milliseconds,
     of_optimum,
+    of_skipped,
     percent,
+    phases,
+    skip_check,
     spaced_duration,
     states,
     verification,
@@ -37,11 +40,12 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
     """Return the facts of a run."""
     skips = document["skips"]
     skipped = f"{skips['before_compile']} before compiling, {skips['after_compile']} after"
-    if skips["audited"]:
-        bound = percent(skips["false_share_at_most"])
-        skipped += f"; wrong: {skips['false']} of {skips['audited']} audited (at most {bound}, 95 % confidence)"
+    if skips["skipped"] or skips["audited"]:
+        skipped += f"; {skip_check(skips)}"
     if skips["skipped"]:
-        skipped += f"; saved {skips['saved_time_s']:.1f} s, less {skips['search_s']:.1f} s of searching"
+        between = " of the recording; searching here took" if document["replayed"] else " of the GPU; searching took"
+        skipped += f"; saved {skips['saved_time_s']:.1f} s{between} {skips['search_s']:.1f} s"
+    known = document.get("optimum")
     return [
         ("problem", f"{document['label']} on {document['device']['name']}"),
         ("kernel", kernel_of_class(document["kernel"], document["accuracy"])),
@@ -49,9 +53,10 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         *([("notice", printable(document["notice"]))] if document["notice"] else []),
         *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
         *winner,
-        *([("optimum", of_optimum(document["optimum"]))] if document.get("optimum") else []),
-        ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
+        *([("optimum", of_optimum(known))] if known else []),
+        ("seconds", phases(document["seconds"], document["replayed"])),
         ("skipped", skipped),
+        *([("", of_skipped(known))] if known and known["skipped"] else []),
     ]
 
 
@@ -172,6 +177,8 @@ def pruned(document: Document) -> RenderableType:
         f"{duration(found['saved_s'])} saved: {duration(found['total_s'])} in place of about "
         f"{duration(found['complete_s'])} ({percent(found['total_s'] / found['complete_s'])})"
     )
+    if found["replayed"]:
+        seconds += f"; {duration(found['planning_s'])} of it are planning here, all else was recorded"
     return facts(
         [
             ("measured", f"{measured:,} of {valid:,} configurations ({percent(measured / valid)})"),

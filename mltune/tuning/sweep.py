@@ -56,6 +56,8 @@ class Pruned:
         Seconds of the sweep: elapsed; in replay the planning and the busier of compilers and GPU.
     complete_s : float
         Estimated seconds of a complete sweep.
+    replayed : bool
+        Whether all seconds but those of the planning were recorded earlier.
     dataset : pathlib.Path or None
         The Parquet file.
     """
@@ -67,6 +69,7 @@ class Pruned:
     planning_s: float
     total_s: float
     complete_s: float
+    replayed: bool
     dataset: Path | None = None
 
     @property
@@ -75,8 +78,8 @@ class Pruned:
         return self.complete_s - self.total_s
 
     def to_json(self) -> dict[str, int | float]:
-        """Return the figures as plain JSON values, without the path."""
-        figures = {name: value for name, value in asdict(self).items() if name not in ("audit", "dataset")}
+        """Return the figures as plain JSON values, without the path and whether it was replayed."""
+        figures = {name: value for name, value in asdict(self).items() if name not in ("audit", "replayed", "dataset")}
         return self.audit.to_json() | figures | {"saved_s": self.saved_s}
 
 
@@ -97,6 +100,7 @@ def judge(
         planning_s,
         planning_s + busier if replayed else seconds.get("total", busier),
         audit.valid * max(float(compile_s[sample].mean()) / compilers, float(gpu_s[sample].mean())),
+        replayed,
     )
 
 

@@ -62,6 +62,9 @@ def test_what_was_saved():
     assert audit.saved_time_s == pytest.approx(10 * 0.02)
     assert audit.saved_compile_s == pytest.approx(4 * COMPILE_S)
     assert audit.net_s == pytest.approx(0.2 - 0.05)
+    replayed = audit_skips(Trials.from_records(records, ["P"]), 0.05, replayed=True)
+    assert (replayed.saved_time_s, replayed.net_s) == (audit.saved_time_s, None)  # recorded seconds, and real ones
+    assert pooled([audit, replayed]).net_s is None
     without = audit_of(records[:-1], 0.0)
     assert without.saved_time_s == pytest.approx(10 * 0.1)
     assert (without.false_share, without.false_share_at_most) == (None, 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 from mltune.records.declaration import drifts
 from mltune.results.rating import speed
 from mltune.results.run import TuneResult
-from mltune.results.wording import MOST, configuration, error, percent, spaced_duration
+from mltune.results.wording import MOST, RECORDED_PHASES, configuration, error, percent, spaced_duration
 from mltune.show.report.evidence import TIME_USE, Evidence, time_use
 from mltune.show.table import Column, Table, number, speeds
 
@@ -59,14 +59,16 @@ def predictions(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table
         {**entry, "predictions": each.predictions, "audit": each.run.audit()}
         for entry, each in zip(entries, evidence, strict=False)
     ]
+    faster = number("faster than the winner", ("optimum", "skipped_faster"), small=_best_skipped)
     columns = [
         _problem(),
         number("predictions", lambda row: len(row["predictions"].measured)),
         number("rank correlation", lambda row: row["predictions"].rank_correlation, "{:.2f}".format),
         number("skipped", lambda row: row["audit"].skipped),
-        number("audited", lambda row: row["audit"].audited),
-        number("wrong", lambda row: row["audit"].false),
+        number("measured to check", lambda row: row["audit"].audited),
+        number("wrong", lambda row: row["audit"].false if row["audit"].audited else None),
         number("wrong at most", _false_at_most, lambda share: percent(share, 0)),
+        *([faster] if any(entry["optimum"] for entry in entries) else []),
     ]
     return Table(rows, columns, sortable=True)
 
@@ -74,6 +76,8 @@ def predictions(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table
 def times(entries: Sequence[Entry], total: Mapping[str, float]) -> Table:
     """Return the table of the seconds of each problem by phase; ``total`` has those of all together."""
     phases = {"total": "total", **{phase: part.split()[0] for phase, part in TIME_USE.items()}, **_BESIDE}
+    recorded = RECORDED_PHASES if any(entry["replayed"] for entry in entries) else ()
+    phases |= {phase: f"{phases[phase]}, recorded" for phase in recorded}
     unknown = dict.fromkeys(phases)
 
     def row(slug: str, label: str, seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -154,6 +158,11 @@ def _interval_of_ratio(row: Mapping[str, Any]) -> str:
 def _rank(entry: Entry) -> str:
     found = entry["optimum"]
     return f"rank {found['rank']:,} of {found['configurations']:,}" if found else ""
+
+
+def _best_skipped(entry: Entry) -> str:
+    ratio = entry["optimum"] and entry["optimum"]["best_skipped_ratio"]
+    return f"the fastest in {percent(ratio)} of its time" if ratio else ""
 
 
 def _false_at_most(row: Mapping[str, Any]) -> float | None:

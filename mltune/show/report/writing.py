@@ -29,7 +29,9 @@ from mltune.results.wording import (
     many,
     milliseconds,
     of_optimum,
+    of_skipped,
     percent,
+    skip_check,
     spaced_duration,
 )
 from mltune.show.report.evidence import ReportInput, read_input
@@ -94,6 +96,8 @@ def _render(
         "between": between,
         "hardware": hardware,
         "of_optimum": of_optimum,
+        "of_skipped": of_skipped,
+        "skip_check": skip_check,
         "many": many,
         "values": configuration,
         "speed": speed,
