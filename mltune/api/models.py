@@ -126,6 +126,7 @@ def train(
     datasets: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
+    kernel: str | None = None,
     seed: int = 0,
     overwrite: bool = False,
 ) -> PretrainedModel:
@@ -137,9 +138,11 @@ def train(
     Parameters
     ----------
     datasets : str, pathlib.Path or sequence of these
-        Datasets of one kernel: names, files, folders, directories of runs and of plans.
+        Names, files, folders, directories of runs and of plans.
     out : str or pathlib.Path
         The model is written to ``OUT.skops``, and its card to ``OUT.json``.
+    kernel : str, optional
+        Name of the kernel; needed where the datasets are of several.
     seed : int
         Seed of the regressors.
     overwrite : bool
@@ -153,7 +156,7 @@ def train(
     Raises
     ------
     ModelError
-        The datasets are of several kernels or have other parameters, or one has too few configurations.
+        No kernel is named and the datasets are of several, some have other parameters, or too few configurations.
     UsageError
         The file exists.
 
@@ -173,7 +176,8 @@ def train(
         if file.exists() and not overwrite:
             raise UsageError(f"a model is not replaced, but {file} exists; choose another name, or --overwrite.")
     names = [datasets] if isinstance(datasets, str | Path) else datasets
-    model = train_model([one for name in names for one in find_datasets(str(name))], seed=seed)
+    found = [one for name in names for one in find_datasets(str(name))]
+    model = train_model(found, kernel=kernel, seed=seed)
     save_model(model, Path(out))
     return model
 

@@ -65,6 +65,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
     problems = _problems(placed, device, cores / len(placed.devices))
     trials = [problem["trials"] for problem in problems]
     minima = sum(task.minimum for task in placed.tasks)
+    produced = plan.produce - {"winners"} if placed.replayed else plan.produce  # nothing is compiled in replay
     return {
         "name": plan.name,
         "title": plan.title,
@@ -84,7 +85,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
             "plan.toml",
             "events.jsonl",
             "problems/",
-            *(path for one in sorted(plan.produce) for path in _WRITES[one]),
+            *(path for one in sorted(produced) for path in _WRITES[one]),
         ],
     }
 

@@ -29,6 +29,7 @@ from mltune.cli.options import (
     text,
     texts,
 )
+from mltune.files.text import many
 from mltune.show import table
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def verify(given: Given, as_json: AsJson = False) -> None:
     lines = [
         *(f"{one.name}: {problem}" for one in wrong for problem in one.problems),
         *(f"{one.name}: note: {notice}" for one in found for notice in one.notices),
-        f"{len(found)} datasets, {len(wrong)} with problems",
+        f"{many(len(found), 'dataset')}, {len(wrong)} with problems",
     ]
     answer([asdict(one) for one in found], as_json, lambda: lines)
     fail_if(wrong)

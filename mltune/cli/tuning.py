@@ -29,6 +29,7 @@ from mltune.cli.options import (
 )
 from mltune.cli.runs import answer_campaign
 from mltune.errors import UsageError
+from mltune.files.text import many
 from mltune.show import table
 
 
@@ -154,9 +155,10 @@ def predict(given: Given, as_json: AsJson = False) -> None:
     api.train,
     datasets=argument(
         "DATASET...",
-        "Datasets of one kernel: names (mltune datasets), files, folders, directories of runs and campaigns.",
+        "Datasets: names (mltune datasets), files, folders, directories of runs and campaigns.",
         list[str],
     ),
+    kernel=text("--kernel", "NAME", "The kernel, where the datasets are of several."),
     out=file("--out", "PATH", "Writes PATH.skops and its card PATH.json."),
     seed=number("--seed", "Seed of the regressors.", 0),
 )
@@ -217,6 +219,6 @@ def compare(given: Given, as_json: AsJson = False) -> None:
     for job, error in found.errors.items():
         table.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
     if found.missing:
-        table.write(f"stopped: {found.missing} runs are missing; the same command goes on", stderr=True)
+        table.write(f"stopped: {many(found.missing, 'run')} missing; the same command goes on", stderr=True)
     document = found.to_json()
     answer(document, as_json, lambda: tables.comparison(document) if given["share"] is None else [])

@@ -10,8 +10,9 @@ import typer
 from mltune import api
 from mltune.api.inventory import wisdom_file
 from mltune.cli.application import Given, answer, command, command_group, fail_if
-from mltune.cli.options import AsJson, file, number, one_of, path, texts
+from mltune.cli.options import AsJson, argument, number, one_of, path, texts
 from mltune.errors import UsageError
+from mltune.files.text import did_you_mean, many
 from mltune.problem.problem import ACCURACIES
 
 group = command_group("wisdom", "Show, merge, export or check the best known configurations.")
@@ -75,8 +76,6 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the part of a wisdom that is of one kernel."""
-    from mltune.files.text import did_you_mean
-
     found = wisdom_file(file)
     loaded = api.Wisdom.load(found)
     part = loaded.of_kernel(kernel)
@@ -90,7 +89,7 @@ def export(
 @command(
     api.check_wisdom,
     group=group,
-    wisdom=file("--wisdom", "FILE", "A wisdom.  [default: the user's file]"),
+    wisdom=argument("[FILE]", "A wisdom.  [default: the user's file]", Path | None, parser=path("FILE")),
     kernel=texts("--kernel", "FOLDER", "Folder of a kernel that is not built in; may be given several times."),
     sample=number("--sample", "Most entries that are measured.  [default: all]", 1),
 )
@@ -110,4 +109,4 @@ def check(given: Given, as_json: AsJson = False) -> None:
 
 
 def _written(out: Path, count: int, as_json: bool) -> None:
-    answer({"wisdom": str(out), "entries": count}, as_json, lambda: [f"written: {out} ({count} entries)"])
+    answer({"wisdom": str(out), "entries": count}, as_json, lambda: [f"written: {out} ({many(count, 'entry')})"])

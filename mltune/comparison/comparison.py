@@ -18,6 +18,7 @@ from mltune.comparison.scores import best_so_far, spent_seconds
 from mltune.comparison.simulation import Recording, Source, Strategy, Trace
 from mltune.comparison.strategies import Given, fingerprint, named, split
 from mltune.errors import RunError, UsageError
+from mltune.files.text import many
 from mltune.records.versions import __version__
 
 EVERY = "all"
@@ -185,7 +186,7 @@ def _run(
         for text in filter(None, (recording.account, *recording.notices)):
             report(f"{recording.name}: {text}", forecasts=False)
     there = len(jobs) - len(missing)
-    report(f"{len(jobs)} runs in {request.output}" + (f", of which {there} are there" if there else ""))
+    report(f"{many(len(jobs), 'run')} in {request.output}" + (f", {there} there already" if there else ""))
     failed = 0
     for outcome in run_jobs([*missing], recordings, request.strategies, request.evaluations, request.processes, stop):
         yield outcome

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mltune.comparison.scores import bands
+from mltune.files.text import many
 from mltune.kernel.coding import Floats
 
 COLOURS = (
@@ -54,7 +55,7 @@ def draw(curves: Mapping[str, Mapping[str, Floats]]) -> dict[str, bytes]:
         matplotlib.rcdefaults()  # no matplotlibrc, such as one of the working directory, changes a figure
         every = list(next(iter(curves.values())))
         together = Figure(figsize=(8, 5), layout="constrained")
-        _panel(together.add_subplot(), curves, every, f"mean over {len(every)} recorded spaces", labels=True)
+        _panel(together.add_subplot(), curves, every, f"mean over {many(len(every), 'recorded space')}", labels=True)
         rows, columns = math.ceil(len(every) / COLUMNS), min(COLUMNS, len(every))
         apart = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
         for position, dataset in enumerate(every):

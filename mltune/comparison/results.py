@@ -20,6 +20,7 @@ from mltune.dataset.parquet import rounded
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
+from mltune.files.text import many
 from mltune.kernel.coding import Floats
 from mltune.records.versions import installed_versions
 
@@ -294,8 +295,8 @@ def markdown(document: Mapping[str, Any]) -> str:
     compared = [title, "", *_lines(["other", "difference", "p"], tests), ""]
     return "\n".join(
         [
-            f"Means over {len(datasets)} recorded spaces; at most {limit} distinct configurations a run. `at N`:",
-            "fraction of the optimum after N evaluations. A run that misses a target counts with all its evaluations.",
+            f"Means over {many(len(datasets), 'recorded space')}; at most {limit} distinct configurations a run.",
+            "`at N`: fraction of the optimum after N evaluations. A run that misses a target counts with all of them.",
             "",
             *_lines(header, overall),
             "",
@@ -314,7 +315,7 @@ def _notices(document: Mapping[str, Any]) -> Iterator[str]:
     for name, dataset in document["datasets"].items():
         yield from (f"{name}: {text}" for text in (dataset["account"], *dataset["notices"]) if text)
     if document["missing"]:
-        yield f"The comparison was stopped: {document['missing']} runs are missing."
+        yield f"The comparison was stopped: {many(document['missing'], 'run')} missing."
 
 
 def _score(found: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Text for messages: made fit for a terminal, and the known name nearest to an unknown one."""
+"""Text for messages: made fit for a terminal, numbers of things, and the known name nearest to an unknown one."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def printable(text: object, longest: int | None = None) -> str:
 def printable_lines(text: object) -> str:
     """Return text of several lines without control characters other than the ends of lines."""
     return "\n".join(printable(line) for line in str(text).splitlines()).rstrip("\n")
+
+
+def many(count: float, noun: str) -> str:
+    """Write a number of things.
+
+    >>> many(1, "trial"), many(2, "trial"), many(0, "entry")
+    ('1 trial', '2 trials', '0 entries')
+    """
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,9 +9,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.results.rating import TFLOPS, speed, unit_of
-from mltune.results.wording import REFERENCE, duration, many, milliseconds, percent
+from mltune.results.wording import REFERENCE, duration, milliseconds, percent
 
 UNKNOWN = "?"
 """Stands for a field that an event does not have."""

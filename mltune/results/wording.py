@@ -47,16 +47,6 @@ def percent(share: float | None, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %" if abs(share) < MOST else f"{100 * share:.3g} %"
 
 
-def many(count: float, noun: str) -> str:
-    """Write a number of things.
-
-    >>> many(1, "trial"), many(2, "trial"), many(0, "entry")
-    ('1 trial', '2 trials', '0 entries')
-    """
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count} {noun if count == 1 else plural}"
-
-
 def error(share: float | None) -> str:
     """Write an error as a share of the bound on rounding errors, with two significant digits.
 

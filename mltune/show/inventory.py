@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.results.rating import MS, Rate
-from mltune.results.wording import configuration, gb_per_s, many, milliseconds, percent, tflops
+from mltune.results.wording import configuration, gb_per_s, milliseconds, percent, tflops
 from mltune.show.table import Column, Table, facts, number
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def cluster(document: Document) -> Iterator[RenderableType]:
         yield "no worker compiles with the versions of this host"
     else:
         yield (
-            f"{rate['per_second']:.1f} configurations/s on {rate['cores']} cores "
+            f"{rate['per_second']:.1f} configurations/s on {many(rate['cores'], 'core')} "
             f"({rate['builds']} builds of gemm_simt in {rate['seconds']:.1f} s)"
         )
 

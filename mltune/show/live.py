@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from mltune.files.text import many
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.rating import speed, unit_of
-from mltune.results.wording import REFERENCE, duration, many, percent, states
+from mltune.results.wording import REFERENCE, duration, percent, states
 from mltune.show.table import Column, Table, console, for_notebook, number, rated, write
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class ComparisonDisplay(Display):
         if progress.message:
             self.say(", ".join(filter(None, (progress.message, left))))
         failed = f"{progress.failed} failed" if progress.failed else ""
-        text = " · ".join(filter(None, (f"{progress.done}/{progress.jobs} runs", failed, left, progress.last)))
+        text = " · ".join(filter(None, (f"{progress.done}/{many(progress.jobs, 'run')}", failed, left, progress.last)))
         self.show([_bar(progress.done / max(progress.jobs, 1), text)], text)
 
 
@@ -191,10 +192,11 @@ def _best(progress: Progress) -> str:
 
 
 def _trials(progress: Progress) -> str:
-    limit = "" if progress.trials_limit is None else f" of {progress.trials_limit}"
+    limit, trials = progress.trials_limit, progress.trials
+    count = many(trials, "trial") if limit is None else f"{trials} of {many(limit, 'trial')}"
     audited = f" · {progress.audited} audited" if progress.audited else ""
     rate = "" if progress.trials_per_min is None else f" · {progress.trials_per_min:.0f} trials/min"
-    return f"{progress.trials}{limit} trials: {states(progress.counts)}{audited}{rate}"
+    return f"{count}: {states(progress.counts)}{audited}{rate}"
 
 
 def _time(elapsed_s: float, left_s: float | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.results.rating import MS, speed, unit_of, units_of
 from mltune.results.wording import (
     REFERENCE,
@@ -17,7 +17,6 @@ from mltune.results.wording import (
     duration,
     error,
     kernel_of_class,
-    many,
     milliseconds,
     of_optimum,
     of_skipped,

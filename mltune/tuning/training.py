@@ -17,6 +17,7 @@ from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, 
 from mltune.cost.regressors import one_thread
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
+from mltune.files.text import did_you_mean
 from mltune.kernel.space import SearchSpace
 from mltune.records.directory import runs_in
 from mltune.records.store import Store
@@ -36,8 +37,8 @@ PREDICTED_FAST = 0.05
 """Share of the configurations of a sweep, those predicted to be the fastest, on which bias and error are judged."""
 
 
-def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
-    """Train a model on datasets of one kernel.
+def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int = 0) -> PretrainedModel:
+    """Train a model on the datasets of a kernel, which must be named where they are of several.
 
     Datasets of one problem on one device are one sweep. The model is judged on each large dataset by the closest
     members of other groups: of other architectures, or where all datasets are of one architecture, of other problems.
@@ -45,7 +46,7 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     Raises
     ------
     ModelError
-        The datasets are of several kernels or have other parameters, or one has too few configurations.
+        No kernel is named and the datasets are of several, some have other parameters, or too few configurations.
 
     Examples
     --------
@@ -54,12 +55,12 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     >>> model.kernel, len(model.members), model.facts["scores"]
     ('transpose', 1, {})
     """
+    datasets = _of_kernel(datasets, kernel)
     first = datasets[0].manifest
     for one in datasets:
-        if one.manifest.kernel != first.kernel or set(one.manifest.parameters) != set(first.parameters):
+        if set(one.manifest.parameters) != set(first.parameters):
             raise ModelError(
-                f"a model is of one kernel and its parameters, but {first.name} is of {first.kernel} and "
-                f"{one.manifest.name} of {one.manifest.kernel}, or has other parameters."
+                f"a model is of one kernel and its parameters, but {one.manifest.name} has others than {first.name}."
             )
         if int((one.states == TrialState.OK).sum()) < FEWEST:
             raise ModelError(f"a model learns from datasets of {FEWEST} times or more, got {one.manifest.name}.")
@@ -80,6 +81,17 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
         "importance": relied_on,
     }
     return replace(model, facts=facts)
+
+
+def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]:
+    """Return the datasets of a kernel, or of the only one that there is."""
+    kernels = sorted({one.manifest.kernel for one in datasets})
+    if kernel is None and len(kernels) > 1:
+        raise ModelError(f"a model is of one kernel, but there are timings of {', '.join(kernels)}; name it: --kernel.")
+    if kernel is not None and kernel not in kernels:
+        hint = did_you_mean(kernel, kernels) or "."
+        raise ModelError(f"a model is of a kernel in its datasets: {', '.join(kernels)}, got {kernel!r}{hint}")
+    return [one for one in datasets if kernel in (None, one.manifest.kernel)]
 
 
 def find_datasets(name: str) -> list[Dataset]:

@@ -23,7 +23,7 @@ def test_with_a_gpu(text, gpu):
     assert sum(problem["share"] for problem in document["problems"]) == pytest.approx(3600)
     assert document["trials"] == sum(problem["trials"] for problem in document["problems"]) > 0
     assert {problem["recorded"] for problem in document["problems"]} == {None}
-    assert "report.html" in document["writes"]
+    assert {"report.html", "winners/"} <= {*document["writes"]}
     assert "datasets/" not in document["writes"]
 
 
@@ -48,6 +48,7 @@ def test_in_replay_trials_are_counted():
     assert document["devices"] == [{"spec": "replay", "name": None}]
     assert document["trials"] == pytest.approx(document["budget"], abs=len(document["problems"]))
     assert all(problem["recorded"] for problem in document["problems"])
+    assert "winners/" not in document["writes"], "nothing is compiled"
 
 
 def test_a_plan_that_can_be_carried_out_nowhere_is_an_error(text):

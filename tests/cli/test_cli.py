@@ -518,7 +518,7 @@ class TestCompare:
         assert "Traceback" not in errors
         assert "257 rows, 257 distinct, 1 failed" in errors
         assert "10000 runs in runs/compare-" in errors
-        assert "runs are missing; the same command goes on" in errors
+        assert "runs missing; the same command goes on" in errors
         assert "failed:" not in errors
         assert "score: 0 is random search, 1 the optimum at once" in output
         assert "own ms: milliseconds" in output
@@ -526,7 +526,7 @@ class TestCompare:
         assert json.loads((folder / "summary.json").read_text())["missing"] > 9000
         again = command(*table, *options, "--seeds", 3, cwd=tmp_path)
         assert again.returncode == 0
-        assert f"6 runs in runs/{folder.name}, of which 6 are there" in again.stderr
+        assert f"6 runs in runs/{folder.name}, 6 there already" in again.stderr
         assert [*tmp_path.glob("runs/*")] == [folder]
 
     @pytest.mark.system

@@ -12,9 +12,12 @@ STRATEGY = """
 class Backwards:
     name = "backwards"
 
+    def __init__(self, step=1):
+        self.step = step
+
     def search(self, simulation, seed):
         simulation.begin()
-        for index in reversed(range(simulation.space.count)):
+        for index in reversed(range(0, simulation.space.count, self.step)):
             simulation.evaluate(index)
 """
 
@@ -26,11 +29,11 @@ def compared(folder: Path, strategies: str) -> subprocess.CompletedProcess[str]:
 
 def test_it_is_found_in_the_working_directory_and_runs_in_worker_processes(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(STRATEGY)
-    done = compared(tmp_path, "random,mine:Backwards")
+    done = compared(tmp_path, "random,mine:Backwards,mine:Backwards:step=2")
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["strategies"]
-    assert found.keys() == {"random", "mine:Backwards"}
+    assert found.keys() == {"random", "mine:Backwards", "mine:Backwards:step=2"}
     assert all(one["seeds"] == 2 for one in found.values())
     assert "failed" not in done.stderr
 

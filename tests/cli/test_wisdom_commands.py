@@ -59,7 +59,7 @@ def test_export(files, tmp_path):
 
 
 def test_check_passes_and_finds_what_has_rotted(files, tmp_path):
-    check = "wisdom", "check", "--device", DEVICE, "--wisdom"
+    check = "wisdom", "check", "--device", DEVICE
     document = answer(*check, files[0])
     assert (document["measured"], document["misses"]) == (1, 0)
 
@@ -86,7 +86,7 @@ def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path)
         entry["device"]["sm_count"] = 1
     other = tmp_path / "other.json"
     other.write_text(json.dumps(content))
-    (entry,) = answer("wisdom", "check", "--device", DEVICE, "--wisdom", other, code=1)["entries"]
+    (entry,) = answer("wisdom", "check", other, "--device", DEVICE, code=1)["entries"]
     assert entry["verdict"] == "unchecked"
 
 
@@ -94,7 +94,7 @@ def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path)
     ("arguments", "part"),
     [
         (("merge", "no.json", "--out", "x.json"), "there is no no.json"),
-        (("check", "--wisdom", "no.json"), "there is no no.json"),
+        (("check", "no.json"), "there is no no.json"),
         (("show", "no.json"), "there is no no.json"),
         (("export", "--kernel", "x", "--wisdom", "no.json", "--out", "x.json"), "there is no no.json"),
         (("show",), "MLTUNE_WISDOM is none"),

@@ -107,7 +107,7 @@ def test_a_comparison_that_is_stopped_returns_what_has_ended(source: Source, tmp
     assert stopped.missing == 4
     assert {runs.seeds for runs in stopped.runs.values()} == {(0,)}
     assert write_results(stopped, tmp_path)["missing"] == 4
-    assert "4 runs are missing" in (tmp_path / "table.md").read_text()
+    assert "4 runs missing" in (tmp_path / "table.md").read_text()
     assert compare(request(source, tmp_path)).missing == 0
 
 
@@ -356,5 +356,6 @@ def test_results_are_written_and_agree(source: Source, tmp_path: Path) -> None:
     last = table[(table.strategy == "random") & (table.evaluation == 25)].fraction.mean()
     assert last == pytest.approx(document["strategies"]["random"]["at"]["25"], rel=1e-6)
     assert "| random |" in (tmp_path / "table.md").read_text()
+    assert (tmp_path / "table.md").read_text().startswith("Means over 1 recorded space; ")
     for name in ("curves.svg", "curves.png", "curves-spaces.svg", "curves-spaces.png"):
         assert (tmp_path / name).stat().st_size > 1000

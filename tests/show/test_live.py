@@ -77,6 +77,7 @@ def test_a_picture_of_several_devices_has_a_column_for_each_unit():
 def test_what_is_not_known_is_left_out():
     bare = Progress(problem="p", device="replay:x", trials=0, elapsed_s=0.0, counts={})
     assert run_line(bare) == "p on replay:x: nothing found yet · 0 trials: none · 0s"
+    assert "· 1 trial: none ·" in run_line(replace(bare, trials=1))
     assert campaign_line(replace(CAMPAIGN, left_s=None)) == "3 of 26 problems done · 2h13m"
 
 

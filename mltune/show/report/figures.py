@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mltune.files.text import many
 from mltune.kernel.coding import Floats
 from mltune.records.declaration import drifts
 from mltune.results.rating import GB_PER_S, peak_of
@@ -99,7 +100,7 @@ def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
         made,
         name,
         f"Predicted and measured: {label}",
-        f"{label}: {len(found.measured)} trials that were predicted and measured; {ranked}. "
+        f"{label}: {many(len(found.measured), 'trial')} predicted and measured; {ranked}. "
         f"Correct predictions are on the dashed line.{sampled}{beyond}",
     )
 
@@ -279,7 +280,7 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
         made,
         name,
         f"Memory bandwidth of {device.name}",
-        f"{device.name}: the best of {len(runs)} problem{'' if len(runs) == 1 else 's'} whose memory traffic alone is "
+        f"{device.name}: the best of {many(len(runs), 'problem')} whose memory traffic alone is "
         f"counted, at {' to '.join(ends)} % of the memory bandwidth. The traffic counts each array once.",
     )
 
@@ -309,7 +310,7 @@ def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
         made,
         name,
         f"Roofline of {device.name}",
-        f"{device.name}: the best of {len(runs)} problem{'' if len(runs) == 1 else 's'} under the limits of "
+        f"{device.name}: the best of {many(len(runs), 'problem')} under the limits of "
         f"memory and arithmetic, at {' to '.join(ends)} % of the peak. The intensity counts each operand once.",
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.errors import MltuneError
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.kernel.bundle import variables_of
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import PHASES
@@ -26,7 +26,7 @@ from mltune.results.rating import UNITS, rating
 from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
 from mltune.results.summary import chosen, optimum
-from mltune.results.wording import many, verification
+from mltune.results.wording import verification
 from mltune.show.report.evidence import ReportInput, kernel_of
 
 FORMAT = 1

@@ -18,6 +18,7 @@ from mltune.cost.importance import FEWEST_ROWS
 from mltune.errors import MltuneWarning, RunError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
 from mltune.files.reading import read_file, reason
+from mltune.files.text import many
 from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_plan
 from mltune.results.rating import speed, unit_of
 from mltune.results.reader import read_run
@@ -26,7 +27,6 @@ from mltune.results.wording import (
     UNKNOWN,
     configuration,
     error,
-    many,
     milliseconds,
     of_optimum,
     of_skipped,
