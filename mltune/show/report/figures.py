@@ -65,11 +65,12 @@ def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
         raise NotDrawableError(f"its last time on record is after {end_at:.3g} {curve.unit}")
     lowest, highest = CURVE_FROM * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
     width, height = (WIDE_IN, 2.9) if alone else (NARROW_IN, 1.8)
-    made = axes(width, height)
+    made = axes(width, height, left=0.72)
     scale, unit = _time_unit(end_at) if curve.unit == "s" else (1.0, "trials")
     made.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     made.step(curve.at / scale, curve.share, where="post", color=SERIES[0])
     made.set(ylim=(lowest, highest), xlim=(0.0, end_at / scale or 1.0), xlabel=unit)
+    made.set_ylabel(f"of {shortened(curve.of)}")
     made.yaxis.set_major_formatter(_percent)
     made.locator_params(nbins=5)
     end = f"{100 * curve.share[-1]:.1f} % of {curve.of} after {curve.at[-1] / scale:.3g} {unit}"
@@ -178,11 +179,11 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
     reach = max(0.005, 1.2 * float(np.abs(change).max()))
     if not (reach < 1e6 and at.max() < MOST_SECONDS):
         raise NotDrawableError(f"it differs by up to {reach:.3g} times from its usual time, in {at.max():.3g} s")
-    made = axes(NARROW_IN, 1.8, left=0.62)
+    made = axes(NARROW_IN, 1.8, left=0.8)
     scale, unit = _time_unit(float(at.max()))
     made.plot(at / scale, change, color=SERIES[1])
     dots(made, at / scale, change, SERIES[1], size=4.0)
-    made.set(ylim=(-reach, reach), xlabel=unit)
+    made.set(ylim=(-reach, reach), xlabel=unit, ylabel="change of time")
     made.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g} %")
     made.locator_params(nbins=5)
     return finish(
@@ -221,6 +222,9 @@ LOWEST = 1e-6
 
 DECADES = 1.5
 """Powers of ten that the vertical axis shows below the highest peak at least."""
+
+ONE_LABEL = 1.4
+"""Ratio of two peaks up to which their labels would be printed over each other."""
 
 LONGEST_NAME = 26
 
@@ -321,6 +325,27 @@ def _kinds(names: Sequence[str]) -> list[str]:
     return [name if name in known else "other" for name in names]
 
 
+def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return labels of peaks, each with the height of its line; peaks that are near to each other share one.
+
+    >>> _peak_labels({"fp64": 66.9e12, "fp32": 66.9e12, "fp16": 134e12})
+    [('fp64, fp32 peak 66.9 TFLOPS', 66900000000000.0), ('fp16 peak 134 TFLOPS', 134000000000000.0)]
+    """
+    groups: list[dict[str, float]] = []
+    for name, roof in sorted(roofs.items(), key=lambda one: one[1]):
+        if not groups or roof > ONE_LABEL * max(groups[-1].values()):
+            groups.append({})
+        groups[-1][name] = roof
+    labels = []
+    for group in groups:
+        names: dict[str, list[str]] = {}
+        for name, roof in group.items():
+            names.setdefault(f"{roof / 1e12:.3g}", []).append(name)
+        parts = ", ".join(f"{', '.join(some)} peak {text}" for text, some in names.items())
+        labels.append((f"{parts} TFLOPS", max(group.values())))
+    return labels
+
+
 def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, rates: Floats, highest: float) -> None:
     """Draw a roofline for each arithmetic: the limit of the memory, then the peak.
 
@@ -332,10 +357,10 @@ def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, rates
     peak = max(roofs.values())
     low, top = min(peak / 10**DECADES, rates.min() / 2.0), 2.0 * max(peak, rates.max())
     left, right = low / bytes_per_s, 2.0 * max(highest, peak / bytes_per_s)
-    for arithmetic, roof in roofs.items():
+    for roof in roofs.values():
         x = np.array([left, roof / bytes_per_s, right])
         made.plot(x, np.minimum(x * bytes_per_s, roof) / 1e12, color=INK, linewidth=1.1)
-        text = f"{arithmetic} peak {roof / 1e12:.3g} TFLOPS"
+    for text, roof in _peak_labels(roofs):
         made.annotate(text, (right, roof / 1e12), (0, 3), textcoords="offset points", ha="right")
     made.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 1e12, top / 1e12))
     text = f"memory {bytes_per_s / 1e12:.3g} TB/s"

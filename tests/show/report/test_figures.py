@@ -87,6 +87,18 @@ def test_a_roofline_shows_the_slope_of_the_memory(evidence_of):
     assert "the best of 1 problem " in plot.caption
 
 
+def test_peaks_that_are_near_to_each_other_share_a_label(evidence_of):
+    """Those of single and double precision are equal on some GPUs."""
+    problems = {name: GemmProblem(name, "N", "T", 4096, 4096, 4096) for name in "sd"}
+    plot = roofline([evidence_of(name, problem=problem) for name, problem in problems.items()], "r")
+    assert re.findall(r">([^<>]* TFLOPS)<", plot.svg) == ["fp32, fp64 peak 66.9 TFLOPS"]
+
+
+def test_the_axes_of_the_best_so_far_say_what_they_show():
+    plot = figures.best_so_far(Curve(np.array([0.0, 9.0]), np.ones(2), "cuBLAS", "trials"), "c", "x", alone=True)
+    assert {">of cuBLAS<", ">trials<"} <= {*re.findall(r">[^<>]+<", plot.svg)}
+
+
 def test_a_problem_in_no_roofline_has_a_reason(evidence_of):
     reasons = {
         "unknown work": evidence_of("a", problem=RecordedProblem("convolution")),
