@@ -185,7 +185,8 @@ def tune_kernel(
     ) as kernel:
         assert kernel.arrays is not None  # noqa: S101 - it has arguments
         trials = call.trials if trials is None else trials
-        time_s = call.time_s if time is None else parse_duration(str(time))
+        given = call.time_s if time is None else time
+        time_s = None if given is None else parse_duration(str(given))
         problem = kernel.arrays.problem()
         target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
         request = TuneRequest(

@@ -212,7 +212,10 @@ def _definition(
         key = f"argument_{position}"
         found.append(_argument(key, value, "inout", folder, absolute))
         if right is not None:
-            right = np.asarray(right, dtype=np.asarray(_on_host(value)).dtype)
+            array = np.asarray(_on_host(value))
+            right = np.asarray(right, dtype=array.dtype)
+            if right.size != array.size:
+                raise UsageError(f"an answer has the size of its argument, got {right.size} for {array.size} of {key}.")
             files[key] = _kept(folder, right.reshape(-1))
     found += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
     work = [parse(str(int(amount))) if amount else None for amount in (flops, work_bytes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -15,7 +15,7 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.errors import BundleError, RunError, UsageError
+from mltune.errors import BundleError, DeviceError, RunError, UsageError
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import row
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
@@ -196,7 +196,7 @@ def _on_gpu(
     from mltune.measure.compile_farm import farm_of
     from mltune.measure.runner import GpuRunner
 
-    device, driver = _gpu(index)
+    device, driver = _gpu(index, kernel, problem)
     space = make_space(kernel, variables_of(problem, device))
     kernel = replace(kernel, default=default_configuration(kernel, space))
     farm = farm_of(compile_on) if compile_on else None
@@ -219,14 +219,34 @@ def _on_gpu(
     )
 
 
-def _gpu(index: int) -> tuple[Device, str]:
-    """Return the facts of a GPU, and the version of its driver, which the compiler fits."""
+def _gpu(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Device, str]:
+    """Return the facts of a GPU, and the version of its driver, which the compiler fits.
+
+    Where it is missing, a mistake in a kernel of kind arrays is raised before that: it is found without a GPU.
+    """
     from mltune.device.query import driver_version, query_device
     from mltune.measure.compiler import check_fits_driver
 
-    device, driver = query_device(index), driver_version()
-    check_fits_driver(driver)
+    try:
+        device, driver = query_device(index), driver_version()
+        check_fits_driver(driver)
+    except DeviceError:
+        if kernel.arrays is not None:
+            _check(kernel, problem)
+        raise
     return device, driver
+
+
+def _check(kernel: Kernel, problem: RunnableProblem) -> None:
+    """Check the space and the launch of a kernel for an NVIDIA H200 and, where NVRTC is installed, its source."""
+    from mltune.device.known import H200
+    from mltune.measure.build import NvrtcBuilder
+
+    variables = variables_of(problem, H200)
+    kernel = replace(kernel, default=default_configuration(kernel, make_space(kernel, variables)))
+    kernel.launch(kernel.default, variables)
+    with suppress(DeviceError), NvrtcBuilder(kernel, problem, H200.architecture, workers=1) as builder:
+        make_baseline(kernel, problem, H200, builder)
 
 
 def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
@@ -241,8 +261,8 @@ def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
     from mltune.measure.runner import GpuRunner
 
     assert kernel.arrays is not None  # noqa: S101 - it has arguments
-    device, _ = _gpu(index)
     problem = kernel.arrays.problem()
+    device, _ = _gpu(index, kernel, problem)
     configuration = {name: values[0] for name, values in kernel.parameters.items()}
     with NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=1) as builder:
         build: Build = builder.submit(configuration).result()

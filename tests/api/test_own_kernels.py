@@ -1,0 +1,49 @@
+"""A mistake in the call of ``tune_kernel`` is told on a machine without a GPU, too."""
+
+import numpy as np
+import pytest
+
+import mltune
+from mltune.errors import DeviceError, MltuneError
+from tests import needs
+
+SOURCE = """
+__global__ void add(float *c, const float *a, int n) {
+  int i = blockIdx.x * block_size_x + threadIdx.x;
+  if (i < n) c[i] = a[i];
+}"""
+ARRAY = np.ones(1000, np.float32)
+
+
+def call(tmp_path, name="add", **options):
+    """Tune a kernel on a GPU that is not there."""
+    arguments, parameters = [ARRAY, ARRAY, np.int32(1000)], {"block_size_x": [64, 128]}
+    options = {"device": "cuda:99", "quiet": True, "run": tmp_path / "run"} | options
+    mltune.tune_kernel(name, SOURCE, options.pop("size", 1000), arguments, parameters, **options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"restrictions": ["block_size_x > 500"]}, "at least one configuration must satisfy"),
+        ({"restrictions": ["block > 500"]}, "`block` is not"),
+        ({"size": "m"}, "`m` is not"),
+        ({"grid_div_x": ["blocks"]}, "`blocks` is not"),
+        ({"answer": [np.ones(5, np.float32), None, None]}, "got 5 for 1000 of argument_0"),
+        ({"strategy_options": {"time_limit": "soon"}}, "a time is a positive number"),
+    ],
+)
+def test_it_is_told_before_a_gpu_is_missing(tmp_path, wrong, message):
+    with pytest.raises(MltuneError, match=message):
+        call(tmp_path, **wrong)
+
+
+@needs.nvrtc
+def test_so_is_a_mistake_in_the_source(tmp_path):
+    with pytest.raises(MltuneError, match="the source must define the kernel"):
+        call(tmp_path, "sub")
+
+
+def test_of_a_right_call_only_the_gpu_is_missing(tmp_path):
+    with pytest.raises(DeviceError):
+        call(tmp_path)
