@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +30,7 @@ from mltune.files.reading import parse_toml, read_text, reason
 from mltune.files.text import did_you_mean
 from mltune.files.validation import matching, problems_of
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.reader import load_kernel
+from mltune.kernel.reader import built_in, load_kernel
 from mltune.problem.kinds import KINDS
 from mltune.problem.problem import ACCURACIES, Problem
 from mltune.records.directory import is_begun
@@ -46,7 +47,7 @@ from mltune.resolve.plan import (
     in_order,
     rivals,
 )
-from mltune.resolve.problems import DEFAULT_KERNEL, check_accuracies, kernels_for
+from mltune.resolve.problems import DEFAULT_KERNEL, candidates, check_accuracies
 from mltune.resolve.request import RunOptions, TuneRequest, parse_duration
 
 MAX_BYTES = 2**20
@@ -388,11 +389,15 @@ class _Reader:
         chosen: dict[str, list[Kernel]] = {}
         for problem in problems:
             if problem.name not in chosen:
-                found = () if named else kernels_for(problem, accuracy=table.accuracy)
-                chosen[problem.name] = named or [self.kernels.setdefault(one.label, one) for one in found]
+                chosen[problem.name] = named or candidates(problem, table.accuracy, self.built_in)
             for one in chosen[problem.name]:
                 one.check_problem(problem)
             yield chosen[problem.name], problem, None
+
+    @cached_property
+    def built_in(self) -> list[Kernel]:
+        """All built-in kernels, read once for all tables."""
+        return [self.kernels.get(name) or load_kernel(name) for name in built_in()]
 
     def kernel(self, name: str) -> Kernel:
         if name not in self.kernels:

@@ -22,11 +22,12 @@ DEFAULT_KERNEL = "gemm_simt"
 """The kernel of commands that work on a single one, where it solves the problem."""
 
 
-def candidates(problem: Problem, accuracy: str | None = None) -> list[Kernel]:
+def candidates(problem: Problem, accuracy: str | None = None, among: Iterable[Kernel] | None = None) -> list[Kernel]:
     """Return the built-in kernels among which a problem's is chosen, the default one first.
 
     They have a source, solve the problem, are of an accepted accuracy class (the strictest by default), and are not
-    kept out of the choice (``candidate = false`` in their kernel.toml).
+    kept out of the choice (``candidate = false`` in their kernel.toml). ``among`` are all of them, if they are
+    loaded already.
 
     Raises
     ------
@@ -42,7 +43,8 @@ def candidates(problem: Problem, accuracy: str | None = None) -> list[Kernel]:
     from mltune.kernel.reader import built_in, load_kernel
 
     accuracy = check_accuracy(accuracy or STRICTEST)
-    solving = [kernel for kernel in map(load_kernel, built_in()) if kernel.candidate and _solves(kernel, problem)]
+    loaded = map(load_kernel, built_in()) if among is None else among
+    solving = [kernel for kernel in loaded if kernel.candidate and _solves(kernel, problem)]
     found = [kernel for kernel in solving if accepts(accuracy, kernel.accuracy)]
     if not found:
         others = ", ".join(f"{kernel.name} ({kernel.accuracy})" for kernel in solving)

@@ -1,19 +1,24 @@
 """Plan files: their meaning, and the refusal of malformed or hostile ones."""
 
+import json
 import os
 import re
 import shutil
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mltune
 from mltune.errors import PlanError
 from mltune.files import folders
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES
 from mltune.resolve.placement import recorded_for
+from mltune.resolve.plan import MAX_TASKS
 from mltune.resolve.plan_file import MAX_BYTES, MAX_KERNELS, load_plan, parse_plan
 from tests.effort import at_most_cpu_s
 
@@ -249,6 +254,22 @@ def test_slugs_are_unique_names_of_folders(sizes):
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,99}", slug) for slug in slugs)
 
 
+def test_the_most_problems_read_no_file_for_each_of_them(tmp_path, monkeypatch):
+    """Each table may choose among all built-in kernels."""
+    read = Counter()
+    for module in (json, tomllib):
+        loads = module.loads
+        monkeypatch.setattr(
+            module, "loads", lambda text, loads=loads, **how: (read.update([text]), loads(text, **how))[1]
+        )
+    table = '[[problems]]\nprecisions = ["c"]\ntrans = ["NN"]\nsizes = [{}]\n'
+    head = '[plan]\ntitle = "t"\nbudget = "300h"\nminimum = "1s"\ndevices = ["cuda:0"]\n'
+    (tmp_path / "plan.toml").write_text(head + "".join(map(table.format, range(1, MAX_TASKS + 1))))
+    assert len(mltune.plan(tmp_path / "plan.toml")["problems"]) == MAX_TASKS
+    assert len(read) > 20
+    assert max(read.values()) < 5
+
+
 class TestChoice:
     def test_kernels_that_are_named_compete_and_share_the_minimum(self, text):
         plan = parse_plan(text.replace('"gemm_simt"', '["gemm_simt", "gemm_shared"]'), "p")
@@ -266,7 +287,7 @@ class TestChoice:
         from mltune.resolve import plan_file as reader
 
         kernels = [load_kernel("gemm_simt"), load_kernel("gemm_shared")]
-        monkeypatch.setattr(reader, "kernels_for", lambda problem, accuracy: kernels)
+        monkeypatch.setattr(reader, "candidates", lambda problem, accuracy, among: kernels)
         plan = parse_plan(text.replace('kernel = "gemm_simt"\n', ""), "p")
         assert {one.kernel.name for one in plan.tasks} == {"gemm_simt", "gemm_shared"}
 
