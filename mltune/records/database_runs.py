@@ -11,30 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION
 
 from mltune.errors import RunDirectoryError
 from mltune.files.folders import cache_folder
 from mltune.files.text import printable
 from mltune.records import database
 from mltune.records.database_schema import runs, trials
-from mltune.records.database_tables import header_of, locked_runs
+from mltune.records.database_tables import header_of, locked_runs, size_of
 from mltune.records.header import RunHeader
-from mltune.records.rows import UNREADABLE
+from mltune.records.rows import LONGEST_S, MOST_SIZE, SHORTEST_S, UNREADABLE
 from mltune.records.trial import TrialState
 
 _FEWEST_DIGITS = 4
+_LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run in a database; owner, host and directory are of the process that opened it last for writing."""
+    """A run in a database; owner, host and directory are of the process that opened it last for writing.
+
+    Anybody who writes to the database may have made the row: a header that is none and a date that Python has not are
+    None.
+    """
 
     run: uuid.UUID
     header: RunHeader | None
     owner: str
     host: str
     directory: str
-    created_at: datetime.datetime
+    created_at: datetime.datetime | None
     trials: int
     best_s: float | None
     running: bool
@@ -47,13 +53,18 @@ def list_runs(url: str) -> list[StoredRun]:
         sa.select(
             trials.c.run,
             sa.func.count().label("trials"),
-            sa.func.min(trials.c.median_s).filter(trials.c.state == str(TrialState.OK)).label("best_s"),
+            sa.func.min(trials.c.median_s)
+            .filter(trials.c.state == str(TrialState.OK), trials.c.median_s.between(SHORTEST_S, LONGEST_S))
+            .label("best_s"),
         )
         .group_by(trials.c.run)
         .subquery()
     )
+    texts = (sa.func.left(runs.c[name], _LONGEST).label(name) for name in ("owner", "host", "directory"))
+    header = sa.case((size_of(runs) <= MOST_SIZE, runs.c.header)).label("header")
+    created = sa.cast(sa.extract("epoch", runs.c.created_at), DOUBLE_PRECISION).label("created")
     statement = (
-        sa.select(runs, of_each.c.trials, of_each.c.best_s)
+        sa.select(runs.c.id, header, runs.c.checksum, *texts, created, of_each.c.trials, of_each.c.best_s)
         .join(of_each, of_each.c.run == runs.c.id, isouter=True)
         .order_by(runs.c.created_at.desc(), runs.c.id)
     )
@@ -66,8 +77,8 @@ def list_runs(url: str) -> list[StoredRun]:
             _header(row.header, row.checksum),
             printable(row.owner, 100),
             printable(row.host, 100),
-            printable(row.directory, 500),
-            row.created_at,
+            printable(row.directory, _LONGEST),
+            _moment(row.created),
             row.trials or 0,
             row.best_s,
             row.id in written,
@@ -107,6 +118,14 @@ def _opened(url: str) -> Iterator[sa.Connection]:
         database.remember(url)
         with database.connect(url) as connection, connection.begin():
             yield connection
+
+
+def _moment(seconds: float) -> datetime.datetime | None:
+    """Return a moment; None where it has no date: the database knows infinity and years before 1 and after 9999."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _header(text: str, seal: int) -> RunHeader | None:

@@ -7,8 +7,10 @@ process has opened the run since: a process whose connection was lost cannot ove
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import json
+import operator
 import os
 import socket
 import time
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from mltune.errors import RunDirectoryError, StoreError
@@ -28,7 +31,18 @@ from mltune.records.database import Pointer
 from mltune.records.database_schema import others, runs, trials
 from mltune.records.directory import POINTER
 from mltune.records.header import RunHeader
-from mltune.records.rows import AT_ONCE, KINDS, MOST_ROWS, UNREADABLE, Row, checksum, elsewhere, sealed, store_failure
+from mltune.records.rows import (
+    AT_ONCE,
+    KINDS,
+    MOST_ROWS,
+    UNREADABLE,
+    Row,
+    check_size,
+    checksum,
+    elsewhere,
+    sealed,
+    store_failure,
+)
 
 _RELEASE_S = 5.0  # until the server has noticed that a killed process is gone
 _NUL, _ESCAPE = "\0", "\ue000"  # PostgreSQL has no text with NUL
@@ -51,6 +65,7 @@ class DatabaseTables:
         self._connection: sa.Connection | None = None  # of the transaction that reads
         with self.reading():
             mine = runs.c.id == pointer.run
+            self._check_size(runs, mine)
             row = self._select(sa.select(runs.c.header, runs.c.checksum).where(mine)).first()
             if row is None:
                 raise _missing(pointer)
@@ -109,12 +124,10 @@ class DatabaseTables:
 
     def trials(self, after: int) -> Generator[Sequence[Row]]:
         """Yield rows of trials."""
+        mine = (trials.c.run == self._pointer.run) & (trials.c.sequence > after)
+        self._check_size(trials, mine)
         columns = [trials.c.sequence, *(trials.c[name] for name in KINDS), trials.c.checksum, trials.c.configuration]
-        statement = (
-            sa.select(*columns)
-            .where(trials.c.run == self._pointer.run, trials.c.sequence > after)
-            .order_by(trials.c.sequence)
-        )
+        statement = sa.select(*columns).where(mine).order_by(trials.c.sequence)
         with self._select(statement.execution_options(yield_per=AT_ONCE)) as found:
             for rows in found.partitions():
                 yield [self._cells(row) for row in rows]
@@ -122,8 +135,10 @@ class DatabaseTables:
     def rows(self, table: str) -> list[Row]:
         """Return the rows of another table."""
         source = others[table]
-        mine = sa.select(*_content(source)).where(source.c.run == self._pointer.run).order_by(source.c.position)
-        return [tuple(row) for row in self._select(mine.limit(MOST_ROWS))]
+        mine = source.c.run == self._pointer.run
+        self._check_size(source, mine)
+        found = sa.select(*_content(source)).where(mine).order_by(source.c.position).limit(MOST_ROWS)
+        return [tuple(row) for row in self._select(found)]
 
     def write(self, changes: Sequence[tuple[str, Sequence[Row]]]) -> None:
         """Write rows in one transaction."""
@@ -158,6 +173,10 @@ class DatabaseTables:
     def _select(self, statement: sa.Select[Any]) -> sa.CursorResult[Any]:
         assert self._connection is not None  # noqa: S101 - only called while reading
         return self._connection.execute(statement)
+
+    def _check_size(self, table: sa.Table, mine: sa.ColumnElement[bool]) -> None:
+        """Check the size of texts before they are fetched."""
+        check_size(table.name, int(self._select(sa.select(sa.func.sum(size_of(table))).where(mine)).scalar() or 0))
 
     def _cells(self, row: Any) -> Row:
         """Return the cells of a row of :attr:`trials`, with the values of the parameters before the checksum."""
@@ -295,6 +314,13 @@ def locked_runs(connection: sa.Connection, among: Sequence[uuid.UUID]) -> set[uu
     )
     held = set(connection.scalars(statement))
     return {run for run in among if _key(run) in held}
+
+
+def size_of(table: sa.Table) -> sa.ColumnElement[int]:
+    """Return the size of the texts in a row, bytes."""
+    texts = (column for column in table.columns if isinstance(column.type, sa.Text | JSONB))
+    sizes = (sa.func.coalesce(sa.func.octet_length(sa.cast(column, sa.Text)), 0) for column in texts)
+    return functools.reduce(operator.add, sizes, sa.literal(0))
 
 
 def header_of(text: str, seal: int) -> RunHeader:

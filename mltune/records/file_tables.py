@@ -29,6 +29,7 @@ from mltune.records.rows import (
     FORMAT,
     KINDS,
     MOST_ROWS,
+    MOST_TRIALS_SIZE,
     SINCE_FORMAT_2,
     UNREADABLE,
     FailureKind,
@@ -45,7 +46,6 @@ from mltune.records.rows import (
 CLOSED = "closed"
 """The fact that says whether the last process that wrote to the file closed it."""
 
-_MAX_BYTES = 3 << 28  # of a file: room for about a million trials
 _MAX_CELL_BYTES = 1 << 20
 _BESIDE = ("-wal", "-journal")
 _BUSY_S = 30.0
@@ -286,8 +286,8 @@ def _check_sizes(directory: Path) -> None:
     """Check that the files that SQLite would open are within the limit."""
     for suffix in ("", *_BESIDE, "-shm"):
         size = _size(directory / f"{FILE}{suffix}")
-        if size > _MAX_BYTES:
-            raise ValueError(f"{FILE}{suffix} may have {_MAX_BYTES} bytes, but it has {size}")
+        if size > MOST_TRIALS_SIZE:
+            raise ValueError(f"{FILE}{suffix} may have {MOST_TRIALS_SIZE} bytes, but it has {size}")
 
 
 def _check_journal(path: Path) -> None:

@@ -59,9 +59,15 @@ class Kind:
     needed: bool = False
 
 
+LONGEST_S = 1e12
+"""Most seconds of anything on record."""
+
+SHORTEST_S = 1e-12
+"""Least time of a kernel, seconds."""
+
 _NOT_NEGATIVE = {"ge": 0, "le": LARGEST}
 _FINITE = {"allow_inf_nan": False}
-_SECONDS = {"ge": 0.0, "le": 1e12}
+_SECONDS = {"ge": 0.0, "le": LONGEST_S}
 _STATES = tuple(str(state) for state in TrialState)
 
 _NUMBER = Kind("INTEGER", int, int, _NOT_NEGATIVE, needed=True)
@@ -71,7 +77,7 @@ _BOOL = Kind("INTEGER", int, bool, {"ge": 0, "le": 1})
 _FLOAT = Kind("REAL", float, float, {})
 _PREDICTED = Kind("REAL", float, float, _FINITE)
 _LOG_SHARE = Kind("REAL", float, float, _FINITE, missing=math.nan)
-_MEDIAN = Kind("REAL", float, float, {"ge": 1e-12, "le": 1e12})
+_MEDIAN = Kind("REAL", float, float, {"ge": SHORTEST_S, "le": LONGEST_S})
 _DURATION = Kind("REAL", float, float, _SECONDS, missing=math.nan)
 _MOMENT = Kind("REAL", float, float, _FINITE, missing=math.nan)
 _ELAPSED = Kind("REAL", float, float, _SECONDS, missing=0.0)
@@ -203,6 +209,12 @@ AT_ONCE = 5_000
 MOST_ROWS = 100_000
 """Rows of every table but the trials."""
 
+MOST_SIZE = 1 << 24
+"""Bytes of the texts in a table but the trials, or in a header."""
+
+MOST_TRIALS_SIZE = 3 << 28
+"""Bytes of the trials, room for about a million, and of a file."""
+
 _APPLICATION = 0x6D6C7475  # "mltu" distinguishes our files from other SQLite files
 _REFERENCE = ", ".join(field.name for field in dataclasses.fields(Reference))
 
@@ -227,12 +239,20 @@ def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
 
     A row that has changed since it was written, and a table that is too long, raises a ValueError.
     """
+    check_size(table, sum(len(cell) for row in rows for cell in row if isinstance(cell, str)))
     if len(rows) >= MOST_ROWS:
         raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")
     for at, row in enumerate(rows):
         if row[-1] is not None and checksum(row[:-1]) != row[-1]:
             raise ValueError(f"row {at + 1} of {table} has changed since it was written")
     return [row[:-1] for row in rows]
+
+
+def check_size(table: str, size: int) -> None:
+    """Check the size of the texts in a table, bytes or characters: a parsed one takes fifty times as much memory."""
+    most = MOST_TRIALS_SIZE if table == "trials" else MOST_SIZE
+    if size > most:
+        raise ValueError(f"the texts of {table} have at most {most} bytes, but they have {size}")
 
 
 def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> Iterator[list[Row]]:

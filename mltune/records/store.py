@@ -21,7 +21,7 @@ from mltune.records.declaration import Reference
 from mltune.records.directory import FILE, POINTER, holds_run, in_use, lock_directory
 from mltune.records.file_tables import CLOSED, FileTables
 from mltune.records.header import RunHeader
-from mltune.records.rows import Row, elsewhere, sealed, to_row, unsealed, unsealed_trials
+from mltune.records.rows import LONGEST_S, Row, elsewhere, sealed, to_row, unsealed, unsealed_trials
 from mltune.records.trial import TrialRecord
 
 if TYPE_CHECKING:
@@ -170,7 +170,12 @@ class Store:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds spent in every phase of the run; see :mod:`mltune.records.store`."""
-        return dict(self._read("seconds"))
+        with self._tables.reading():
+            found: dict[str, float] = dict(self._read("seconds"))
+            for name, value in found.items():
+                if not isinstance(value, int | float) or not 0.0 <= value <= LONGEST_S:
+                    raise ValueError(f"the seconds of {name!r:.60} are from 0 to {LONGEST_S:g}, got {value!r:.60}")
+        return found
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
         """Replace the seconds spent in some phases."""

@@ -181,7 +181,7 @@ def describe_stored_run(run: StoredRun) -> dict[str, Any]:
         "readable": not isinstance(known, Unread),
         **(dict.fromkeys(("kernel", "label", "device")) if isinstance(known, Unread) else known),
         **{name: getattr(run, name) for name in ("owner", "host", "directory", "trials", "best_s", "running")},
-        "created": run.created_at.isoformat(timespec="seconds"),
+        "created": run.created_at and run.created_at.isoformat(timespec="seconds"),
     }
 
 

@@ -221,7 +221,7 @@ def stored_runs(documents: Sequence[Document]) -> RenderableType:
         Column("state", lambda entry: "running" if entry["running"] else ""),
         Column("owner", "owner", spare=5),
         Column("host", "host", spare=2),
-        Column("begun", lambda entry: entry["created"][:16].replace("T", " "), spare=1),
+        Column("begun", lambda entry: (entry["created"] or "")[:16].replace("T", " "), spare=1),
     ]
     return Table(documents, columns) if documents else "No runs."
 

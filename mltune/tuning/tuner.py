@@ -292,12 +292,11 @@ class Tuner:
 
     def _declare(self, loop: Loop, stop: Callable[[], bool]) -> None:
         """Declare a winner, unless that was done with the same trials, and write its folder."""
-        document = self._store.fact(DECLARATION)
-        if document is not None:
-            declared = Declaration.from_json(document)
-            if declared.as_of == loop.ended and (declared.verified or self._session.gpu is None or stop()):
-                return
         run = self._reader.read_from(self._store)
+        declared = run.declaration
+        settled = run.settled or self._session.gpu is None
+        if declared is not None and declared.as_of == loop.ended and (settled or stop()):
+            return
         race_s = budget_after(loop.seconds.elapsed)
         finals = partial(declare, self._session, self._reader.ended, references=run.references, race_s=race_s)
         try:

@@ -350,6 +350,15 @@ _sql("a-fact-of-5000-digits", f"INSERT OR REPLACE INTO facts VALUES ('limit', '{
 _sql("a-fact-that-is-no-json", "INSERT OR REPLACE INTO facts VALUES ('declaration', 'no json')")
 _sql("facts-of-other-types", "INSERT OR REPLACE INTO facts VALUES ('declaration', '[1]'), ('limit', '\"x\"'), "
      "('stopping', '3'), ('reference_median_s', '{}')", base="golden-run-format-2")  # fmt: skip
+_sql(
+    "a-declaration-as-of-a-text",
+    "UPDATE facts SET value = json_set(value, '$.as_of', 'soon') WHERE name = 'declaration'",
+)
+_sql("a-declaration-as-of-half-a-trial", "UPDATE facts SET value = json_set(value, '$.as_of', 1.5) "
+     "WHERE name = 'declaration'")  # fmt: skip
+_sql("seconds-of-a-text", "UPDATE seconds SET value = 'soon' WHERE name = 'total'")
+_sql("seconds-of-infinity", "UPDATE seconds SET value = 9e999 WHERE name = 'total'")
+_sql("seconds-below-zero", "UPDATE seconds SET value = -1e300")
 _sql("a-declaration-of-nobody", "INSERT OR REPLACE INTO facts VALUES ('declaration', "
      "'{\"number\": 7, \"finalists\": []}')", base="golden-run-format-2")  # fmt: skip
 _sql(

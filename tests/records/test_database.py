@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -10,11 +11,13 @@ import sys
 import threading
 import time
 import uuid
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from test_store import HEADER, process, trial
 
+from mltune.api.campaigns import stored_runs
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError, UsageError
 from mltune.records import database
 from mltune.records.database import Pointer, database_of, parse_url
@@ -22,6 +25,7 @@ from mltune.records.database_runs import directory_of, list_runs
 from mltune.records.directory import FILE, POINTER
 from mltune.records.rows import checksum
 from mltune.records.store import Store, is_written
+from tests.cli import program
 
 RUN = "0f9c1f1e-7f0a-4d1e-9c53-2d6b8f0c4a11"
 
@@ -345,6 +349,58 @@ def test_the_runs_of_a_database(postgres, tmp_path, monkeypatch):
     sql(url, "UPDATE mltune.runs SET header = 'x', owner = E'\\x1b[31m' WHERE id = %s", first.run)
     assert [run.header for run in list_runs(url)] == [HEADER, None]
     assert list_runs(url)[1].owner.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        ("created_at = 'infinity'", ("created_at", None)),
+        ("created_at = '-infinity'", ("created_at", None)),
+        ("created_at = '0044-03-15 BC'", ("created_at", None)),
+        ("created_at = '20000-01-01'", ("created_at", None)),
+        ("header = 'x'", ("header", None)),
+        ("header = repeat('[', 20000000)", ("header", None)),
+        ("owner = repeat('x', 20000000)", ("header", None)),
+        ("owner = E'\\x1b[31m', host = '', directory = repeat('y', 1000000)", ("directory", "y" * 500)),
+    ],
+)
+def test_one_bad_row_hides_no_other_run(postgres, tmp_path, change, seen):
+    """It is listed with what can be read of it."""
+    url = postgres.url(f"bad-{zlib.crc32(change.encode())}")
+    for name in ("good", "bad"):
+        with Store.open(tmp_path / name, HEADER, url) as store:
+            store.append(trial(0))
+    run = Pointer.read(tmp_path / "bad").run
+    sql(url, f"UPDATE mltune.runs SET {change} WHERE id = %s", run)  # noqa: S608
+    sql(url, "UPDATE mltune.trials SET median_s = '-infinity' WHERE run = %s", run)
+    (bad,), (good,) = ([one for one in list_runs(url) if (one.run == run) is is_bad] for is_bad in (True, False))
+    assert (good.header, good.directory, good.trials, good.best_s) == (HEADER, str(tmp_path / "good"), 1, 0.2)
+    assert (getattr(bad, seen[0]), bad.best_s) == (seen[1], None)
+    assert [entry["run"] for entry in stored_runs(url)].count(str(run)) == 1
+    assert program.answer("show", url) == stored_runs(url)
+    shown = program.command("show", url)
+    assert (shown.returncode, str(run)[:8] in shown.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE mltune.runs SET header = repeat('[', 100000000) WHERE id = %s", "texts of runs have at most"),
+        ("UPDATE mltune.facts SET value = repeat('[', 100000000) WHERE run = %s", "texts of facts have at most"),
+        ("UPDATE mltune.trials SET detail = repeat('x', 900000000) WHERE run = %s", "texts of trials have at most"),
+    ],
+)
+def test_a_text_that_is_too_long_is_not_fetched(database_url, tmp_path, change, words):
+    with Store.open(tmp_path, HEADER, database_url) as store:
+        store.append(trial(0))
+        store.set_fact("model", "none")
+    run = Pointer.read(tmp_path).run
+    sql(database_url, change, run)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DamagedRunError, match=words):
+        everything(tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+    sql(database_url, "DELETE FROM mltune.runs WHERE id = %s", run)
 
 
 def test_without_its_driver_a_database_is_refused(tmp_path):
