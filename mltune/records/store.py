@@ -202,7 +202,11 @@ class Store:
     def references(self) -> list[Reference]:
         """Return the timings of the reference kernel in order of measurement."""
         with self._tables.reading():
-            return [Reference(*row) for row in self._read("reference_timings")]
+            rows = self._read("reference_timings")
+            for row in rows:
+                if not all(isinstance(cell, int | float) or (cell is None and i > 2) for i, cell in enumerate(row)):
+                    raise ValueError(f"timings of the reference kernel are numbers, got {row!r:.100}")
+        return [Reference(*row) for row in rows]
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:

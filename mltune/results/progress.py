@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from mltune.device.facts import Device
 from mltune.problem.problem import Problem
@@ -54,6 +54,8 @@ class Progress:
     message : str or None
         A message for the user.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"allow_inf_nan": False}
 
     problem: str
     device: str

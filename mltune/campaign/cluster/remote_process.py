@@ -12,8 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Future as LocalFuture
 from concurrent.futures import TimeoutError as LocalTimeoutError
 from concurrent.futures import wait
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mltune.campaign.cluster.gpu_workers import Cluster
 from mltune.campaign.cluster.remote_slice import (
@@ -38,9 +38,12 @@ from mltune.records.events import EventLog
 from mltune.records.replication import Changes
 from mltune.records.store import Store
 from mltune.resolve.plan import Plan
+from mltune.results.progress import Progress
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+Checked = TypeVar("Checked")
 
 POLL_S = 0.5
 """Seconds between two looks at whether a task was given up."""
@@ -243,12 +246,19 @@ class _Receiver:
                 self._store = Store.open(self._directory, update.changes.header, self._request.request.store)
             update.changes.write(self._store)
         if update.progress is not None:
-            self._on_message(update.progress)
+            self._on_message(_checked(Progress, update.progress))
         if update.wisdom is not None and self._wisdom is not None and len(update.wisdom):
             update.wisdom.add_to(self._wisdom)
         if update.result is not None:
-            self.result = update.result
+            self.result = _checked(SliceResult, update.result)
         return update.result is not None
+
+
+def _checked(kind: type[Checked], message: Any) -> Checked:
+    """Return a message whose fields have the types of its kind; anything else raises an exception."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_python(asdict(message))
 
 
 def _in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> LocalFuture[Any]:
