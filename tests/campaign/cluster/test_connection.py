@@ -17,6 +17,7 @@ from mltune.errors import MltuneWarning, UsageError, WorkerError
 from mltune.measure.compile_farm import GPU, PLAIN, address_of, check_encrypted, connect, workers_with
 from tests.cli import program
 from tests.environment import importing
+from tests.planted import executed, plant
 
 dask = pytest.importorskip("dask")
 pytest.importorskip("distributed")
@@ -104,11 +105,7 @@ def test_nobody_else_connects_to_the_cluster_on_this_machine():
 
 def test_the_cluster_on_this_machine_runs_nothing_from_the_working_directory(tmp_path):
     """Its worker is started by Dask, and imports what Python's own modules and those of Dask need."""
-    hostile, marker = tmp_path / "hostile", tmp_path / "executed"
-    hostile.mkdir()
-    known = {*sys.stdlib_module_names, "dask", "distributed", "tornado", "msgpack", "numpy", "cryptography", "mltune"}
-    for name in known - set(sys.builtin_module_names):
-        (hostile / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write(__name__ + ' ')\n")
+    hostile = plant(tmp_path / "hostile")
     program = (
         "import os\n"
         "from mltune.campaign.cluster.gpu_workers import named_cluster\n"
@@ -128,7 +125,7 @@ def test_the_cluster_on_this_machine_runs_nothing_from_the_working_directory(tmp
     done = subprocess.run(started, cwd=hostile, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(hostile)  # the worker was there
-    assert not marker.exists(), marker.read_text()
+    assert executed(hostile) == []
 
 
 def test_a_lost_scheduler_is_told():
