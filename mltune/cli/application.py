@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
@@ -24,7 +25,6 @@ Given: TypeAlias = dict[str, Any]
 app = typer.Typer(
     name="mltune",
     help="Find the fastest version of a parametrised GPU kernel while measuring few of its versions.",
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     invoke_without_command=True,
     pretty_exceptions_enable=False,
@@ -125,12 +125,21 @@ def _options(
     _help_alone(context)
 
 
-def answer(document: Any, as_json: bool, renderables: Callable[[], Iterable[RenderableType]]) -> None:
-    """Print a document as JSON, or else its tables."""
+def answer(
+    document: Any, as_json: bool, renderables: Callable[[], Iterable[RenderableType]], *following: object
+) -> None:
+    """Print a document as JSON, or else its tables, and on stderr the words of the command that follows."""
     if as_json:
         table.write(json.dumps(document, indent=2, allow_nan=False))
-    else:
-        table.show(renderables())
+        return
+    table.show(renderables())
+    if following:
+        table.write(f"next: mltune {shlex.join(map(str, following))}", stderr=True)
+
+
+def say_resumed_by(*words: object) -> None:
+    """Say on stderr that a run was interrupted, and the words of the command that resumes it."""
+    table.write(f"interrupted; resume with: mltune {shlex.join(map(str, words))}", stderr=True)
 
 
 def fail_if(failed: object) -> None:

@@ -82,7 +82,7 @@ def check(given: Given, as_json: AsJson = False) -> None:
 
     checked = api.check(**given)
     document = checked.to_json()
-    answer(document, as_json, lambda: inventory.check(document))
+    answer(document, as_json, lambda: inventory.check(document), *(["tune", given["kernel"]] if checked.passed else []))
     fail_if(not checked.passed)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from mltune import api
 from mltune.api.campaigns import export_runs, stored_runs
-from mltune.cli.application import Given, answer, app, command, command_group, fail_if
+from mltune.cli.application import Given, answer, app, command, command_group, fail_if, say_resumed_by
 from mltune.cli.options import AsJson, argument, file, is_database, number, path, run_directory, text, whole
 from mltune.errors import UsageError
 from mltune.show import table
@@ -53,7 +53,9 @@ def answer_campaign(result: CampaignResult, as_json: bool) -> None:
     from mltune.show import tables
 
     document = result.to_json()
-    answer(document, as_json, lambda: tables.campaign_summary(document))
+    if result.interrupted:
+        say_resumed_by("run", result.directory)
+    answer(document, as_json, lambda: tables.campaign_summary(document), "report", result.directory)
     if result.report is not None:
         table.write(f"written: {result.report.html}", stderr=True)
     found = {entry["choice"] or entry["slug"]: entry["best"] for entry in document["problems"] if entry["chosen"]}
@@ -69,7 +71,7 @@ def plan(given: Given, as_json: AsJson = False) -> None:
     from mltune.show import tables
 
     document = api.plan(**given)
-    answer(document, as_json, lambda: tables.forecast(document))
+    answer(document, as_json, lambda: tables.forecast(document), "run", given["plan"])
 
 
 @command(
@@ -128,8 +130,8 @@ def show(
         table.write(line, stderr=True)
     document = api.summarise(directory, top=given["top"])
     if "problems" not in document:
-        return answer(document, as_json, lambda: tables.run_summary(document))
-    answer(document, as_json, lambda: tables.campaign_summary(document))
+        return answer(document, as_json, lambda: tables.run_summary(document), "report", given["run"])
+    answer(document, as_json, lambda: tables.campaign_summary(document), "report", given["run"])
     fail_if(any(problem["state"] == "unreadable" for problem in document["problems"]))
 
 
@@ -187,5 +189,11 @@ def report(given: Given, as_json: AsJson = False) -> None:
     --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
     """
     paths = api.report(**given)
-    answer(paths.document, as_json, lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)])
+    answer(
+        paths.document,
+        as_json,
+        lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)],
+        "init",
+        "FOLDER",
+    )
     fail_if(any(entry["state"] == "unreadable" for entry in paths.document["winners"]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from mltune import api
 from mltune.api.models import card_of
-from mltune.cli.application import Given, answer, command, fail_if
+from mltune.cli.application import Given, answer, command, fail_if, say_resumed_by
 from mltune.cli.options import (
     PROBLEMS,
     AnyKernel,
@@ -77,7 +78,9 @@ def tune(given: Given, as_json: AsJson = False) -> None:
     for trial, reason in (found.declaration.rejected if found.declaration else {}).items():
         table.write(f"trial {trial} was faster, but failed the last verification: {reason}", stderr=True)
     document = api.summarise(found)
-    answer(document, as_json, lambda: tables.tuned(document))
+    if found.interrupted:
+        say_resumed_by(*sys.argv[1:], *(() if given["run"] else ("--run", document["run"])))
+    answer(document, as_json, lambda: tables.tuned(document), "report", document["run"])
     fail_if(document["best"] is None)
 
 
@@ -107,7 +110,7 @@ def sweep(given: Given, as_json: AsJson = False) -> None:
         found = api.sweep(**given, progress=progress)
     document = found.to_json()
     pruned = [] if found.pruned is None else [tables.pruned(document)]
-    answer(document, as_json, lambda: [*pruned, str(found.dataset)])
+    answer(document, as_json, lambda: [*pruned, str(found.dataset)], "train", found.dataset, "--out", "MODEL")
 
 
 @command(
@@ -178,7 +181,8 @@ def train(
 
     model = api.train(**given)
     document = {"kernel": model.kernel, "model": str(card_of(given["out"])), **model.facts}
-    answer(document, as_json, lambda: tables.training(document, report))
+    following = "tune", "PROBLEM", "--kernel", model.kernel, "--prior", given["out"]
+    answer(document, as_json, lambda: tables.training(document, report), *following)
 
 
 PATIENCE_S = 60.0

@@ -170,7 +170,8 @@ class TestTune:
     def test_without_a_gpu_it_says_so_in_one_line_and_replays(self):
         result = command("tune", "sgemm", "--trials", 30, *SIMPLE)
         assert result.returncode == 0
-        (line,) = result.stderr.splitlines()
+        line, following = result.stderr.splitlines()
+        assert following.startswith("next: mltune report runs/sgemm-nt-4096-")
         assert line.startswith("no GPU found (")
         assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200 (dataset " in line
         assert "TFLOPS" in result.stdout
@@ -277,6 +278,8 @@ class TestTune:
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
         assert "Traceback" not in stderr
+        resumed = f"interrupted; resume with: mltune tune sgemm --time 10m {' '.join(SIMPLE)} --run {tmp_path / 'run'}"
+        assert resumed in stderr
         document = json.loads(stdout)
         assert document["best"]["tflops"] > 0
         assert document["replayed"]
@@ -583,3 +586,19 @@ def test_report_needs_a_run(tmp_path):
     result = command("report", tmp_path)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_command_ends_with_the_one_that_follows(tuned, tmp_path):
+    _, directory = tuned
+    shown = command("show", directory)
+    assert shown.stderr == f"next: mltune report {directory}\n"
+    assert "next:" not in shown.stdout
+    assert command("plan", "rehearsal").stderr.endswith("next: mltune run rehearsal\n")
+    assert command("report", directory, "--output", tmp_path).stderr.endswith("next: mltune init FOLDER\n")
+    assert "next:" not in command("show", directory, "--json").stderr
+
+
+def test_a_shell_completes_commands():
+    asked = {"_MLTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "mltune swe", "COMP_CWORD": "1"}
+    assert command(**asked).stdout.split() == ["sweep"]
+    assert "--install-completion" in command("--help").stdout
