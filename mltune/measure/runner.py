@@ -36,6 +36,15 @@ Kind = TypeVar("Kind", Measurement, RaceResult, messages.Outputs)
 REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, limited_noise=0.002)
 """Few samples, for repeated timings of the reference implementation that show drift of the GPU."""
 
+LEAST_TIMEOUT_S = 2.0
+"""Least deadline of a build."""
+
+SLOWEST = 50
+"""Deadline of a build, in run times of the fastest kernel so far, besides its verification."""
+
+GRACE_S = 0.1
+"""Seconds that a build has to end when nobody waits for it any more."""
+
 _WORKER = "mltune.measure.worker:make_worker"
 _WORKERS_PER_REQUEST = 2
 _CHECK_TIMEOUT_S = 120.0
@@ -51,9 +60,10 @@ class GpuRunner:
     damages it, which takes some seconds. The failure counts as the kernel's only when the next worker runs: if none can
     be started, the GPU is lost, and the future holds a :class:`DeviceLostError`.
 
-    A build may take `timeout_s` from its loading to its last sample. `baseline` is called once, in the runner's thread,
-    for a problem that needs one. The worker is taken from a given pool and given back to it; otherwise it ends with the
-    runner. Tests without a GPU exchange `worker`.
+    A build may take `timeout_s` from its loading to its last sample, until a run time is known: of the default
+    configuration, if it gives the right answers, or of the fastest kernel so far (:data:`SLOWEST`). `baseline` is
+    called once, in the runner's thread, for a problem that needs one. The worker is taken from a given pool and given
+    back to it; otherwise it ends with the runner. Tests without a GPU exchange `worker`.
     """
 
     def __init__(
@@ -88,7 +98,8 @@ class GpuRunner:
         self._under_way: set[Future[Any]] = set()
         self._closing = threading.Event()
         self._served = False
-        self._best_s: float | None = None
+        self._best: Measurement | None = None  # or the default configuration, verified and not yet timed
+        self._measuring = self._given_up = False
         self._peak_flops = peak_flops(device, problem.arithmetic)
 
     def __enter__(self) -> Self:
@@ -106,6 +117,16 @@ class GpuRunner:
         self._pool.give_back(self._worker)
         if not self._keeps:
             self._pool.close()
+
+    def abandon(self) -> None:
+        """Give up the builds under way: cancel those that wait, and end a kernel that hangs with its worker.
+
+        Their futures are cancelled, or hold a WorkerError.
+        """
+        left = [one for one in list(self._under_way) if not one.cancel()]
+        if wait(left, GRACE_S).not_done and self._measuring:
+            self._given_up = True
+            self._child.interrupt()
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
@@ -186,12 +207,22 @@ class GpuRunner:
 
     def _time(self, request: messages.Measure) -> Measurement:
         """Time a build, with the best time known now: others may have been timed since it was queued."""
-        known = [best_s for best_s in (request.best_s, self._best_s) if best_s is not None]
-        measured = _of_kind(Measurement, self._request(replace(request, best_s=min(known, default=None))))
+        best_s = None if self._best is None else self._best.median_s
+        known = [one_s for one_s in (request.best_s, best_s) if one_s is not None]
+        request = replace(request, best_s=min(known, default=None))
+        measured = _of_kind(Measurement, self._request(request, self._deadline_s()))
         possible = within_limits(measured, self._problem.flops, self._peak_flops)
-        if possible.state is TrialState.OK and possible.median_s is not None:
-            self._best_s = min(possible.median_s, self._best_s or possible.median_s)
+        median_s = possible.median_s if possible.state is TrialState.OK else None
+        if median_s is not None and (best_s is None or median_s < best_s):
+            self._best = possible
         return measured
+
+    def _deadline_s(self) -> float:
+        """Return the seconds allowed for a build from its loading to its last sample."""
+        if self._best is None:
+            return self._timeout_s
+        verify_s = self._best.verify_s
+        return max(LEAST_TIMEOUT_S, SLOWEST * (self._best.median_s or verify_s) + 2 * verify_s)
 
     def _request(self, request: Request, timeout_s: float | None = None) -> Result:
         """Send a request to the worker, in the runner's thread.
@@ -207,8 +238,9 @@ class GpuRunner:
                 return result
             self.restarts += 1
             self._child.kill()
-            if self._closing.is_set():
-                raise WorkerError("a build must be measured to its end, but the runner was closed; measure it again.")
+            if self._closing.is_set() or self._given_up:
+                self._given_up = False
+                raise WorkerError("a build must be measured to its end, but it was given up; measure it again.")
             if worker == "damaged":
                 break
         self._start()  # if the next worker runs, the GPU is usable and the failure is the kernel's
@@ -216,6 +248,7 @@ class GpuRunner:
 
     def _attempt(self, request: Request, limit_s: float) -> tuple[Result, Literal["usable", "damaged", "dead"]]:
         """Send a request once; return its result and the state of the worker."""
+        self._measuring = isinstance(request, messages.Measure)
         try:
             answer: Answer = self._child.call(request, limit_s)
         except ChildTimeoutError:
@@ -223,6 +256,8 @@ class GpuRunner:
             return Measurement(TrialState.TIMEOUT, detail), "damaged"
         except ChildDiedError as error:
             return Measurement(TrialState.CRASHED, str(error)), "dead"
+        finally:
+            self._measuring = False
         if answer.result is None:
             self._child.kill()
             raise DeviceLostError(_lost(answer.lost))
@@ -253,6 +288,8 @@ class GpuRunner:
                         self._child.kill()
                         raise _wrong_baseline(self._kernel, answer.result)
                     self._served, self._serves = True, self._child.pid
+                    if self._best is None and answer.result.verify_s:
+                        self._best = answer.result
                     return
                 self._child.kill()
                 if answer.permanent and not self._served:

@@ -374,6 +374,32 @@ def budget_after(run_s: float) -> float:
     return min(BUDGET_S, max(LEAST_S, SHARE * run_s))
 
 
+FINALS = 1.3
+"""Seconds of the finals, as a multiple of those of the race: the finalists are also built and verified."""
+
+
+def finals_s(time_s: float) -> float:
+    """Return the seconds of a run's time that are kept for the finals.
+
+    Examples
+    --------
+    >>> finals_s(0.5), finals_s(5.0), finals_s(3600.0)
+    (0.25, 1.3, 3.9000000000000004)
+    """
+    return min(FINALS * budget_after(time_s), time_s / 2)
+
+
+def race_within(left_s: float, run_s: float) -> float:
+    """Return the most seconds of a race after a run that took some seconds, with some seconds left of its time.
+
+    Examples
+    --------
+    >>> race_within(1.3, 5.0), race_within(-2.0, 5.0), race_within(math.inf, 60.0)
+    (1.0, 0.3, 3.0)
+    """
+    return max(LEAST_S, min(left_s / FINALS, budget_after(run_s)))
+
+
 def run_rounds(
     runners: int,
     take: Callable[[Sequence[int]], Series],

@@ -142,9 +142,11 @@ class Worker:
             return Measurement(TrialState.OK)
         self._baseline = baseline
         self._make_operands()
+        started = time.perf_counter()
         kernel = LoadedKernel(baseline.cubin, baseline.entry)
         self._default = kernel, baseline.launches[-1]
-        return self._verification.check(kernel, baseline.launches)
+        verified = self._verification.check(kernel, baseline.launches)
+        return replace(verified, verify_s=time.perf_counter() - started)
 
     def _measure(self, request: messages.Measure) -> Measurement:
         """Verify a build, then time it."""

@@ -281,7 +281,7 @@ def _kept_in(directory: Path, *, required: bool) -> str:
     return kept[0] if kept else ""
 
 
-PHASES = ("search", "compile", "time", "wait", "reference", "record", "finals", "total")
+PHASES = ("start", "search", "compile", "time", "wait", "reference", "record", "finals", "total")
 """The phases of a run: proposing and gating; compiling; verifying and timing; waiting for compilers and GPU; timing the
 reference kernel, including the start of the worker; writing records and reporting them to the search; the finals; and
 the elapsed time. Compilers and the GPU work in parallel to the other phases.
@@ -289,11 +289,18 @@ the elapsed time. Compilers and the GPU work in parallel to the other phases.
 
 
 class Seconds:
-    """Seconds by phase, added up on a monotonic clock; ``before`` holds those of earlier sessions of the run."""
+    """Seconds by phase, added up on a monotonic clock.
 
-    def __init__(self, before: Mapping[str, float]) -> None:
+    ``before`` holds those of earlier parts of the run. This part began at ``begun`` of :func:`time.perf_counter`, by
+    default now; what has passed since then was its start.
+    """
+
+    def __init__(self, before: Mapping[str, float], begun: float | None = None) -> None:
+        now = time.perf_counter()
+        begun = now if begun is None else begun
         self._spent = {phase: before.get(phase, 0.0) for phase in PHASES}
-        self._started = time.perf_counter() - self._spent["total"]
+        self._spent["start"] += now - begun
+        self._started = begun - self._spent["total"]
 
     @property
     def elapsed(self) -> float:

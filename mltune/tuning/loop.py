@@ -81,6 +81,9 @@ class RunEventLog:
 PATIENCE_S = 0.5
 """Most seconds of waiting for a result before a stop request is looked for."""
 
+FRUITLESS_S = 1.0
+"""Seconds after its time, or after the GPU was ready, that a run without a single success goes on."""
+
 _GPU_STATE = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
 
 
@@ -107,7 +110,7 @@ class Loop:
     stop : callable
         Called at least once a second; true ends the loop.
     time_s : float or None
-        Elapsed seconds of the run at which it ends, once there is a result.
+        Elapsed seconds of the run at which it ends, once there is a result: what is under way then is given up.
     ahead : int or None
         Most candidates that are built ahead; None for all that are planned.
     reference_every_s : float
@@ -141,7 +144,7 @@ class Loop:
         check: Callable[[Measurement], Measurement] | None,
     ) -> None:
         self.ended = len(trials)
-        self.seconds = seconds_so_far(self.store, trials)
+        self.seconds = seconds_so_far(self.store, trials, self.session.begun)
         self._left = {record.number: record for record in left}
         gate = None if decide is None else partial(self._decide, decide)
         self._pipeline = Pipeline(self.session.builder, self.session.runner, gate, seconds=self.seconds, check=check)
@@ -149,6 +152,7 @@ class Loop:
         self.observer.recall(trials)
         self.observer.reference_s = self.store.fact("reference_median_s")
         timed_again = self.reference_every_s < math.inf or self.observer.reference_s is None
+        self._ready_s = self.seconds.elapsed
         self._reference_due_s = -math.inf if timed_again and self.session.gpu is not None else math.inf
         self._know_reference(self.session.recorded_reference_s)
 
@@ -160,6 +164,8 @@ class Loop:
                 self._submit()
                 if self.seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
                     self._time_reference()
+                    if not self.measured:
+                        self._ready_s = self.seconds.elapsed
                 self._keep(self._pipeline.advance(self._patience_s()))
                 with self.seconds.spent_on("record"):
                     self.observer.tell(self.seconds.elapsed)
@@ -168,6 +174,8 @@ class Loop:
                 self._plan()
         finally:
             self._pipeline.abandon()
+            if self.session.gpu is not None:
+                self.session.gpu.abandon()
         if self._reference_due_s < math.inf and self._references_stale() and not self.stop():
             self._time_reference()
 
@@ -266,12 +274,15 @@ class Loop:
         return min(PATIENCE_S, max(0.0, self.time_s - self.seconds.elapsed))
 
     def _time_is_up(self) -> bool:
-        """Return whether the time is spent; a run without a single result goes on until its first."""
-        return self.time_s is not None and self.ended > 0 and self.seconds.elapsed >= self.time_s
+        """Return whether the time is spent; a run goes on until its first result, and a little for a first success."""
+        if self.time_s is None or not self.ended:
+            return False
+        ends_s = self.time_s if self._pipeline.best_s is not None else max(self.time_s, self._ready_s) + FRUITLESS_S
+        return self.seconds.elapsed >= ends_s
 
 
-def seconds_so_far(store: Store, ended: Trials) -> Seconds:
-    """Return the seconds of the earlier parts of a run, also of one that was killed."""
+def seconds_so_far(store: Store, ended: Trials, begun: float | None = None) -> Seconds:
+    """Return the seconds of a run whose part began at some time, with earlier parts, also of one that was killed."""
     before = store.seconds()
     compile_s, measure_s = ended.column("compile_s"), ended.column("verify_s") + ended.column("time_s")
     last_s = float(np.fmax.reduce(ended.column("elapsed_s"), initial=0.0))
@@ -280,4 +291,4 @@ def seconds_so_far(store: Store, ended: Trials) -> Seconds:
         "time": float(np.nansum(measure_s)),
         "total": max(last_s, before.get("total", 0.0)),
     }
-    return Seconds(before | recomputed)
+    return Seconds(before | recomputed, begun)

@@ -65,6 +65,8 @@ class Session:
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int
         The default configuration, which is measured early; empty where there is none.
+    begun : float
+        When it was opened, on the clock of :func:`time.perf_counter`: the run's time includes its start.
     """
 
     kernel: Kernel
@@ -80,6 +82,7 @@ class Session:
     batches: int = 2
     compilers: float = math.inf
     default: Mapping[str, int] = field(default_factory=dict)
+    begun: float = field(default_factory=time.perf_counter)
     _stack: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -153,16 +156,18 @@ def open_session(
     >>> session.device.name
     'NVIDIA H200'
     """
+    begun = time.perf_counter()
     kernel.check_problem(problem)
     if target.dataset is not None:
-        return _replay(kernel, problem, target.dataset)
+        return replace(_replay(kernel, problem, target.dataset), begun=begun)
     if kernel.source is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
             f"only a kernel with a source can be built, but {kernel.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
         )
     part = kernel.with_values(values) if values else kernel
-    return _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
+    session = _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
+    return replace(session, begun=begun)
 
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:

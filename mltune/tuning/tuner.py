@@ -22,7 +22,7 @@ from mltune.cost.regressors import one_thread
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.known.wisdom_file import file_of_run
-from mltune.measure.timing import budget_after, within_limits
+from mltune.measure.timing import finals_s, race_within, within_limits
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, new_directory
@@ -275,7 +275,9 @@ class Tuner:
         session, request = self._session, self._request
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials)
-        peak = peak_flops(session.device, session.problem.arithmetic)
+        peak, time_s = peak_flops(session.device, session.problem.arithmetic), request.time_s
+        if time_s is not None and session.gpu is not None:
+            time_s -= finals_s(time_s)
         return Loop(
             session,
             self._store,
@@ -286,7 +288,7 @@ class Tuner:
             decide=self._search.decide,
             check=partial(within_limits, flops=session.problem.flops, peak_flops=peak),
             stop=self._stop,
-            time_s=request.time_s,
+            time_s=time_s,
             reference_every_s=REFERENCE_EVERY_S,
         )
 
@@ -297,7 +299,8 @@ class Tuner:
         settled = run.settled or self._session.gpu is None
         if declared is not None and declared.as_of == loop.ended and (settled or stop()):
             return
-        race_s = budget_after(loop.seconds.elapsed)
+        elapsed_s, time_s = loop.seconds.elapsed, self._request.time_s
+        race_s = race_within(math.inf if time_s is None else time_s - elapsed_s, elapsed_s)
         finals = partial(declare, self._session, self._reader.ended, references=run.references, race_s=race_s)
         try:
             found = finals(stop=stop)

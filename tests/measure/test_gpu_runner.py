@@ -137,7 +137,7 @@ def test_what_is_under_way_at_the_end_of_a_runner_does_not_hold_up_the_next(serv
         assert ask(after, "").result().state is TrialState.OK
 
     assert waiting.cancelled()
-    with pytest.raises(WorkerError, match="the runner was closed"):
+    with pytest.raises(WorkerError, match="it was given up"):
         hanging.result()
 
 
@@ -206,9 +206,56 @@ def test_a_build_that_runs_when_the_runner_is_closed_is_not_measured(folder):
         begun = time.monotonic()
 
     assert time.monotonic() - begun < 5
-    with pytest.raises(WorkerError, match="closed"):
+    with pytest.raises(WorkerError, match="given up"):
         asked.result()
     assert starts(folder) == 1
+
+
+def test_a_hanging_kernel_that_is_given_up_leaves_a_runner_that_runs(serving):
+    with imaginary_runner(timeout_s=60, pool=serving.pool) as runner:
+        ask(runner, "").result()
+        asked, waiting = ask(runner, "hang"), ask(runner, "")
+        while not runner._measuring:
+            time.sleep(0.01)
+        runner.abandon()
+        assert ask(runner, "").result().state is TrialState.OK
+
+    assert waiting.cancelled()
+    with pytest.raises(WorkerError, match="given up"):
+        asked.result()
+    assert runner.restarts == 1
+
+
+def test_what_ends_at_once_is_not_given_up(serving):
+    with imaginary_runner(pool=serving.pool) as runner:
+        asked = ask(runner, "")
+        asked.result()
+        runner.abandon()
+        assert ask(runner, "").result().state is TrialState.OK
+
+    assert runner.restarts == 0
+    assert starts(serving.folder) == 0
+
+
+@pytest.mark.parametrize(("timeout_s", "least_s", "known"), [(60, 0.3, True), (0.3, 60, False)])
+def test_the_deadline_follows_from_what_is_known(timeout_s, least_s, known, serving, monkeypatch):
+    """Of a kernel that hangs, once another one has taken 2 ms, and where none has succeeded yet."""
+    monkeypatch.setattr(runner_module, "LEAST_TIMEOUT_S", least_s)
+    with imaginary_runner(timeout_s=timeout_s, pool=serving.pool) as runner:
+        if known:
+            ask(runner, "").result()
+        measured = ask(runner, "hang").result()
+
+    assert measured.state is TrialState.TIMEOUT
+    assert "within 0.3 s" in measured.detail
+
+
+def test_a_kernel_that_is_much_slower_than_the_fastest_is_no_hang(serving, monkeypatch):
+    monkeypatch.setattr(runner_module, "LEAST_TIMEOUT_S", 0.1)
+    builder = ImaginaryBuilder({0: {"time_s": 0.5}})
+    with imaginary_runner(timeout_s=60, pool=serving.pool) as runner:
+        runner.submit({"MISDEED": 0, "REPEAT": 1}, builder.build(0)).result()
+        assert runner._deadline_s() == 50 * 0.5
 
 
 def test_the_reference_is_timed(serving):
