@@ -85,7 +85,7 @@ def predict(
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
-    to be fast.
+    to be fast, or physics alone where it did better on recorded timings.
 
     Parameters
     ----------

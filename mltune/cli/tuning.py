@@ -145,8 +145,8 @@ def predict(given: Given, as_json: AsJson = False) -> None:
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
-    to be fast. The mean share of the optimum, and its range, are those that the model reached on what it had not seen,
-    or where none is used those of physics.
+    to be fast. The mean share of the optimum, and its range, are those of such choices on recorded timings that the
+    model had not seen. Where physics alone did better there, it ranks the choices.
     """
     from mltune.show import tables
 

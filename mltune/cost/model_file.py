@@ -73,12 +73,15 @@ class Origin(NamedTuple):
 
     architecture: str
     flops: float
+    device: str
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Self:
         """Read it from the facts of a card."""
         flops = _figure(facts.get("flops"), "number of operations", 0.0, _MOST_FLOPS)
-        return cls(printable(facts.get("architecture") or "", 100), flops or 0.0)
+        return cls(
+            printable(facts.get("architecture") or "", 100), flops or 0.0, printable(facts.get("device") or "", 100)
+        )
 
 
 def _figure(value: Any, meaning: str, least: float, most: float) -> float | None:
@@ -144,6 +147,15 @@ class Card(BaseModel):
                 if _COUNT.fullmatch(count) and figure is not None:
                     found.setdefault(int(count), []).append(figure)
         return found
+
+    @property
+    def learned_from(self) -> str:
+        """Say what a model learned from that was judged on a dataset: its groups are those of the training."""
+        devices = sorted({one.device for one in self.origins})
+        if len({one.architecture for one in self.origins}) > 1:
+            return "GPUs of other architectures"
+        where = f"the same GPU, {devices[0]}" if len(devices) == 1 else "GPUs of the same architecture"
+        return f"other problems on {where}"
 
     @property
     def origins(self) -> list[Origin]:

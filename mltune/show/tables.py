@@ -300,14 +300,14 @@ def predicted(document: Document) -> list[RenderableType]:
     expected = document["expected"]
     quality = "how good such choices are has not been measured on recorded spaces"
     if expected:
-        count, of_model = expected["choices"], expected["source"] == "model"
+        count, learned_from, by_model = (expected[name] for name in ("choices", "learned_from", "by_model"))
+        source = f"the model, learned from {learned_from}," if learned_from else "physics alone"
+        asked = "the first choice" if count == 1 else f"the best of the first {count}"
         quality = (
-            f"{'' if of_model else 'no model is used; by physics alone, '}"
-            f"{'the first choice' if count == 1 else f'the best of the first {count} choices'} reached "
-            f"{expected['share']:.3f} of the optimum on the mean of "
-            f"{many(expected['held_out'], 'space' if of_model else 'recorded space')}"
-            f"{' that the model had not seen' if of_model else ''} "
+            f"ranked by {expected['source']}; {asked} by {source} reached {expected['share']:.3f} of the optimum "
+            f"on the mean of {many(expected['held_out'], 'recorded space')} "
             f"(lowest to highest: {expected['least']:.3f} to {expected['most']:.3f})"
+            f"{'' if by_model is None else f', with the model {by_model:.3f}: it is left out'}"
         )
     title = f"{document['problem']} on {document['device']}, {document['kernel']}, without a measurement"
     return [title, "", Table(choices, columns), "", quality, *(f"note: {notice}" for notice in document["notices"])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from mltune.cost.bound import hardware_limits
 from mltune.cost.features import NEEDED, Features
-from mltune.cost.model_file import AUTO, Card, choose_model, shipped_card
+from mltune.cost.model_file import AUTO, TOLERATED_LOSS, Card, choose_model, shipped_card
 from mltune.cost.regressors import log_share
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
@@ -245,19 +245,25 @@ class Expected:
     Attributes
     ----------
     source : {"model", "physics"}
-        The model chose on spaces that it had not seen, or physics alone chose.
+        What ranks the choices, and ranked those spaces: the model together with physics, or physics alone.
+    learned_from : str
+        What the model had learned from that chose on a space; empty for physics, which learns from no recordings.
     choices : int
         Number of first choices: the most that was judged, and not more than was asked for.
     share, least, most : float
         Mean, lowest and highest share of the ``held_out`` spaces.
+    by_model : float or None
+        The mean share by a model that was left out, because physics alone has more.
     """
 
     source: Literal["model", "physics"]
+    learned_from: str
     choices: int
     share: float
     least: float
     most: float
     held_out: int
+    by_model: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +296,9 @@ def predict(
     """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
 
     The best known configurations are those of a wisdom for any driver, or for the version of one. A wisdom of the user
-    that cannot be read is left out with a warning.
+    that cannot be read is left out with a warning. Physics alone ranks the others where the model of ``"auto"`` lost
+    more than :data:`~mltune.cost.model_file.TOLERATED_LOSS` against it on what it had not seen, unless the model
+    remembers what was the fastest for similar problems.
 
     Examples
     --------
@@ -324,22 +332,28 @@ def predict(
     matches = loaded.lookup(kernel, problem, device, driver, most=top)
     known = [codes for match in matches if (codes := match.entry.codes(kernel.labels)) is not None]
     pretrained = None if model is None else model.load(problem, device)
+    card = shipped_card(kernel) if model is None else model.card
+    by_model, by_physics = (_expected(card, "model", top), _expected(card, "physics", top))
+    expected = by_physics if pretrained is None else by_model
+    may_fall_back = pretrained is not None and prior == AUTO and not pretrained.first
+    if may_fall_back and by_model and by_physics and by_physics.share > by_model.share + TOLERATED_LOSS:
+        pretrained, expected = None, replace(by_physics, by_model=by_model.share)
     features = Features(kernel, problem, device)
     candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
-    card = shipped_card(kernel) if model is None else model.card
     sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
     labelled = (kernel.labelled(one.configuration) for one in candidates)
     return Prediction(
         tuple(map(Choice, sources, labelled)),
-        None if card is None else _expected(card, "physics" if pretrained is None else "model", top),
+        expected,
         () if model is None else model.notices(problem, device),
     )
 
 
-def _expected(card: Card, source: Literal["model", "physics"], top: int) -> Expected | None:
-    shares = card.shares(source)
+def _expected(card: Card | None, source: Literal["model", "physics"], top: int) -> Expected | None:
+    shares = {} if card is None else card.shares(source)
     counts = [count for count in shares if count <= top]
-    if not counts:
+    if card is None or not counts:
         return None
     found = shares[max(counts)]
-    return Expected(source, max(counts), sum(found) / len(found), min(found), max(found), len(found))
+    learned_from = card.learned_from if source == "model" else ""
+    return Expected(source, learned_from, max(counts), sum(found) / len(found), min(found), max(found), len(found))

@@ -24,7 +24,7 @@ def test_choices_are_those_that_a_search_measures_first():
     device, _ = find_device("a100")
     found = predict(SGEMM, load_kernel("gemm_simt"), device, top=3, wisdom="none")
     assert [one.source for one in found.choices] == ["expected"] * 3
-    assert (found.expected.source, found.expected.choices) == ("model", 1)
+    assert (found.expected.source, found.expected.choices) == ("physics", 1)
     more = predict(SGEMM, load_kernel("gemm_simt"), device, top=8, wisdom="none")
     assert more.choices[:3] == found.choices
 
@@ -33,10 +33,29 @@ def test_the_expectation_is_that_of_what_was_held_out():
     device, _ = find_device("rtx_4090")
     found = predict(SGEMM, load_kernel("clblast_xgemm"), device, wisdom="none")
     expected = found.expected
-    assert expected.held_out == 4
+    assert (expected.held_out, expected.learned_from) == (4, "GPUs of other architectures")
     assert expected.choices == 1
     assert 0.5 < expected.least <= expected.share <= expected.most <= 1
     assert found.notices == ("the model clblast_xgemm was trained on sm_75, sm_86, and this GPU is sm_89",)
+
+
+def test_physics_ranks_where_the_card_shows_it_to_be_better():
+    kernel, device = load_kernel("gemm_simt"), find_device("a100")[0]
+    card = shipped_card(kernel)
+    by_model, by_physics = (np.mean(card.shares(source)[1]) for source in ("model", "physics"))
+    assert by_model < by_physics
+    found = predict(SGEMM, kernel, device, wisdom="none")
+    assert (found.expected.source, found.expected.share) == ("physics", pytest.approx(by_physics))
+    assert found.expected.by_model == pytest.approx(by_model)
+    assert found.choices == predict(SGEMM, kernel, device, prior="none", wisdom="none").choices
+    named = predict(SGEMM, kernel, device, prior="gemm_simt", wisdom="none").expected  # is used where it is asked for
+    assert (named.source, named.by_model) == ("model", None)
+    assert named.learned_from == "other problems on the same GPU, NVIDIA H200"
+    assert predict(SGEMM, kernel, device, top=5, wisdom="none").expected.source == "model"
+    shown = command("predict", "dgemm", "--device", "t4", "--kernel", "gemm_simt", "--wisdom", "none").stdout
+    text = " ".join(shown.split())
+    assert "ranked by physics; the first choice by physics alone reached 0.924 of the optimum" in text
+    assert ", with the model 0.901: it is left out" in text
 
 
 def test_of_a_model_that_is_left_out_nothing_is_expected():
@@ -92,6 +111,7 @@ def test_the_choices_are_shown(capsys):
     )
     shown = capsys.readouterr().out
     assert "MWG" in shown
-    assert "the first choice reached" in " ".join(shown.split())
-    assert "of the optimum on the mean of 4 spaces that the model had not seen (lowest to" in " ".join(shown.split())
+    assert "ranked by model; the first choice" in " ".join(shown.split())
+    assert "by the model, learned from GPUs of other architectures, reached" in " ".join(shown.split())
+    assert "of the optimum on the mean of 4 recorded spaces (lowest to" in " ".join(shown.split())
     assert "note: the model clblast_xgemm was trained on sm_75, sm_86" in " ".join(shown.split())
