@@ -49,7 +49,6 @@ ONLY_IN: dict[str, set[str]] = {
     "cuda": {"measure", "device"},
     "pynvml": {"measure", "device"},
     "sklearn": {"cost"},
-    "skops": {"cost"},
     "optuna.samplers": {"search", "comparison", "integrations"},
     "kernel_tuner": {"comparison", "integrations"},
     "torch": {"comparison"},
@@ -63,7 +62,7 @@ ONLY_IN: dict[str, set[str]] = {
 }
 """Packages that only these rooms import."""
 
-HEAVY = {"sklearn", "skops", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
+HEAVY = {"sklearn", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
 HEAVY |= {"matplotlib", "jinja2", "distributed", "kernel_tuner", "torch", "triton"}
 """Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
 

@@ -140,7 +140,7 @@ def train(
     datasets : str, pathlib.Path or sequence of these
         Names, files, folders, directories of runs and of plans.
     out : str or pathlib.Path
-        The model is written to ``OUT.skops``, and its card to ``OUT.json``.
+        The model is written to ``OUT.npy``, and its card to ``OUT.json``.
     kernel : str, optional
         Name of the kernel; needed where the datasets are of several.
     seed : int

@@ -162,7 +162,7 @@ def predict(given: Given, as_json: AsJson = False) -> None:
         list[str],
     ),
     kernel=text("--kernel", "NAME", "The kernel, where the datasets are of several."),
-    out=file("--out", "PATH", "Writes PATH.skops and its card PATH.json."),
+    out=file("--out", "PATH", "Writes PATH.npy and its card PATH.json."),
     seed=number("--seed", "Seed of the regressors.", 0),
 )
 def train(

@@ -1,25 +1,24 @@
-"""Files of pretrained models, a skops file with a card in JSON beside it, and the choice of one for a search.
+"""Files of pretrained models, the trees in one array with a card in JSON beside it, and the choice of one for a search.
 
-A file may come from a stranger, and skops is not memory-safe: crafted trees make scikit-learn read outside arrays. So
-sizes are limited before anything is unpacked, only the types of :data:`TRUSTED` are made, and every tree is checked.
+A file may come from a stranger, and crafted trees make scikit-learn read outside arrays. So the regressors are rows of
+numbers (:data:`NODE`), neither packed nor pickled, and every tree is checked before scikit-learn gets it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import io
 import re
-import sys
-import zipfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from mltune.cost.pretrained import Member, PretrainedModel, are_near, is_comparable
@@ -34,22 +33,22 @@ from mltune.kernel.bundle import Kernel
 from mltune.problem.problem import Problem
 from mltune.records.header import LARGEST
 
-TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
-"""The types that a model may have besides those that skops knows to be safe."""
+FIELDS = {"left": "u1", "right": "u1", "feature_idx": "u1", "num_threshold": "<f8", "value": "<f8"}
+"""What is written of a node, by scikit-learn's names: the places of its children in the tree, 0 and 0 for a leaf."""
 
-MOST_BYTES = 32 << 20
-"""Largest file of regressors."""
+NODE = np.dtype([("member", "u1"), ("tree", "u1"), *FIELDS.items()])
+"""A row of a file of regressors: a node of a tree of a member. Tree 0 of a member is a leaf, where its predictions
+start. The types bound how long a prediction takes: a member has at most 256 trees, of which none is deeper than 255."""
 
-MOST_UNPACKED = 256 << 20
-"""Largest content of it."""
+MOST_BYTES = 16 << 20
+"""Largest file of regressors: 200 of 60 trees with 31 leaves have as much."""
 
 MOST_MEMBERS = 200
 
-SUFFIXES = (".json", ".skops")
+SUFFIXES = (".json", ".npy")
 """Of the files of a model: its card and its regressors."""
 
 _MOST_CARD_BYTES = 1 << 20
-_MOST_TREES = 100_000
 _MOST_FLOPS = 1e30
 _COUNT = re.compile("[1-9][0-9]{0,5}")
 
@@ -175,7 +174,7 @@ def file_of(path: Path, suffix: str = "") -> Path:
 
     Examples
     --------
-    >>> file_of(Path("models/one.v2"), ".json").name, file_of(Path("models/one.skops"), ".json").name
+    >>> file_of(Path("models/one.v2"), ".json").name, file_of(Path("models/one.npy"), ".json").name
     ('one.v2.json', 'one.json')
     """
     if path.name in ("", ".."):
@@ -185,7 +184,9 @@ def file_of(path: Path, suffix: str = "") -> Path:
 
 def save_model(model: PretrainedModel, path: Path) -> None:
     """Write a model: regressors and card have the suffixes :data:`SUFFIXES` (:func:`file_of`)."""
-    content = _skops_io().dumps([one.regressor for one in model.members], compression=zipfile.ZIP_DEFLATED)
+    file = io.BytesIO()
+    np.save(file, _table([one.regressor for one in model.members]))
+    content = file.getvalue()
     card = Card(
         kernel=model.kernel,
         parameters=list(model.parameters),
@@ -197,7 +198,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     text = (card.model_dump_json(indent=1) + "\n").encode()
-    write_described(file_of(path, ".skops"), content, file_of(path, ".json"), text)
+    write_described(file_of(path, ".npy"), content, file_of(path, ".json"), text)
 
 
 def load_card(path: Path) -> Card:
@@ -223,7 +224,7 @@ def load_model(path: Path) -> PretrainedModel:
         A file cannot be read, does not belong to its card, or holds something else than regressors.
     """
     card = load_card(path)
-    path = file_of(path, ".skops")
+    path = file_of(path, ".npy")
     try:
         content = read_file(described_file(path, card.sha256, MOST_BYTES), MOST_BYTES)
     except OSError as error:
@@ -232,7 +233,7 @@ def load_model(path: Path) -> PretrainedModel:
         raise ModelError(f"a model belongs to its card, but the SHA-256 of {printable(path, 300)} is another.")
     try:
         regressors = _regressors(content, len(card.members), len(card.parameters))
-    except Exception as error:  # skops and scikit-learn have errors of every kind for crafted files
+    except Exception as error:  # NumPy's parser of headers has errors of every kind for crafted files
         trained = card.facts.get("versions", {})
         raise ModelError(
             f"{printable(path, 300)} cannot be used: {type(error).__name__}: {printable(error, 300)} (trained with "
@@ -245,88 +246,75 @@ def load_model(path: Path) -> PretrainedModel:
     return PretrainedModel(card.kernel, parameters, members, facts=card.facts, digest=card.sha256)
 
 
-def _skops_io() -> Any:
-    """Import ``skops.io`` without the array libraries that it does not need.
+def _table(regressors: Sequence[Any]) -> NDArray[Any]:
+    """Return the rows of regressors: ndarray of :data:`NODE`."""
+    parts = []
+    for member, one in enumerate(regressors):
+        start = np.zeros(1, NODE)
+        start["value"] = one._baseline_prediction.item()
+        for tree, nodes in enumerate([start, *(trees[0].nodes for trees in one._predictors)]):
+            part = np.zeros(len(nodes), NODE)
+            part["member"], part["tree"] = member, tree
+            for name in FIELDS:
+                part[name] = nodes[name]
+            parts.append(part)
+    return np.concatenate(parts)
 
-    It lists all estimators of scikit-learn, for which every package of scikit-learn is imported, those that adapt other
-    array libraries too: PyTorch and CuPy would take seconds where they are installed. An import that fails is skipped.
-    """
-    with _hidden("torch", "cupy", "dask"):
-        import skops.io
-    return skops.io
+
+def _read_table(content: bytes) -> NDArray[Any]:
+    """Return the rows in a file; what a header declares is compared with the file before it is believed."""
+    file = io.BytesIO(content)
+    with warnings.catch_warnings(action="error"):  # of Python's parser, in words of the file
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("regressors are in an .npy file of version 1.0")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    rows, rest = divmod(len(content) - file.tell(), NODE.itemsize)
+    if dtype != NODE or shape != (rows,) or rest:
+        raise ValueError(f"a file of this size holds {rows} rows of {NODE}, not {shape} of {dtype}")
+    return np.frombuffer(content, NODE, offset=file.tell())
 
 
-@contextlib.contextmanager
-def _hidden(*names: str) -> Iterator[None]:
-    """Let the import of packages fail, unless they are imported already."""
-    hidden: dict[str, Any] = dict.fromkeys(name for name in names if name not in sys.modules)
-    sys.modules.update(hidden)  # None is what makes an import fail
-    try:
-        yield
-    finally:
-        for name in hidden:
-            sys.modules.pop(name, None)
+def _check(table: NDArray[Any], count: int, features: int) -> NDArray[np.intp]:
+    """Check that rows are the trees of regressors and that every path ends in a leaf; return where the trees start."""
+    member, tree, left, right = (table[name].astype(np.intp) for name in ("member", "tree", "left", "right"))
+    next_member, next_tree = np.diff(member, prepend=-1), np.diff(tree, prepend=-1)
+    starts = np.where(next_member == 0, next_tree == 1, (next_member == 1) & (tree == 0))
+    goes_on = (next_member == 0) & (next_tree == 0) & (tree > 0)
+    if not len(table) or member[-1] != count - 1 or not (starts | goes_on).all():
+        raise ValueError(f"it holds {count} regressors, as its card says, each a leaf and its trees, one after another")
+    first = np.flatnonzero(starts)
+    size = np.diff(first, append=len(table))
+    place, end = np.arange(len(table)) - np.repeat(first, size), np.repeat(size, size)
+    follow = (place < left) & (left < end) & (place < right) & (right < end)
+    if not (follow | (left == 0) & (right == 0)).all():
+        raise ValueError("a node's children follow it in its tree")
+    if (table["feature_idx"] >= features).any():
+        raise ValueError(f"a tree uses {features} features")
+    if not all((np.abs(table[name]) <= LARGEST).all() for name in ("num_threshold", "value")):
+        raise ValueError(f"the numbers of a tree are finite, from {-LARGEST} to {LARGEST}")
+    return first
 
 
 def _regressors(content: bytes, count: int, features: int) -> list[Any]:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        unpacked = sum(one.file_size for one in archive.infolist())
-        if unpacked > MOST_UNPACKED:
-            raise ValueError(f"its content has at most {MOST_UNPACKED} bytes, but has {unpacked}")
-    found = _skops_io().loads(content, trusted=list(TRUSTED))
-    if type(found) is not list or len(found) != count:
-        raise ValueError(f"it holds a list of {count} regressors, as its card says")
-    for one in found:
-        if type(one) is not HistGradientBoostingRegressor:
-            raise ValueError(f"a regressor is a HistGradientBoostingRegressor, got {type(one).__name__}")
-        _check(one, features)
-    return [_rebuilt(one, features) for one in found]
-
-
-def _check(regressor: Any, features: int) -> None:
-    """Check the trees of a regressor: children follow their parents, so that every path ends in a leaf."""
-    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
-
-    iterations = regressor._predictors
-    if type(iterations) is not list or not 0 < len(iterations) <= _MOST_TREES:
-        raise ValueError(f"a regressor has 1 to {_MOST_TREES} trees")
-    for trees in iterations:
-        if type(trees) is not list or len(trees) != 1 or type(trees[0]) is not TreePredictor:
-            raise ValueError("an iteration has one tree")
-        _check_nodes(trees[0].nodes, features)
-
-
-def _check_nodes(nodes: Any, features: int) -> None:
+    """Return the regressors in a file, new ones with its numbers."""
     from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
-
-    if type(nodes) is not np.ndarray or nodes.dtype != PREDICTOR_RECORD_DTYPE or nodes.ndim != 1 or not len(nodes):
-        raise ValueError("the nodes of a tree have the type of this version of scikit-learn")
-    inner = nodes[nodes["is_leaf"] == 0]
-    place = np.flatnonzero(nodes["is_leaf"] == 0)
-    for side in ("left", "right"):
-        if (inner[side] <= place).any() or (inner[side] >= len(nodes)).any():
-            raise ValueError("a node's children follow it")
-    if (inner["feature_idx"] < 0).any() or (inner["feature_idx"] >= features).any():
-        raise ValueError(f"a tree uses {features} features")
-    if inner["is_categorical"].any():
-        raise ValueError("a tree compares numbers")
-    if not np.isfinite(nodes["value"]).all() or (nodes["is_leaf"] > 1).any():
-        raise ValueError("the values of a tree are finite")
-
-
-def _rebuilt(regressor: Any, features: int) -> Any:
-    """Return a new regressor with the trees of another one, and nothing else of it."""
     from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 
-    baseline = np.asarray(regressor._baseline_prediction, dtype=np.float64)
-    if baseline.shape != (1, 1) or not np.isfinite(baseline).all():
-        raise ValueError("a regressor starts from one finite value")
-    made = copy.copy(_template(features))
+    table = _read_table(content)
+    first = _check(table, count, features)
+    nodes = np.zeros(len(table), PREDICTOR_RECORD_DTYPE)
+    nodes["is_leaf"] = table["left"] == 0
+    for name in FIELDS:
+        nodes[name] = table[name]
     none = np.zeros((0, 8), dtype=np.uint32)
-    made._predictors = [[TreePredictor(trees[0].nodes.copy(), none, none)] for trees in regressor._predictors]
-    made._baseline_prediction = baseline
+    made: list[Any] = []
+    for tree, part in zip(table["tree"][first], np.split(nodes, first[1:]), strict=True):
+        if tree == 0:
+            made.append(copy.copy(_template(features)))
+            made[-1]._baseline_prediction = part["value"].reshape(1, 1)
+            made[-1]._predictors = []
+        else:
+            made[-1]._predictors.append([TreePredictor(part, none, none)])
     return made
 
 

@@ -74,7 +74,7 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
         relied_on = importance(model, sweeps, seed=seed)
     facts = {
         "datasets": {one.manifest.name: _origin(one) for one in datasets},
-        "versions": installed_versions("numpy", "scikit-learn", "skops"),
+        "versions": installed_versions("numpy", "scikit-learn"),
         "seed": seed,
         "scores": found,
         "gain": gain(found),

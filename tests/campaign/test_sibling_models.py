@@ -57,12 +57,12 @@ def test_a_campaign_that_is_killed_and_resumed_uses_the_same_model(uninterrupted
     run_plan(placed(PLAN), tmp_path)
 
     assert records_of(tmp_path) == records_of(uninterrupted)
-    assert (tmp_path / "problems" / SECOND / "siblings.skops").is_file()
+    assert (tmp_path / "problems" / SECOND / "siblings.npy").is_file()
 
 
 def test_a_run_whose_model_is_damaged_goes_on_without(uninterrupted, tmp_path):
     directory = Path(shutil.copytree(uninterrupted / "problems" / SECOND, tmp_path / "run"))
-    (directory / "siblings.skops").write_bytes(b"nothing")
+    (directory / "siblings.npy").write_bytes(b"nothing")
     before = read_run(directory)
     request = TuneRequest(before.problem, load_kernel("gemm_simt"), Target(dataset=SECOND), trials=50, run=directory)
     with pytest.warns(MltuneWarning, match="goes on without it"):

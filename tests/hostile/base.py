@@ -211,7 +211,7 @@ def make_base(folder: Path) -> Path:
     (folder / "t4.json").write_text(json.dumps(T4))
     rows = [f"{a},{b},{1 + a * b / 7},ok,{'first' if a else 'none'}" for a in range(8) for b in range(5)]
     (folder / "table.csv").write_text("\n".join(["a,b,time_ms,status,note", *rows]) + "\n")
-    for suffix in ("json", "skops"):
+    for suffix in ("json", "npy"):
         shutil.copy(ROOT / "models" / f"clblast_xgemm.{suffix}", folder / f"model.{suffix}")
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
     mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, jobs=1, output=folder / "comparison")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import socket
@@ -193,17 +194,102 @@ def random_wisdom(place: Place) -> None:
 def random_model(place: Place) -> None:
     """Change the meaning of the card of a model, or its bytes, or those of the regressors."""
     rng = place.rng
-    card, regressors = place.copy("model.json", "model.json"), place.copy("model.skops", "model.skops")
+    card, regressors = place.copy("model.json", "model.json"), place.copy("model.npy", "model.npy")
     kind = rng.random()
     if kind < 0.5:
         card.write_bytes(encoded(to_json(change(json.loads(card.read_bytes()), rng))))
     elif kind < 0.7:
         card.write_bytes(damaged(card.read_bytes(), rng))
     else:
-        content = damaged(regressors.read_bytes(), rng)
-        regressors.write_bytes(content)
-        sha256 = hashlib.sha256(content).hexdigest()
-        card.write_text(json.dumps(json.loads(card.read_bytes()) | {"sha256": sha256}))
+        _belonging(card, regressors, damaged(regressors.read_bytes(), rng))
+
+
+def _belonging(card: Path, regressors: Path, content: bytes) -> None:
+    """Replace the regressors of a model, and their hash in its card, as anybody can."""
+    regressors.write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    card.write_text(json.dumps(json.loads(card.read_bytes()) | {"sha256": sha256}))
+
+
+def _regressors(name: str, make: Callable[[Any], Any]) -> None:
+    """Add the model whose rows, or whose file, a function makes of the rows of an honest one."""
+
+    def build(place: Place) -> None:
+        import numpy as np
+
+        card, regressors = place.copy("model.json", "model.json"), place.copy("model.npy", "model.npy")
+        made = make(np.load(regressors))
+        _belonging(card, regressors, made if isinstance(made, bytes) else _npy(made))
+
+    add("model", f"regressors-{name}", build)
+
+
+def _npy(array: Any) -> bytes:
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
+def _with(rows: Any, field: str, value: object, *, inner: bool = True) -> Any:
+    """Give all inner nodes, or all nodes, another value."""
+    rows[field][rows["left"] > 0 if inner else slice(None)] = value
+    return rows
+
+
+def _headed(rows: Any, shape: str, descr: str = "") -> bytes:
+    """Return the file of some rows with another header."""
+    header = f"{{'descr': {descr or rows.dtype.descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + rows.tobytes()
+
+
+def _deepest(rows: Any) -> Any:
+    """Return large trees in which both children of a node are the next one: 2 to the 254 paths."""
+    import numpy as np
+
+    chain = np.zeros(255, rows.dtype)
+    chain["left"][:-1], chain["right"][:-1] = np.arange(1, 255), np.arange(1, 255)
+    member = np.concatenate([np.zeros(1, rows.dtype), np.tile(chain, 190)])
+    member["tree"][1:] = np.repeat(np.arange(1, 191), 255)
+    made = np.tile(member, 4)
+    made["member"] = np.repeat(np.arange(4), len(member))
+    return made
+
+
+_regressors("of-nothing", lambda rows: rows[:0])
+_regressors("of-no-bytes", lambda rows: b"")
+_regressors("cut-off", lambda rows: _npy(rows)[:-1])
+_regressors("of-objects", lambda rows: rows.astype(object))
+_regressors("of-floats", lambda rows: rows["value"])
+_regressors("of-another-order", lambda rows: rows[::-1])
+_regressors("of-one-member-only", lambda rows: rows[rows["member"] == 0])
+_regressors("of-one-tree", lambda rows: _with(rows, "tree", 1, inner=False))
+_regressors("of-starts-that-branch", lambda rows: _with(rows, "left", 1, inner=False))
+_regressors("with-children-at-the-root", lambda rows: _with(rows, "left", 0))
+_regressors("with-children-beyond-the-tree", lambda rows: _with(rows, "right", 255))
+_regressors("with-one-child-for-all", lambda rows: _with(rows, "left", 1))
+_regressors("with-features-beyond-the-table", lambda rows: _with(rows, "feature_idx", 255))
+_regressors("with-thresholds-of-nan", lambda rows: _with(rows, "num_threshold", float("nan")))
+_regressors("with-thresholds-of-infinity", lambda rows: _with(rows, "num_threshold", float("-inf")))
+_regressors("with-values-of-nan", lambda rows: _with(rows, "value", float("nan"), inner=False))
+_regressors("with-values-of-1e308", lambda rows: _with(rows, "value", 1e308, inner=False))
+_regressors("of-the-deepest-trees", _deepest)
+_regressors("that-declare-a-terabyte", lambda rows: _headed(rows, "(50000000000,)"))
+_regressors("that-declare-a-negative-shape", lambda rows: _headed(rows, "(-1,)"))
+_regressors("that-declare-a-row-of-gigabytes", lambda rows: _headed(rows, "(1,)", "[('member', 'u1', (2000000000,))]"))
+_regressors("that-declare-brackets", lambda rows: _headed(rows, "(" * 9000))
+_regressors("that-declare-digits", lambda rows: _headed(rows, "(" + "9" * 9000 + ",)"))
+_regressors("that-declare-escapes", lambda rows: _headed(rows, "(1,)", repr(ESCAPE)))
+_regressors("that-are-an-archive", lambda rows: b"PK\x05\x06" + bytes(18))
+_regressors("of-100-megabytes", lambda rows: _npy(rows) + bytes(100_000_000))
+for _obstacle in ("a-fifo", "a-folder", "a-device-without-end", "10-gigabytes-of-nothing"):
+
+    def _instead(place: Place, obstacle: str = _obstacle) -> None:
+        place.copy("model.json", "model.json")
+        obstruct(place, place.copy("model.npy", "model.npy"), obstacle)
+
+    add("model", f"regressors-are-{_obstacle}", _instead)
 
 
 def _run(name: str, file: str, obstacle: str, *commands: str, kind: str = "run folder") -> None:

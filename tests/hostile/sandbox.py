@@ -69,7 +69,6 @@ MODULES = (
     "pandas",
     "pyarrow.parquet",
     "sklearn.ensemble",
-    "skops.io",
 )
 
 

@@ -25,7 +25,7 @@ HONEST = {
     "comparison": {"comparison": "comparison"},
     "cubin cache": {"cubins": "cubins"},
     "wisdom": {"wisdom.json": "wisdom.json"},
-    "model": {"model.json": "model.json", "model.skops": "model.skops"},
+    "model": {"model.json": "model.json", "model.npy": "model.npy"},
 }
 OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 1}}
 """A bundle of GEMM is not replayed from a dataset of another kernel, there may be no GPU to sweep on, and a campaign may be

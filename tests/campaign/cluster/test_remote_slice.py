@@ -46,8 +46,8 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_leaves_the_directory_or_touches_the_store(name, tmp_path):
-    with pytest.raises(UsageError, match=r"a file of a run is siblings.json, siblings.skops or lies in winner/"):
-        put_files(tmp_path, {"siblings.skops": b"y", name: b"x"})
+    with pytest.raises(UsageError, match=r"a file of a run is siblings.json, siblings.npy or lies in winner/"):
+        put_files(tmp_path, {"siblings.npy": b"y", name: b"x"})
     assert list(tmp_path.iterdir()) == []
 
 
