@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown
@@ -147,6 +148,7 @@ def tune_kernel(
     >>> result.best_config, result.best_time_s  # doctest: +SKIP
     ({'block_size_x': 128}, 4.1e-06)
     """
+    begun = perf_counter()
     from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
     from mltune.resolve.device import choose, parse_device
     from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
@@ -201,7 +203,7 @@ def tune_kernel(
             wisdom=str(wisdom),
         )
         with shown(None if quiet else progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
-            result = tuner.tune(request, progress=report, stop=interrupted)
+            result = tuner.tune(request, progress=report, stop=interrupted, begun=begun)
     if answer is None and verify is None and (notice := disagreement(result)):
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     return KernelResult.of(result, call.metrics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.api.campaigns import run as carry_out
@@ -133,7 +134,7 @@ def tune(
     from mltune.resolve.plan import Plan
     from mltune.resolve.resolve import resolve
 
-    directory = None if run is None else Path(run)
+    begun, directory = perf_counter(), None if run is None else Path(run)
     resolved, notices = resolve(
         str(problem) if isinstance(problem, Path) else problem,
         shape,
@@ -172,7 +173,7 @@ def tune(
             )
         from mltune.tuning import tuner
 
-        return tuner.tune(resolved, progress=report, stop=interrupted)
+        return tuner.tune(resolved, progress=report, stop=interrupted, begun=begun)
 
 
 def tune_sizes(

@@ -32,6 +32,7 @@ from typing import Literal
 import numpy as np
 
 from mltune.kernel.coding import Floats
+from mltune.measure.timing import finals_s
 from mltune.records.trial import BATCH
 from mltune.resolve.plan import Plan, Task, Unit
 from mltune.results.run import TuneResult
@@ -327,13 +328,18 @@ class _State:
 
     def minimum(self) -> TimeSlice | None:
         """Give the first task below its minimum the rest of it; minima that no longer fit shrink in proportion."""
-        lacking = [task for task in self.free if self.spent(task) < (1 - _TOLERANCE) * task.minimum]
+        lacking = [task for task in self.free if self.spent(task) < self.sufficient(task)]
         minima = [task.minimum for task in lacking]
         for task, share in zip(lacking, self.allotted(lacking, minima, minima), strict=True):
             more = min(share - self.spent(task), self.longest)
             if more >= max(_TOLERANCE * task.minimum, self.least):
                 return self.time_slice(task, more, "minimum")
         return None
+
+    def sufficient(self, task: Task) -> float:
+        """Return what a task must have spent for its minimum: finals may end before the time that is kept for them."""
+        kept = finals_s(task.minimum) if self.plan.unit == "s" else 0.0
+        return (1 - _TOLERANCE) * task.minimum - kept
 
     def gain(self) -> TimeSlice | None:
         """Give the task with the largest expected gain per time its share, but at most as much as it has spent.

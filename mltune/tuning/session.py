@@ -126,6 +126,7 @@ def open_session(
     compilers: int | None = None,
     compile_on: str = "",
     pool: ChildPool | None = None,
+    begun: float | None = None,
 ) -> Session:
     """Make the session of a kernel, a problem and a target.
 
@@ -139,6 +140,8 @@ def open_session(
         Cluster whose compile workers help; empty for none.
     pool : ChildPool, optional
         Where compile processes and the worker of the GPU wait for the next session.
+    begun : float, optional
+        When the run began; by default now.
 
     Raises
     ------
@@ -156,7 +159,7 @@ def open_session(
     >>> session.device.name
     'NVIDIA H200'
     """
-    begun = time.perf_counter()
+    begun = time.perf_counter() if begun is None else begun
     kernel.check_problem(problem)
     if target.dataset is not None:
         return replace(_replay(kernel, problem, target.dataset), begun=begun)

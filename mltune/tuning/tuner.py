@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mltune.cost.features import Features
@@ -58,6 +59,7 @@ def tune(
     events: EventWriter | None = None,
     pool: ChildPool | None = None,
     siblings: Siblings | None = None,
+    begun: float | None = None,
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
@@ -76,7 +78,10 @@ def tune(
         Where compile processes and the worker of the GPU wait for the next run; without one they end with this one.
     siblings : Siblings, optional
         Knowledge from the other problems of a campaign.
+    begun : float, optional
+        When the call began, on the clock of :func:`time.perf_counter`: its time counts from then, by default from now.
     """
+    begun = perf_counter() if begun is None else begun
     siblings = siblings or Siblings()
     directory = request.run or new_directory(request.problem.label)
     if events is None:
@@ -90,6 +95,7 @@ def tune(
         compilers=request.compilers,
         compile_on=request.compile_on,
         pool=pool,
+        begun=begun,
     )
     prior = request.prior if request.search == "model" else NONE
     model = choose_model(prior, session.kernel, replay=target.dataset is not None)

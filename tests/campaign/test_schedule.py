@@ -197,6 +197,13 @@ class TestTimeThatNoRecordShows:
         assert min(one.spent for one in at.values()) > 250
 
 
+def test_a_run_whose_finals_ended_early_has_had_its_minimum(make_plan):
+    """Another time slice would take longer to start than the few seconds that are left of the minimum."""
+    plan = make_plan([60, 60], 1200)
+    chosen = next_slice(plan, [Standing("p0", 60 - 3.5, curve=[(1.0, 1.0)])])
+    assert (chosen.slug, chosen.reason) == ("p1", "minimum")
+
+
 def test_a_problem_slower_than_its_siblings_gets_more(make_plan):
     from mltune.problem.gemm import GemmProblem
 
