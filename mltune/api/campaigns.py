@@ -312,6 +312,14 @@ def stored_runs(database: str) -> list[dict[str, Any]]:
     return [describe_stored_run(one) for one in list_runs(database)]
 
 
+def local_runs() -> list[dict[str, Any]]:
+    """Describe the newest runs below ``runs/`` of the working directory: what ``mltune show --json`` prints."""
+    from mltune.records.directory import RUNS
+    from mltune.results.summary import list_runs
+
+    return list_runs(Path(RUNS))
+
+
 def stored_run(text: str) -> Path:
     """Return the directory of a run in a database, ``DATABASE#RUN``, which is made."""
     from mltune.records.database_runs import directory_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mltune import api
-from mltune.api.campaigns import export_runs, stored_runs
+from mltune.api.campaigns import export_runs, local_runs, stored_runs
 from mltune.cli.application import Given, answer, app, command, command_group, fail_if, say_resumed_by
 from mltune.cli.options import AsJson, argument, file, is_database, number, path, run_directory, text, whole
 from mltune.errors import UsageError
@@ -97,11 +97,16 @@ RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
 
 @command(
     api.summarise,
-    run=argument("RUN", "Directory of a run, or of a plan; DATABASE, or DATABASE#RUN."),
     top=number("--top", "How many of the best configurations.", 0),
 )
 def show(
     given: Given,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN", help="Directory of a run, or of a plan; DATABASE, or DATABASE#RUN.", show_default=False
+        ),
+    ] = None,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -111,7 +116,7 @@ def show(
     follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends, or until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the results of a run.
+    """Show the results of a run; without RUN the newest runs below runs/ of the working directory.
 
     Its best configurations, its trials by state, and its seconds by phase; of a plan, the progress of each problem.
     --follow shows a run that is under way in another terminal, and waits for one that has not started. Exits with 1
@@ -120,18 +125,24 @@ def show(
     """
     from mltune.show import tables
 
-    if is_database(given["run"]) and "#" not in given["run"]:
-        documents = stored_runs(given["run"])
-        return answer(documents, as_json, lambda: [tables.stored_runs(documents)])
-    directory = run_directory(given["run"])
+    if run is None or (is_database(run) and "#" not in run):
+        if follow or export is not None:
+            raise UsageError("--follow and --export take one run, but none is named; list them: mltune show.")
+        if run is not None:
+            documents = stored_runs(run)
+            return answer(documents, as_json, lambda: [tables.stored_runs(documents)])
+        documents = local_runs()
+        following = ("show", documents[0]["run"]) if documents else ("tune", "sgemm")
+        return answer(documents, as_json, lambda: [tables.local_runs(documents)], *following)
+    directory = run_directory(run)
     if follow and not _follow(directory, as_json):
         return
     for line in () if export is None else export_runs(directory, export):
         table.write(line, stderr=True)
-    document = api.summarise(directory, top=given["top"])
+    document = api.summarise(directory, **given)
     if "problems" not in document:
-        return answer(document, as_json, lambda: tables.run_summary(document), "report", given["run"])
-    answer(document, as_json, lambda: tables.campaign_summary(document), "report", given["run"])
+        return answer(document, as_json, lambda: tables.run_summary(document), "report", run)
+    answer(document, as_json, lambda: tables.campaign_summary(document), "report", run)
     fail_if(any(problem["state"] == "unreadable" for problem in document["problems"]))
 
 

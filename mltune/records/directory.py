@@ -18,6 +18,9 @@ from mltune.errors import DamagedRunError, DiskFullError, MltuneError, RunDirect
 from mltune.files.reading import kind_of, open_regular, reason
 from mltune.files.text import printable
 
+RUNS = "runs"
+"""The folder of runs in the working directory."""
+
 FILE = "run.sqlite"
 """The store, in the directory of a run."""
 
@@ -178,7 +181,7 @@ def new_directory(label: str) -> Path:
     """Return the path of a directory under ``runs/`` that does not exist yet, named after a label and the time."""
     name = f"{'-'.join(re.findall(r'[a-z0-9._]+', label.lower()))}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = [name, *(f"{name}-{again}" for again in range(2, 1000))]
-    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
+    return next(path for path in map(Path(RUNS).joinpath, names) if not path.exists())
 
 
 def lock_directory(directory: Path) -> int:

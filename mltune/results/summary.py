@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +18,11 @@ import numpy as np
 from mltune.dataset.dataset import load_dataset
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.problem.kinds import problem_from_json
-from mltune.records.directory import runs_in
-from mltune.records.events import FILE, planned, read_events
+from mltune.records.directory import FILE as STORE
+from mltune.records.directory import PLAN_FILE, POINTER, is_begun, is_plan, runs_in
+from mltune.records.events import BEGINNINGS, ENDS, FILE, LONGEST_LINE, planned, read_events
 from mltune.records.store import is_written
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.rating import declared_rating, rating
@@ -31,6 +36,11 @@ if TYPE_CHECKING:
 
 _RATED = ("median_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
 """Fields of a rating that the description of a dataset has of its best configuration."""
+
+MOST_LISTED = 50
+"""Most runs in a list of those in a folder."""
+
+_LATEST_S = 1e11  # in the year 5138: a date that Python has
 
 
 def summarise_tuning(run: TuneResult) -> dict[str, Any]:
@@ -164,6 +174,69 @@ def _state(run: TuneResult) -> str:
     if run.declaration is None or run.declaration.as_of != len(run.records):
         return "begun"
     return "finished" if run.stopped else "declared"
+
+
+def list_runs(folder: Path) -> list[dict[str, Any]]:
+    """Describe the runs and campaigns in a folder that were written last: the output of ``mltune show`` without a run.
+
+    Returns
+    -------
+    list of dict
+        At most :data:`MOST_LISTED`, the newest first, each with
+
+        - ``run``, the directory; ``written``, when it was written last,
+        - ``state``: ``running``, ``ended``, ``resumable`` (interrupted or killed) or ``unreadable``,
+        - ``detail``, why it is unreadable, or how many of its problems are; else empty,
+        - ``problems``, the labels (the name of a problem that has not begun) and ``trials``, of all of them,
+        - ``best``, the rating of the best trial, where there is one problem; else None.
+    """
+    written_s = {directory: at for directory in folder.glob("*") if (at := _written_s(directory)) is not None}
+    newest = sorted(written_s, key=written_s.__getitem__, reverse=True)[:MOST_LISTED]
+    return [_listed(directory, written_s[directory]) for directory in newest]
+
+
+def _written_s(directory: Path) -> float | None:
+    """Return when a run or a campaign was written last, seconds since 1970; None where there seems to be none."""
+    if not is_begun(directory) and not os.path.lexists(directory / PLAN_FILE):
+        return None
+    times_s = [0.0]
+    for name in (STORE, POINTER, PLAN_FILE, FILE):
+        with contextlib.suppress(OSError):
+            times_s.append((directory / name).lstat().st_mtime)
+    return min(max(times_s), _LATEST_S)
+
+
+def _listed(directory: Path, written_s: float) -> dict[str, Any]:
+    found = read_or_set_aside(directory.name, partial(_whole, directory))
+    if isinstance(found, Unread):
+        found = {"state": "unreadable", "detail": found.reason, "problems": [], "trials": None, "best": None}
+    written = datetime.fromtimestamp(written_s, UTC).astimezone().isoformat(timespec="seconds")
+    return {"run": str(directory), **found, "written": written}
+
+
+def _whole(directory: Path) -> dict[str, Any]:
+    """Describe the run, or the campaign as a whole, in a directory."""
+    problems = summarise_campaign(directory)["problems"] if is_plan(directory) else [_problem(read_run(directory))]
+    _choose(problems)
+    labels = [*dict.fromkeys(entry["label"] or entry["slug"] for entry in problems if entry["state"] != "left out")]
+    unreadable = sum(entry["state"] == "unreadable" for entry in problems)
+    best = [entry["best"] for entry in problems if entry["chosen"] and entry["best"]]
+    return {
+        "state": "running" if is_written(directory) else "ended" if _has_ended(directory) else "resumable",
+        "detail": f"{many(unreadable, 'problem')} unreadable" if unreadable else "",
+        "problems": labels,
+        "trials": sum(entry["trials"] for entry in problems),
+        "best": best[0] if best and len(labels) == 1 else None,
+    }
+
+
+def _has_ended(directory: Path) -> bool:
+    """Return whether a run went on to its end, by the last lines of its event log; a sweep has a dataset instead."""
+    log = directory / FILE
+    size = log.stat().st_size if log.exists() else 0
+    events, _ = read_events(log, max(0, size - LONGEST_LINE))
+    of_whole = [one for one in events if one["event"] in BEGINNINGS | ENDS and not one.get("slug")]
+    return of_whole[-1].get("outcome") == "ended" if of_whole else any(directory.glob("*.parquet"))
 
 
 def describe_stored_run(run: StoredRun) -> dict[str, Any]:

@@ -226,6 +226,25 @@ def stored_runs(documents: Sequence[Document]) -> RenderableType:
     return Table(documents, columns) if documents else "No runs."
 
 
+def local_runs(documents: Sequence[Document]) -> RenderableType:
+    """Show the result of ``mltune show`` without a run."""
+
+    def problem(entry: Document) -> str | None:
+        labels = entry["problems"]
+        return many(len(labels), "problem") if len(labels) > 1 else next(iter(labels), None)
+
+    columns = [
+        Column("run", "run"),
+        Column("problem", problem, spare=3),
+        Column("state", "state"),
+        number("trials", "trials", "{:,}".format, spare=2),
+        number("best", "best", speed),
+        Column("written", lambda entry: entry["written"][:16].replace("T", " "), spare=1),
+        *([Column("detail", "detail", wraps=True)] if any(entry["detail"] for entry in documents) else []),
+    ]
+    return Table(documents, columns) if documents else "No runs in runs/ of this directory."
+
+
 def training(document: Document, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
     from mltune.cost.model_file import FEWEST_JUDGED, TOLERATED_LOSS
