@@ -178,10 +178,21 @@ def _named(directory: Path) -> Path:
 
 
 def new_directory(label: str) -> Path:
-    """Return the path of a directory under ``runs/`` that does not exist yet, named after a label and the time."""
+    """Create a directory under ``runs/``, named after a label and the time; no other process gets the same one."""
     name = f"{'-'.join(re.findall(r'[a-z0-9._]+', label.lower()))}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = [name, *(f"{name}-{again}" for again in range(2, 1000))]
-    return next(path for path in map(Path(RUNS).joinpath, names) if not path.exists())
+    return next(path for path in map(Path(RUNS).joinpath, names) if _is_created(path))
+
+
+def _is_created(directory: Path) -> bool:
+    """Create a directory; return whether it was not there."""
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise not_writable(directory, error) from error
+    return True
 
 
 def lock_directory(directory: Path) -> int:

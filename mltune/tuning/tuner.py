@@ -83,9 +83,8 @@ def tune(
     """
     begun = perf_counter() if begun is None else begun
     siblings = siblings or Siblings()
-    directory = request.run or new_directory(request.problem.label)
-    if events is None:
-        check_no_plan(directory)
+    if events is None and request.run is not None:
+        check_no_plan(request.run)
     target = request.target
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(
@@ -108,6 +107,7 @@ def tune(
         "skip": request.skip,
         "prior": "none" if model is None else model.card.sha256,
     }
+    directory = request.run or new_directory(request.problem.label)
     own = RunEventLog(directory, progress) if events is None else None
     with Store.open(directory, run_header(session, request.seed, settings), request.store) as store, session:
         observer = Observer(

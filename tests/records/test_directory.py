@@ -2,12 +2,21 @@
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mltune.errors import DamagedRunError, RunDirectoryError
-from mltune.records.directory import check_directory, holds_run, in_use, is_plan, lock_directory, runs_in
+from mltune.records.directory import (
+    check_directory,
+    holds_run,
+    in_use,
+    is_plan,
+    lock_directory,
+    new_directory,
+    runs_in,
+)
 
 FILES = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal", "run.lock", "events.jsonl")
 FILES += ("plan.toml", "plan.json", "optuna.journal", "report.html", "report.md", "winners.json")
@@ -106,3 +115,12 @@ def test_a_problem_has_the_name_of_one(directory: Path) -> None:
 def test_a_path_that_cannot_be_looked_at_is_an_error_of_the_user(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="must be readable"):
         is_plan(tmp_path / ("x" * 300))
+
+
+def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(monkeypatch, tmp_path):
+    """Also where another process has not written anything yet."""
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(new_directory, ["sgemm NT 64"] * 32))
+    assert len(set(found)) == 32
+    assert all(path.is_dir() for path in found)
