@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.dataset.manifest import LONGEST_LABEL
-from mltune.dataset.parquet import LONGEST_S, SHORTEST_S
+from mltune.dataset.parquet import LONGEST_S
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.coding import Floats, Indices, code_ordered
+from mltune.records.rows import SHORTEST_S
 from mltune.records.trial import TrialState
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mltune.dataset.parquet import LONGEST_S, SHORTEST_S
+from mltune.dataset.parquet import LONGEST_S
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
 from mltune.files.reading import parse_json, read_file, reason
@@ -20,6 +20,7 @@ from mltune.files.validation import problems_of
 from mltune.kernel.coding import labelled
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
+from mltune.records.rows import SHORTEST_S
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel

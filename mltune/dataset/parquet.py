@@ -18,10 +18,12 @@ from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.kernel.coding import number_rows
 from mltune.process.bounded import BoundsExceededError, call_bounded
+from mltune.records.header import LARGEST
+from mltune.records.rows import SHORTEST_S
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 
-SHORTEST_S, LONGEST_S = 1e-15, 1e9
-"""Bounds of recorded times, seconds: beyond them, rates and ratios have no meaning."""
+LONGEST_S = 1e9
+"""Most seconds of anything in a dataset: beyond it, rates and ratios have no meaning. Stores have wider bounds."""
 
 MAX_FILE_BYTES = 64_000_000
 _MAX_TABLE_BYTES = 256_000_000
@@ -40,19 +42,24 @@ _KNOWN = ("compile_s", "verify_s", "time_s", "stopped_early", "samples_s", *_TEX
 """Columns without null, like the parameters."""
 
 
-def _positive(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(np.isfinite(values) & (values > 0))
-
-
 _Law = tuple[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]
+
+
+def _from(lowest: float, highest: float, unit: str = "") -> _Law:
+    def holds(values: NDArray[Any]) -> NDArray[np.bool_]:
+        exact = values.astype(np.float64) if values.dtype.kind == "f" else values  # 1e-12 as float32 is less
+        return np.asarray((exact >= lowest) & (exact <= highest))
+
+    return f"be from {lowest:g} to {highest:g}{unit}", holds
+
+
 _LAWS: Mapping[str, _Law] = {
-    "median_s": (
-        f"be finite and positive, from {SHORTEST_S:g} to {LONGEST_S:g} s",
-        lambda values: (values >= SHORTEST_S) & (values <= LONGEST_S),
-    ),
+    "median_s": _from(SHORTEST_S, LONGEST_S, " s"),
     "error": ("be at least 0", lambda values: values >= 0),
+    **dict.fromkeys(("compile_s", "verify_s", "time_s"), _from(0.0, LONGEST_S, " s")),
+    **dict.fromkeys((*_BUILD_INTS, "throttle_reasons"), _from(0, LARGEST)),
     **dict.fromkeys(
-        (*_BUILD_INTS, "compile_s", "noise", "verify_s", "time_s", "sm_clock_hz", "power_w", "throttle_reasons"),
+        ("noise", "sm_clock_hz", "power_w"),
         ("be finite and at least 0", lambda values: np.isfinite(values) & (values >= 0)),
     ),
     "temperature_c": ("be finite", np.isfinite),
@@ -123,9 +130,10 @@ def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: st
         known = table[name].is_valid().to_numpy()
         values = table[name].fill_null(1).to_numpy()
         _require(holds(values) | ~known, f"`{name}` must {law}", values, where)
+    law, holds = _LAWS["median_s"]
     samples = table["samples_s"].combine_chunks()
-    if samples.values.null_count or not _positive(samples.flatten().to_numpy(zero_copy_only=False)).all():
-        raise DatasetError(f"{where}: every sample in `samples_s` must be finite and positive.")
+    if samples.values.null_count or not holds(samples.flatten().to_numpy(zero_copy_only=False)).all():
+        raise DatasetError(f"{where}: every sample in `samples_s` must {law}.")
     _check_states(table, where)
     number, representative = number_rows(codes, [len(values) for values in parameters.values()])
     twice = np.flatnonzero(representative[number] != np.arange(len(number)))

@@ -44,6 +44,8 @@ MOST_MIXES = 2000
 LARGEST = 1e18
 """Largest fact of a device that is a number."""
 
+WARP_SIZES = (32, 64)
+"""Lanes of a warp, or of an AMD card's wave."""
 
 _DIVISORS = ("sm_count", "clock_hz", "warp_size", "fma_per_clock")
 _STRICT = {"extra": "forbid", "strict": True}  # of a document: no text or truth value is a number
@@ -153,6 +155,8 @@ class Device:
                 raise ValueError(f"{least} {name} <= {LARGEST:g} must hold for a device, got {number}")
         if not all(0 <= part < 100 for part in self.compute_capability or ()):
             raise ValueError(f"compute_capability is [major, minor] or null, got {self.compute_capability}")
+        if self.warp_size not in WARP_SIZES:
+            raise ValueError(f"warp_size is one of {WARP_SIZES}, got {self.warp_size}")
         if len(self.mixes) > MOST_MIXES:
             raise ValueError(f"a device has at most {MOST_MIXES} mixes, got {len(self.mixes)}")
 
@@ -187,16 +191,17 @@ class Device:
         return {name: list(fact) if isinstance(fact, tuple) else fact for name, fact in facts.items()}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Device:
+    def from_json(cls, document: Any) -> Device:
         """Rebuild a device from :meth:`to_json`. Until 0.1, [0, 0] was the compute capability of one without CUDA.
 
         A fact that is missing, unknown, of another type or not possible raises a ValueError that names it.
         """
         from pydantic import ValidationError
 
-        old = {"compute_capability": None} if document.get("compute_capability") == [0, 0] else {}
+        if isinstance(document, Mapping) and document.get("compute_capability") == [0, 0]:
+            document = {**document, "compute_capability": None}
         try:
-            device: Device = _adapter().validate_json(json.dumps({**document, **old}))
+            device: Device = _adapter().validate_json(json.dumps(document))
         except ValidationError as error:
             raise ValueError(problems_of(error, document, within=("device",))) from None
         return device

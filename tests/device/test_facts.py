@@ -96,3 +96,17 @@ def test_cards_of_one_generation_are_alike():
     assert of_cdna == {"gfx906", "gfx908", "gfx90a", "gfx942"}
     assert known["h100"].family == "sm_90"
     assert replace(known["mi210"], name="A card").family == "A card"
+
+
+@pytest.mark.parametrize(
+    ("document", "law"),
+    [
+        ("GPU", "device must be a table, got 'GPU'"),
+        (None, "device must be a table"),
+        (["name"], "device must be a table"),
+        (H200.to_json() | {"warp_size": 48}, "warp_size is one of"),
+    ],
+)
+def test_what_is_no_device_is_refused(document, law):
+    with pytest.raises(ValueError, match=law):
+        Device.from_json(document)

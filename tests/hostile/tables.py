@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mltune.device.known import H200
 from tests.hostile.base import CACHE, T4
 from tests.hostile.cases import Place, add, corpus
 from tests.hostile.values import ESCAPE, NUMBERS, TEXTS, Raw, change, damaged, deep, encoded, scalar, to_json
@@ -505,6 +506,8 @@ _dataset("a-problem-with-values-of-escapes", problem={"kind": "recorded", "name"
          "arithmetic": "fp32", "values": {ESCAPE: 1}})  # fmt: skip
 _dataset("a-device-of-escapes", device={"name": ESCAPE})
 _dataset("a-device-that-is-a-text", device="GPU")
+_dataset("a-device-with-warps-of-48-lanes", device={**H200.to_json(), "warp_size": 48})
+_dataset("compiled-for-30-million-years", edit=_with("compile_s", lambda rows: np.full(rows, 1e15, np.float32)))
 _dataset("medians-of-denormals", edit=_with("median_s", lambda rows: np.full(rows, 1e-44, np.float32)))
 _dataset("medians-of-3e38", edit=_with("median_s", lambda rows: np.full(rows, 3e38, np.float32)))
 _dataset("medians-missing", edit=_with("median_s", lambda rows: [None] * rows))
