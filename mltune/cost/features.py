@@ -16,7 +16,9 @@ from mltune.cost.physics import SMALLEST_SHARE, physics
 from mltune.device.facts import Device
 from mltune.device.known import with_mixes
 from mltune.device.peaks import fma_per_clock
-from mltune.kernel.bundle import Kernel, variables_of
+from mltune.errors import ExpressionError
+from mltune.files.text import printable
+from mltune.kernel.bundle import ACCESS_BYTES, Kernel, variables_of
 from mltune.kernel.coding import Columns, Floats, length
 from mltune.problem.problem import Problem
 
@@ -143,7 +145,11 @@ class Features:
                 for position in range(len(access.lanes))
             ]
             count = np.asarray(values[f"access {name} count"], dtype=np.float64)
-            layout = LaneLayout(_integers(values[f"access {name} bytes"]), digits)
+            width = values[f"access {name} bytes"]
+            if not (possible := np.isin(width, ACCESS_BYTES)).all():
+                got = f"got {width[np.argmin(possible)].item()!r:.30}, in `{printable(access.bytes, 120)}`"
+                raise ExpressionError(f"access.{name}.bytes: a lane accesses one of {ACCESS_BYTES} bytes, {got}")
+            layout = LaneLayout(_integers(width), digits)
             accesses.append((access.memory, count, layout))
         return resources, accesses
 

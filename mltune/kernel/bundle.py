@@ -68,6 +68,10 @@ class Restriction:
         return self.expression.text
 
 
+ACCESS_BYTES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Bytes that one lane can load or store: up to those that shared memory delivers at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """One load or store of a kernel's main loop, with the layout of the lanes of a warp.

@@ -10,7 +10,7 @@ import numpy as np
 
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, Scope
+from mltune.kernel.bundle import ACCESS_BYTES, Kernel, Scope
 from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.expressions import Expression
 
@@ -32,12 +32,16 @@ class BundleFault(NamedTuple):
 
 
 class _Law(NamedTuple):
-    """The product of some expressions is a whole number within bounds, or any number where the bounds are infinite."""
+    """The product of some expressions is a whole number within bounds, or any number where the bounds are infinite.
+
+    Where some numbers are listed, it is one of them.
+    """
 
     text: str
     factors: Sequence[Expression]
     lowest: float = -math.inf
     highest: float = math.inf
+    listed: Sequence[int] = ()
 
 
 def find_faults(kernel: Kernel, columns: Columns, variables: Mapping[str, int]) -> list[BundleFault]:
@@ -63,8 +67,10 @@ def _laws(kernel: Kernel, variables: Mapping[str, int]) -> Iterator[_Law]:
     for name, expression in kernel.resources.items():
         yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
     for name, access in kernel.accesses.items():
-        for expression in (access.count, access.bytes, *(one for digit in access.lanes for one in digit)):
+        for expression in (access.count, *(one for digit in access.lanes for one in digit)):
             yield _Law(f"access.{name}: an access has numbers in every valid configuration", [expression])
+        law = f"access.{name}.bytes: a lane accesses one of {ACCESS_BYTES} bytes"
+        yield _Law(law, [access.bytes], listed=ACCESS_BYTES)
 
 
 def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
@@ -78,6 +84,7 @@ def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
         return BundleFault(f"{law.text}, but {error}", 1.0)
     whole = (value == np.floor(value)) | (law.lowest == -math.inf)
     wrong = ~(defined & np.isfinite(value) & whole & (value >= law.lowest) & (value <= law.highest))
+    wrong |= ~np.isin(value, law.listed) if law.listed else False
     if not wrong.any():
         return None
     first, count = int(np.argmax(wrong)), int(np.count_nonzero(wrong))

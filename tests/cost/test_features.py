@@ -8,6 +8,9 @@ import pytest
 from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
+from mltune.errors import ExpressionError
+from mltune.kernel.bundle import Access
+from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 
@@ -103,6 +106,14 @@ def test_accesses_say_where_banks_collide():
     assert conflicts.min() >= 1
     unpadded = (columns["PAD_A"] == 0) & (columns["PAD_B"] == 0)
     assert conflicts[unpadded].mean() > conflicts[~unpadded].mean()
+
+
+def test_a_lane_accesses_as_many_bytes_as_one_can(kernel):
+    access = Access("global", parse("1"), parse("8 * VEC + 1"), ((parse("warp_size"), parse("4")),))
+    features = Features(replace(kernel, accesses={"loads": access}), PROBLEM, H200)
+    law = r"access\.loads\.bytes: a lane accesses one of \(1, 2, .*128\) bytes, got 33, in `8 \* VEC \+ 1`"
+    with pytest.raises(ExpressionError, match=law):
+        features.before(table(kernel, CLASSIC))
 
 
 def test_double_precision_is_not_bound_by_issue_slots(kernel):

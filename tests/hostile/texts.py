@@ -378,6 +378,12 @@ def _a_source_of_10_gigabytes(place: Place) -> None:
     os.truncate(place.copy("bundle", "bundle") / "small.cu", 10 * 2**30)
 
 
+@corpus("bundle", "tune_bundle")
+def _an_access_of_25_bytes_a_lane(place: Place) -> None:
+    path = place.copy("convolution", "bundle") / "kernel.toml"
+    path.write_text(path.read_text().replace('bytes = "element_bytes"', 'bytes = "24 + tile_size_x"'))
+
+
 @corpus("bundle")
 def _a_source_that_is_not_utf_8(place: Place) -> None:
     place.copy("bundle", "bundle")

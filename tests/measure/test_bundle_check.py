@@ -34,6 +34,12 @@ shared_bytes = "8 * width"
 block = ["block_size_x"]
 grid = ["ceil_div(m, block_size_x)"]
 """
+ACCESS = """[access.loads]
+memory = "global"
+count = 1
+bytes = "12 * width - 8"
+lanes = [["warp_size", 4]]
+[launch]"""
 HEADER = "__device__ int tile() { return width; }\n"
 SOURCE = (
     '#include "tile.cuh"\nextern "C" __global__ void small(int* out) { out[threadIdx.x] = tile() + block_size_x; }\n'
@@ -117,6 +123,7 @@ def test_a_bundle_that_cannot_be_compiled_fails(tmp_path: Path, change: tuple[st
         (('"8 * width"', '"-1"'), "resources.shared_bytes", 1),
         (('threads = "block_size_x"', 'threads = "1 // (width - 1)"'), "resources.threads", 1 / 3),
         (('threads = "block_size_x"', 'threads = "2 ** m"'), "exponent", 1),
+        (("[launch]", ACCESS), "access.loads.bytes: a lane accesses one of (1, 2, 4, 8, 16, 32, 64, 128) bytes", 1 / 3),
     ],
 )
 def test_what_is_wrong_with_a_sample_is_a_fault(
