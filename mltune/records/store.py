@@ -112,7 +112,8 @@ class Store:
         DamagedRunError
             The store is damaged. It is not changed.
         StoreError
-            The store cannot be created: the disk is full, or the database cannot be used.
+            The store cannot be created: the disk is full, the database cannot be used, or the name of a parameter is
+            not printable.
         UsageError
             The URL is none of a PostgreSQL database.
         """
@@ -120,6 +121,9 @@ class Store:
         kept = _kept_in(directory, required=header is None)
         if database and kept == FILE:
             raise elsewhere(directory, FILE)
+        for name in () if header is None else header.parameters:
+            if not name.isprintable():  # as a column it is a part of SQL, which ends at a NUL
+                raise StoreError(f"the name of a parameter must be printable text, got {name!r:.100}.")
         lock = lock_directory(directory)
         try:
             if database or kept == POINTER:
