@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -77,10 +78,13 @@ def obstruct(place: Place, path: Path, obstacle: str) -> None:
     """Put something in place of a file or folder, or of one that is not there yet."""
     if path.is_dir() and not path.is_symlink():
         os.rename(path, place.folder / f"moved-{len(os.listdir(place.folder))}")
-    with contextlib.suppress(NotADirectoryError, FileExistsError):  # an obstacle stands in the place of its folder
+    try:
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         OBSTACLES[obstacle](place, path)
+    except OSError as error:  # an obstacle stands in the place of its folder
+        if error.errno not in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
+            raise
 
 
 def random_run_folder(place: Place) -> None:

@@ -186,7 +186,7 @@ def _run(command: str, folder: Path, arguments: list[Any], descriptor: int) -> O
     os.close(slave)
     os.close(writer)
     start_bytes = _resident_bytes(pid)
-    output, names, late, large = _watch(pid, master, reader, start_bytes, started)
+    output, names, late, large = _watch(pid, master, reader, started)
     _, status, used = os.wait4(pid, 0)
     wall_s = time.monotonic() - started
     left = _end_descendants()
@@ -205,8 +205,12 @@ def _run(command: str, folder: Path, arguments: list[Any], descriptor: int) -> O
     )
 
 
-def _watch(pid: int, master: int, reader: int, start_bytes: int, started: float) -> tuple[bytes, bytes, bool, bool]:
-    """Collect what a process prints until it ends; kill its session at the deadline or when it grows too large."""
+def _watch(pid: int, master: int, reader: int, started: float) -> tuple[bytes, bytes, bool, bool]:
+    """Collect what a process prints until it ends; kill its session at the deadline or when it grows too large.
+
+    The libraries that several processes map are in memory once, so only memory of their own counts.
+    """
+    start_bytes = _resident_bytes(pid, of_files=False)
     output, names = bytearray(), bytearray()
     ended = os.pidfd_open(pid)
     poll = select.poll()
@@ -225,7 +229,8 @@ def _watch(pid: int, master: int, reader: int, start_bytes: int, started: float)
             if ended in ready and not ready & {master, reader}:
                 return bytes(output), bytes(names), late, large
             late = late or time.monotonic() - started > DEADLINE_S + min(_waited_s(pid), LONGEST_WAIT_S)
-            large = large or sum(map(_resident_bytes, _descendants(pid))) > start_bytes + MEMORY_BYTES
+            own_bytes = sum(_resident_bytes(one, of_files=False) for one in _descendants(pid))
+            large = large or own_bytes > start_bytes + MEMORY_BYTES
             if late or large or len(output) > OUTPUT_BYTES:
                 _kill(list(_descendants(pid)))
                 late = late or len(output) > OUTPUT_BYTES
@@ -244,10 +249,11 @@ def _descendants(pid: int) -> Iterator[int]:
         return
 
 
-def _resident_bytes(pid: int) -> int:
+def _resident_bytes(pid: int, *, of_files: bool = True) -> int:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError):
+        resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
+        return (resident - (0 if of_files else shared)) * resource.getpagesize()
+    except (OSError, ValueError):
         return 0
 
 
