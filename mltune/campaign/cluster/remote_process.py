@@ -35,6 +35,7 @@ from mltune.measure.compile_farm import GPU
 from mltune.process.child import ChildDiedError, ChildTimeoutError
 from mltune.records.directory import is_begun
 from mltune.records.events import EventLog
+from mltune.records.header import RunHeader
 from mltune.records.replication import Changes
 from mltune.records.store import Store
 from mltune.resolve.plan import Plan
@@ -243,6 +244,7 @@ class _Receiver:
             put_files(self._directory, update.files)
         if update.changes is not None:
             if self._store is None:
+                self._check_asked(update.changes.header)
                 self._store = Store.open(self._directory, update.changes.header, self._request.request.store)
             update.changes.write(self._store)
         if update.progress is not None:
@@ -252,6 +254,13 @@ class _Receiver:
         if update.result is not None:
             self.result = _checked(SliceResult, update.result)
         return update.result is not None
+
+    def _check_asked(self, header: RunHeader) -> None:
+        """Check that a run is of the kernel and the problem that the worker was given."""
+        asked = self._request.request
+        wanted = replace(header, kernel=asked.kernel.name, problem=asked.problem.to_json())
+        if difference := header.difference(wanted):
+            raise ValueError(f"a worker sends the records of the run that it was given, but of its own {difference}")
 
 
 def _checked(kind: type[Checked], message: Any) -> Checked:

@@ -9,6 +9,7 @@ from mltune.campaign.campaign import run_plan
 from mltune.campaign.cluster.remote_process import RemoteProcess
 from mltune.campaign.cluster.remote_slice import Update
 from mltune.campaign.device_worker import Outcome, SliceResult
+from mltune.dataset.dataset import load_manifest
 from mltune.records.declaration import Reference
 from mltune.records.replication import Changes
 from mltune.results.progress import Progress
@@ -19,7 +20,8 @@ BAD = "h200-sgemm-nt-4096-random"
 DONE = SliceResult(Outcome.DONE)
 PROGRESS = Progress("p", "cuda:0", 3, 1.0, {"ok": 3})
 NOTHING = Update((), {}, None, result=DONE)
-HEADERS = Changes(HEADER)
+ASKED = load_manifest(BAD)
+HEADERS = Changes(replace(HEADER, kernel=ASKED.kernel, problem=ASKED.problem.to_json()))
 
 MESSAGES = {
     "a text": "message",
@@ -38,6 +40,10 @@ MESSAGES = {
     "a path with a zero byte": replace(NOTHING, files={"winner/\0": b""}),
     "changes that are a text": replace(NOTHING, changes="changes"),
     "no header": replace(NOTHING, changes=Changes(None)),
+    "a run of another kernel": replace(NOTHING, changes=Changes(replace(HEADERS.header, kernel="gemm_dd"))),
+    "a run of another problem": replace(
+        NOTHING, changes=Changes(replace(HEADERS.header, problem=replace(ASKED.problem, m=512).to_json()))
+    ),
     "trials after a gap": replace(NOTHING, changes=replace(HEADERS, after=10**9)),
     "trials of texts": replace(NOTHING, changes=replace(HEADERS, trials=("trial",))),
     "timings of texts": replace(NOTHING, changes=replace(HEADERS, references=(Reference("a", "b", "c"),))),
