@@ -52,6 +52,13 @@ def show_json(folder: Path) -> int:
     return _cli("show", folder / "named" / RUN, "--json")
 
 
+def show_all(folder: Path) -> int:
+    """List the runs of the working directory, of which the input is one."""
+    (folder / "cwd" / "runs").symlink_to(folder / "named")
+    os.chdir(folder / "cwd")
+    return _cli("show")
+
+
 def follow(folder: Path) -> int:
     """Follow with no patience for a dead run, and end as after Ctrl-C what waits for one that has not begun."""
     from mltune.show import follow as module
@@ -382,11 +389,11 @@ def run_with_switch(folder: Path, at: int, of_worker: bool) -> int:
     return _cli("run", folder / "named" / PLAN, "--run", folder / "named" / RUN, "--json")
 
 
-RUN_COMMANDS = ("show", "show_json", "follow", "export", "dashboard", "load_run", "report", "resume", "show")
+RUN_COMMANDS = ("show", "show_json", "follow", "export", "dashboard", "load_run", "report", "resume", "show", "show_all")
 COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "store": RUN_COMMANDS,
     "run folder": RUN_COMMANDS,
-    "campaign": ("show", "show_json", "follow", "dashboard", "report", "resume_campaign", "show"),
+    "campaign": ("show", "show_json", "follow", "dashboard", "report", "resume_campaign", "show", "show_all"),
     "winner folder": ("report", "report_elsewhere", "resume_campaign"),
     "plan": ("plan", "plan_json", "begin_plan", "run_plan"),
     "bundle": ("load_kernel", "space", "space_json", "tune_bundle", "check", "check_json", "sweep"),
