@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from mltune.api.campaigns import stored_run
+from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, STRICTEST
@@ -220,6 +221,15 @@ def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> An
 PROBLEMS = "sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, ddgemm, a built-in kernel or the folder of one"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+OnEnd = Annotated[
+    str | None,
+    typer.Option(
+        "--on-end",
+        metavar="COMMAND",
+        parser=runnable,
+        help="Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
+    ),
+]
 Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
     "--kernel",

@@ -11,7 +11,8 @@ import typer
 from mltune import api
 from mltune.api.campaigns import export_runs, local_runs, stored_runs
 from mltune.cli.application import Given, answer, app, command, command_group, fail_if, say_resumed_by
-from mltune.cli.options import AsJson, argument, file, is_database, number, path, run_directory, text, whole
+from mltune.cli.on_end import Ending, on_end
+from mltune.cli.options import AsJson, OnEnd, argument, file, is_database, number, path, run_directory, text, whole
 from mltune.errors import UsageError
 from mltune.show import table
 
@@ -32,7 +33,7 @@ cluster = command_group("cluster", "Look at a Dask cluster.")
         "The GPU workers of a Dask cluster are the devices: address or file of its scheduler, or local.",
     ),
 )
-def run(given: Given, as_json: AsJson = False) -> None:
+def run(given: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
     """Carry out a plan: tune many problems, unattended.
 
     The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
@@ -43,16 +44,20 @@ def run(given: Given, as_json: AsJson = False) -> None:
     from mltune.process.signals import Interrupt
     from mltune.show.live import RunDisplay
 
-    with RunDisplay() as progress, Interrupt() as interrupt:
-        result = api.run(**given, progress=progress, interrupt=interrupt)
-    answer_campaign(result, as_json)
+    directory = given["run"] or (given["plan"] if Path(given["plan"]).is_dir() else None)
+    with on_end(at_end, directory) as ending:
+        with RunDisplay() as progress, Interrupt() as interrupt:
+            result = api.run(**given, progress=progress, interrupt=interrupt)
+        answer_campaign(result, ending, as_json)
 
 
-def answer_campaign(result: CampaignResult, as_json: bool) -> None:
+def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> None:
     """Print the result of a campaign; exit with 1 where a problem has no winner."""
     from mltune.show import tables
 
     document = result.to_json()
+    ending.run, ending.interrupted = document["plan"], result.interrupted
+    ending.summary = tables.in_one_line(document)
     if result.interrupted:
         say_resumed_by("run", result.directory)
     answer(document, as_json, lambda: tables.campaign_summary(document), "report", result.directory)

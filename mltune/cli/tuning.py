@@ -10,11 +10,13 @@ import typer
 from mltune import api
 from mltune.api.models import card_of
 from mltune.cli.application import Given, answer, command, fail_if, say_resumed_by
+from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import (
     PROBLEMS,
     AnyKernel,
     AsJson,
     Facts,
+    OnEnd,
     Sizes,
     argument,
     configuration,
@@ -46,7 +48,7 @@ from mltune.show import table
     ),
     compilers=None,
 )
-def tune(given: Given, as_json: AsJson = False) -> None:
+def tune(given: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
     """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
 
     Where no kernel is named, all built-in kernels that solve the problem at the accuracy that is asked for share the
@@ -59,6 +61,11 @@ def tune(given: Given, as_json: AsJson = False) -> None:
     Several sizes, such as --size 512 --size 4096, are several problems: they share the budget, start from what the
     others have found, and are carried out as by `mltune run`. --device may then also be all or replay.
     """
+    with on_end(at_end, given["run"]) as ending:
+        _tune(given, ending, as_json)
+
+
+def _tune(given: Given, ending: Ending, as_json: bool) -> None:
     from mltune.process.signals import Interrupt
     from mltune.show import tables
     from mltune.show.live import RunDisplay
@@ -71,13 +78,15 @@ def tune(given: Given, as_json: AsJson = False) -> None:
         del given["size"]
         with RunDisplay() as progress, Interrupt() as interrupt:
             result = api.tune_sizes(sizes=several, **given, progress=progress, interrupt=interrupt)
-        return answer_campaign(result, as_json)
+        return answer_campaign(result, ending, as_json)
     given["size"] = sizes(given["size"])
     with RunDisplay() as progress, Interrupt() as interrupt:
         found = api.tune(**given, progress=progress, interrupt=interrupt)
     for trial, reason in (found.declaration.rejected if found.declaration else {}).items():
         table.write(f"trial {trial} was faster, but failed the last verification: {reason}", stderr=True)
     document = api.summarise(found)
+    ending.run, ending.interrupted = document["run"], found.interrupted
+    ending.summary = tables.in_one_line(document)
     if found.interrupted:
         say_resumed_by(*sys.argv[1:], *(() if given["run"] else ("--run", document["run"])))
     answer(document, as_json, lambda: tables.tuned(document), "report", document["run"])

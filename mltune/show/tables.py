@@ -226,6 +226,17 @@ def stored_runs(documents: Sequence[Document]) -> RenderableType:
     return Table(documents, columns) if documents else "No runs."
 
 
+def in_one_line(document: Document) -> str:
+    """Write the result of ``mltune tune`` or ``mltune run`` in one line."""
+    if "problems" in document:
+        return f"{document['with_winner']} of {many(document['distinct'], 'problem')} with a winner"
+    best = document["best"]
+    found = "no trial succeeded" if best is None else speed(best)
+    if best is not None and best["share_of_reference"] is not None:
+        found += f", {percent(best['share_of_reference'])} of {document['reference'] or REFERENCE}"
+    return f"{document['label']} on {document['device']['name']}: {found}"
+
+
 def local_runs(documents: Sequence[Document]) -> RenderableType:
     """Show the result of ``mltune show`` without a run."""
 

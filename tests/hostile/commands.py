@@ -389,7 +389,18 @@ def run_with_switch(folder: Path, at: int, of_worker: bool) -> int:
     return _cli("run", folder / "named" / PLAN, "--run", folder / "named" / RUN, "--json")
 
 
-RUN_COMMANDS = ("show", "show_json", "follow", "export", "dashboard", "load_run", "report", "resume", "show", "show_all")
+RUN_COMMANDS = (
+    "show",
+    "show_json",
+    "follow",
+    "export",
+    "dashboard",
+    "load_run",
+    "report",
+    "resume",
+    "show",
+    "show_all",
+)
 COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "store": RUN_COMMANDS,
     "run folder": RUN_COMMANDS,
