@@ -124,10 +124,12 @@ def check(
     size: int | Mapping[str, int] | None = None,
     precision: str | None = None,
     time: str | float = "8s",
+    device: str = "h200",
 ) -> KernelCheck:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
-    It is checked for an NVIDIA H200; no GPU is needed. Where NVRTC is not installed, nothing is compiled.
+    Its reference is built and launched likewise, and the parameters of the source are compared with the arguments. No
+    GPU is needed. What has a source does not pass where nothing was compiled, as without NVRTC.
 
     Parameters
     ----------
@@ -135,6 +137,8 @@ def check(
         See :func:`space`.
     time : str or float
         Most time of all builds: ``"8s"``, ``"1m"``, or seconds. A build that has not ended in time does not count.
+    device : str
+        A known GPU, the file of one, or ``"cuda:N"``; see :func:`devices`.
 
     Raises
     ------
@@ -149,12 +153,13 @@ def check(
     ()
     """
     from mltune.api.results import KernelCheck
-    from mltune.device.known import H200
+    from mltune.device.known import find_device
     from mltune.measure.bundle_check import check_bundle
     from mltune.resolve.request import parse_duration
 
     bundle, problem = _described(kernel, precision, trans, size)
-    return KernelCheck(bundle, problem, H200, check_bundle(bundle, problem, H200, parse_duration(str(time))))
+    gpu, _ = find_device(device)
+    return KernelCheck(bundle, problem, gpu, check_bundle(bundle, problem, gpu, parse_duration(str(time))))
 
 
 def _described(

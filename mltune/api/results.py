@@ -172,7 +172,7 @@ class KernelCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was checked is wrong. A build that has not ended is not."""
+        """Whether nothing that was checked is wrong, and something was compiled; see :func:`mltune.check`."""
         return self.checked.passed
 
     def to_json(self) -> dict[str, Any]:

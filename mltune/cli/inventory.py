@@ -71,12 +71,18 @@ def space(given: Given, as_json: AsJson = False) -> None:
     answer(document, as_json, lambda: inventory.space(document))
 
 
-@command(api.check, kernel=KERNEL, time=text("--time", "TIME", "Most time of all builds: 8s, 1m."))
+@command(
+    api.check,
+    kernel=KERNEL,
+    time=text("--time", "TIME", "Most time of all builds: 8s, 1m."),
+    device=text("--device", "FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
+)
 def check(given: Given, as_json: AsJson = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
-    It is checked for an NVIDIA H200; no GPU is needed. Where NVRTC is not installed, nothing is compiled. The exit code
-    is 1 if a launch or a build fails; a build that has not ended in time does not count.
+    The reference is checked likewise, and the parameters of the source are compared with the arguments. No GPU is
+    needed. The exit code is 1 if something is wrong, or nothing could be compiled, as without NVRTC; a build that has
+    not ended in time does not count.
     """
     from mltune.show import inventory
 

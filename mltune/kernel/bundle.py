@@ -340,13 +340,14 @@ class Kernel:
         size = length(columns)
         return {name: _column(name, expression, scope, size) for name, expression in wanted.items()}
 
-    def reference_launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
-        """Return the launch of the entry that gives the right answer, see :meth:`launch`."""
-        assert self.arrays is not None  # noqa: S101 - the caller has checked
-        assert self.arrays.reference is not None  # noqa: S101
-        reference = self.arrays.reference
-        shape = replace(self, block=reference.block, grid=reference.grid, shared_bytes=_ZERO)
-        return replace(shape, arguments=(), workspace=None).launch(configuration, variables)
+    @property
+    def reference_kernel(self) -> Kernel | None:
+        """The kernel with the launch of the entry that gives the right answer; None where none does."""
+        reference = None if self.arrays is None else self.arrays.reference
+        if reference is None:
+            return None
+        launched = replace(self, entry=reference.entry, block=reference.block, grid=reference.grid, shared_bytes=_ZERO)
+        return replace(launched, arguments=(), workspace=None, resources={}, accesses={})
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration; `variables` are those of the device and of the computed problem.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from mltune.errors import ExpressionError
+from mltune.errors import ExpressionError, ProblemError
 from mltune.files.text import printable
 from mltune.kernel.bundle import ACCESS_BYTES, Kernel, Scope
 from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.expressions import Expression
+from mltune.problem.array_values import open_array
+from mltune.problem.arrays import ArraysProblem
+from mltune.problem.problem import Problem
 
 LARGEST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 """Most blocks of a grid along x, y and z, on every CUDA device."""
@@ -44,20 +48,42 @@ class _Law(NamedTuple):
     listed: Sequence[int] = ()
 
 
-def find_faults(kernel: Kernel, columns: Columns, variables: Mapping[str, int]) -> list[BundleFault]:
-    """Return what is wrong with configurations: why they cannot be launched, and what cannot be computed of them."""
+def find_faults(
+    kernel: Kernel, columns: Columns, variables: Mapping[str, int], table: str = "launch"
+) -> list[BundleFault]:
+    """Return what is wrong with configurations: why they cannot be launched, and what cannot be computed of them.
+
+    `table` is that of ``kernel.toml`` in which the shape of the launch stands.
+    """
     scope = kernel.scope({**variables, **columns})
-    found = [_fault(law, scope, columns) for law in _laws(kernel, variables)]
+    found = [_fault(law, scope, columns) for law in _laws(kernel, variables, table)]
     return [fault for fault in found if fault is not None]
 
 
-def _laws(kernel: Kernel, variables: Mapping[str, int]) -> Iterator[_Law]:
+def find_file_faults(problem: Problem) -> list[BundleFault]:
+    """Return what is wrong with the files of arrays, at the sizes of a problem and of its checks."""
+    if not isinstance(problem, ArraysProblem):
+        return []
+    faults = []
+    for one in (problem, *problem.checks):
+        initial = {f"arguments.{a.name}.initial": (a.initial, a) for a in one.arrays if a.role != "out"}
+        answer = {f"reference.answer.{a.name}": (one.answer[a.name], a) for a in one.arrays if a.name in one.answer}
+        for key, (file, argument) in (initial | answer).items():
+            try:
+                if isinstance(file, str) and file.endswith(".npy"):
+                    open_array(Path(file), argument.dtype, argument.shape or ())
+            except ProblemError as error:
+                faults.append(BundleFault(f"{key}: {printable(str(error).rstrip('.'), 400)} ({one.label})", 1.0))
+    return faults
+
+
+def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[_Law]:
     threads, shared_bytes = variables["max_threads_per_block"], variables["shared_bytes_per_block"]
     for axis, expression, most in zip("xyz", kernel.grid, LARGEST_GRID, strict=True):
-        yield _Law(f"launch.grid: a grid has from 1 to {most} blocks along {axis}", [expression], 1, most)
+        yield _Law(f"{table}.grid: a grid has from 1 to {most} blocks along {axis}", [expression], 1, most)
     for axis, expression, most in zip("xyz", kernel.block, LARGEST_BLOCK, strict=True):
-        yield _Law(f"launch.block: a block has from 1 to {most} threads along {axis}", [expression], 1, most)
-    yield _Law(f"launch.block: a block has at most {threads} threads", kernel.block, 1, threads)
+        yield _Law(f"{table}.block: a block has from 1 to {most} threads along {axis}", [expression], 1, most)
+    yield _Law(f"{table}.block: a block has at most {threads} threads", kernel.block, 1, threads)
     yield _Law(
         f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes", [kernel.shared_bytes], 0, shared_bytes
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mltune.errors import ExpressionError, SpaceError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Codes, Columns, Indices, ValueList, length
+from mltune.kernel.coding import Codes, Columns, Indices, ValueList, length, row
 from mltune.kernel.layers import Layers, build_layers
 
 _CHUNK = 1 << 14
@@ -266,6 +266,19 @@ class TableSpace:
         """Return one byte string per row with the order of the rows."""
         rows = np.stack([codes[name] for name in self.names], axis=1).astype(">u4")
         return np.ascontiguousarray(rows).view(f"S{4 * len(self.names)}")[:, 0]
+
+
+def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
+    """Return the default configuration of a kernel, or the valid one that is nearest to it for this problem and device.
+
+    A kernel of kind arrays that names none has the first value of every parameter as its default.
+    """
+    wanted = dict(kernel.default)
+    if not wanted and kernel.arrays is not None:
+        wanted = {name: values[0] for name, values in kernel.all_parameters.items()}
+    if not wanted:
+        return {}
+    return row(space.rows(space.nearest({name: np.array([value]) for name, value in wanted.items()})), 0)
 
 
 def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:

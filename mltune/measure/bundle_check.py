@@ -12,8 +12,9 @@ import numpy as np
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import Columns, length, row
-from mltune.kernel.faults import BundleFault, find_faults
-from mltune.kernel.space import ConstrainedSpace
+from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
+from mltune.kernel.space import ConstrainedSpace, default_configuration
+from mltune.measure.source_check import entry_probes, macro_probes, unused_at_launch, with_probe
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
 
@@ -36,19 +37,24 @@ _BUILDERS, _BUILD_BYTES = 2, 600 << 20  # processes at a time, and memory of eac
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled."""
+    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled.
+
+    Of a bundle that `is_replayed` none can be.
+    """
 
     valid: int
     sampled: int
     faults: tuple[BundleFault, ...]
     builds: tuple[tuple[Mapping[str, int], Build], ...]
     not_built: str
+    is_replayed: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was checked is wrong. A build that has not ended does not count."""
-        ended = (build for _, build in self.builds if build.state is not TrialState.TIMEOUT)
-        return not self.faults and all(build.state is TrialState.OK for build in ended)
+        """Whether nothing that was checked is wrong, and something was compiled; late builds do not count."""
+        ended = [build for _, build in self.builds if build.state is not TrialState.TIMEOUT]
+        compiled = self.is_replayed or bool(ended)
+        return not self.faults and compiled and all(build.state is TrialState.OK for build in ended)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
@@ -67,7 +73,9 @@ class BundleCheck:
         }
 
 
-def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Columns) -> list[BundleFault]:
+def check_sample(
+    kernel: Kernel, problem: Problem, device: Device, columns: Columns, table: str = "launch"
+) -> list[BundleFault]:
     """Return the faults of configurations, for the problem and for those that they are verified on.
 
     Only the faults of the first problem with any are returned; the others have the same.
@@ -75,22 +83,29 @@ def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Colu
     cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
     others = [case.problem for case in cases]
     for one in (problem, *(other for other in others if not other.is_empty)):
-        if faults := find_faults(kernel, columns, variables_of(one, device)):
+        if faults := find_faults(kernel, columns, variables_of(one, device), table):
             return [fault._replace(reason=f"{fault.reason} ({one.label})") for fault in faults]
     return []
 
 
 def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: float = BUILD_S) -> BundleCheck:
-    """Check that configurations of a bundle can be launched, and that some can be compiled where NVRTC is installed.
+    """Check that configurations of a bundle can be launched, and some compiled; and its files, reference and arguments.
 
     No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
     """
     space = ConstrainedSpace(kernel, variables_of(problem, device))
-    columns = draw_sample(space)
-    faults = check_sample(kernel, problem, device, columns)
-    builds, not_built = _build(
-        kernel, problem, device, [row(columns, at) for at in range(min(BUILDS, length(columns)))], build_s
-    )
+    columns, default = draw_sample(space), default_configuration(kernel, space)
+    faults = [*check_sample(kernel, problem, device, columns), *find_file_faults(problem)]
+    if kernel.reference_kernel is not None:
+        launched = {name: np.array([value]) for name, value in default.items()}
+        faults += check_sample(kernel.reference_kernel, problem, device, launched, "reference")
+    if kernel.source is None or not isinstance(problem, RunnableProblem):
+        reason = "the bundle has no source: it is only replayed"
+        return BundleCheck(space.count, length(columns), tuple(faults), (), reason, is_replayed=True)
+    sample = [row(columns, at) for at in range(min(BUILDS, length(columns)))]
+    chosen = ([default] if default else []) + [one for one in sample if one != default]
+    reasons, builds, not_built = _build(kernel, problem, device, chosen[:BUILDS], build_s)
+    faults += [BundleFault(reason, 1.0) for reason in (*unused_at_launch(kernel), *reasons)]
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
 
@@ -100,16 +115,14 @@ def draw_sample(space: ConstrainedSpace) -> Columns:
 
 
 def _build(
-    kernel: Kernel, problem: Problem, device: Device, configurations: list[dict[str, int]], limit_s: float
-) -> tuple[tuple[tuple[Mapping[str, int], Build], ...], str]:
-    """Compile configurations; return them with their builds, and the reason why none was compiled."""
+    kernel: Kernel, problem: RunnableProblem, device: Device, configurations: list[dict[str, int]], limit_s: float
+) -> tuple[list[str], tuple[tuple[Mapping[str, int], Build], ...], str]:
+    """Compile configurations; return the faults of the source, the builds, and the reason why none was compiled."""
     from mltune.measure.build import NvrtcBuilder, available_cores
 
-    if kernel.source is None or not isinstance(problem, RunnableProblem):
-        return (), "the bundle has no source: it is only replayed"
     try:
         builder = NvrtcBuilder(
-            kernel,
+            with_probe(kernel),
             problem,
             device.architecture,
             workers=min(_BUILDERS, available_cores()),
@@ -117,10 +130,16 @@ def _build(
             memory_bytes=_BUILD_BYTES,
         )
     except DeviceError as error:
-        return (), str(error)
+        return [], (), str(error)
     late = Build(TrialState.TIMEOUT, f"not ended within {limit_s:g} s for all builds; give more by --time")
     with builder:
-        futures = [builder.submit(configuration) for configuration in configurations]
+        given = [builder.definitions(one) for one in configurations]
+        probes = [(0, probe) for probe in entry_probes(kernel, problem, given[0])]
+        probes += [(at, probe) for at, text in enumerate(given) for probe in macro_probes(kernel, text)]
+        futures = [builder.build(text) for text in (*(text for _, (text, _) in probes), *given)]
         ended, _ = wait(futures, timeout=limit_s)
-        builds = [future.result() if future in ended else late for future in futures]
-    return tuple(zip(configurations, builds, strict=True)), ""
+        made = [future.result() if future in ended else late for future in futures]
+    asked, builds = made[: len(probes)], made[len(probes) :]
+    answers = zip(probes, asked, strict=True)
+    faults = [fault for (at, (_, read)), build in answers for fault in read(build, builds[at])]
+    return [*dict.fromkeys(faults)], tuple(zip(configurations, builds, strict=True)), ""

@@ -50,7 +50,7 @@ def initial_array(xp: Any, generator: Any, dtype: str, shape: tuple[int, ...], i
     """
     count = math.prod(shape)
     if isinstance(initial, str) and initial.endswith(".npy"):
-        return xp.asarray(_from_file(Path(initial), dtype, shape))
+        return xp.asarray(np.ascontiguousarray(open_array(Path(initial), dtype, shape)).reshape(-1))
     if not isinstance(initial, str):
         return xp.full(count, stored(np, np.array([initial]), dtype)[0], dtype=STORAGE[dtype])
     if initial == "arange":
@@ -109,7 +109,8 @@ def scalar(dtype: str, value: complex | float) -> Any:
     return stored(np, np.array([value]), dtype)[0]
 
 
-def _from_file(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
+def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Return the array in a file, whose content is read as it is used; raise what :func:`initial_array` does."""
     try:
         if path.stat().st_size > _MOST_FILE_BYTES:
             raise ValueError("it is larger than 64 GiB")
@@ -123,4 +124,4 @@ def _from_file(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
         raise ProblemError(
             f"{path} must hold {math.prod(shape)} elements of {wanted}, but holds {array.size} of {array.dtype}."
         )
-    return np.ascontiguousarray(array).reshape(-1)
+    return array

@@ -11,14 +11,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, DeviceError, RunError, UsageError
 from mltune.kernel.bundle import Kernel, variables_of
-from mltune.kernel.coding import row
-from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, default_configuration
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.header import DATASET_HASH, RunHeader
@@ -317,19 +314,6 @@ def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
     return ConstrainedSpace(kernel, variables) if listed is None else TableSpace(listed)
 
 
-def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
-    """Return the default configuration of a kernel, or the valid one that is nearest to it for this problem and device.
-
-    A kernel of kind arrays that names none has the first value of every parameter as its default.
-    """
-    wanted = dict(kernel.default)
-    if not wanted and kernel.arrays is not None:
-        wanted = {name: values[0] for name, values in kernel.all_parameters.items()}
-    if not wanted:
-        return {}
-    return row(space.rows(space.nearest({name: np.array([value]) for name, value in wanted.items()})), 0)
-
-
 def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
     """Compile the default configuration, with whose results those of the others are compared."""
     from mltune.measure.messages import Baseline
@@ -343,15 +327,15 @@ def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, buil
         )
     verified = (case.problem for case in problem.verification_cases())
     variables = [variables_of(one, device) for one in verified]
-    reference = None if kernel.arrays is None else kernel.arrays.reference
-    right = None
-    if reference is not None:
-        right = reference.entry, tuple(kernel.reference_launch(kernel.default, one) for one in variables)
+    right, reference = kernel.reference_kernel, None
+    if right is not None:
+        assert right.entry is not None  # noqa: S101 - a reference has one
+        reference = right.entry, tuple(right.launch(kernel.default, one) for one in variables)
     return Baseline(
         build.cubin,
         build.entry or kernel.entry,
         tuple(kernel.launch(kernel.default, one) for one in variables),
-        right,
+        reference,
         kernel.verify,
     )
 

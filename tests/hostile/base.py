@@ -38,7 +38,9 @@ priority = 2.0
 minimum = "12m"
 """
 
-SOURCE = 'extern "C" __global__ void k(float *a) { a[threadIdx.x] = TILE; }\n'
+SOURCE = """extern "C" __global__ void k(long long m, long long n, long long depth, float alpha, const float *A,
+    long long lda, const float *B, long long ldb, float beta, float *out, long long ldc, int group) { out[threadIdx.x] = TILE; }
+"""
 BUNDLE = """
 [kernel]
 name = "small"
@@ -78,7 +80,10 @@ grid = ["rows", "ceil_div(n, TILE)"]
 arguments = ["GROUP"]
 """
 
-ARRAYS_SOURCE = """__global__ void scale(float *out, const float *in, int n) { out[threadIdx.x] = TILE * in[n - 1] * WIDTH; }
+ARRAYS_SOURCE = """__global__ void scale(float *out, const float *in, int n) {
+  const float a = 1, b = 2;
+  out[threadIdx.x] = TILE * in[n - 1] * WIDTH * KIND;
+}
 extern "C" __global__ void simple(float *out, const float *in, int n) { out[0] = in[n - 1]; }
 """
 ARRAYS_BUNDLE = """
@@ -120,7 +125,7 @@ block = ["32 * TILE"]
 grid = ['1']
 
 [[verify]]
-n = 7
+width = 7
 """
 INCLUDES = {
     "kernel.toml": BUNDLE.replace("[parameters]", 'include = ["include", "more"]\n\n[parameters]', 1),

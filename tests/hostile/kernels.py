@@ -7,6 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -267,6 +268,65 @@ for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "its
             obstruct(place, place.copy("arrays", "bundle") / file, obstacle)
 
         add("arrays bundle", f"{_file.replace('.', '-')}-is-{_obstacle}", _obstructed, READ, "check")
+
+
+Changes = tuple[tuple[str, str], ...]
+
+REFERENCE = ('answer = { out = "answer.npy" }', "entry = 'simple'")
+BROKEN: dict[str, tuple[str, Changes, dict[str, bytes]]] = {
+    "a-misspelt-reference": ("reference.entry: ", (REFERENCE, ("'simple'", "'simpel'")), {}),
+    "a-reference-of-cpp": ("reference.entry: ", (REFERENCE, ('extern "C" __global__', "__global__")), {}),
+    "a-reference-grid-of-n-by-0": ("reference.grid: ", (REFERENCE, ("'simple'\n", "'simple'\ngrid = ['n / 0']\n")), {}),
+    "a-reference-grid-of-0-at-a-check": (
+        "reference.grid: ",
+        (REFERENCE, ("'simple'\n", "'simple'\ngrid = ['width // 7 + width % 7 - 1']\n"), ("width = 3", "width = 2")),
+        {},
+    ),
+    "a-reference-with-a-parameter-too-many": ("reference.entry: ", (REFERENCE, ("simple(", "simple(int width, ")), {}),
+    "a-reference-of-doubles": ("reference.entry: ", (REFERENCE, ("simple(float *out", "simple(double *out")), {}),
+    "a-parameter-too-many": ("arguments: ", (("scale(float *out,", "scale(float *out, int width,"),), {}),
+    "an-argument-too-many": ("arguments: ", (("[macros]", "m = { dtype = \"int32\", value = 'n' }\n\n[macros]"),), {}),
+    "a-pointer-and-a-number-swapped": ("arguments: ", (("const float *in, int n) {\n", "int n, const float *in) {\n"),), {}),
+    "two-pointers-swapped": ("arguments: ", (("scale(float *out, const float *in", "scale(const float *in, float *out"),), {}),
+    "a-wider-argument": ("arguments.n: ", (("n = { dtype = \"int32\"", "n = { dtype = \"int64\""),), {}),
+    "an-argument-of-another-kind": ("arguments.n: ", (("n = { dtype = \"int32\"", "n = { dtype = \"float32\""),), {}),
+    "an-array-of-another-width": ("arguments.out: ", (("out = { dtype = \"float32\"", "out = { dtype = \"float64\""),), {}),
+    "an-array-of-another-kind": ("arguments.out: ", (("out = { dtype = \"float32\"", "out = { dtype = \"int32\""),), {}),
+    "a-number-for-a-pointer": ("arguments.in: ", (("scale(float *out, const float *in", "scale(float *out, long long in"), ("in[n - 1] * WIDTH", "in * WIDTH")), {}),
+    "a-parameter-that-is-defined": ("parameters.TILE: ", (("__global__ void scale", "#define TILE 4\n__global__ void scale"),), {}),
+    "a-parameter-that-is-defined-elsewhere": ("parameters.TILE: ", (("__global__ void scale", "#undef TILE\n#define TILE 4\n__global__ void scale"),), {}),
+    "a-macro-that-is-defined": ("macros.WIDTH: ", (("__global__ void scale", "#define WIDTH 4\n__global__ void scale"),), {}),
+    "a-parameter-without-use": ("parameters.KIND: ", ((" * KIND", " /* KIND */"),), {}),
+    "a-macro-without-use": ("macros.WIDTH: ", ((" * WIDTH", ""),), {}),
+    "a-launch-parameter-without-use": ("launch.parameters.GROUP: ", (("grid = ['1']", "grid = ['1']\nparameters = { GROUP = [1, 2] }"), ("KIND = \"a\"", "KIND = \"a\"\nGROUP = 1")), {}),
+    "values-that-are-a-pickle": ("arguments.in.initial: ", (), {"values": npy(np.array([print] * 1000, object), pickles=True)}),
+    "values-that-are-short": ("arguments.in.initial: ", (), {"values": npy(ONES)[:-1]}),
+    "values-of-another-type": ("arguments.in.initial: ", (), {"values": npy(ONES.astype(np.float64))}),
+    "values-for-other-sizes-than-a-check": ("arguments.in.initial: ", (("width = 7", "n = 7"),), {}),
+    "an-answer-that-is-a-pickle": ("reference.answer.out: ", (), {"answer": npy(np.array([print] * 1000, object), pickles=True)}),
+    "an-answer-that-is-short": ("reference.answer.out: ", (), {"answer": npy(ONES[:999])}),
+}  # fmt: skip
+"""Bundles that can be read and compiled, but not tuned: the key that ``mltune check`` names, and changes of the text,
+the source and the files of a sound one."""
+
+
+def break_bundle(folder: Path, changes: Changes, files: dict[str, bytes]) -> None:
+    """Change the files of a bundle; each change of a text is one of the document or of the source."""
+    for old, new in changes:
+        paths = [folder / name for name in ("kernel.toml", "scale.cu") if old in (folder / name).read_text()]
+        assert paths, old
+        for path in paths:
+            path.write_text(path.read_text().replace(old, new))
+    for stem, content in files.items():
+        (folder / f"{stem}.npy").write_bytes(content)
+
+
+for _name, (_, _changes, _files) in BROKEN.items():
+
+    def _broken(place: Place, changes: Changes = _changes, files: dict[str, bytes] = _files) -> None:
+        break_bundle(place.copy("arrays", "bundle"), changes, files)
+
+    add("arrays bundle", f"broken-by-{_name}", _broken, "check", "check_json")
 
 
 def _includes(name: str, source: str, build: Callable[[Place], object] = id) -> None:

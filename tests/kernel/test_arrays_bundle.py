@@ -213,7 +213,7 @@ def test_launches_follow_from_sizes_and_labels(tmp_path: Path) -> None:
 
     assert kernel.launch(configuration(), variables) == Launch((4, 10, 1), (128, 1, 1), 1024, (2,))
     assert kernel.launch(configuration(TYPE=2, GROUP=1), variables) == Launch((2, 10, 1), (128, 1, 1), 2048, (1,))
-    assert kernel.reference_launch(configuration(), variables) == Launch((32, 10, 1), (32, 1, 1), 0, ())
+    assert kernel.reference_kernel.launch(configuration(), variables) == Launch((32, 10, 1), (32, 1, 1), 0, ())
 
 
 def test_the_hash_of_a_space_knows_its_labels(tmp_path: Path) -> None:

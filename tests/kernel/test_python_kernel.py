@@ -15,12 +15,13 @@ import pytest
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
 from mltune.kernel.python_kernel import PythonKernel, make_kernel
+from mltune.kernel.space import default_configuration
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import TrialState
 from mltune.results.winner_texts import header_files
-from mltune.tuning.session import default_configuration, make_space
+from mltune.tuning.session import make_space
 from tests import needs
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"

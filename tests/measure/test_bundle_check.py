@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import mltune
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
 from mltune.measure.bundle_check import BUILDS, BundleCheck, check_bundle
@@ -15,6 +16,8 @@ from mltune.records.trial import TrialState
 from tests import needs
 from tests.cli import program
 from tests.environment import ROOT, importing
+from tests.hostile.base import ARRAYS_BUNDLE, ARRAYS_SOURCE
+from tests.hostile.kernels import BROKEN, ONES, REFERENCE, Changes, break_bundle, npy
 
 DOCUMENT = """
 [kernel]
@@ -41,9 +44,10 @@ bytes = "12 * width - 8"
 lanes = [["warp_size", 4]]
 [launch]"""
 HEADER = "__device__ int tile() { return width; }\n"
-SOURCE = (
-    '#include "tile.cuh"\nextern "C" __global__ void small(int* out) { out[threadIdx.x] = tile() + block_size_x; }\n'
-)
+SOURCE = """#include "tile.cuh"
+extern "C" __global__ void small(long long m, long long n, long long k, double alpha, const double* A, long long lda,
+    const double* B, long long ldb, double beta, double* out, long long) { out[threadIdx.x] = tile() + block_size_x; }
+"""
 
 
 def bundle(folder: Path, *changes: tuple[str, str]) -> Path:
@@ -86,11 +90,11 @@ def test_a_sound_bundle_passes(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (("return width", "return breadth"), "tile.cuh(1)"),
-        (("tile() +", "tile() ++;"), "kernel.cu(2)"),
+        (("tile() +", "tile() ++;"), "kernel.cu(3)"),
         (('entry = "small"', 'entry = "smell"'), "'smell'"),
         (('headers = ["tile.cuh"]', ""), "headers"),
         (('#include "tile.cuh"', '#include "tile.cuh"\n#include <missing.h>'), 'open source file "missing.h"'),
-        (("out[threadIdx.x]", "__shared__ int s[20000]; s[out[0]] = 1; out[s[out[1]]]"), "shared"),
+        (("out[threadIdx.x]", "__shared__ int s[20000]; s[m] = 1; out[s[n]]"), "shared"),
     ],
 )
 def test_a_bundle_that_cannot_be_compiled_fails(tmp_path: Path, change: tuple[str, str], words: str) -> None:
@@ -167,7 +171,7 @@ def test_without_nvrtc_the_command_says_that_nothing_was_compiled(tmp_path: Path
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("")
     done = command("check", bundle(tmp_path), path=hidden.parent)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "builds: none: compiling needs NVRTC" in done.stdout
 
 
@@ -181,9 +185,88 @@ def test_the_space_of_a_bundle_that_cannot_be_launched_is_refused(tmp_path: Path
 
 
 @needs.nvrtc
-def test_builds_that_take_too_long_are_left_out():
+def test_builds_that_take_too_long_are_left_out_and_one_must_end():
 
     checked = check_bundle(load_kernel("gemm_simt"), parse_problem("sgemm"), H200, 0.01)
 
     assert {build.state for _, build in checked.builds} == {TrialState.TIMEOUT}
-    assert checked.passed
+    assert not checked.passed
+    assert not checked.faults
+
+
+def arrays_bundle(folder: Path, changes: Changes = (), files: dict[str, bytes] | None = None) -> Path:
+    """Return a bundle with arguments of any kind, a reference and a file of initial values."""
+    for name, text in {"kernel.toml": ARRAYS_BUNDLE, "scale.cu": ARRAYS_SOURCE}.items():
+        (folder / name).write_text(text)
+    break_bundle(folder, changes, {"values": npy(ONES), "answer": npy(ONES)} | (files or {}))
+    return folder
+
+
+FOUND_WITHOUT_COMPILER = ("reference.grid", "reference.answer", "arguments.in.initial", "launch.parameters")
+
+
+@pytest.mark.parametrize("name", [name for name, (key, *_) in BROKEN.items() if key.startswith(FOUND_WITHOUT_COMPILER)])
+def test_what_no_compiler_is_needed_for_is_found(tmp_path: Path, name: str) -> None:
+    key, changes, files = BROKEN[name]
+
+    found = mltune.check(arrays_bundle(tmp_path, changes, files), time=0.01)
+
+    assert any(fault.reason.startswith(key) for fault in found.checked.faults)
+
+
+@needs.nvrtc
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_bundle_that_compiles_but_cannot_be_tuned_fails(tmp_path: Path, name: str) -> None:
+    key, changes, files = BROKEN[name]
+
+    found = mltune.check(arrays_bundle(tmp_path, changes, files))
+
+    assert not found.passed
+    assert {build.state for _, build in found.checked.builds} == {TrialState.OK}
+    assert any(fault.reason.startswith(key) for fault in found.checked.faults)
+
+
+GUARD = ("out[threadIdx.x] =", "#ifndef TILE\n#define TILE 4\n#endif\nout[threadIdx.x] =")
+VECTORS = (
+    ("(float *out, const float *in, int n)", "(void *__restrict__ o, const float4 *const x, unsigned n)"),
+    ("in[n - 1] * WIDTH", "x[0].x * WIDTH"),
+    ("out[threadIdx.x] =", "((float *)o)[threadIdx.x] ="),
+    ("out[0] = in[n - 1]", ""),
+)
+COMPLEX = (
+    ("{ dtype = \"float32\", shape = ['n'], role", "{ dtype = \"complex64\", shape = ['n'], role"),
+    ('answer = { out = "answer.npy" }', ""),
+    ("scale(float *out", "scale(float2 *out"),
+    ("out[threadIdx.x] =", "out[threadIdx.x].x ="),
+)
+
+
+@needs.nvrtc
+@pytest.mark.parametrize("changes", [(), (REFERENCE,), (GUARD,), VECTORS, COMPLEX])
+def test_what_a_source_may_do_passes(tmp_path: Path, changes: Changes) -> None:
+    found = mltune.check(arrays_bundle(tmp_path, changes))
+
+    assert found.passed, found.to_json()
+
+
+@needs.nvrtc
+def test_the_facts_of_a_mistake_are_told(tmp_path: Path) -> None:
+    wider = mltune.check(arrays_bundle(tmp_path, BROKEN["a-wider-argument"][1])).checked.faults
+    defined = mltune.check(arrays_bundle(tmp_path, BROKEN["a-parameter-that-is-defined"][1])).checked.faults
+
+    told = "must be int64, as the argument n, but the source has an integer of 32 bits"
+    assert [fault.reason for fault in wider] == [f"arguments.n: parameter 3 of scale {told}"]
+    assert "kernel.cu(1) defines it again" in defined[0].reason
+
+
+@needs.nvrtc
+def test_a_bundle_is_checked_for_the_device_that_is_named(tmp_path: Path) -> None:
+    folder = bundle(tmp_path, ('"8 * width"', '"50000 * width"'))
+
+    assert [fault.share for fault in mltune.check(folder).checked.faults] == []
+    found = mltune.check(folder, device="t4")
+
+    assert found.device.architecture == "sm_75"
+    assert "from 0 to 65536 bytes" in found.checked.faults[0].reason
+    assert {build.state for _, build in found.checked.builds} == {TrialState.OK}
+    assert not mltune.check(folder, device="mi250x_gcd").passed

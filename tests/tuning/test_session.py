@@ -11,12 +11,12 @@ from mltune.errors import BundleError, RunDirectoryError, UsageError
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.launch import Launch
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
+from mltune.kernel.space import ConstrainedSpace, default_configuration
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialState
 from mltune.resolve.device import Target
-from mltune.tuning.session import default_configuration, make_baseline, make_space, open_session, run_header
+from mltune.tuning.session import make_baseline, make_space, open_session, run_header
 
 SGEMM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 

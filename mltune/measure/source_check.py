@@ -1,0 +1,173 @@
+"""The check of a source: its kernels take the arguments of their launches, and it takes its macros as they are given.
+
+The compiler answers in its errors. Code behind the source makes an error that lists the types of a kernel's parameters,
+each as a number: four times the size, plus 0 of a structure, 1 of an integer, 2 of a float, 3 of ``void``; negative of
+a pointer to such. A macro that is redefined is an error as well. So no code is generated for an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.files.text import printable
+from mltune.measure.compiler import code_bytes
+from mltune.problem.array_values import STORAGE
+from mltune.problem.problem import Buffer, RunnableProblem
+from mltune.records.trial import Build, TrialState
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+
+_STRUCTURE, _INTEGER, _FLOAT, _VOID = range(4)
+_ANYTHING = Buffer("", "inout", "")  # behind the pointer to a workspace
+_PROBE = """
+#ifdef __mltune_entry
+template <class T> struct __mltune_code { enum { of = 4 * sizeof(T) + !(__is_class(T) || __is_union(T)) }; };
+template <> struct __mltune_code<float> { enum { of = 18 }; };
+template <> struct __mltune_code<double> { enum { of = 34 }; };
+template <> struct __mltune_code<void> { enum { of = 3 }; };
+template <class T> struct __mltune_code<const T> : __mltune_code<T> {};
+template <class T> struct __mltune_code<volatile T> : __mltune_code<T> {};
+template <class T> struct __mltune_code<const volatile T> : __mltune_code<T> {};
+template <class T> struct __mltune_code<T*> { enum { of = __mltune_code<T>::of < 0 ? -32 : -__mltune_code<T>::of }; };
+template <int... codes> struct __mltune_types {};
+template <class... T> __mltune_types<sizeof...(T), __mltune_code<T>::of...> __mltune_parameters(void (*)(T...));
+typedef decltype(__mltune_parameters(&__mltune_entry))::nothing __mltune_nothing;
+#endif
+"""
+_NOT_NAMES = re.compile(r'//[^\n]*|/\*[\s\S]*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?')
+
+Probe = tuple[str, Callable[[Build, Build], Iterator[str]]]
+"""A text that is put before a source, and what reads faults from its build and that of the unchanged configuration."""
+
+
+def with_probe(kernel: Kernel) -> Kernel:
+    """Return a kernel with the code that answers probes behind its source; without a probe it changes nothing."""
+    return replace(kernel, source=f"{kernel.source}{_PROBE}")
+
+
+def unused_at_launch(kernel: Kernel) -> list[str]:
+    """Return the faults of parameters that are passed at launch, whose values no argument and no expression uses."""
+    idle = kernel.launch_parameters.keys() - _used(kernel) - set(kernel.arguments)
+    law = "a parameter must change the launch or the restrictions"
+    return [f"launch.parameters.{name}: {law}, but no argument or expression uses it" for name in sorted(idle)]
+
+
+def entry_probes(kernel: Kernel, problem: RunnableProblem, definitions: str) -> Iterator[Probe]:
+    """Yield the probes of the parameters of a kernel and of its reference, for one configuration."""
+    values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})
+    key = "arguments" if kernel.arrays is not None else "kernel.entry"
+    further: dict[str, Any] = dict.fromkeys(kernel.arguments, np.int32(0))
+    further |= {} if kernel.workspace is None else {"workspace": _ANYTHING}
+    reference = kernel.reference_kernel
+    for one, place, arguments in ((kernel, key, values | further), (reference, "reference.entry", values)):
+        if one is not None:
+            read = partial(_entry_faults, one, place, arguments)
+            yield f"{definitions}#define __mltune_entry {one.entry}\n", read
+
+
+def macro_probes(kernel: Kernel, definitions: str) -> Iterator[Probe]:
+    """Yield the probes of the macros that the source seems to define itself, or not to use, for one configuration."""
+    text = _NOT_NAMES.sub(" ", "\n".join((kernel.source or "", *kernel.headers.values(), kernel.entry or "")))
+    used, own = _used(kernel), {} if kernel.arrays is None else kernel.arrays.definitions
+    for key, names in (("parameters", kernel.parameters), ("macros", own)):
+        for name in names:
+            again = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}\b", text, re.MULTILINE)
+            idle = name not in used and not re.search(rf"\b{name}\b", text)
+            idle = idle or bool(again and re.search(rf"^[ \t]*#[ \t]*undef[ \t]+{name}\b", text, re.MULTILINE))
+            if again or idle:
+                other = re.sub(rf"^#define {name} .*$", f"#define {name} __mltune_value", definitions, flags=re.M)
+                yield f"#pragma nv_diag_error 47\n{other}", partial(_macro_faults, f"{key}.{name}", name, idle)
+
+
+def _used(kernel: Kernel) -> frozenset[str]:
+    """Return the parameters that a launch or a restriction depends on."""
+    expressions = [*kernel.grid, *kernel.block, kernel.shared_bytes, *(one.expression for one in kernel.restrictions)]
+    expressions += [] if kernel.workspace is None else [kernel.workspace]
+    return kernel.parameters_of(name for expression in expressions for name in expression.names)
+
+
+def _entry_faults(kernel: Kernel, key: str, arguments: Mapping[str, Any], build: Build, plain: Build) -> Iterator[str]:
+    entry = kernel.entry or ""
+    if key == "reference.entry" and plain.cubin and code_bytes(plain.cubin, entry) is None:
+        law = f'the source must define the kernel {entry!r} as extern "C"'
+        yield f"{key}: {law}, but its machine code does not contain it"
+        return
+    answer = re.search(r"__mltune_types<(\d+)((?:, -?\d+(?=[,>]))*)", build.detail)
+    if answer is None:
+        return
+    codes = [int(code) for code in answer[2].split(", ")[1:]]  # of very many parameters only the first ones
+    if int(answer[1]) != len(arguments):
+        law = f"{entry} must have a parameter for each argument: {', '.join(arguments)} ({len(arguments)})"
+        yield f"{key}: {printable(law, 300)}, but the source has {answer[1]}"
+        return
+    names = _names(kernel) if kernel.arrays is not None else []
+    if len(names) == len(arguments):
+        for name, parameter in zip(arguments, names, strict=True):
+            if name != parameter and name in names and parameter in arguments:
+                law = f"the order must be that of the parameters of {entry}: {', '.join(names)}"
+                yield f"{key}: {printable(law, 300)}; but the argument {name} stands in the place of {parameter}"
+                return
+    for position, (name, code) in enumerate(zip(arguments, codes, strict=False), 1):
+        if not _fits(arguments[name], code):
+            law = f"parameter {position} of {entry} must be {_wanted(arguments[name])}, as the argument {name}"
+            place = f"{key}.{name}" if key == "arguments" else key
+            yield f"{place}: {law}, but the source has {_words(code)}"
+
+
+def _names(kernel: Kernel) -> list[str]:
+    """Return the names of the parameters of a kernel as the source tells them; empty where it does not."""
+    name = re.escape((kernel.entry or "").partition("<")[0].rpartition(":")[2])
+    found = re.search(rf"\b{name}\s*\(([^(){{}};#]*)\)\s*\{{", _NOT_NAMES.sub(" ", kernel.source or ""))
+    parts = found[1].split(",") if found else []
+    words = [re.search(r"(\w+)\s*(?:\[\w*\])?\s*$", part) for part in parts]
+    return [word[1] for word in words if word]
+
+
+def _fits(value: Any, code: int) -> bool:
+    """Return whether an argument can be passed to a parameter. What is behind a pointer may be packed or vectors."""
+    size, kind = divmod(abs(code), 4)
+    if (code < 0) != isinstance(value, Buffer):
+        return False
+    if not isinstance(value, Buffer):
+        numbers = {kind, _kind(value.dtype)} == {_INTEGER, _FLOAT}
+        return bool(size == value.dtype.itemsize and not numbers)
+    if value is _ANYTHING or kind == _VOID:
+        return True
+    dtype = STORAGE[value.dtype]
+    if kind == _FLOAT:
+        return dtype.kind in "fc" and size == dtype.itemsize // (2 if dtype.kind == "c" else 1)
+    if kind == _INTEGER:
+        return dtype.itemsize < 4 or size in (1, dtype.itemsize)
+    return max(size, dtype.itemsize) % min(size, dtype.itemsize) == 0
+
+
+def _kind(dtype: Any) -> int:
+    """Return how a compiler sees a scalar; numbers of 16 bits are structures or integers."""
+    kinds = {"f": _FLOAT if dtype.itemsize >= 4 else _STRUCTURE, "c": _STRUCTURE}
+    return kinds.get(dtype.kind, _INTEGER)
+
+
+def _wanted(value: Any) -> str:
+    return f"a pointer to {value.dtype or 'memory'}" if isinstance(value, Buffer) else str(value.dtype)
+
+
+def _words(code: int) -> str:
+    size, kind = divmod(abs(code), 4)
+    what = (f"a structure of {size} bytes", f"an integer of {8 * size} bits", f"a float of {8 * size} bits", "void")
+    return f"{'a pointer to ' if code < 0 else ''}{what[kind]}"
+
+
+def _macro_faults(key: str, name: str, idle: bool, build: Build, plain: Build) -> Iterator[str]:
+    again = re.search(rf'(\S+\(\d+\)): error: [^;]*macro "{name}"', build.detail)
+    if again:
+        yield f"{key}: a source must take {name} as it is given, but {again[1]} defines it again"
+    elif idle and build.state is plain.state is TrialState.OK and build.cubin == plain.cubin:
+        law = "a macro must change the machine code, the launch or the restrictions"
+        yield f"{key}: {law}, but with another value of {name} they are the same"
