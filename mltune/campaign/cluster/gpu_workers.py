@@ -86,9 +86,11 @@ class Cluster:
         ------
         UsageError
             There is none, or one has another version of mltune.
+        WorkerError
+            The scheduler is lost, and was not back in time.
         """
         client, deadline = self.client(), time.monotonic() + wait_s
-        while not (workers := self._answering(client)):
+        while not (workers := self._answering(client, lost_until=deadline)):
             if time.monotonic() >= deadline:
                 raise UsageError(
                     f"a campaign on a cluster needs workers with the resource {GPU}, but {self._where} has none: "
@@ -98,10 +100,16 @@ class Cluster:
         self.known = {worker.name: worker for worker in sorted(workers, key=lambda worker: worker.name)}
         return list(self.known.values())
 
-    def _answering(self, client: Client) -> list[GpuWorker]:
-        """Return the GPU workers that answer now: one that is being killed does not."""
-        found, ours, workers = workers_with(client, GPU), versions(), []
-        answers = client.run(worker_facts, workers=list(found), on_error="return") if found else {}
+    def _answering(self, client: Client, lost_until: float) -> list[GpuWorker]:
+        """Return the GPU workers that answer now: none that is being killed, and none of a scheduler that is lost."""
+        ours, workers = versions(), []
+        try:
+            found = workers_with(client, GPU)
+            answers = client.run(worker_facts, workers=list(found), on_error="return") if found else {}
+        except (WorkerError, OSError) as error:
+            if time.monotonic() >= lost_until:
+                raise WorkerError(f"the scheduler of the cluster {self._where} must answer, but: {error}.") from error
+            return []
         for address, answer in answers.items():
             if isinstance(answer, ImportError | AttributeError):
                 raise UsageError(f"every GPU worker must have mltune, but {address} says: {printable(answer)}.")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -81,22 +82,27 @@ from mltune.process.signals import Interrupt
 with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
     workers = {worker.name: worker.device for worker in cluster.workers(60.0)}
     plan = place_on_workers(parse_plan(sys.argv[3], "test"), workers)
-    run_plan(plan, Path(sys.argv[2]), cluster=cluster, stop=stop)
+    run_plan(plan, Path(sys.argv[2]), cluster=cluster, stop=stop, store=sys.argv[4])
 """
 
 
 class Killer:
     """Kills what belongs to a campaign on a cluster, and starts it again as a supervisor does."""
 
-    def __init__(self, cluster, directory):
-        self.cluster, self.directory = cluster, directory
-        self.process = None
-        self.pids = {name: cluster.worker_pid(name) for name in WORKERS}  # asking takes longer than a time slice
+    def __init__(self, cluster, directory, database=""):
+        self.cluster, self.directory, self.database = cluster, directory, database
+        self.process, self.errors = None, directory.with_suffix(".err")
+        self.pids = {}
+        for name in WORKERS:  # asking takes longer than a time slice
+            with contextlib.suppress(StopIteration):  # of a worker that was killed
+                self.pids[name] = cluster.worker_pid(name)
         self.start()
 
     def start(self):
-        command = [sys.executable, "-P", "-c", CARRY_OUT, self.cluster.address, str(self.directory), PLAN]
-        self.process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[3], stderr=subprocess.DEVNULL)
+        arguments = [self.cluster.address, str(self.directory), PLAN, self.database]
+        command = [sys.executable, "-P", "-c", CARRY_OUT, *arguments]
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[3], stderr=errors)
 
     def worker(self, name):
         """Kill a worker; its nanny starts it again."""
@@ -104,6 +110,7 @@ class Killer:
 
     def nanny(self, name):
         """Kill a worker with its nanny, and start both again."""
+        self.pids.pop(name, None)
         self.cluster.kill(name)
         self.cluster.start_worker(name, RESOURCES)
 
@@ -115,11 +122,22 @@ class Killer:
 
     def scheduler(self):
         """Kill the scheduler, and start it and the workers again."""
+        self.pids.clear()
         for name in ("scheduler", *WORKERS):
             self.cluster.kill(name)
         self.cluster.start_scheduler()
         for name in WORKERS:
             self.cluster.start_worker(name, RESOURCES)
+
+    def connections(self):
+        """End all connections to the database."""
+        import psycopg
+
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
 
     def partition(self, name, seconds):
         """Stop the process of a worker for a while: nobody hears of it, and it goes on then."""
@@ -130,7 +148,7 @@ class Killer:
 
 
 def check(killer, alone):
-    assert killer.process.wait(timeout=180) == 0
+    assert killer.process.wait(timeout=180) == 0, killer.errors.read_text()[-3000:]
     assert records_of(killer.directory) == records_of(alone)
     assert declarations_of(killer.directory) == declarations_of(alone)
 
@@ -166,17 +184,22 @@ def test_an_interrupt_ends_a_campaign_also_with_a_worker_that_does_not_answer(cl
 
 
 @pytest.mark.slow
-def test_fifty_kills_change_no_record(cluster, alone, tmp_path):
-    """Of workers, nannies and the process of the campaign, at random moments; one that ends is followed by another."""
-    rng, kills, campaigns = np.random.default_rng(0), 0, 0
-    while kills < 50:
+def test_sixty_kills_change_no_record(cluster, alone, database_url, record_property, tmp_path):
+    """Of workers, nannies, schedulers, connections to the database and the process of the campaign, at random moments.
+
+    A campaign that ends is followed by another.
+    """
+    rng, campaigns, kills = np.random.default_rng(0), 0, Counter()
+    while kills.total() < 60:
         campaigns += 1
-        killer = Killer(cluster, tmp_path / f"campaign-{campaigns}")
-        while killer.process.poll() is None and kills < 50:
+        killer = Killer(cluster, tmp_path / f"campaign-{campaigns}", database_url)
+        while killer.process.poll() is None and kills.total() < 60:
             time.sleep(rng.uniform(0.5, 4.0))
             if killer.process.poll() is None:
-                kill, name = rng.choice(["worker", "nanny", "host"]), rng.choice(WORKERS)
-                with contextlib.suppress(StopIteration):  # of a worker that is starting
-                    killer.host() if kill == "host" else getattr(killer, kill)(name)
-                    kills += 1
+                kill = str(rng.choice(["worker", "nanny", "host", "scheduler", "connections"]))
+                names = [rng.choice(WORKERS)] if kill in ("worker", "nanny") else []
+                with contextlib.suppress(StopIteration, ProcessLookupError):  # of a worker that is starting
+                    getattr(killer, kill)(*names)
+                    kills[kill] += 1
         check(killer, alone)
+    record_property("kills", {**kills, "campaigns": campaigns})

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mltune.campaign.cluster.gpu_workers import named_cluster
+from mltune.campaign.cluster.gpu_workers import Cluster, named_cluster
 from mltune.errors import MltuneWarning, UsageError, WorkerError
 from mltune.measure.compile_farm import GPU, PLAIN, address_of, check_encrypted, connect, workers_with
 from tests.cli import program
@@ -174,3 +175,21 @@ def test_a_check_says_who_is_there_and_how_fast_they_compile_over_tls(start_clus
     assert document["compile"]["per_second"] > 0
     shown = program.command("cluster", "check", str(cluster.file), "--builds", "2")
     assert "configurations/s on 2 cores" in shown.stdout
+
+
+class LostClient:
+    """A client whose scheduler is killed between two questions."""
+
+    def scheduler_info(self, **_):
+        return {"workers": {"tcp://a": {"name": "a", "host": "h", "resources": {"GPU": 1}}}}
+
+    def run(self, *_, **__):
+        raise OSError("Stream is closed")
+
+
+def test_a_scheduler_that_is_lost_between_two_questions_is_waited_for(monkeypatch):
+    found = Cluster("tcp://nowhere")
+    monkeypatch.setattr(found, "client", LostClient)
+    with pytest.raises(WorkerError, match="must answer, but: Stream is closed"):
+        found.workers()
+    assert found._answering(LostClient(), lost_until=math.inf) == []
