@@ -112,8 +112,8 @@ class Store:
         DamagedRunError
             The store is damaged. It is not changed.
         StoreError
-            The store cannot be created: the disk is full, the database cannot be used, or the name of a parameter is
-            not printable.
+            The store cannot be created: the disk is full, the database cannot be used, or the name of a parameter
+            cannot be that of a column.
         UsageError
             The URL is none of a PostgreSQL database.
         """
@@ -122,8 +122,8 @@ class Store:
         if database and kept == FILE:
             raise elsewhere(directory, FILE)
         for name in () if header is None else header.parameters:
-            if not name.isprintable():  # as a column it is a part of SQL, which ends at a NUL
-                raise StoreError(f"the name of a parameter must be printable text, got {name!r:.100}.")
+            if "\0" in name or name != name.encode(errors="ignore").decode():  # a part of SQL, as a column
+                raise StoreError(f"the name of a parameter must be text of UTF-8 without NUL, got {name!r:.100}.")
         lock = lock_directory(directory)
         try:
             if database or kept == POINTER:

@@ -187,9 +187,9 @@ def test_a_finished_run_reads_from_a_medium_that_cannot_be_written(tmp_path, mon
         assert store.records() == [trial(0)]
 
 
-@pytest.mark.parametrize("name", ["BLK\0M", "BLK\nM", "\ud800"])
-def test_the_name_of_a_parameter_is_printable(name, tmp_path, database):
-    with pytest.raises(StoreError, match="the name of a parameter must be printable text, got"):
+@pytest.mark.parametrize("name", ["BLK\0M", "\ud800"])
+def test_the_name_of_a_parameter_can_be_that_of_a_column(name, tmp_path, database):
+    with pytest.raises(StoreError, match="the name of a parameter must be text of UTF-8 without NUL, got"):
         Store.open(tmp_path / "run", replace(HEADER, parameters={name: (1, 2)}), database)
     assert not (tmp_path / "run").exists()
 
