@@ -127,6 +127,8 @@ class GpuRunner:
         if wait(left, GRACE_S).not_done and self._measuring:
             self._given_up = True
             self._child.interrupt()
+            wait(left)
+            self._given_up = False
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
@@ -221,8 +223,9 @@ class GpuRunner:
         """Return the seconds allowed for a build from its loading to its last sample."""
         if self._best is None:
             return self._timeout_s
-        verify_s = self._best.verify_s
-        return max(LEAST_TIMEOUT_S, SLOWEST * (self._best.median_s or verify_s) + 2 * verify_s)
+        median_s, verify_s = self._best.median_s, self._best.verify_s
+        slow_s = min(self._timeout_s, SLOWEST * verify_s) if median_s is None else SLOWEST * median_s
+        return max(LEAST_TIMEOUT_S, slow_s + 2 * verify_s)
 
     def _request(self, request: Request, timeout_s: float | None = None) -> Result:
         """Send a request to the worker, in the runner's thread.
@@ -239,7 +242,6 @@ class GpuRunner:
             self.restarts += 1
             self._child.kill()
             if self._closing.is_set() or self._given_up:
-                self._given_up = False
                 raise WorkerError("a build must be measured to its end, but it was given up; measure it again.")
             if worker == "damaged":
                 break

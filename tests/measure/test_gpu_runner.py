@@ -10,7 +10,7 @@ from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runne
 from mltune.errors import DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
 from mltune.measure.pipeline import SamplingRule
-from mltune.records.trial import TrialState
+from mltune.records.trial import Measurement, TrialState
 
 DEEDS = [
     "",
@@ -256,6 +256,10 @@ def test_a_kernel_that_is_much_slower_than_the_fastest_is_no_hang(serving, monke
     with imaginary_runner(timeout_s=60, pool=serving.pool) as runner:
         runner.submit({"MISDEED": 0, "REPEAT": 1}, builder.build(0)).result()
         assert runner._deadline_s() == 50 * 0.5
+        runner._best = Measurement(TrialState.OK, verify_s=3.0)  # of the default configuration, which is not timed yet
+        assert runner._deadline_s() == 60 + 2 * 3.0
+        runner._best = Measurement(TrialState.OK, verify_s=0.01)
+        assert runner._deadline_s() == 50 * 0.01 + 2 * 0.01
 
 
 def test_the_reference_is_timed(serving):
