@@ -142,6 +142,10 @@ def dataset_from_records(
     if not measured:
         raise DatasetError(f"a dataset holds measured configurations, but there are none for {name!r}.")
     parameters = {parameter: tuple(values) for parameter, values in header.parameters.items()}
+    try:
+        problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
+    except ValueError as error:
+        raise DatasetError(f"a dataset is of a possible problem and device, but {name!r} is not: {error}.") from error
     return make_dataset(
         arrow_table(trial_columns(measured), tuple(parameters)),
         parameters,
@@ -149,8 +153,8 @@ def dataset_from_records(
         kind=kind,
         kernel=header.kernel,
         source_hash=header.source_hash,
-        problem=problem_from_json(dict(header.problem)),
-        device=Device.from_json(dict(header.device)),
+        problem=problem,
+        device=device,
         reference_median_s=reference_median_s,
         created=datetime.fromtimestamp(header.created_at, UTC).isoformat(timespec="seconds"),
         versions=dict(header.versions),
