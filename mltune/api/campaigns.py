@@ -112,10 +112,10 @@ def _cluster(where: str | None) -> Iterator[Cluster | None]:
     if not where:
         yield None
         return
-    from mltune.campaign.cluster.gpu_workers import WAIT_S, Cluster, named_cluster
+    from mltune.campaign.cluster.gpu_workers import WAIT_S, named_cluster
     from mltune.resolve.device import find_gpus
 
-    with named_cluster(where, len(find_gpus()[0])) as address, contextlib.closing(Cluster(address)) as found:
+    with named_cluster(where, len(find_gpus()[0])) as found:
         found.workers(WAIT_S)
         yield found
 

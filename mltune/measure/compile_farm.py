@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,37 +40,25 @@ PLAIN = "MLTUNE_CLUSTER_PLAIN"
 """Environment variable: when set, schedulers on other hosts may be reached without encryption."""
 
 _LONGEST_FILE = 1 << 20
-_securities: dict[str, Any] = {}
 _warned: set[str] = set()
 
 
-def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
+def connect(where: str, *, timeout_s: float = TIMEOUT_S, security: Any = None) -> Client:
     """Connect to a cluster by the address of its scheduler, such as ``"tls://10.0.0.1:8786"``, or its scheduler file.
 
-    An address that cannot be used, or without encryption, raises a UsageError; no answer a WorkerError.
+    ``security`` is the certificate of a cluster that has one of its own. An address that cannot be used, or without
+    encryption, raises a UsageError; no answer a WorkerError.
     """
     distributed = import_distributed()
     address = address_of(where)
     check_encrypted(address)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the run itself tells of its consequences
     try:
-        client: Client = distributed.Client(
-            address, timeout=timeout_s, set_as_default=False, security=_securities.get(address)
-        )
+        client: Client = distributed.Client(address, timeout=timeout_s, set_as_default=False, security=security)
         return client
     except (OSError, ValueError, TypeError) as error:
         law = "a cluster is reached through its scheduler"
         raise WorkerError(f"{law}, but {address} does not answer: {error}") from error
-
-
-@contextlib.contextmanager
-def known_security(address: str, security: Any) -> Iterator[None]:
-    """Connect to a scheduler with a certificate of its own, which no file holds."""
-    _securities[address] = security
-    try:
-        yield
-    finally:
-        del _securities[address]
 
 
 def import_distributed() -> Any:

@@ -281,7 +281,7 @@ class Loop:
         return self.seconds.elapsed >= ends_s
 
 
-def seconds_so_far(store: Store, ended: Trials, begun: float | None = None) -> Seconds:
+def seconds_so_far(store: Store, ended: Trials, begun: float) -> Seconds:
     """Return the seconds of a run whose part began at some time, with earlier parts, also of one that was killed."""
     before = store.seconds()
     compile_s, measure_s = ended.column("compile_s"), ended.column("verify_s") + ended.column("time_s")

@@ -123,7 +123,6 @@ def open_session(
     compilers: int | None = None,
     compile_on: str = "",
     pool: ChildPool | None = None,
-    begun: float | None = None,
 ) -> Session:
     """Make the session of a kernel, a problem and a target.
 
@@ -137,8 +136,6 @@ def open_session(
         Cluster whose compile workers help; empty for none.
     pool : ChildPool, optional
         Where compile processes and the worker of the GPU wait for the next session.
-    begun : float, optional
-        When the run began; by default now.
 
     Raises
     ------
@@ -156,18 +153,20 @@ def open_session(
     >>> session.device.name
     'NVIDIA H200'
     """
-    begun = time.perf_counter() if begun is None else begun
+    begun = time.perf_counter()
     kernel.check_problem(problem)
     if target.dataset is not None:
-        return replace(_replay(kernel, problem, target.dataset), begun=begun)
-    if kernel.source is None or not isinstance(problem, RunnableProblem):
+        session = _replay(kernel, problem, target.dataset)
+    elif kernel.source is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
             f"only a kernel with a source can be built, but {kernel.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
         )
-    part = kernel.with_values(values) if values else kernel
-    session = _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
-    return replace(session, begun=begun)
+    else:
+        part = kernel.with_values(values) if values else kernel
+        session = _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
+    session.begun = begun
+    return session
 
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mltune.cost.features import Features
@@ -81,7 +80,6 @@ def tune(
     begun : float, optional
         When the call began, on the clock of :func:`time.perf_counter`: its time counts from then, by default from now.
     """
-    begun = perf_counter() if begun is None else begun
     siblings = siblings or Siblings()
     if events is None and request.run is not None:
         check_no_plan(request.run)
@@ -94,8 +92,9 @@ def tune(
         compilers=request.compilers,
         compile_on=request.compile_on,
         pool=pool,
-        begun=begun,
     )
+    if begun is not None:
+        session.begun = begun
     prior = request.prior if request.search == "model" else NONE
     model = choose_model(prior, session.kernel, replay=target.dataset is not None)
     settings = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.device.facts import Device
 from mltune.errors import MltuneError, UsageError, WorkerError
 from mltune.files.text import printable
-from mltune.measure.compile_farm import GPU, connect, import_distributed, known_security, versions, workers_with
+from mltune.measure.compile_farm import GPU, connect, import_distributed, versions, workers_with
 from mltune.process.child import SAFE_PATH, Child
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Cluster:
 
     Parameters
     ----------
-    where : str
+    where, security
         See :func:`mltune.measure.compile_farm.connect`.
 
     Attributes
@@ -66,9 +66,9 @@ class Cluster:
         The GPU workers that were found last, by name.
     """
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, security: Any = None) -> None:
         self.known: dict[str, GpuWorker] = {}
-        self._where = where
+        self._where, self._security = where, security
         self._client: Client | None = None
         self._lock = threading.Lock()
 
@@ -76,7 +76,7 @@ class Cluster:
         """Return the connection; raise WorkerError if the scheduler does not answer."""
         with self._lock:
             if self._client is None or self._client.status not in ("running", "connecting"):
-                self._client = connect(self._where)
+                self._client = connect(self._where, security=self._security)
             return self._client
 
     def workers(self, wait_s: float = 0.0) -> list[GpuWorker]:
@@ -172,8 +172,8 @@ LOCAL = "local"
 
 
 @contextlib.contextmanager
-def named_cluster(where: str, gpus: int) -> Iterator[str]:
-    """Yield the address of a cluster; ``"local"`` is started here, and ends with the context.
+def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
+    """Yield the connection to a cluster; ``"local"`` is started here, and ends with the context.
 
     Parameters
     ----------
@@ -188,7 +188,8 @@ def named_cluster(where: str, gpus: int) -> Iterator[str]:
         Dask or cryptography is not installed.
     """
     if where != LOCAL:
-        yield where
+        with contextlib.closing(Cluster(where)) as found:
+            yield found
         return
     distributed = import_distributed()
     from dask import config
@@ -203,9 +204,9 @@ def named_cluster(where: str, gpus: int) -> Iterator[str]:
         _safe_path(),
         config.set(_NO_ROUTES),
         distributed.SpecCluster(workers=workers, scheduler=scheduler, security=security) as cluster,
-        known_security(cluster.scheduler_address, security),
+        contextlib.closing(Cluster(cluster.scheduler_address, security)) as found,
     ):
-        yield cluster.scheduler_address
+        yield found
 
 
 def _own_certificate(distributed: Any) -> Any:

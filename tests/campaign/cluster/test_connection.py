@@ -89,12 +89,13 @@ def test_nobody_else_connects_to_the_cluster_on_this_machine():
     import distributed
 
     before = listening()
-    with named_cluster("local", 0) as address:
+    with named_cluster("local", 0) as cluster:
+        client = cluster.client()
+        address = client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")
-        with contextlib.closing(connect(address)) as client:
-            client.wait_for_workers(1, timeout=60)
-            assert workers_with(client, GPU)
-            (worker,) = client.scheduler_info()["workers"]
+        client.wait_for_workers(1, timeout=60)
+        assert workers_with(client, GPU)
+        (worker,) = client.scheduler_info()["workers"]
         other = distributed.Security.temporary().get_connection_args("client")["ssl_context"]
         assert {one.rpartition(":")[0] for one in listening() - before} == {"127.0.0.1"}
         for port in (int(one.rpartition(":")[2]) for one in (address, worker)):
@@ -110,14 +111,12 @@ def test_the_cluster_on_this_machine_runs_nothing_from_the_working_directory(tmp
     program = (
         "import os\n"
         "from mltune.campaign.cluster.gpu_workers import named_cluster\n"
-        "from mltune.measure.compile_farm import connect\n"
         "if __name__ == '__main__':\n"
-        "    with named_cluster('local', 0) as address:\n"
-        "        client = connect(address)\n"
+        "    with named_cluster('local', 0) as cluster:\n"
+        "        client = cluster.client()\n"
         "        client.wait_for_workers(1, timeout=60)\n"
         "        (folder,) = client.run(os.getcwd).values()\n"
         "        print(folder)\n"
-        "        client.close()\n"
     )
     (tmp_path / "program.py").write_text(program)
     environment = importing() | {"PYTHONUNBUFFERED": "1"}
