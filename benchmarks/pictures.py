@@ -49,7 +49,7 @@ def gemm_4096() -> str:
     panel.set(xlim=(-0.7, len(names) - 0.3), ylim=(0.94, 1.125), ylabel="speed, cuBLAS = 1")
     panel.set_yticks([0.95, 1.0, 1.05, 1.1])
     panel.set_xticks(range(len(names)), names, fontsize="small")
-    panel.set_title("Tunes of 8 to 25 s, n = 4096, NVIDIA H200")
+    panel.set_title("8 to 25 s of searching, n = 4096, NVIDIA H200")
     panel.grid(visible=False, axis="x")
     return standalone(panel, "gemm-4096", "Speed of what short tunes found for all 26 cases, relative to cuBLAS")
 
