@@ -115,8 +115,14 @@ def sweep(given: Given, as_json: AsJson = False) -> None:
     from mltune.show import tables
     from mltune.show.live import RunDisplay
 
-    with RunDisplay() as progress:
-        found = api.sweep(**given, progress=progress)
+    try:
+        with RunDisplay() as progress:
+            found = api.sweep(**given, progress=progress)
+    except KeyboardInterrupt as interrupt:
+        if not interrupt.args:
+            raise
+        say_resumed_by(*sys.argv[1:], *(() if given["run"] else ("--run", *interrupt.args)))
+        raise typer.Exit(1) from None
     document = found.to_json()
     pruned = [] if found.pruned is None else [tables.pruned(document)]
     answer(document, as_json, lambda: [*pruned, str(found.dataset)], "train", found.dataset, "--out", "MODEL")

@@ -5,13 +5,15 @@ A pruned sweep (:func:`pruned_sweep`) leaves out configurations that are surely 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -113,7 +115,8 @@ def sweep(
 ) -> Path:
     """Time configurations and write a dataset into the directory of the run.
 
-    An existing run is resumed. The result is the Parquet file; its manifest is in the same directory.
+    An existing run is resumed. The result is the Parquet file; its manifest is in the same directory. A Ctrl-C raises a
+    KeyboardInterrupt with the directory of the run.
 
     Parameters
     ----------
@@ -126,8 +129,7 @@ def sweep(
     if count is None:
         _check_size(session)
     kind: Kind = "complete" if count is None else "random"
-    header = run_header(session, request.seed, {"sweep": kind, "count": count})
-    with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
+    with _begun(request, session, {"sweep": kind, "count": count}) as store:
         indices = choose_configurations(session, count, request.seed)
         observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices), report=progress)
         records = measure_all(session, store, Everything(session.space, indices), observer)
@@ -161,14 +163,24 @@ def pruned_sweep(
         "confidence": promise.confidence,
         "prior": "none" if model is None else model.card.sha256,
     }
-    header = run_header(session, request.seed, settings)
-    with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
+    with _begun(request, session, settings) as store:
         pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected)
         observer = Observer(session.problem, session.device, "gpu", report=progress)
         records = measure_all(session, store, Rounds(session.space, pruner, observer), observer)
         compilers = 1 if math.isinf(session.compilers) else int(session.compilers)
         pruned = judge(pruner.audit(), records, store.seconds(), compilers, replayed=session.gpu is None)
         return replace(pruned, dataset=_write(session, store, records, "pruned", pruned.to_json()))
+
+
+@contextlib.contextmanager
+def _begun(request: TuneRequest, session: Session, settings: Mapping[str, Any]) -> Iterator[Store]:
+    """Start a session and open the store of its sweep; a KeyboardInterrupt meanwhile holds the directory of the run."""
+    header = run_header(session, request.seed, settings)
+    with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
+        try:
+            yield store
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(store.directory) from None
 
 
 def _write(

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from mltune.errors import UsageError
 from mltune.records.store import PHASES, Store
 from mltune.records.trial import TrialState
 from mltune.resolve.request import parse_duration
-from tests.cli.program import answer, assert_refused, command
+from tests.cli.program import answer, assert_refused, command, python
 from tests.environment import importing
 
 ENVIRONMENT = importing(CUDA_VISIBLE_DEVICES="")
@@ -292,6 +293,39 @@ class TestTune:
         document = answer("tune", "sgemm", "--trials", 300, "--run", tmp_path / "run")
         assert document["trials"] == 300
         assert document["seconds"]["total"] < 60
+
+
+STOPPED_SWEEP = """
+import os, signal, sys
+from mltune.cli import main
+from mltune.records.store import Store
+
+append = Store.append
+
+def append_and_stop(*arguments):
+    append(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+Store.append = append_and_stop
+sys.argv = ["mltune", "sweep", "--complete", "--prune", "convolution", "--device", "replay:convolution_w6600"]
+main()
+"""
+
+
+def test_an_interrupted_sweep_says_what_resumes_it(tmp_path):
+    stopped = python(STOPPED_SWEEP, cwd=tmp_path)
+    assert stopped.returncode == 1
+    (run,) = (tmp_path / "runs").iterdir()
+    *_, said = stopped.stderr.splitlines()
+    text, _, resuming = said.partition(": mltune ")
+    assert text == "interrupted; resume with"
+    with Store.read_only(run) as store:
+        before = store.records()
+    found = answer(*shlex.split(resuming), cwd=tmp_path)
+    assert (tmp_path / found["dataset"]).parent == run
+    with Store.read_only(run) as store:
+        assert 0 < len(before) < len(store)
+        assert list(store.records())[: len(before)] == list(before)
 
 
 class TestShow:
