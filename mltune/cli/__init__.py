@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import io
+import os
 import signal
 import sys
 import warnings
@@ -17,6 +18,7 @@ from typer.main import get_command
 
 from mltune.cli import inventory, runs, tuning, wisdom
 from mltune.cli.application import app
+from mltune.cli.completion import COMPLETING
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
 from mltune.files.text import printable_lines
@@ -60,6 +62,9 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         unnamed = "standard output" if error.errno == errno.ENOSPC else "a file"  # the files that are written are named
         _fail(f"{error.filename or unnamed} cannot be used: {reason(error)}.", 1)
+    except Exception:
+        if COMPLETING not in os.environ:  # a shell that completes a word shows nothing instead
+            raise
 
 
 @functools.cache

@@ -109,8 +109,8 @@ def _help_alone(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:  # what a shell completes is only read
         table.write(f"mltune {__version__}")
         raise typer.Exit
 

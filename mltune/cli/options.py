@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from mltune.api.campaigns import stored_run
+from mltune.cli import completion
+from mltune.cli.completion import Complete
 from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
@@ -176,14 +178,21 @@ def fields(texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def text(option: str, metavar: str, meaning: str) -> Any:
+def text(option: str, metavar: str, meaning: str, complete: Complete | None = None) -> Any:
     """Return the annotation of an option whose value is a text."""
-    return Annotated[str | None, typer.Option(option, metavar=metavar, help=meaning)]
+    return Annotated[str | None, typer.Option(option, metavar=metavar, help=meaning, autocompletion=complete)]
 
 
-def texts(option: str, metavar: str, meaning: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+def texts(
+    option: str,
+    metavar: str,
+    meaning: str,
+    convert: Callable[[Any], Any] = lambda value: value,
+    complete: Complete | None = None,
+) -> Any:
     """Return the annotation of an option that may be given several times, and what its values are converted by."""
-    return Annotated[list[str] | None, typer.Option(option, metavar=metavar, help=meaning), Convert(convert)]
+    described = typer.Option(option, metavar=metavar, help=meaning, autocompletion=complete)
+    return Annotated[list[str] | None, described, Convert(convert)]
 
 
 def number(option: str, meaning: str, least: int, most: int | None = None) -> Any:
@@ -199,13 +208,15 @@ def share(option: str, meaning: str, least: float, most: float) -> Any:
 
 def choice(option: str, names: Sequence[str], meaning: str) -> Any:
     """Return the annotation of an option whose value is one of some names."""
-    parser = one_of(option, names)
-    return Annotated[str | None, typer.Option(option, metavar="|".join(names), parser=parser, help=meaning)]
+    parser, complete = one_of(option, names), completion.one_of(names)
+    described = typer.Option(option, metavar="|".join(names), parser=parser, help=meaning, autocompletion=complete)
+    return Annotated[str | None, described]
 
 
-def file(option: str, metavar: str, meaning: str) -> Any:
+def file(option: str, metavar: str, meaning: str, complete: Complete | None = None) -> Any:
     """Return the annotation of an option whose value is a path."""
-    return Annotated[Path | None, typer.Option(option, metavar=metavar, parser=path(option), help=meaning)]
+    described = typer.Option(option, metavar=metavar, parser=path(option), help=meaning, autocompletion=complete)
+    return Annotated[Path | None, described]
 
 
 def flag(option: str, meaning: str) -> Any:
@@ -213,12 +224,12 @@ def flag(option: str, meaning: str) -> Any:
     return Annotated[bool, typer.Option(option, help=meaning)]
 
 
-def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> Any:
+def argument(metavar: str, meaning: str, kind: Any = str, complete: Complete | None = None, **settings: Any) -> Any:
     """Return the annotation of an argument."""
-    return Annotated[kind, typer.Argument(metavar=metavar, help=meaning, **settings)]
+    return Annotated[kind, typer.Argument(metavar=metavar, help=meaning, autocompletion=complete, **settings)]
 
 
-PROBLEMS = "sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, ddgemm, a built-in kernel or the folder of one"
+PROBLEMS = f"{', '.join(completion.GEMMS)}, a built-in kernel or the folder of one"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 OnEnd = Annotated[
@@ -230,12 +241,13 @@ OnEnd = Annotated[
         help="Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
     ),
 ]
-Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
+Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).", completion.gpus)
 AnyKernel = text(
     "--kernel",
     "KERNEL",
     "A built-in kernel, or the folder of a bundle.  [default: of all that solve the problem the one with the highest "
     "upper bound]",
+    completion.kernels,
 )
 
 Sizes = texts(
@@ -245,7 +257,7 @@ Sizes = texts(
 )
 
 OPTIONS: dict[str, Any] = {
-    "problem": argument("PROBLEM", f"{PROBLEMS}."),
+    "problem": argument("PROBLEM", f"{PROBLEMS}.", complete=completion.problems),
     "trans": text("--trans", "AB", f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
     "size": Annotated[Sizes, Convert(sizes)],
     "m": number("--m", "Rows of C, in place of --size.", 1),
@@ -257,6 +269,7 @@ OPTIONS: dict[str, Any] = {
         "KERNEL",
         f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} if it solves the problem, or the "
         "replayed one]",
+        completion.kernels,
     ),
     "accuracy": choice(
         "--accuracy",
@@ -264,7 +277,7 @@ OPTIONS: dict[str, Any] = {
         f"Accuracy class of the kernel, or a stricter one.  [default: {STRICTEST}, or that of a named kernel]",
     ),
     "precision": text("--precision", "P", "Of a GEMM, such as d.  [default: the kernel's first]"),
-    "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET."),
+    "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET.", completion.targets),
     "trials": number("--trials", "Most trials, skipped ones included.", 1),
     "time": text("--time", "TIME", "Most time: 20s, 30m, 1h30m."),
     "seed": number("--seed", "The same seed proposes the same trials.", 0, LARGEST_SEED),
@@ -284,7 +297,7 @@ OPTIONS: dict[str, Any] = {
         "The best known configurations: measured first, and the winner is added. auto is the user's file on a GPU, and "
         "none in replay.",
     ),
-    "run": file("--run", "DIR", "Directory of the run; an existing run is resumed."),
+    "run": file("--run", "DIR", "Directory of the run; an existing run is resumed.", completion.runs),
     "store": text(
         "--store",
         "DATABASE",

@@ -10,9 +10,22 @@ import typer
 
 from mltune import api
 from mltune.api.campaigns import export_runs, local_runs, stored_runs
+from mltune.cli import completion
 from mltune.cli.application import Given, answer, app, command, command_group, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
-from mltune.cli.options import AsJson, OnEnd, argument, file, is_database, number, path, run_directory, text, whole
+from mltune.cli.options import (
+    AsJson,
+    Convert,
+    OnEnd,
+    argument,
+    file,
+    is_database,
+    number,
+    path,
+    run_directory,
+    text,
+    whole,
+)
 from mltune.errors import UsageError
 from mltune.show import table
 
@@ -25,8 +38,12 @@ cluster = command_group("cluster", "Look at a Dask cluster.")
 
 @command(
     api.run,
-    plan=argument("PLAN", "A plan (TOML), the name of a built-in one (quick), or the directory of a run of one."),
-    run=file("--run", "DIR", "Directory of the run; a run of the same plan there is resumed."),
+    plan=argument(
+        "PLAN",
+        "A plan (TOML), the name of a built-in one (quick), or the directory of a run of one.",
+        complete=completion.plans,
+    ),
+    run=file("--run", "DIR", "Directory of the run; a run of the same plan there is resumed.", completion.runs),
     cluster=text(
         "--cluster",
         "CLUSTER",
@@ -67,7 +84,9 @@ def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> No
     fail_if(document["failed"] or len(found) < document["distinct"] or not all(found.values()))
 
 
-@command(api.plan, plan=argument("FILE", "A plan (TOML), or the name of a built-in one: quick."))
+@command(
+    api.plan, plan=argument("FILE", "A plan (TOML), or the name of a built-in one: quick.", complete=completion.plans)
+)
 def plan(given: Given, as_json: AsJson = False) -> None:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 
@@ -109,7 +128,10 @@ def show(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN", help="Directory of a run, or of a plan; DATABASE, or DATABASE#RUN.", show_default=False
+            metavar="RUN",
+            help="Directory of a run, or of a plan; DATABASE, or DATABASE#RUN.",
+            show_default=False,
+            autocompletion=completion.runs,
         ),
     ] = None,
     export: Annotated[
@@ -170,7 +192,7 @@ def _follow(run: Path, as_json: bool) -> bool:
 
 @app.command()
 def dashboard(
-    run: Annotated[Path, typer.Argument(metavar="RUN", parser=run_directory, help=RUN)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN, autocompletion=completion.runs)],
     port: Annotated[
         int,
         typer.Option("--port", metavar="N", parser=whole("--port", 0, 65_535), help="The port; 0 takes a free one."),
@@ -184,7 +206,7 @@ def dashboard(
     """
     from mltune.show.study import Studies, served
 
-    studies = Studies(run)
+    studies = Studies(run_directory(run))
     table.write(f"written: {studies.path}", stderr=True)
     with contextlib.suppress(KeyboardInterrupt), served(studies, port) as address:
         table.write(f"serving {address}; Ctrl-C ends it", stderr=True)
@@ -195,7 +217,7 @@ def dashboard(
 
 @command(
     api.report,
-    run=argument("RUN", RUN, Path, parser=run_directory),
+    run=Annotated[argument("RUN", RUN, complete=completion.runs), Convert(run_directory)],
     output=file("--output", "FOLDER", "Directory of the files.  [default: RUN]"),
 )
 def report(given: Given, as_json: AsJson = False) -> None:

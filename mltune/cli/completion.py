@@ -1,0 +1,96 @@
+"""Completion of values in the shell: each function returns what may stand for the beginning of a word.
+
+Of the working directory only the names in one folder are read, and only names that a shell takes as they are come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TypeAlias
+
+from mltune.files.folders import assets
+from mltune.records.directory import FILE, PLAN_FILE, POINTER, RUNS
+from mltune.records.header import REPLAY
+
+Complete: TypeAlias = Callable[[str], list[str]]
+
+COMPLETING = "_MLTUNE_COMPLETE"
+"""The environment variable by which a shell asks."""
+
+GEMMS = ("sgemm", "dgemm", "cgemm", "zgemm", "hgemm", "bgemm", "ddgemm")
+STRATEGIES = (
+    *("mltune", "mltune-noskip", "mltune-nobuild", "mltune-raw", "mltune-tpe", "tpe", "astra", "random"),
+    *("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "simulated_annealing", "bayes_opt", "gp"),
+)
+"""The named problems, and strategies of a comparison, without an import that is slow; a test compares them."""
+
+MOST_SEEN = 1000
+"""Most entries of a folder that are looked at."""
+
+
+def problems(incomplete: str) -> list[str]:
+    """Return the names of problems, and what :func:`kernels` returns."""
+    return [*GEMMS, *kernels(incomplete)]
+
+
+def kernels(incomplete: str) -> list[str]:
+    """Return the built-in kernels, and the folders that hold a bundle."""
+    built_in = {path.parent.name for path in assets("kernels").glob("*/kernel.toml")}
+    return sorted(built_in.union(_folders(incomplete, "kernel.toml")))
+
+
+def gpus(incomplete: str) -> list[str]:
+    """Return the known GPUs."""
+    from mltune.api import devices
+
+    return [device["spec"] for device in devices(known=True)["devices"]]
+
+
+def targets(incomplete: str) -> list[str]:
+    """Return what a run may run on."""
+    return ["auto", "cuda:0", *(f"{REPLAY}{name}" for name in datasets(incomplete))]
+
+
+def datasets(incomplete: str) -> list[str]:
+    """Return the datasets that come with mltune."""
+    return [path.stem for path in assets("datasets").glob("*/*.json")]
+
+
+def runs(incomplete: str) -> list[str]:
+    """Return the runs and campaigns below ``runs/``, or in the folder that is named."""
+    return _folders(incomplete if "/" in incomplete else f"{RUNS}/", FILE, POINTER, PLAN_FILE)
+
+
+def plans(incomplete: str) -> list[str]:
+    """Return the built-in plans, and what :func:`runs` returns."""
+    return [*(path.stem for path in assets("search").glob("*.toml")), *runs(incomplete)]
+
+
+def several(complete: Complete) -> Complete:
+    """Return what completes the last of several values with commas between them."""
+
+    def last(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        return [f"{before}{comma}{value}" for value in complete(begun)]
+
+    return last
+
+
+def one_of(names: Iterable[str]) -> Complete:
+    """Return what completes one of some names."""
+    return lambda incomplete: [*names]
+
+
+def _folders(incomplete: str, *files: str) -> list[str]:
+    """Return the folders that hold one of some files, beside the path that has been begun."""
+    within, found = os.path.dirname(incomplete), []
+    with contextlib.suppress(OSError), os.scandir(within or ".") as entries:
+        for entry in islice(entries, MOST_SEEN):
+            path = os.path.join(within, entry.name)
+            if re.fullmatch(r"[\w./][\w./+-]*", path) and any(os.path.lexists(f"{path}/{file}") for file in files):
+                found.append(path)
+    return found
