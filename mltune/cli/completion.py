@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TypeAlias
 
@@ -83,6 +83,25 @@ def several(complete: Complete) -> Complete:
 def one_of(names: Iterable[str]) -> Complete:
     """Return what completes one of some names."""
     return lambda incomplete: [*names]
+
+
+BY_NAME: Mapping[str, Complete] = {
+    "PROBLEM": problems,
+    "KERNEL": kernels,
+    "--kernel": kernels,
+    "FACTS": gpus,
+    "[FACTS]": gpus,
+    "DEVICE": targets,
+    "DATASET...": datasets,
+    "[NAME|DIR]...": datasets,
+    "A B...": datasets,
+    "RUN": runs,
+    "--run": runs,
+    "PLAN": plans,
+    "--strategies": several(one_of(STRATEGIES)),
+    "--datasets": several(datasets),
+}
+"""What completes a value, by its option or by what it is called in the help."""
 
 
 def _folders(incomplete: str, *files: str) -> list[str]:

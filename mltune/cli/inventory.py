@@ -13,7 +13,6 @@ import typer
 
 from mltune import api
 from mltune.api.datasets import describe_datasets
-from mltune.cli import completion
 from mltune.cli.application import Given, answer, app, command, fail_if
 from mltune.cli.options import (
     FORMATS,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from mltune.api import Dataset
 
 
-KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.", complete=completion.kernels)
+KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
 
 
 @command(
@@ -76,7 +75,7 @@ def space(given: Given, as_json: AsJson = False) -> None:
     api.check,
     kernel=KERNEL,
     time=text("--time", "TIME", "Most time of all builds: 8s, 1m."),
-    device=text("--device", "FACTS", "A known GPU, a file, or cuda:N; see mltune device.", completion.gpus),
+    device=text("--device", "FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
 )
 def check(given: Given, as_json: AsJson = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
@@ -96,9 +95,7 @@ def check(given: Given, as_json: AsJson = False) -> None:
 @command(
     api.devices,
     "device",
-    facts=argument(
-        "[FACTS]", "cuda:N, a known GPU, or a file (JSON, TOML): show its facts.", str | None, completion.gpus
-    ),
+    facts=argument("[FACTS]", "cuda:N, a known GPU, or a file (JSON, TOML): show its facts.", str | None),
     known=flag("--known", "List the known GPUs, with values from data sheets."),
     measure=flag("--measure", "Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
     out=file("--out", "FILE", "Write the facts of one GPU to a .json file, for FACTS."),
@@ -144,8 +141,8 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     file=argument(
         "FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4 or CLBlast.", Path, parser=path("FILE")
     ),
-    kernel=text("--kernel", "NAME", "A built-in kernel, the folder of a bundle, or any name.", completion.kernels),
-    device=text("--device", "FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device.", completion.gpus),
+    kernel=text("--kernel", "NAME", "A built-in kernel, the folder of a bundle, or any name."),
+    device=text("--device", "FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
     out=OUT,
     problem=text("--problem", "NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
     flops=number("--flops", "Operations of a problem of any name.", 1),
@@ -172,7 +169,7 @@ def import_(given: Given, as_json: AsJson = False) -> None:
     api.export_dataset,
     "export",
     group=group,
-    dataset=argument("NAME", "The name or the path of a dataset.", complete=completion.datasets),
+    dataset=argument("NAME", "The name or the path of a dataset."),
     file=argument("FILE", "The new file.", Path, parser=path("FILE")),
     form=choice("--format", FORMATS, "The format of the file."),
     overwrite=flag("--overwrite", "Replace the file if it exists."),
@@ -188,12 +185,7 @@ def export(given: Given, as_json: AsJson = False) -> None:
     api.verify_datasets,
     "verify",
     group=group,
-    datasets=argument(
-        "[NAME|DIR]...",
-        "Names, paths or folders.  [default: all that are shipped]",
-        list[str] | None,
-        completion.datasets,
-    ),
+    datasets=argument("[NAME|DIR]...", "Names, paths or folders.  [default: all that are shipped]", list[str] | None),
 )
 def verify(given: Given, as_json: AsJson = False) -> None:
     """Verify datasets: hashes, columns, values, restrictions. Exits with 1 when something is wrong."""
@@ -212,7 +204,7 @@ def verify(given: Given, as_json: AsJson = False) -> None:
     api.merge_datasets,
     "merge",
     group=group,
-    datasets=argument("A B...", "Names or paths of datasets.", list[str], completion.datasets),
+    datasets=argument("A B...", "Names or paths of datasets.", list[str]),
     out=OUT,
     name=text("--name", "NAME", "Name of the new dataset.  [default: that of A with -merged]"),
     overwrite=OVERWRITE,

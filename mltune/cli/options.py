@@ -14,7 +14,6 @@ import typer
 
 from mltune.api.campaigns import stored_run
 from mltune.cli import completion
-from mltune.cli.completion import Complete
 from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
@@ -178,21 +177,14 @@ def fields(texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def text(option: str, metavar: str, meaning: str, complete: Complete | None = None) -> Any:
+def text(option: str, metavar: str, meaning: str) -> Any:
     """Return the annotation of an option whose value is a text."""
-    return Annotated[str | None, typer.Option(option, metavar=metavar, help=meaning, autocompletion=complete)]
+    return Annotated[str | None, _option(option, metavar, meaning)]
 
 
-def texts(
-    option: str,
-    metavar: str,
-    meaning: str,
-    convert: Callable[[Any], Any] = lambda value: value,
-    complete: Complete | None = None,
-) -> Any:
+def texts(option: str, metavar: str, meaning: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
     """Return the annotation of an option that may be given several times, and what its values are converted by."""
-    described = typer.Option(option, metavar=metavar, help=meaning, autocompletion=complete)
-    return Annotated[list[str] | None, described, Convert(convert)]
+    return Annotated[list[str] | None, _option(option, metavar, meaning), Convert(convert)]
 
 
 def number(option: str, meaning: str, least: int, most: int | None = None) -> Any:
@@ -213,10 +205,9 @@ def choice(option: str, names: Sequence[str], meaning: str) -> Any:
     return Annotated[str | None, described]
 
 
-def file(option: str, metavar: str, meaning: str, complete: Complete | None = None) -> Any:
+def file(option: str, metavar: str, meaning: str) -> Any:
     """Return the annotation of an option whose value is a path."""
-    described = typer.Option(option, metavar=metavar, parser=path(option), help=meaning, autocompletion=complete)
-    return Annotated[Path | None, described]
+    return Annotated[Path | None, _option(option, metavar, meaning, parser=path(option))]
 
 
 def flag(option: str, meaning: str) -> Any:
@@ -224,9 +215,15 @@ def flag(option: str, meaning: str) -> Any:
     return Annotated[bool, typer.Option(option, help=meaning)]
 
 
-def argument(metavar: str, meaning: str, kind: Any = str, complete: Complete | None = None, **settings: Any) -> Any:
+def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> Any:
     """Return the annotation of an argument."""
+    complete = completion.BY_NAME.get(metavar)
     return Annotated[kind, typer.Argument(metavar=metavar, help=meaning, autocompletion=complete, **settings)]
+
+
+def _option(option: str, metavar: str, meaning: str, **settings: Any) -> Any:
+    complete = completion.BY_NAME.get(option) or completion.BY_NAME.get(metavar)
+    return typer.Option(option, metavar=metavar, help=meaning, autocompletion=complete, **settings)
 
 
 PROBLEMS = f"{', '.join(completion.GEMMS)}, a built-in kernel or the folder of one"
@@ -241,13 +238,12 @@ OnEnd = Annotated[
         help="Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
     ),
 ]
-Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).", completion.gpus)
+Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
     "--kernel",
     "KERNEL",
     "A built-in kernel, or the folder of a bundle.  [default: of all that solve the problem the one with the highest "
     "upper bound]",
-    completion.kernels,
 )
 
 Sizes = texts(
@@ -257,7 +253,7 @@ Sizes = texts(
 )
 
 OPTIONS: dict[str, Any] = {
-    "problem": argument("PROBLEM", f"{PROBLEMS}.", complete=completion.problems),
+    "problem": argument("PROBLEM", f"{PROBLEMS}."),
     "trans": text("--trans", "AB", f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
     "size": Annotated[Sizes, Convert(sizes)],
     "m": number("--m", "Rows of C, in place of --size.", 1),
@@ -269,7 +265,6 @@ OPTIONS: dict[str, Any] = {
         "KERNEL",
         f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} if it solves the problem, or the "
         "replayed one]",
-        completion.kernels,
     ),
     "accuracy": choice(
         "--accuracy",
@@ -277,7 +272,7 @@ OPTIONS: dict[str, Any] = {
         f"Accuracy class of the kernel, or a stricter one.  [default: {STRICTEST}, or that of a named kernel]",
     ),
     "precision": text("--precision", "P", "Of a GEMM, such as d.  [default: the kernel's first]"),
-    "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET.", completion.targets),
+    "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET."),
     "trials": number("--trials", "Most trials, skipped ones included.", 1),
     "time": text("--time", "TIME", "Most time: 20s, 30m, 1h30m."),
     "seed": number("--seed", "The same seed proposes the same trials.", 0, LARGEST_SEED),
@@ -297,7 +292,7 @@ OPTIONS: dict[str, Any] = {
         "The best known configurations: measured first, and the winner is added. auto is the user's file on a GPU, and "
         "none in replay.",
     ),
-    "run": file("--run", "DIR", "Directory of the run; an existing run is resumed.", completion.runs),
+    "run": file("--run", "DIR", "Directory of the run; an existing run is resumed."),
     "store": text(
         "--store",
         "DATABASE",

@@ -13,19 +13,7 @@ from mltune.api.campaigns import export_runs, local_runs, stored_runs
 from mltune.cli import completion
 from mltune.cli.application import Given, answer, app, command, command_group, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
-from mltune.cli.options import (
-    AsJson,
-    Convert,
-    OnEnd,
-    argument,
-    file,
-    is_database,
-    number,
-    path,
-    run_directory,
-    text,
-    whole,
-)
+from mltune.cli.options import AsJson, OnEnd, argument, file, is_database, number, path, run_directory, text, whole
 from mltune.errors import UsageError
 from mltune.show import table
 
@@ -38,12 +26,8 @@ cluster = command_group("cluster", "Look at a Dask cluster.")
 
 @command(
     api.run,
-    plan=argument(
-        "PLAN",
-        "A plan (TOML), the name of a built-in one (quick), or the directory of a run of one.",
-        complete=completion.plans,
-    ),
-    run=file("--run", "DIR", "Directory of the run; a run of the same plan there is resumed.", completion.runs),
+    plan=argument("PLAN", "A plan (TOML), the name of a built-in one (quick), or the directory of a run of one."),
+    run=file("--run", "DIR", "Directory of the run; a run of the same plan there is resumed."),
     cluster=text(
         "--cluster",
         "CLUSTER",
@@ -84,9 +68,7 @@ def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> No
     fail_if(document["failed"] or len(found) < document["distinct"] or not all(found.values()))
 
 
-@command(
-    api.plan, plan=argument("FILE", "A plan (TOML), or the name of a built-in one: quick.", complete=completion.plans)
-)
+@command(api.plan, plan=argument("FILE", "A plan (TOML), or the name of a built-in one: quick."))
 def plan(given: Given, as_json: AsJson = False) -> None:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 
@@ -217,7 +199,7 @@ def dashboard(
 
 @command(
     api.report,
-    run=Annotated[argument("RUN", RUN, complete=completion.runs), Convert(run_directory)],
+    run=argument("RUN", RUN),
     output=file("--output", "FOLDER", "Directory of the files.  [default: RUN]"),
 )
 def report(given: Given, as_json: AsJson = False) -> None:
@@ -226,7 +208,7 @@ def report(given: Given, as_json: AsJson = False) -> None:
     The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
     --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
     """
-    paths = api.report(**given)
+    paths = api.report(**given | {"run": run_directory(given["run"])})
     answer(
         paths.document,
         as_json,

@@ -9,7 +9,6 @@ import typer
 
 from mltune import api
 from mltune.api.models import card_of
-from mltune.cli import completion
 from mltune.cli.application import Given, answer, command, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import (
@@ -39,16 +38,13 @@ from mltune.show import table
 
 @command(
     api.tune,
-    problem=argument(
-        "PROBLEM", f"{PROBLEMS}; in replay the recorded one.", str | None, completion.problems, show_default=False
-    ),
+    problem=argument("PROBLEM", f"{PROBLEMS}; in replay the recorded one.", str | None, show_default=False),
     size=Sizes,
     kernel=texts(
         "--kernel",
         "KERNEL",
         "A built-in kernel, or the folder of a bundle; several compete.  [default: the built-in ones of the accuracy "
         "class, or the replayed one]",
-        complete=completion.kernels,
     ),
     compilers=None,
 )
@@ -179,9 +175,8 @@ def predict(given: Given, as_json: AsJson = False) -> None:
         "DATASET...",
         "Datasets: names (mltune datasets), files, folders, directories of runs and campaigns.",
         list[str],
-        completion.datasets,
     ),
-    kernel=text("--kernel", "NAME", "The kernel, where the datasets are of several.", completion.kernels),
+    kernel=text("--kernel", "NAME", "The kernel, where the datasets are of several."),
     out=file("--out", "PATH", "Writes PATH.npy and its card PATH.json."),
     seed=number("--seed", "Seed of the regressors.", 0),
 )
@@ -211,18 +206,8 @@ PATIENCE_S = 60.0
 
 @command(
     api.compare,
-    strategies=text(
-        "--strategies",
-        "A,B|all",
-        "Names, or MODULE:CLASS; NAME@N with N seeds.",
-        completion.several(completion.one_of(completion.STRATEGIES)),
-    ),
-    datasets=text(
-        "--datasets",
-        "X,Y|DIR|all",
-        "Names, paths or folders of them.  [default: all]",
-        completion.several(completion.datasets),
-    ),
+    strategies=text("--strategies", "A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
+    datasets=text("--datasets", "X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
     table=file("--table", "FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
     parameters=text("--parameters", "A,B", "Columns of the table that are parameters."),
     time=text("--time", "COLUMN", "Column of the table that holds the times: time_ms."),

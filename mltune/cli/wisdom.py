@@ -9,7 +9,6 @@ import typer
 
 from mltune import api
 from mltune.api.inventory import wisdom_file
-from mltune.cli import completion
 from mltune.cli.application import Given, answer, command, command_group, fail_if
 from mltune.cli.options import AsJson, argument, number, one_of, path, texts
 from mltune.errors import UsageError
@@ -71,10 +70,7 @@ def merge(
 
 @group.command()
 def export(
-    kernel: Annotated[
-        str,
-        typer.Option("--kernel", metavar="NAME", help="The name of a kernel.", autocompletion=completion.kernels),
-    ],
+    kernel: Annotated[str, typer.Option("--kernel", metavar="NAME", help="The name of a kernel.")],
     out: Out,
     file: OfWisdom = None,
     as_json: AsJson = False,
@@ -94,12 +90,7 @@ def export(
     api.check_wisdom,
     group=group,
     wisdom=argument("[FILE]", "A wisdom.  [default: the user's file]", Path | None, parser=path("FILE")),
-    kernel=texts(
-        "--kernel",
-        "FOLDER",
-        "Folder of a kernel that is not built in; may be given several times.",
-        complete=completion.kernels,
-    ),
+    kernel=texts("--kernel", "FOLDER", "Folder of a kernel that is not built in; may be given several times."),
     sample=number("--sample", "Most entries that are measured.  [default: all]", 1),
 )
 def check(given: Given, as_json: AsJson = False) -> None:

@@ -53,7 +53,7 @@ def folder(tmp_path):
         ("device h2", {"h200"}),
         ("tune --device c", {"cuda:0"}),
         ("tune --device replay:convolution_w", {"replay:convolution_w6600"}),
-        ("datasets export convolution_w", {"convolution_w6600"}),
+        ("datasets merge x convolution_w", {"convolution_w6600"}),
         ("train convolution_w6600 convolution_mi", {"convolution_mi250x_gcd"}),
         ("show ", {"runs/one", "runs/stored", "runs/night"}),
         ("report runs/o", {"runs/one"}),
