@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
@@ -135,6 +135,15 @@ def answer(
     table.show(renderables())
     if following:
         table.write(f"next: mltune {shlex.join(map(str, following))}", stderr=True)
+
+
+def again(given: Given, *names: str) -> Iterator[object]:
+    """Yield the words of options with the values that they have in a call, for the command that follows."""
+    for name in names:
+        value = given[name]
+        for one in [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else [value]:
+            if one not in (None, False, "auto"):
+                yield from (f"--{name}",) if one is True else (f"--{name}", one)
 
 
 def say_resumed_by(*words: object) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from mltune import api
 from mltune.api.datasets import describe_datasets
-from mltune.cli.application import Given, answer, app, command, fail_if
+from mltune.cli.application import Given, again, answer, app, command, fail_if
 from mltune.cli.options import (
     FORMATS,
     KINDS,
@@ -30,6 +30,7 @@ from mltune.cli.options import (
     texts,
 )
 from mltune.files.text import many
+from mltune.records.header import REPLAY
 from mltune.show import table
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def space(given: Given, as_json: AsJson = False) -> None:
     from mltune.show import inventory
 
     document = api.space(**given)
-    answer(document, as_json, lambda: inventory.space(document))
+    following = "check", given["kernel"], *again(given, "trans", "size", "precision")
+    answer(document, as_json, lambda: inventory.space(document), *following)
 
 
 @command(
@@ -110,7 +112,9 @@ def device(given: Given, as_json: AsJson = False) -> None:
 
     document = api.devices(**given)
     written = [] if given["out"] is None else [f"written: {given['out']}"]
-    answer(document, as_json, lambda: [*inventory.devices(document), *written])
+    shown = given["out"] or next((one["spec"] for one in document["devices"]), None)
+    following = ("device", "--known") if shown is None else ("bound", "sgemm", "--device", shown)
+    answer(document, as_json, lambda: [*inventory.devices(document), *written], *following)
 
 
 group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
@@ -131,7 +135,8 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     from mltune.show import tables
 
     documents = describe_datasets()
-    answer(documents, as_json, lambda: [tables.datasets(documents)])
+    following = [word for one in documents[:1] for word in _replaying(one["name"])]
+    answer(documents, as_json, lambda: [tables.datasets(documents)], *following)
 
 
 @command(
@@ -178,7 +183,8 @@ def export(given: Given, as_json: AsJson = False) -> None:
     """Export a dataset as a cache of Kernel Tuner, or in T4."""
     found = api.export_dataset(**given)
     written = str(given["file"])
-    answer({"file": written, "rows": len(found)}, as_json, lambda: [written])
+    document = {"file": written, "rows": len(found)}
+    answer(document, as_json, lambda: [written], "compare", "--seeds", 10, "--table", written)
 
 
 @command(
@@ -196,7 +202,9 @@ def verify(given: Given, as_json: AsJson = False) -> None:
         *(f"{one.name}: note: {notice}" for one in found for notice in one.notices),
         f"{many(len(found), 'dataset')}, {len(wrong)} with problems",
     ]
-    answer([asdict(one) for one in found], as_json, lambda: lines)
+    names = [] if wrong else given["datasets"] or [one.name for one in found[:1]]
+    following = ["compare", "--seeds", 10, "--datasets", ",".join(names)] if names else []
+    answer([asdict(one) for one in found], as_json, lambda: lines, *following)
     fail_if(wrong)
 
 
@@ -219,6 +227,11 @@ def _answer(dataset: Dataset, out: Path, as_json: bool, subject: str, notices: I
     """Print what was written, and the notices about what it was made of."""
     manifest = dataset.manifest
     written = str(out / f"{manifest.name}.parquet")
-    answer({"dataset": written, "rows": manifest.rows, "counts": manifest.counts}, as_json, lambda: [written])
     for notice in notices:
         table.write(f"{subject}: {notice}", stderr=True)
+    document = {"dataset": written, "rows": manifest.rows, "counts": manifest.counts}
+    answer(document, as_json, lambda: [written], *_replaying(written))
+
+
+def _replaying(dataset: str) -> tuple[str, ...]:
+    return "tune", "--device", f"{REPLAY}{dataset}"

@@ -94,8 +94,13 @@ def check(given: Given, as_json: AsJson = False) -> None:
     from mltune.show import inventory
 
     document = api.check_cluster(**given)
-    answer(document, as_json, lambda: inventory.cluster(document))
-    fail_if(not all(worker["fits"] for worker in document["workers"]))
+    fits = all(worker["fits"] for worker in document["workers"])
+    use = ["tune", "sgemm", "--compile-on"] if document["compile"] else []
+    if any(worker["device"] for worker in document["workers"]):
+        use = ["run", "quick", "--cluster"]
+    following = [*use, given["cluster"]] if fits and use else []
+    answer(document, as_json, lambda: inventory.cluster(document), *following)
+    fail_if(not fits)
 
 
 RUN = "Directory of a run, or of a plan; or DATABASE#RUN."

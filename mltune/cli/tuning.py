@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mltune import api
 from mltune.api.models import card_of
-from mltune.cli.application import Given, answer, command, fail_if, say_resumed_by
+from mltune.cli.application import Given, again, answer, command, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import (
     PROBLEMS,
@@ -33,6 +35,8 @@ from mltune.cli.options import (
 from mltune.cli.runs import answer_campaign
 from mltune.errors import UsageError
 from mltune.files.text import many
+from mltune.records.header import REPLAY
+from mltune.resolve.request import SHAPE
 from mltune.show import table
 
 
@@ -146,7 +150,8 @@ def bound(given: Given, as_json: AsJson = False) -> None:
 
     found = api.bound(**given)
     document = found.to_json()
-    answer(document, as_json, lambda: bounded(document, found.rate))
+    following = "predict", given["problem"], *again(given, *SHAPE, "kernel", "accuracy", "device")
+    answer(document, as_json, lambda: bounded(document, found.rate), *following)
 
 
 @command(
@@ -166,7 +171,9 @@ def predict(given: Given, as_json: AsJson = False) -> None:
     from mltune.show import tables
 
     document = api.predict(**given).to_json()
-    answer(document, as_json, lambda: tables.predicted(document))
+    here = ("device",) if given["device"].startswith("cuda:") else ()
+    following = "tune", given["problem"], *again(given, *SHAPE, "kernel", "accuracy", *here)
+    answer(document, as_json, lambda: tables.predicted(document), *following)
 
 
 @command(
@@ -240,4 +247,15 @@ def compare(given: Given, as_json: AsJson = False) -> None:
     if found.missing:
         table.write(f"stopped: {many(found.missing, 'run')} missing; the same command goes on", stderr=True)
     document = found.to_json()
-    answer(document, as_json, lambda: tables.comparison(document) if given["share"] is None else [])
+    following = () if found.missing or given["share"] is not None else _after_comparison(given, document)
+    answer(document, as_json, lambda: tables.comparison(document) if given["share"] is None else [], *following)
+
+
+def _after_comparison(given: Given, document: Given) -> Iterable[object]:
+    """Return the command that imports the table that was searched, or that searches the first dataset."""
+    if given["table"] is not None:
+        table = "--kernel", given["table"].stem, "--device", "unknown", "--out", "datasets"
+        return "datasets", "import", given["table"], *table, *again(given, "parameters", "time", "aggregate")
+    first, *_ = (given["datasets"] or "all").split(",")
+    first = next(iter(document["datasets"])) if first == "all" else first
+    return () if Path(first).is_dir() else ("tune", "--device", f"{REPLAY}{first}")

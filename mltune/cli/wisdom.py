@@ -9,7 +9,7 @@ import typer
 
 from mltune import api
 from mltune.api.inventory import wisdom_file
-from mltune.cli.application import Given, answer, command, command_group, fail_if
+from mltune.cli.application import Given, again, answer, command, command_group, fail_if
 from mltune.cli.options import AsJson, argument, number, one_of, path, texts
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, many
@@ -54,7 +54,8 @@ def show(
         {"label": entry.to_problem().label, "accuracy": entry.accuracy, **entry.to_json()} for entry in loaded.best()
     ]
     document = {"wisdom": str(found), "entries": len(loaded), "best": best}
-    answer(document, as_json, lambda: tables.wisdom(document))
+    following = ["wisdom", "check", *([] if file is None else [file])] if len(loaded) else ["tune", "sgemm"]
+    answer(document, as_json, lambda: tables.wisdom(document), *following)
 
 
 @group.command()
@@ -104,9 +105,12 @@ def check(given: Given, as_json: AsJson = False) -> None:
 
     found = api.check_wisdom(**given)
     document = found.to_json()
-    answer(document, as_json, lambda: tables.wisdom_check(document))
+    kernel = next((entry["kernel"] for entry in document["entries"]), None)
+    export = "wisdom", "export", "--kernel", kernel, "--out", "exported.json", *again(given, "wisdom")
+    answer(document, as_json, lambda: tables.wisdom_check(document), *(export if found.passed else ()))
     fail_if(not found.passed)
 
 
 def _written(out: Path, count: int, as_json: bool) -> None:
-    answer({"wisdom": str(out), "entries": count}, as_json, lambda: [f"written: {out} ({many(count, 'entry')})"])
+    lines = [f"written: {out} ({many(count, 'entry')})"]
+    answer({"wisdom": str(out), "entries": count}, as_json, lambda: lines, "wisdom", "show", out)

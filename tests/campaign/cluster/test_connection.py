@@ -174,6 +174,7 @@ def test_a_check_says_who_is_there_and_how_fast_they_compile_over_tls(start_clus
     assert document["compile"]["per_second"] > 0
     shown = program.command("cluster", "check", str(cluster.file), "--builds", "2")
     assert "configurations/s on 2 cores" in shown.stdout
+    assert shown.stderr.endswith(f"next: mltune tune sgemm --compile-on {cluster.file}\n")
 
 
 class LostClient:
