@@ -85,7 +85,8 @@ def predict(
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
-    to be fast, or physics alone where it did better on recorded timings.
+    to be fast, or physics alone where it did better on recorded timings. The first one has a time with an interval
+    where enough recorded sweeps are similar.
 
     Parameters
     ----------

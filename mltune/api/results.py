@@ -14,7 +14,7 @@ from mltune.measure.bundle_check import BundleCheck
 from mltune.measure.machine_code import LoopCode
 from mltune.problem.problem import Problem
 from mltune.results.rating import Rate, rate_of
-from mltune.tuning.bound import Choice, LimitedConfiguration, Prediction, ProblemBound
+from mltune.tuning.bound import Choice, ExpectedTime, LimitedConfiguration, Prediction, ProblemBound
 from mltune.tuning.sweep import Pruned
 from mltune.tuning.wisdom_check import Checked, Verdict
 
@@ -110,7 +110,7 @@ class Predicted:
     device : Device
     kernel : str
     prediction : Prediction
-        With what the best of the first choices reached on recorded spaces, and notices.
+        With what the best of the first choices reached on recorded spaces, the time of the first one, and notices.
     """
 
     problem: Problem
@@ -122,6 +122,11 @@ class Predicted:
     def choices(self) -> tuple[Choice, ...]:
         """The configurations, the best first, each with its source: ``"known"`` or ``"expected"``."""
         return self.prediction.choices
+
+    @property
+    def time(self) -> ExpectedTime | None:
+        """The time of the first choice with its interval, seconds; None where ``prediction.no_time`` says why."""
+        return self.prediction.time
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices as plain JSON values: what ``mltune predict --json`` prints."""

@@ -166,7 +166,8 @@ def predict(given: Given, as_json: AsJson = False) -> None:
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
     to be fast. The mean share of the optimum, and its range, are those of such choices on recorded timings that the
-    model had not seen. Where physics alone did better there, it ranks the choices.
+    model had not seen. Where physics alone did better there, it ranks the choices. The first choice has a time with an
+    interval where enough recorded sweeps are similar.
     """
     from mltune.show import tables
 

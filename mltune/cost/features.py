@@ -15,7 +15,7 @@ from mltune.cost.bound import Access, Bound, LaneLayout, Traffic, bound, hardwar
 from mltune.cost.physics import SMALLEST_SHARE, physics
 from mltune.device.facts import Device
 from mltune.device.known import with_mixes
-from mltune.device.peaks import fma_per_clock
+from mltune.device.peaks import fma_per_clock, peak_flops
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
 from mltune.kernel.bundle import ACCESS_BYTES, Kernel, variables_of
@@ -96,6 +96,11 @@ class Features:
         if self._unit == self.problem.arithmetic:
             return share
         return share * fma_per_clock(self.device, self._unit) / fma_per_clock(self.device, self.problem.arithmetic)
+
+    def physical_s(self, columns: Columns) -> Floats:
+        """Return the seconds of the problem's operations at the share of :meth:`prior`."""
+        share = np.maximum(self.prior(columns), SMALLEST_SHARE)
+        return self.problem.flops / (peak_flops(self.device, self.problem.arithmetic) * share)
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
         """Return the resources and the columns derived from them by name, in their own units.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
-from mltune.cost.pretrained import Member, PretrainedModel, are_near, is_comparable
+from mltune.cost.pretrained import LARGEST_RATIO, Member, PretrainedModel, are_near, is_comparable
 from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import ModelError
 from mltune.files import folders
@@ -54,6 +54,7 @@ _COUNT = re.compile("[1-9][0-9]{0,5}")
 
 Name = Annotated[StrictStr, Field(min_length=1, max_length=200)]
 _Value = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
+_Ratio = Annotated[float, Field(ge=1.0 / LARGEST_RATIO, le=LARGEST_RATIO, allow_inf_nan=False)]
 
 
 class _CardMember(BaseModel):
@@ -65,6 +66,7 @@ class _CardMember(BaseModel):
     cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
     flops: Annotated[float, Field(ge=0.0, le=_MOST_FLOPS)] = 0.0
     fastest: Annotated[tuple[dict[Name, _Value], ...], Field(max_length=10)] = ()
+    over_physics: dict[Literal["model", "physics"], _Ratio] = {}
 
 
 class Origin(NamedTuple):
@@ -102,8 +104,8 @@ class Card(BaseModel):
     Attributes
     ----------
     members : list
-        For each regressor the sweep, the architecture of its device, case, class and operations of its problem, and its
-        fastest configurations.
+        For each regressor the sweep, the architecture of its device, case, class and operations of its problem, its
+        fastest configurations, and the measured time of the first choice over that of physics.
     sha256 : str
         Of the file of regressors.
     facts : dict

@@ -47,6 +47,9 @@ DIFFERENT = 3
 FIRST = 4
 """Most configurations of those that are remembered of the closest sweeps, which a search measures first."""
 
+LARGEST_RATIO = 1e6
+"""Of a measured time and that of physics, either way; a larger one is a mistake."""
+
 IMPORTANCE_ROWS = 1000
 """Most configurations of a sweep from which the importance of parameters is estimated."""
 
@@ -87,7 +90,14 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """The regressor of one sweep, and its fastest configurations, which differ from each other."""
+    """The regressor of one sweep, and its fastest configurations, which differ from each other.
+
+    Attributes
+    ----------
+    over_physics : mapping of str to float
+        Measured time of the first choice in the sweep over the time that physics expects of it, by what chose it:
+        ``"model"``, learned from other groups alone, or ``"physics"``.
+    """
 
     sweep: str
     architecture: str
@@ -96,6 +106,7 @@ class Member:
     flops: float
     regressor: Any
     fastest: tuple[Mapping[str, int], ...] = ()
+    over_physics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

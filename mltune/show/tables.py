@@ -340,7 +340,22 @@ def predicted(document: Document) -> list[RenderableType]:
             f"{'' if by_model is None else f', with the model {by_model:.3f}: it is left out'}"
         )
     title = f"{document['problem']} on {document['device']}, {document['kernel']}, without a measurement"
-    return [title, "", Table(choices, columns), "", quality, *(f"note: {notice}" for notice in document["notices"])]
+    notes = (f"note: {notice}" for notice in document["notices"])
+    return [title, "", Table(choices, columns), "", quality, _time_of_first(document), *notes]
+
+
+def _time_of_first(document: Document) -> str:
+    """Say what the first choice is expected to take, or why that is not known."""
+    found = document["time"]
+    if found is None:
+        return f"no time is given for the first choice: {document['no_time']}"
+    time, least, most = (f"{1e3 * found[name]:.3g} ms" for name in ("time_s", "least_s", "most_s"))
+    few = "only " if found["sweeps"] < 20 else ""
+    return (
+        f"expected time of the first choice: {time}, with a probability of {percent(found['confidence'], 0)} between "
+        f"{least} and {most}; learned from {few}{found['sweeps']} recorded sweeps of similar size, "
+        f"of which {found['inside']} lay in the interval from the others"
+    )
 
 
 def comparison(document: Document) -> list[RenderableType]:

@@ -12,6 +12,7 @@ import numpy as np
 from mltune.cost.bound import hardware_limits
 from mltune.cost.features import NEEDED, Features
 from mltune.cost.model_file import AUTO, TOLERATED_LOSS, Card, choose_model, shipped_card
+from mltune.cost.pretrained import are_near
 from mltune.cost.regressors import log_share
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
@@ -266,6 +267,39 @@ class Expected:
     by_model: float | None = None
 
 
+CONFIDENCE = 0.9
+"""Probability that the time of the first choice is promised to lie in its interval."""
+
+FEWEST_SWEEPS = 5
+"""Fewest recorded sweeps of similar problems that a time follows from. Five of five inside would be luck in 3 % of
+cases if their intervals held every second time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedTime:
+    """The time of the first choice, with an interval.
+
+    Measured time over that of physics is log-normal among recorded sweeps of similar problems on the architecture: the
+    interval is that of Student's t for one sweep more.
+
+    Attributes
+    ----------
+    time_s, least_s, most_s : float
+        The time, and the ends of the interval, seconds.
+    confidence : float
+        Probability that the interval promises: :data:`CONFIDENCE`.
+    sweeps, inside : int
+        Recorded sweeps, and those of which the first choice lay in the interval from the others.
+    """
+
+    time_s: float
+    least_s: float
+    most_s: float
+    confidence: float
+    sweeps: int
+    inside: int
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Configurations that are expected to be fast, the best first.
@@ -274,12 +308,18 @@ class Prediction:
     ----------
     expected : Expected or None
         That of the model, or where none is used that of physics; None where it was not judged.
+    time : ExpectedTime or None
+        That of the first choice.
+    no_time : str
+        Why there is none.
     notices : tuple of str
         Differences of the problem and the device from all training data of the model.
     """
 
     choices: tuple[Choice, ...]
     expected: Expected | None
+    time: ExpectedTime | None
+    no_time: str
     notices: tuple[str, ...]
 
 
@@ -342,11 +382,12 @@ def predict(
     candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
     sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
     labelled = (kernel.labelled(one.configuration) for one in candidates)
-    return Prediction(
-        tuple(map(Choice, sources, labelled)),
-        expected,
-        () if model is None else model.notices(problem, device),
-    )
+    choices = tuple(map(Choice, sources, labelled))
+    time, no_time = None, "the first choice is known: the wisdom has its time"
+    if choices[0].source == EXPECTED:
+        ranked_by = "physics" if pretrained is None else "model"
+        time, no_time = _expected_time(card, ranked_by, features, candidates[0].configuration)
+    return Prediction(choices, expected, time, no_time, () if model is None else model.notices(problem, device))
 
 
 def _expected(card: Card | None, source: Literal["model", "physics"], top: int) -> Expected | None:
@@ -357,3 +398,34 @@ def _expected(card: Card | None, source: Literal["model", "physics"], top: int) 
     found = shares[max(counts)]
     learned_from = card.learned_from if source == "model" else ""
     return Expected(source, learned_from, max(counts), sum(found) / len(found), min(found), max(found), len(found))
+
+
+def _expected_time(
+    card: Card | None, source: str, features: Features, first: Mapping[str, int]
+) -> tuple[ExpectedTime | None, str]:
+    """Return the time of a first choice, or why there is none."""
+    members = card.members if card and features.has_prior else []
+    if not all("over_physics" in one.model_fields_set for one in members):
+        return None, "the card of the model has no times of first choices; train the model again"
+    architecture, flops = features.device.architecture, float(features.problem.flops)
+    similar = (one for one in members if one.flops == flops or are_near(one.flops, flops))
+    near = [one for one in similar if one.architecture == architecture]
+    ratios = np.array([one.over_physics[source] for one in near if source in one.over_physics])
+    if len(ratios) < FEWEST_SWEEPS:
+        sweeps = f"{FEWEST_SWEEPS} recorded sweeps of similar size on {architecture}, each judged by others"
+        return None, f"that takes {sweeps}; known: {len(near) if len(near) < FEWEST_SWEEPS else len(ratios)}"
+    physical_s = features.physical_s({name: np.array([code]) for name, code in first.items()})
+    left_out = [_interval(np.delete(ratios, at)) for at in range(len(ratios))]
+    inside = sum(least <= ratio <= most for ratio, (least, _, most) in zip(ratios, left_out, strict=True))
+    least_s, time_s, most_s = (physical_s * _interval(ratios)).tolist()
+    return ExpectedTime(time_s, least_s, most_s, CONFIDENCE, len(ratios), int(inside)), ""
+
+
+def _interval(ratios: Floats) -> Floats:
+    """Return the interval of one more of some log-normal numbers: its lower end, its middle and its upper end."""
+    from scipy.special import stdtrit
+
+    logs = np.log(ratios)
+    half = stdtrit(len(logs) - 1, (1.0 + CONFIDENCE) / 2.0) * logs.std(ddof=1) * np.sqrt(1.0 + 1.0 / len(logs))
+    ends: Floats = np.exp(logs.mean() + half * np.array([-1.0, 0.0, 1.0]))
+    return ends

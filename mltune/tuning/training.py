@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.cost.encoding import Encoding, Source, physical, portfolio
-from mltune.cost.features import Features
+from mltune.cost.features import NEEDED, Features
 from mltune.cost.model_file import FEWEST_JUDGED
-from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
+from mltune.cost.pretrained import LARGEST_RATIO, SLOWEST, PretrainedModel, Sweep, fit_member, importance
 from mltune.cost.regressors import one_thread
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
@@ -26,6 +26,7 @@ from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
+    from mltune.dataset.manifest import Manifest
 
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
@@ -72,6 +73,9 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
         model = PretrainedModel(first.kernel, parameters, members)
         found = scores(model, datasets, each, sweeps)
         relied_on = importance(model, sweeps, seed=seed)
+        manifests = {_measured(one): one.manifest for one in datasets}.values()  # as the sweeps
+        judged = [over_physics(model, sweeps, *one) for one in zip(sweeps, manifests, strict=True)]
+    members = tuple(replace(one, over_physics=found) for one, found in zip(members, judged, strict=True))
     facts = {
         "datasets": {one.manifest.name: _origin(one) for one in datasets},
         "versions": installed_versions("numpy", "scikit-learn"),
@@ -80,7 +84,7 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
         "gain": gain(found),
         "importance": relied_on,
     }
-    return replace(model, facts=facts)
+    return replace(model, members=members, facts=facts)
 
 
 def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]:
@@ -165,7 +169,7 @@ def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
     """Return the sweeps of datasets; several of one problem on one device are one, with the name of the first."""
     parts: dict[tuple[object, ...], list[Sweep]] = {}
     for dataset, sweep in zip(datasets, sweeps, strict=True):
-        parts.setdefault((repr(dataset.manifest.problem), dataset.manifest.device), []).append(sweep)
+        parts.setdefault(_measured(dataset), []).append(sweep)
     return [
         replace(
             some[0],
@@ -174,6 +178,11 @@ def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
         )
         for some in parts.values()
     ]
+
+
+def _measured(dataset: Dataset) -> tuple[object, ...]:
+    """Return what the datasets of a sweep share."""
+    return repr(dataset.manifest.problem), dataset.manifest.device
 
 
 def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> PretrainedModel | None:
@@ -233,6 +242,34 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
         "bias": round(float(away.mean()), 4),
         "error": round(float(np.sqrt(np.square(away).mean())), 4),
     }
+
+
+def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, manifest: Manifest) -> dict[str, float]:
+    """Return measured over physical time of the first choice in a sweep, by what chooses among those that ran.
+
+    The model of other groups chooses as a search starts: what it remembers, else what it and physics expect. Physics
+    has no time without operations or resources, nor for a kernel that has other parameters now.
+    """
+    kernel, _ = recorded_kernel(manifest)
+    if not (sweep.flops and set(NEEDED) <= set(kernel.resources) and set(kernel.all_parameters) == set(sweep.columns)):
+        return {}
+    features = Features(kernel, manifest.problem, manifest.device)
+    ran = np.isfinite(sweep.median_s)
+    columns = {name: column[ran] for name, column in sweep.columns.items()}
+    ratios = np.clip(sweep.median_s[ran] / features.physical_s(columns), 1.0 / LARGEST_RATIO, LARGEST_RATIO)
+
+    def first(sources: Sequence[Source]) -> np.intp:
+        return np.argmax(sum(np.maximum(one.expected(columns), one.least) for one in sources))
+
+    sources = [physical(features.prior, columns)]
+    chosen = {"physics": first(sources)}
+    others = without(model, sweeps, sweep.group)
+    judged = others and others.closest(manifest.problem, manifest.device)
+    if judged:
+        same = (np.all([columns[name] == one[name] for name in columns], axis=0) for one in judged.first)
+        remembered = (np.argmax(rows) for rows in same if rows.any())
+        chosen["model"] = next(remembered, first([*sources, judged.source()]))
+    return {name: float(f"{ratios[at]:.4g}") for name, at in chosen.items()}
 
 
 def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:

@@ -29,8 +29,8 @@ def regressor(iterations=5, **options):
 @pytest.fixture
 def path(tmp_path):
     members = tuple(
-        Member(name, "sm_90", "sgemm NT", "s", 1e9, regressor(random_state=seed), ({"P": 2, "Q": seed},))
-        for seed, name in enumerate("ab")
+        Member(name, "sm_90", "sgemm NT", "s", 1e9, regressor(random_state=seed), ({"P": 2, "Q": seed},), ratios)
+        for seed, (name, ratios) in enumerate({"a": {"model": 0.8, "physics": 1.5}, "b": {}}.items())
     )
     save_model(PretrainedModel("toy", ("P", "Q"), members, facts={"versions": {"numpy": "1"}}), tmp_path / "toy")
     return tmp_path / "toy.npy"
@@ -64,6 +64,7 @@ def test_what_is_written_is_read(path):
     np.testing.assert_array_equal(model.predict(columns), expected)
     assert (model.kernel, model.parameters, [one.sweep for one in model.members]) == ("toy", ("P", "Q"), ["a", "b"])
     assert [one.fastest for one in model.members] == [({"P": 2, "Q": 0},), ({"P": 2, "Q": 1},)]
+    assert [one.over_physics for one in model.members] == [{"model": 0.8, "physics": 1.5}, {}]
     assert model.digest == load_card(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -149,6 +150,14 @@ def test_figures_of_a_card_are_read(path):
         ({"parameters": ["P"]}, "uses 1 features"),
         ({"extra": 1}, "extra"),
         ({"sha256": "0"}, "sha256"),
+        ({"members": [{"sweep": "a", "over_physics": {"model": math.nan}}]}, "over_physics.model must be finite"),
+        ({"members": [{"sweep": "a", "over_physics": {"model": math.inf}}]}, "over_physics.model must be finite"),
+        ({"members": [{"sweep": "a", "over_physics": {"model": 2e6}}]}, "over_physics.model must be at most 1000000"),
+        ({"members": [{"sweep": "a", "over_physics": {"physics": 0}}]}, "over_physics.physics must be at least 1e-06"),
+        ({"members": [{"sweep": "a", "over_physics": {"model": -1.0}}]}, "over_physics.model must be at least 1e-06"),
+        ({"members": [{"sweep": "a", "over_physics": {"model": "fast"}}]}, "over_physics.model must be a number"),
+        ({"members": [{"sweep": "a", "over_physics": {"luck": 1.0}}]}, "over_physics.luck"),
+        ({"members": [{"sweep": "a", "over_physics": [1.0]}]}, "over_physics must be a table"),
         ({"facts": {"gain": math.nan}}, "a gain is a number from -1 to 1, got nan"),
         ({"facts": facts(7e300)}, "a share of the optimum is a number from 0 to 1, got 7e[+]300"),
         ({"facts": facts(-0.1)}, "a share of the optimum is a number from 0 to 1, got -0.1"),
@@ -298,4 +307,5 @@ def test_mutated_cards_are_refused_or_used(path):
         shares = [*card.shares("model").values(), *card.shares("physics").values()]
         assert all(0 <= share <= 1 for some in shares for share in some)
         assert card.gain is None or abs(card.gain) <= 1
+        assert all(1e-6 <= ratio <= 1e6 for one in card.members for ratio in one.over_physics.values())
     assert 50 < refused < 300

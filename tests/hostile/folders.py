@@ -261,6 +261,29 @@ def _deepest(rows: Any) -> Any:
     return made
 
 
+def _times(name: str, value: object) -> None:
+    """Add the model whose card has other times of first choices, measured over those of physics."""
+
+    def build(place: Place) -> None:
+        path = place.copy("model.json", "model.json")
+        place.copy("model.npy", "model.npy")
+        card = json.loads(path.read_bytes())
+        for member in card["members"]:
+            member["over_physics"] = value
+        path.write_text(json.dumps(card))
+
+    add("model", f"times-{name}", build)
+
+
+_times("of-nan", {"model": float("nan"), "physics": float("nan")})
+_times("of-infinity", {"model": float("inf")})
+_times("of-nothing", {"physics": 0})
+_times("of-1e308", {"physics": 1e308})
+_times("below-nothing", {"model": -1})
+_times("of-text", {"model": ESCAPE})
+_times("of-digits", {"model": "9" * 9000})
+_times("of-lists", [[1.0]])
+_times("of-50000-sources", {str(number): 1.0 for number in range(50_000)})
 _regressors("of-nothing", lambda rows: rows[:0])
 _regressors("of-no-bytes", lambda rows: b"")
 _regressors("cut-off", lambda rows: _npy(rows)[:-1])

@@ -1,19 +1,27 @@
 """Choices without a measurement."""
 
 import json
+import shutil
 from dataclasses import asdict
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from mltune.cost.model_file import shipped_card
+from mltune.cost.features import Features
+from mltune.cost.model_file import SUFFIXES, shipped_card
+from mltune.dataset.dataset import load_manifest
 from mltune.device.known import find_device
 from mltune.errors import MltuneWarning, UsageError, WisdomError
+from mltune.files import folders
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
+from mltune.resolve.device import Target
 from mltune.resolve.problems import named_problem
+from mltune.resolve.request import TuneRequest
 from mltune.show import table, tables
 from mltune.tuning.bound import predict
+from mltune.tuning.tuner import tune
 from tests.cli.program import command
 
 SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
@@ -74,6 +82,98 @@ def test_nothing_is_expected_of_what_was_not_judged():
     assert predict(problem, bundle, find_device("a100")[0], wisdom="none").expected is None
 
 
+HGEMM = problem_from_name("hgemm", trans="NT", size=4096)
+FEW = "takes 5 recorded sweeps of similar size on {}, each judged by others; known: {}".format
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Return a copy of the model of gemm_wgmma, and a function that changes the times of a copy of its card."""
+    for suffix in SUFFIXES:
+        shutil.copy(folders.assets("models") / f"gemm_wgmma{suffix}", tmp_path / f"mine{suffix}")
+
+    def change(times):
+        card = json.loads((tmp_path / "mine.json").read_text())
+        for number, member in enumerate(card["members"]):
+            times(number, member)
+        (tmp_path / "mine.json").write_text(json.dumps(card))
+        kernel, device = load_kernel("gemm_wgmma"), find_device("h200")[0]
+        return predict(HGEMM, kernel, device, prior=str(tmp_path / "mine"), wisdom="none")
+
+    return change
+
+
+def test_the_first_choice_has_a_time_with_an_interval():
+    """That of Student's t over the recorded sweeps of similar size, whose coverage is counted by leaving each out."""
+    kernel, device = load_kernel("gemm_wgmma"), find_device("h200")[0]
+    found = predict(HGEMM, kernel, device, wisdom="none")
+    columns = {name: np.array([value]) for name, value in found.choices[0].configuration.items()}
+    (physical_s,) = Features(kernel, HGEMM, device).physical_s(columns)
+    logs = [np.log(one.over_physics["model"]) for one in shipped_card(kernel).members if one.flops > 1e11]
+
+    def interval(logs):
+        spread = np.std(logs, ddof=1) * np.sqrt(1 + 1 / len(logs))
+        return stats.t.interval(0.9, len(logs) - 1, np.mean(logs), spread)
+
+    inside = 0
+    for at, one in enumerate(logs):
+        least, most = interval(logs[:at] + logs[at + 1 :])
+        inside += least <= one <= most
+    assert (found.time.sweeps, found.time.inside, found.time.confidence) == (len(logs), inside, 0.9)
+    assert [found.time.least_s, found.time.most_s] == pytest.approx(physical_s * np.exp(interval(logs)))
+    assert found.time.time_s == pytest.approx(physical_s * np.exp(np.mean(logs)))
+    assert found.no_time == ""
+    assert found.expected is None  # the share of the optimum was not judged
+    by_physics = predict(HGEMM, kernel, device, prior="none", wisdom="none").time
+    assert by_physics.most_s / by_physics.least_s != pytest.approx(found.time.most_s / found.time.least_s, rel=0.01)
+
+
+def test_what_is_known_has_the_time_that_was_measured(tmp_path):
+    recorded, kernel = load_manifest("convolution_rtx_a4000"), load_kernel("convolution")
+    target, file = Target(dataset=recorded.name), tmp_path / "wisdom.json"
+    tune(TuneRequest(recorded.problem, kernel, target, trials=20, run=tmp_path / "run", wisdom=file))
+    found = predict(recorded.problem, kernel, recorded.device, wisdom=file)
+    assert found.choices[0].source == "known"
+    assert (found.time, found.no_time) == (None, "the first choice is known: the wisdom has its time")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "device", "reason"),
+    [
+        ("reduction", "reduction", "h200", FEW("sm_90", 1)),
+        ("hgemm", "gemm_wgmma", "h100", ""),
+        ("sgemm", "gemm_simt", "a100", FEW("sm_80", 0)),
+        ("sgemm", "gemm_naive", "h200", FEW("sm_90", 0)),
+        ("transpose", "transpose", "h200", FEW("sm_90", 1)),
+    ],
+)
+def test_a_time_that_cannot_be_promised_is_not_given(name, kernel, device, reason):
+    problem, bundle = named_problem(name, {}, kernel)
+    found = predict(problem, bundle, find_device(device)[0], wisdom="none")
+    assert (found.time is None) == bool(reason)
+    assert reason in found.no_time
+
+
+def test_four_sweeps_are_too_few(model):
+    def fourth(number, member):
+        member["over_physics"] = {"model": 0.8} if member["flops"] > 1e11 and number in (0, 1, 2, 3) else {}
+
+    assert model(fourth).no_time.endswith(FEW("sm_90", 4))
+
+
+def test_a_card_without_times_is_that_of_another_version(model):
+    found = model(lambda number, member: member.pop("over_physics"))
+    assert found.time is None
+    assert found.no_time == "the card of the model has no times of first choices; train the model again"
+
+
+def test_the_largest_ratios_of_a_card_give_finite_times(model):
+    time = model(lambda number, member: member.update(over_physics={"model": 1e6 if number % 2 else 1e-6})).time
+    assert 0 < time.least_s < time.time_s < time.most_s < np.inf
+    same = model(lambda number, member: member.update(over_physics={"model": 1.0})).time
+    assert same.least_s == same.time_s == same.most_s
+
+
 def test_a_damaged_wisdom_is_an_error_only_where_it_was_named(tmp_path, monkeypatch):
     device, damaged = find_device("a100")[0], tmp_path / "wisdom.json"
     damaged.write_text("{")
@@ -99,6 +199,7 @@ def test_the_command():
     document = json.loads(prediction("transpose", "--device", "h100", "--top", "2", "--json").stdout)
     assert len(document["choices"]) == 2
     assert document["device"].startswith("NVIDIA H100")
+    assert (document["time"], document["no_time"]) == (None, f"that {FEW('sm_90', 1)}")
     refused = prediction("transpose")
     assert refused.returncode == 2
     assert "no GPU was found" in refused.stderr
@@ -115,3 +216,17 @@ def test_the_choices_are_shown(capsys):
     assert "by the model, learned from GPUs of other architectures, reached" in " ".join(shown.split())
     assert "of the optimum on the mean of 4 recorded spaces (lowest to" in " ".join(shown.split())
     assert "note: the model clblast_xgemm was trained on sm_75, sm_86" in " ".join(shown.split())
+
+
+def test_the_time_is_shown(capsys):
+    time = {"time_s": 1.914e-3, "least_s": 1.8e-3, "most_s": 0.0021, "confidence": 0.9, "sweeps": 8, "inside": 6}
+    document = {"problem": "p", "device": "d", "kernel": "k", "choices": [], "expected": None, "notices": ()}
+
+    def shown(time, no_time=""):
+        table.show(tables.predicted(document | {"time": time, "no_time": no_time}))
+        return " ".join(capsys.readouterr().out.split())
+
+    said = "of the first choice: 1.91 ms, with a probability of 90 % between 1.8 ms and 2.1 ms"
+    assert f"{said}; learned from only 8 recorded sweeps of similar size, of which 6 lay in the" in shown(time)
+    assert "learned from 20 recorded sweeps" in shown(time | {"sweeps": 20})
+    assert "no time is given for the first choice: few" in shown(None, "few")

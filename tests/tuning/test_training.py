@@ -3,21 +3,37 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from mltune.cost.features import Features
 from mltune.cost.model_file import choose_model, load_card
+from mltune.cost.pretrained import PretrainedModel
 from mltune.dataset.dataset import list_datasets, load_dataset, load_manifest
 from mltune.device.known import find_device
+from mltune.device.peaks import peak_flops
 from mltune.errors import DatasetError, ModelError
 from mltune.files import folders
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
+from mltune.records.trial import TrialState
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
-from mltune.tuning.training import as_sweeps, datasets_of_runs, find_datasets, gain, train, without
+from mltune.tuning.training import (
+    as_sweeps,
+    datasets_of_runs,
+    find_datasets,
+    gain,
+    joined,
+    over_physics,
+    train,
+    without,
+)
 from mltune.tuning.tuner import tune
 
 CONVOLUTION = ["convolution_rtx_a4000", "convolution_rtx_a6000", "convolution_mi250x_gcd", "convolution_w6600"]
+
+SEARCHES = folders.assets("datasets") / "gemm_wgmma" / "searches"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +57,38 @@ def test_cards_of_one_architecture_are_left_out_together(datasets):
         assert score["error"] >= abs(score["bias"])
     assert sum(model.facts["importance"].values()) == pytest.approx(1, abs=0.01)
     assert model.facts["datasets"]["convolution_rtx_a4000"]["sha256"] == datasets[0].manifest.sha256
+
+
+def test_the_time_of_the_first_choice_is_compared_with_that_of_physics(datasets):
+    """By physics among what ran, and by what was learned from other groups, where there are such."""
+    model = train(datasets)
+    assert [list(one.over_physics) for one in model.members] == [["physics"]] * 2 + [["physics", "model"]] * 2
+    for dataset, member in zip(datasets, model.members, strict=True):
+        features = Features(load_kernel("convolution"), dataset.manifest.problem, dataset.manifest.device)
+        median_s = np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan)
+        share = np.where(np.isnan(median_s), 0.0, features.prior(dataset.columns))
+        peak = peak_flops(dataset.manifest.device, dataset.manifest.problem.arithmetic)
+        ratios = median_s * peak * share / dataset.manifest.problem.flops
+        assert member.over_physics["physics"] == pytest.approx(ratios[np.argmax(share)], rel=1e-3)
+
+
+def test_of_a_recorded_kernel_with_other_parameters_physics_has_no_time(datasets):
+    other = replace(datasets[0], manifest=replace(datasets[0].manifest, kernel="transpose"))
+    assert train([other]).members[0].over_physics == {}
+
+
+def test_the_first_choice_is_what_the_others_remember():
+    """Where it was recorded: searches near each other find it again."""
+    found = [load_dataset(str(SEARCHES / f"h200-{name}-8192-search")) for name in ("bgemm-nt", "hgemm-nn", "hgemm-tn")]
+    model = train(found)
+    others = replace(model, members=model.members[1:]).closest(found[0].manifest.problem, found[0].manifest.device)
+    rows = [np.all([found[0].columns[name] == one[name] for name in one], axis=0) for one in others.first]
+    row = next(np.argmax(one) for one in rows if one.any())
+    features = Features(load_kernel("gemm_wgmma"), found[0].manifest.problem, found[0].manifest.device)
+    physical_s = features.physical_s({name: column[[row]] for name, column in found[0].columns.items()})
+    assert model.members[0].over_physics["model"] == pytest.approx(
+        found[0].numbers("median_s")[row] / physical_s[0], rel=1e-3
+    )
 
 
 def test_of_one_architecture_problems_are_left_out():
@@ -97,6 +145,20 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
         assert hashes == {one.name: one.sha256 for one in [*recorded, *searches]}
         model = choose_model(kernel, load_kernel(kernel)).load(recorded[0].problem, recorded[0].device)
         assert recorded[0].name in [member.sweep for member in model.members]
+
+
+@pytest.mark.system
+def test_times_in_cards_are_over_those_of_physics_today():
+    """models/train.sh must be run again after physics or the resources of a kernel have changed."""
+    for folder in sorted(folders.assets("datasets").iterdir()):
+        if folder.is_dir():
+            datasets = find_datasets(str(folder))
+            manifests = {one.manifest.name: one.manifest for one in datasets}
+            sweeps = joined(datasets, as_sweeps(datasets))
+            nothing = PretrainedModel(folder.name, (), ())
+            now = [over_physics(nothing, [], one, manifests[one.name]).get("physics") for one in sweeps]
+            card = load_card(folders.assets("models") / folder.name)
+            assert [one.over_physics.get("physics") for one in card.members] == now
 
 
 def test_the_gain_is_that_over_physics():
