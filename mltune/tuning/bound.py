@@ -415,13 +415,13 @@ def _expected_time(
         sweeps = f"{FEWEST_SWEEPS} recorded sweeps of similar size on {architecture}, each judged by others"
         return None, f"that takes {sweeps}; known: {len(near) if len(near) < FEWEST_SWEEPS else len(ratios)}"
     physical_s = features.physical_s({name: np.array([code]) for name, code in first.items()})
-    left_out = [_interval(np.delete(ratios, at)) for at in range(len(ratios))]
+    left_out = [interval(np.delete(ratios, at)) for at in range(len(ratios))]
     inside = sum(least <= ratio <= most for ratio, (least, _, most) in zip(ratios, left_out, strict=True))
-    least_s, time_s, most_s = (physical_s * _interval(ratios)).tolist()
+    least_s, time_s, most_s = (physical_s * interval(ratios)).tolist()
     return ExpectedTime(time_s, least_s, most_s, CONFIDENCE, len(ratios), int(inside)), ""
 
 
-def _interval(ratios: Floats) -> Floats:
+def interval(ratios: Floats) -> Floats:
     """Return the interval of one more of some log-normal numbers: its lower end, its middle and its upper end."""
     from scipy.special import stdtrit
 
