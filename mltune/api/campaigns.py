@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown, warn
@@ -72,6 +73,7 @@ def run(
     >>> result.to_json()["with_winner"]  # doctest: +SKIP
     4
     """
+    begun = perf_counter()
     from mltune.campaign.campaign import run_plan
     from mltune.records.directory import PLAN_FILE, is_plan, new_directory
     from mltune.resolve.device import find_gpus
@@ -103,6 +105,7 @@ def run(
                 store=store or "",
                 compile_on=compile_on or "",
                 cluster=found,
+                begun=begun,
             )
 
 

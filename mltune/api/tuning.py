@@ -170,6 +170,7 @@ def tune(
                 progress=report,
                 stop=interrupted,
                 compile_on=compile_on or "",
+                begun=begun,
             )
         from mltune.tuning import tuner
 

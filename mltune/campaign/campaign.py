@@ -70,6 +70,7 @@ def run_plan(
     store: str = "",
     compile_on: str = "",
     cluster: Cluster | None = None,
+    begun: float | None = None,
 ) -> CampaignResult:
     """Carry out a plan, or resume it.
 
@@ -97,6 +98,8 @@ def run_plan(
         Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
     cluster : Cluster, optional
         The cluster whose workers are the devices of the plan (:func:`mltune.resolve.placement.place_on_workers`).
+    begun : float, optional
+        When the call began, on the clock of :func:`time.perf_counter`; by default now. The budget counts from then.
 
     Raises
     ------
@@ -109,6 +112,7 @@ def run_plan(
     >>> from mltune.resolve.plan_file import load_plan
     >>> result = run_plan(place(load_plan("rehearsal"), ()), Path("runs/rehearsal"))  # doctest: +SKIP
     """
+    begun = time.perf_counter() if begun is None else begun
     directory = Path(directory)
     lock = lock_directory(directory)
     try:
@@ -133,6 +137,7 @@ def run_plan(
             siblings,
             database_of(runs_in(directory), store),
             compile_on,
+            begun,
         )
         with contextlib.closing(campaign):
             campaign.run()
@@ -158,6 +163,7 @@ class Campaign:
     siblings: bool
     store: str
     compile_on: str
+    begun: float
 
     def __post_init__(self) -> None:
         self.compile_on = address_of(self.compile_on) if self.compile_on else ""  # other hosts may lack the file
@@ -166,7 +172,6 @@ class Campaign:
         self.scheduler = Scheduler(self.plan, self.directory, self.stop, self.gpus)
         total_s = sum(one.total_s for one in self.scheduler.standings.values())
         self.elapsed_before_s = total_s / len(self.plan.devices)
-        self.started = time.monotonic()
 
     def close(self) -> None:
         """Interrupt the workers, and kill those that do not end in time."""
@@ -223,7 +228,7 @@ class Campaign:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the campaign began, without interruptions."""
-        return self.elapsed_before_s + time.monotonic() - self.started
+        return self.elapsed_before_s + time.perf_counter() - self.begun
 
     @property
     def left_s(self) -> float | None:

@@ -32,6 +32,7 @@ def tune_choice(
     stop: Callable[[], bool] = bool,
     store: str = "",
     compile_on: str = "",
+    begun: float | None = None,
 ) -> TuneResult:
     """Tune a problem with several kernels, and return the result of the fastest one.
 
@@ -41,7 +42,7 @@ def tune_choice(
         Of one problem; not placed.
     run : pathlib.Path, optional
         Directory of the campaign; by default a new one.
-    progress, stop, store, compile_on
+    progress, stop, store, compile_on, begun
         See :func:`mltune.campaign.campaign.run_plan`.
 
     Raises
@@ -57,7 +58,9 @@ def tune_choice(
     for notice in (*missing, *notices(placed)):
         warnings.warn(notice, MltuneWarning, stacklevel=3)
     directory = run or new_directory(placed.tasks[0].problem.label)
-    campaign = run_plan(placed, directory, progress=progress, stop=stop, store=store, compile_on=compile_on)
+    campaign = run_plan(
+        placed, directory, progress=progress, stop=stop, store=store, compile_on=compile_on, begun=begun
+    )
     if not runs_in(directory):
         reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
         raise RunError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -216,6 +217,7 @@ def declare(
     *,
     references: Sequence[Reference] = (),
     race_s: float = BUDGET_S,
+    until: float = math.inf,
     stop: Callable[[], bool] = bool,
 ) -> Declaration | None:
     """Declare the winner of a run.
@@ -234,6 +236,8 @@ def declare(
         Timings of the reference implementation, in the order taken.
     race_s : float
         Most seconds of a race.
+    until : float
+        When the time is up, on the clock of :func:`time.perf_counter`: no further tie of the winner is verified.
     stop : callable
         Checked between steps, which take at most some seconds each. Once it is true, the known times decide.
 
@@ -255,7 +259,7 @@ def declare(
         others = doubtful(trials, found, fastest[:FINALISTS], rejected)
         candidates = {record.number: record for record in (*fastest, *others)}
         times = _time(session, candidates, fastest[:FINALISTS], others, rejected, race_s, stop)
-        verified = _verify(session, candidates, times, rejected, stop)
+        verified = _verify(session, candidates, times, rejected, until, stop)
         ranked, reference = times.rank(rejected)
         if ranked:
             return Declaration(
@@ -378,9 +382,10 @@ def _verify(
     records: Mapping[int, TrialRecord],
     times: _Times,
     rejected: dict[int, str],
+    until: float,
     stop: Callable[[], bool],
 ) -> bool:
-    """Verify the winner, then its ties, and reject those that fail; return whether the winner passed.
+    """Verify the winner, and its ties while there is time; reject those that fail; return whether the winner passed.
 
     In replay nothing is verified.
     """
@@ -390,8 +395,9 @@ def _verify(
     while True:
         ranked, _ = times.rank(rejected)
         due = [one.number for one in ranked if one.ratio_low <= 1 <= one.ratio_high and one.number not in passed]
-        if not due or stop():
-            return bool(ranked) and ranked[0].number in passed
+        settled = bool(ranked) and ranked[0].number in passed
+        if not due or stop() or (settled and time.perf_counter() >= until):
+            return settled
         failure = session.verify(records[due[0]])
         if failure:
             rejected[due[0]] = failure

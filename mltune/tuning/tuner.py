@@ -7,6 +7,7 @@ known before all of them. Proposals therefore depend only on the seed and on res
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -305,8 +306,11 @@ class Tuner:
         if declared is not None and declared.as_of == loop.ended and (settled or stop()):
             return
         elapsed_s, time_s = loop.seconds.elapsed, self._request.time_s
-        race_s = race_within(math.inf if time_s is None else time_s - elapsed_s, elapsed_s)
-        finals = partial(declare, self._session, self._reader.ended, references=run.references, race_s=race_s)
+        left_s = math.inf if time_s is None else time_s - elapsed_s
+        race_s, until = race_within(left_s, elapsed_s), time.perf_counter() + left_s
+        finals = partial(
+            declare, self._session, self._reader.ended, references=run.references, race_s=race_s, until=until
+        )
         try:
             found = finals(stop=stop)
         except DeviceLostError:  # until the next attempt the recorded times decide

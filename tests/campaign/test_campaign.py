@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,13 @@ def test_the_command_runs_a_plan_and_resumes_its_directory(tmp_path):
 
     assert [problem["trials"] for problem in one["problems"]] == [problem["trials"] for problem in other["problems"]]
     assert all(problem["best"] for problem in one["problems"])
+
+
+def test_what_passed_before_a_campaign_began_is_part_of_its_budget(tmp_path):
+    plan = PLAN.replace("96 trials", "60s").replace("24 trials", "10s")
+
+    result = carry_out(plan, tmp_path / "run", begun=time.perf_counter() - 60.0)
+
+    assert not any(standing.trials for standing in result.standings.values())
+    (ended,) = [event for event in events_of(tmp_path / "run") if event["event"] == "plan_ended"]
+    assert ended["elapsed_s"] >= 60.0

@@ -111,6 +111,15 @@ def test_a_tie_is_verified(imagined):
     assert list(found.rejected) == [1]
 
 
+def test_when_the_time_is_up_the_winner_is_verified_but_no_tie(imagined):
+    records = [trial(0, 2.0e-3), trial(1, 2.0e-3), trial(2, 2.0e-3)]
+    wrong = {"time_s": 2.0e-3, "deed": "wrong at full size"}
+    with imagined({0: wrong, 1: {"time_s": 2.0e-3}, 2: wrong}) as session:
+        found = declared(session, records, until=0.0)
+
+    assert (found.number, found.verified, list(found.rejected)) == (1, True, [0])
+
+
 def test_when_a_whole_set_fails_the_next_is_tried(imagined):
     wrong = {number: {"deed": "wrong at full size"} for number in range(FINALISTS)}
     with imagined({**wrong, 7: {"time_s": 3e-3}}) as session:
