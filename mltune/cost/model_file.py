@@ -38,12 +38,12 @@ FIELDS = {"left": "u1", "right": "u1", "feature_idx": "u1", "num_threshold": "<f
 
 NODE = np.dtype([("member", "u1"), ("tree", "u1"), *FIELDS.items()])
 """A row of a file of regressors: a node of a tree of a member. Tree 0 of a member is a leaf, where its predictions
-start. The types bound how long a prediction takes: a member has at most 256 trees, of which none is deeper than 255."""
+start. The size of the file bounds how long a prediction takes, because each node has one parent."""
 
-MOST_BYTES = 16 << 20
-"""Largest file of regressors: 200 of 60 trees with 31 leaves have as much."""
+MOST_BYTES = 4 << 20
+"""Largest file of regressors: 50 of 60 trees with 31 leaves have as much."""
 
-MOST_MEMBERS = 200
+MOST_MEMBERS, MOST_TREES = 200, 100
 
 SUFFIXES = (".json", ".npy")
 """Of the files of a model: its card and its regressors."""
@@ -185,10 +185,18 @@ def file_of(path: Path, suffix: str = "") -> Path:
 
 
 def save_model(model: PretrainedModel, path: Path) -> None:
-    """Write a model: regressors and card have the suffixes :data:`SUFFIXES` (:func:`file_of`)."""
+    """Write a model: regressors and card have the suffixes :data:`SUFFIXES` (:func:`file_of`).
+
+    One that could not be read again raises a ModelError.
+    """
     file = io.BytesIO()
     np.save(file, _table([one.regressor for one in model.members]))
     content = file.getvalue()
+    if len(content) > MOST_BYTES or len(model.members) > MOST_MEMBERS:
+        raise ModelError(
+            f"a model has at most {MOST_MEMBERS} members in {MOST_BYTES} bytes, got {len(model.members)} in "
+            f"{len(content)}; train it on fewer datasets."
+        )
     card = Card(
         kernel=model.kernel,
         parameters=list(model.parameters),
@@ -290,6 +298,9 @@ def _check(table: NDArray[Any], count: int, features: int) -> NDArray[np.intp]:
     follow = (place < left) & (left < end) & (place < right) & (right < end)
     if not (follow | (left == 0) & (right == 0)).all():
         raise ValueError("a node's children follow it in its tree")
+    children = np.concatenate([(np.arange(len(table)) - place + side)[follow] for side in (left, right)])
+    if len(np.unique(children)) < len(children) or tree.max() > MOST_TREES:
+        raise ValueError(f"a regressor has at most {MOST_TREES} trees, in which no node has two parents")
     if (table["feature_idx"] >= features).any():
         raise ValueError(f"a tree uses {features} features")
     if not all((np.abs(table[name]) <= LARGEST).all() for name in ("num_threshold", "value")):

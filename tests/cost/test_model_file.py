@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from mltune.cost.model_file import NODE, load_card, load_model, save_model
+from mltune.cost.model_file import MOST_BYTES, MOST_MEMBERS, NODE, load_card, load_model, save_model
 from mltune.cost.pretrained import Member, PretrainedModel
 from mltune.errors import ModelError
+from mltune.files.folders import assets
 
 X = np.random.default_rng(0).random((200, 2))
 
@@ -202,6 +203,13 @@ def first_tree_by_another_name(table, tree):
     return table
 
 
+def grown(table, trees):
+    """Return rows with more trees, of a leaf each, in the last regressor."""
+    more = np.zeros(trees - table["tree"][-1], NODE)
+    more["member"], more["tree"] = 1, np.arange(table["tree"][-1] + 1, trees + 1)
+    return np.concatenate([table, more])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -217,6 +225,8 @@ def first_tree_by_another_name(table, tree):
         (edited(right=0), "children follow"),
         (edited(left=255), "children follow"),
         (lambda table: edited(right=(table["tree"][table["member"] == 0] == 1).sum())(table), "children follow"),
+        (edited(left=2, right=2), "two parents"),
+        (lambda table: grown(table, 101), "at most 100 trees"),
         (edited(feature_idx=2), "uses 2 features"),
         (edited(value=np.nan), "finite"),
         (edited(num_threshold=np.nan), "finite"),
@@ -257,19 +267,32 @@ def test_the_deepest_trees_end(path):
     chain = np.zeros(255, NODE)
     chain["left"][:-1:2], chain["right"][:-1:2] = np.arange(1, 255, 2), np.arange(2, 256, 2)
     chain["num_threshold"], chain["value"][-1] = -1.0, 1.0
-    table = np.concatenate([np.zeros(1, NODE), np.tile(chain, 255)] * 2)
-    table["tree"] = np.tile(np.repeat(np.arange(256), [1, *[255] * 255]), 2)
+    table = np.concatenate([np.zeros(1, NODE), np.tile(chain, 100)] * 2)
+    table["tree"] = np.tile(np.repeat(np.arange(101), [1, *[255] * 100]), 2)
     table["member"] = np.repeat([0, 1], len(table) // 2)
     put(path, table)
     model = load_model(path)
-    assert model.predict({"P": np.arange(1, 9), "Q": np.arange(2, 10)}).tolist() == [255.0] * 8
+    assert model.predict({"P": np.arange(1, 9), "Q": np.arange(2, 10)}).tolist() == [100.0] * 8
 
 
 def test_a_larger_file_is_not_read(path):
     with path.open("r+b") as file:
-        file.truncate((16 << 20) + 1)
-    with pytest.raises(ModelError, match="at most 16777216 bytes"):
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(ModelError, match=f"at most {MOST_BYTES} bytes"):
         load_model(path)
+
+
+def test_a_model_that_could_not_be_read_is_not_written(path):
+    model = load_model(path)
+    with pytest.raises(ModelError, match=r"at most 200 members in 4194304 bytes, got 202 in \d+; train it"):
+        save_model(replace(model, members=model.members * 101), path)
+    assert load_model(path).digest == model.digest
+
+
+@pytest.mark.parametrize("file", sorted(assets("models").glob("*.npy")), ids=lambda file: file.stem)
+def test_the_models_that_come_with_mltune_are_far_below_the_limits(file):
+    assert 4 * file.stat().st_size < MOST_BYTES
+    assert 8 * len(load_card(file).members) < MOST_MEMBERS
 
 
 def test_mutated_files_are_refused_or_used(path):

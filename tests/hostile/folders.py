@@ -215,7 +215,7 @@ def _belonging(card: Path, regressors: Path, content: bytes) -> None:
     card.write_text(json.dumps(json.loads(card.read_bytes()) | {"sha256": sha256}))
 
 
-def _regressors(name: str, make: Callable[[Any], Any]) -> None:
+def _regressors(name: str, make: Callable[[Any], Any], members: int = 0) -> None:
     """Add the model whose rows, or whose file, a function makes of the rows of an honest one."""
 
     def build(place: Place) -> None:
@@ -223,6 +223,9 @@ def _regressors(name: str, make: Callable[[Any], Any]) -> None:
 
         card, regressors = place.copy("model.json", "model.json"), place.copy("model.npy", "model.npy")
         made = make(np.load(regressors))
+        if members:
+            document = json.loads(card.read_bytes())
+            card.write_text(json.dumps(document | {"members": document["members"][:1] * members}))
         _belonging(card, regressors, made if isinstance(made, bytes) else _npy(made))
 
     add("model", f"regressors-{name}", build)
@@ -252,12 +255,28 @@ def _deepest(rows: Any) -> Any:
     """Return large trees in which both children of a node are the next one: 2 to the 254 paths."""
     import numpy as np
 
-    chain = np.zeros(255, rows.dtype)
-    chain["left"][:-1], chain["right"][:-1] = np.arange(1, 255), np.arange(1, 255)
-    member = np.concatenate([np.zeros(1, rows.dtype), np.tile(chain, 190)])
-    member["tree"][1:] = np.repeat(np.arange(1, 191), 255)
-    made = np.tile(member, 4)
-    made["member"] = np.repeat(np.arange(4), len(member))
+    tree = np.zeros(255, rows.dtype)
+    tree["left"][:-1], tree["right"][:-1] = np.arange(1, 255), np.arange(1, 255)
+    return _forest(tree, members=4, trees=75)
+
+
+def _largest(rows: Any) -> Any:
+    """Return the most trees that are allowed: whoever goes to the right meets every second node."""
+    import numpy as np
+
+    tree = np.zeros(9, rows.dtype)
+    tree["left"][:-1:2], tree["right"][:-1:2] = np.arange(1, 9, 2), np.arange(2, 10, 2)
+    tree["num_threshold"] = -1.0
+    return _forest(tree, members=200, trees=100)
+
+
+def _forest(tree: Any, members: int, trees: int) -> Any:
+    import numpy as np
+
+    member = np.concatenate([np.zeros(1, tree.dtype), np.tile(tree, trees)])
+    member["tree"][1:] = np.repeat(np.arange(1, trees + 1), len(tree))
+    made = np.tile(member, members)
+    made["member"] = np.repeat(np.arange(members), len(member))
     return made
 
 
@@ -302,6 +321,7 @@ _regressors("with-thresholds-of-infinity", lambda rows: _with(rows, "num_thresho
 _regressors("with-values-of-nan", lambda rows: _with(rows, "value", float("nan"), inner=False))
 _regressors("with-values-of-1e308", lambda rows: _with(rows, "value", 1e308, inner=False))
 _regressors("of-the-deepest-trees", _deepest)
+_regressors("of-the-most-trees", _largest, members=200)
 _regressors("that-declare-a-terabyte", lambda rows: _headed(rows, "(50000000000,)"))
 _regressors("that-declare-a-negative-shape", lambda rows: _headed(rows, "(-1,)"))
 _regressors("that-declare-a-row-of-gigabytes", lambda rows: _headed(rows, "(1,)", "[('member', 'u1', (2000000000,))]"))
