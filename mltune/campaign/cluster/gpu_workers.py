@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -202,7 +203,8 @@ def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
     scheduler = {"cls": distributed.Scheduler, "options": options}
     with (
         _safe_path(),
-        config.set(_NO_ROUTES),
+        tempfile.TemporaryDirectory(prefix="mltune-") as folder,
+        config.set({**_NO_ROUTES, "temporary-directory": folder}),  # Dask's own has a name that others can take first
         distributed.SpecCluster(workers=workers, scheduler=scheduler, security=security) as cluster,
         contextlib.closing(Cluster(cluster.scheduler_address, security)) as found,
     ):
