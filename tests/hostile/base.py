@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
+
+from tests.hostile.messages import MESSAGE, honest_message
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -218,6 +221,7 @@ def make_base(folder: Path) -> Path:
     (folder / "table.csv").write_text("\n".join(["a,b,time_ms,status,note", *rows]) + "\n")
     for suffix in ("json", "npy"):
         shutil.copy(ROOT / "models" / f"clblast_xgemm.{suffix}", folder / f"model.{suffix}")
+    (folder / MESSAGE).write_bytes(pickle.dumps(honest_message(folder / "store")))
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
     mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, jobs=1, output=folder / "comparison")
     return folder

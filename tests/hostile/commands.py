@@ -19,7 +19,7 @@ REPLAY = "convolution_w6600"
 """The dataset that runs and campaigns of the suite replay."""
 
 RUN, PLAN, BUNDLE, DATASET, TABLE = "run", "plan.toml", "bundle", "recorded.json", "table"
-WISDOM, MODEL = "wisdom.json", "model.json"
+WISDOM, MODEL, DATABASE = "wisdom.json", "model.json", "database"
 """Names of inputs in the folder ``named``."""
 
 
@@ -343,6 +343,66 @@ def tune_from_model(folder: Path) -> int:
     return _cli("tune", *options, "--prior", folder / "named" / MODEL)
 
 
+def receive(folder: Path) -> int:
+    """Receive a message from a worker of a cluster, as the process does that carries out a campaign."""
+
+    def call() -> None:
+        import pickle
+
+        from mltune.campaign.cluster.remote_process import RemoteProcess
+        from mltune.campaign.device_worker import SliceRequest
+        from mltune.errors import MltuneError
+        from mltune.process.child import ChildDiedError
+        from mltune.resolve.placement import place
+        from mltune.resolve.plan_file import parse_plan
+        from mltune.resolve.request import TuneRequest
+        from tests.hostile.base import PLAN
+        from tests.hostile.messages import MESSAGE, cluster_that_sends
+
+        task = place(parse_plan(PLAN, "test"), ()).tasks[0]
+        run = folder / "named" / RUN
+        request = TuneRequest(task.problem, task.kernel, task.target, run=run, wisdom="none")
+        message = pickle.loads((folder / "named" / MESSAGE).read_bytes())  # noqa: S301 - what the suite has written
+        worker = RemoteProcess(cluster_that_sends(message), "worker", "")
+        try:
+            worker.call(SliceRequest(request, task.slug, folder / "cwd"), 1.0, print)
+        except ChildDiedError as error:  # the problem is tried again, and set aside in the end
+            raise MltuneError(str(error)) from error
+
+    return _api(call)
+
+
+def show_received(folder: Path) -> int:
+    receive(folder)
+    return show(folder)
+
+
+def report_received(folder: Path) -> int:
+    receive(folder)
+    return report(folder)
+
+
+def load_received(folder: Path) -> int:
+    receive(folder)
+    return load_run(folder)
+
+
+def resume_received(folder: Path) -> int:
+    receive(folder)
+    return resume(folder)
+
+
+def list_database(folder: Path) -> int:
+    """List the runs of the database that the input is in, or those below a folder."""
+    database = folder / "named" / DATABASE
+    return _cli("show", database.read_text()) if database.exists() else show_all(folder)
+
+
+def list_database_json(folder: Path) -> int:
+    database = folder / "named" / DATABASE
+    return _cli("show", database.read_text(), "--json") if database.exists() else show_json(folder)
+
+
 def tune_with_switch(folder: Path, at: int, trials: int, search: str) -> int:
     """Tune or resume a run, with the kill switch armed; write down what was acknowledged, and what was counted.
 
@@ -419,6 +479,8 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "cubin cache": ("cubin_cache",),
     "wisdom": ("wisdom_show", "wisdom_merge", "wisdom_check", "wisdom_tune"),
     "model": ("predict", "tune_from_model"),
+    "database rows": ("list_database", *RUN_COMMANDS[:8], "list_database_json"),
+    "cluster messages": ("receive", "show_received", "load_received", "report_received", "resume_received"),
 }
 """The commands that each kind of input is run through, in order."""
 

@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ MODULES = (
     "pyarrow.parquet",
     "sklearn.ensemble",
 )
+OF_DATABASES = ("psycopg", "alembic.command", "mltune.records.database_runs", "mltune.records.database_tables")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ def serve(descriptor: int) -> None:
 
     for module in MODULES:
         importlib.import_module(module)
+    if find_spec("psycopg") is not None:
+        for module in OF_DATABASES:
+            importlib.import_module(module)
     importlib.import_module("tests.hostile.commands")
     gc.collect()
     gc.freeze()
@@ -308,7 +313,9 @@ def _guarded(command: str, folder: Path, arguments: list[Any], writer: int) -> N
     for path in (home, here):
         path.mkdir(exist_ok=True)
     os.chdir(here)
-    os.environ.update(HOME=str(home), XDG_CACHE_HOME=str(home / "cache"), TMPDIR=str(home))
+    os.environ.update(
+        HOME=str(home), XDG_CACHE_HOME=str(home / "cache"), XDG_DATA_HOME=str(home / "data"), TMPDIR=str(home)
+    )
     os.environ.pop("PYTHONPATH")
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115 - the terminal
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.hostile import folders, kernels, stores, tables, texts
+from tests.hostile import databases, folders, kernels, messages, stores, tables, texts
 from tests.hostile.cases import CORPUS, SEED, Build, Case, generated
 from tests.hostile.commands import COMMANDS_OF
 from tests.hostile.sandbox import MEMORY_BYTES, Outcome, Sandbox
@@ -31,6 +31,8 @@ GENERATORS: Mapping[str, Build] = {
     "cubin cache": folders.random_cubins,
     "wisdom": folders.random_wisdom,
     "model": folders.random_model,
+    "database rows": databases.random_rows,
+    "cluster messages": messages.random_message,
 }
 """The function that builds a random case of each kind."""
 
@@ -43,6 +45,9 @@ FEW = 214
 MANY = 5_000
 """Inputs of the long one."""
 
+LARGEST_PAGE = 1 << 28
+"""Bytes of a page that is read: a larger one is an input of nothing that was left in its place."""
+
 LONG = {
     "source/macros-that-unfold-without-end",
     "store/view-of-trials-without-end",
@@ -50,6 +55,7 @@ LONG = {
     "table/csv-a-million-rows-of-distinct-text",
     "Kernel-Tuner-cache/100-megabytes-of-entries",
     "winner-folder/a-hundred-thousand-files",
+    "model/regressors-of-the-most-trees",
 }
 """Cases that take three seconds and more: the long suite alone has them."""
 
@@ -124,7 +130,7 @@ def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int) ->
         ]
         before = after
     for page in (path for path in folder.rglob("report.html") if path.is_file() and not path.is_symlink()):
-        if XSS in page.read_text(errors="replace"):
+        if page.stat().st_size < LARGEST_PAGE and XSS in page.read_text(errors="replace"):
             found.append(f"{page.name}: holds markup of the input")
     return found, outcomes
 

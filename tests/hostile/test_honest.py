@@ -26,6 +26,8 @@ HONEST = {
     "cubin cache": {"cubins": "cubins"},
     "wisdom": {"wisdom.json": "wisdom.json"},
     "model": {"model.json": "model.json", "model.npy": "model.npy"},
+    "database rows": {"store": "run"},
+    "cluster messages": {"message.pickle": "message.pickle"},
 }
 OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 1}}
 """A bundle of GEMM is not replayed from a dataset of another kernel, there may be no GPU to sweep on, and a campaign may be

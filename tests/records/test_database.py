@@ -26,6 +26,7 @@ from mltune.records.directory import FILE, POINTER
 from mltune.records.rows import checksum
 from mltune.records.store import Store, is_written
 from tests.cli import program
+from tests.hostile.databases import ROWS
 
 RUN = "0f9c1f1e-7f0a-4d1e-9c53-2d6b8f0c4a11"
 
@@ -351,19 +352,7 @@ def test_the_runs_of_a_database(postgres, tmp_path, monkeypatch):
     assert list_runs(url)[1].owner.isprintable()
 
 
-@pytest.mark.parametrize(
-    ("change", "seen"),
-    [
-        ("created_at = 'infinity'", ("created_at", None)),
-        ("created_at = '-infinity'", ("created_at", None)),
-        ("created_at = '0044-03-15 BC'", ("created_at", None)),
-        ("created_at = '20000-01-01'", ("created_at", None)),
-        ("header = 'x'", ("header", None)),
-        ("header = repeat('[', 20000000)", ("header", None)),
-        ("owner = repeat('x', 20000000)", ("header", None)),
-        ("owner = E'\\x1b[31m', host = '', directory = repeat('y', 1000000)", ("directory", "y" * 500)),
-    ],
-)
+@pytest.mark.parametrize(("change", "seen"), ROWS.items())
 def test_one_bad_row_hides_no_other_run(postgres, tmp_path, change, seen):
     """It is listed with what can be read of it."""
     url = postgres.url(f"bad-{zlib.crc32(change.encode())}")
