@@ -119,18 +119,18 @@ class Child:
         if self._process is not None:
             return
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(theirs.fileno()), str(os.getpid())],
-                env={**os.environ, SAFE_PATH: "1", **self._environment},  # of its own children, too
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._connection = Connection(ours.detach())
         try:
+            with ours, theirs:
+                self._process = subprocess.Popen(  # noqa: S603
+                    [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(theirs.fileno()), str(os.getpid())],
+                    env={**os.environ, SAFE_PATH: "1", **self._environment},  # of its own children, too
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                self._connection = Connection(ours.detach())
             self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
             self._connection.send((self._target, self._arguments))
             self._receive(self._start_s)

@@ -132,6 +132,13 @@ def test_factory_that_hangs_is_a_worker_error():
     assert child.pid is None
 
 
+def test_child_that_cannot_be_started_is_a_worker_error_and_leaves_nothing_open():
+    opened = os.listdir("/proc/self/fd")
+    with pytest.raises(WorkerError, match="Argument list too long"):
+        Child(TARGET, environment={"LONG": "x" * 200_000}).start()
+    assert os.listdir("/proc/self/fd") == opened
+
+
 def test_interrupt_ends_a_call_from_another_thread(child):
     child.start()
     timer = threading.Timer(0.3, child.interrupt)
