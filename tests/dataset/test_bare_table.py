@@ -348,6 +348,7 @@ def test_text_of_a_parquet_file_is_utf8(tmp_path: Path) -> None:
         ("list.json", '{"tune_params_keys": ["a"], "cache": {"1": {"a": [], "time": 1}}}', "a list in row 1"),
         ("dict.json", '{"tune_params_keys": ["a"], "cache": {"1": {"a": 1, "time": {}}}}', "a dict in row 1"),
     ],
+    ids=lambda text: text[:40],  # a process gets the name of the test in its environment, which has little room
 )
 def test_a_file_that_needs_too_much_is_refused(tmp_path: Path, name: str, text: str, law: str) -> None:
     started, memory = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -24,9 +24,8 @@ def test_a_dataset_of_version_0_1_is_read():
 def test_it_is_written_again_with_the_names_of_today(tmp_path):
     shutil.copytree(GOLDEN, tmp_path / "old")
     dataset = load_dataset(tmp_path / "old" / NAME)
-    written = write_dataset(dataset, tmp_path / "new")
+    write_dataset(dataset, tmp_path / "new")
     document = json.loads((tmp_path / "new" / f"{NAME}.json").read_text())
     assert "cublas_median_s" not in document
     assert document["reference_median_s"] == dataset.manifest.reference_median_s
-    assert written.manifest.sha256 == dataset.manifest.sha256
     assert load_dataset(tmp_path / "new" / NAME).table.equals(dataset.table)

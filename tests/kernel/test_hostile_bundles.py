@@ -178,7 +178,7 @@ HOSTILE = {
     ),
     "escape sequences": (bundle(restrictions=["P0 < 3 # \\u001b[2J"]).replace("'", '"'), "printable"),
     "escape sequences in keys": (HEAD + '[parameters]\n"\\u001b[2J\\n" = [1]', "parameters"),
-    "precisions": (HEAD.replace('["s"]', f"{['x' * 1000] * 16}"), "parameters"),
+    "precisions": (HEAD.replace('["s"]', f"{['x' * 1000] * 16}"), "distinct"),
     "not a document": (b"\xff\xfe\x00", "UTF-8"),
     "zero bytes": (HEAD + "\0", "zero byte"),
 }
