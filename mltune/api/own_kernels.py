@@ -52,6 +52,8 @@ def tune_kernel(
     time: str | float | None = None,
     seed: int = 0,
     stop: bool = RunOptions.stop,
+    variants: bool = RunOptions.variants,
+    compiler: Mapping[str, Sequence[Any]] | str | None = None,
     run: str | Path | None = None,
     wisdom: str | Path = RunOptions.wisdom,
     progress: Report | Literal["auto"] | None = "auto",
@@ -105,7 +107,11 @@ def tune_kernel(
         The default configuration: measured first. By default the first value of each parameter, if that is valid.
     flops, bytes : int
         Operations and least memory traffic of a run, for rates in TFLOPS or GB/s.
-    trials, time, seed, stop, run, wisdom, progress, interrupt
+    compiler : mapping of str to sequence, optional
+        Further compiler parameters, or other values of the built-in ones: options by the name of a parameter, such as
+        ``{"math": ["", "--use_fast_math"], "entry_name": [""]}`` (docs/reference/kernel-toml.md#compiler). Kernel
+        Tuner's name of a compiler is ignored.
+    trials, time, seed, stop, variants, run, wisdom, progress, interrupt
         See :func:`tune`. Without a limit the run ends after 60 s, once everything is measured, or once nothing faster
         can be expected.
     verify : callable, optional
@@ -146,7 +152,7 @@ def tune_kernel(
     >>> values = {"block_size_x": [64, 128, 256]}
     >>> result = mltune.tune_kernel("add", source, 1_000_000, [a, a, a, n], values)  # doctest: +SKIP
     >>> result.best_config, result.best_time_s  # doctest: +SKIP
-    ({'block_size_x': 128}, 4.1e-06)
+    ({'block_size_x': 128, 'entry_name': '', 'register_usage_level': 5}, 4.1e-06)
     """
     begun = perf_counter()
     from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
@@ -182,6 +188,7 @@ def tune_kernel(
         constants=cmem_args,
         block_names=block_size_names,
         default=default,
+        compiler=compiler if isinstance(compiler, Mapping) else None,
         flops=flops,
         bytes=bytes,
     ) as kernel:
@@ -199,6 +206,7 @@ def tune_kernel(
             time_s=GPU_TIME_S if trials is None and time_s is None else time_s,
             seed=seed,
             stop=stop,
+            variants=variants,
             run=None if run is None else Path(run),
             wisdom=str(wisdom),
         )

@@ -31,6 +31,7 @@ def tune(
     search: str = RunOptions.search,
     skip: bool = RunOptions.skip,
     stop: bool = RunOptions.stop,
+    variants: bool = RunOptions.variants,
     enough: float | None = RunOptions.enough,
     prior: str | Path = RunOptions.prior,
     run: str | Path | None = None,
@@ -74,6 +75,9 @@ def tune(
         Whether to skip configurations that are predicted to be slow.
     stop : bool
         Whether to end before the budget is spent once nothing untried can be expected to be 1 % faster.
+    variants : bool
+        Whether to try the fastest configurations with other options of the compiler, too
+        (docs/explanation/compiler.md).
     enough : float, optional
         Ends the run once the best reaches this share of the upper bound on the problem (docs/explanation/bound.md).
     prior : str or pathlib.Path
@@ -150,6 +154,7 @@ def tune(
         search=search,
         skip=skip,
         stop=stop,
+        variants=variants,
         enough=enough,
         compilers=compilers,
         prior=str(prior),
@@ -206,8 +211,8 @@ def tune_sizes(
     device : str
         ``"auto"``, ``"all"``, ``"cuda:N"``, or ``"replay"``: the recorded timings of each size.
     **options
-        ``search``, ``skip``, ``stop``, ``enough``, ``prior``, ``wisdom`` and ``compilers`` of :func:`tune`; ``run``,
-        ``store``, ``compile_on``, ``progress`` and ``interrupt`` of :func:`mltune.run`.
+        ``search``, ``skip``, ``stop``, ``variants``, ``enough``, ``prior``, ``wisdom`` and ``compilers`` of
+        :func:`tune`; ``run``, ``store``, ``compile_on``, ``progress`` and ``interrupt`` of :func:`mltune.run`.
 
     Raises
     ------

@@ -434,7 +434,7 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
             f"{printable(file_of(path, '.json'), 300)}{did_you_mean(prior, names) or '.'}"
         )
     card = load_card(path)
-    fits = set(card.parameters) == set(kernel.all_parameters)
+    fits = kernel.has_parameters(card.parameters)
     if prior == AUTO:
         return ChosenModel(path, card) if fits and (card.gain is None or card.gain >= -TOLERATED_LOSS) else None
     if fits:
@@ -449,7 +449,7 @@ def shipped_card(kernel: Kernel) -> Card | None:
     """Return the card of the model that comes with mltune for a kernel, also where no search starts from it."""
     path = folders.assets("models") / f"{kernel.name}.json"
     card = load_card(path) if _comes_with_mltune(kernel) and path.is_file() else None
-    return card if card and set(card.parameters) == set(kernel.all_parameters) else None
+    return card if card and kernel.has_parameters(card.parameters) else None
 
 
 def _comes_with_mltune(kernel: Kernel) -> bool:

@@ -306,6 +306,7 @@ def import_table(
     parameters = None
     if isinstance(kernel, Kernel):
         kernel.check_problem(problem)
+        kernel = kernel.recorded_with(layout.parameters or ())
         layout = dataclasses.replace(layout, parameters=layout.parameters or tuple(kernel.all_parameters))
         found = _fitted(read_contents(path, layout), kernel, problem, device, path)
         parameters = {

@@ -165,6 +165,7 @@ class Manifest:
 
     def check_kernel(self, kernel: Kernel) -> str:
         """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else ""."""
+        kernel = kernel.recorded_with(self.parameters)
         ours, theirs = self.parameters, kernel.all_parameters
         if self.kernel != kernel.name:
             raise DatasetError(

@@ -12,6 +12,7 @@ from mltune.dataset.dataset import Dataset
 from mltune.dataset.manifest import Manifest
 from mltune.errors import DatasetError
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.records.trial import Build, Measurement
 
@@ -29,15 +30,27 @@ def recorded_kernel(manifest: Manifest) -> tuple[Kernel, str]:
 
 
 def bare_kernel(manifest: Manifest) -> Kernel:
-    """Return a kernel that has only the parameters of a dataset: no source, restrictions and resources."""
+    """Return a kernel that has only the parameters of a dataset: no source, restrictions and resources.
+
+    Among them are the built-in compiler parameters: a dataset that lacks one was recorded with its default.
+    """
+    labels = cast("dict[str, tuple[float | str, ...]]", manifest.labels)
+    coded = code_compiler_parameters({}, (), (), "")
+    own = {
+        name: values
+        for name, values in manifest.parameters.items()
+        if name not in coded or coded[name].labels != labels.get(name) or not set(values) <= set(coded[name].integers)
+    }
     return Kernel(
         name=manifest.kernel,
         problem=manifest.problem.kind,
-        parameters=manifest.parameters,
+        parameters=own,
+        compiler_parameters={name: one.integers for name, one in coded.items() if name not in own},
+        compiler_labels={name: one.labels for name, one in coded.items() if name not in own and one.labels},
         precisions=(manifest.problem.precision,) if manifest.problem.precision else (),
-        labels=cast("dict[str, tuple[float | str, ...]]", manifest.labels),
+        labels=labels,
         source_hash=manifest.source_hash,
-    )
+    ).recorded_with(manifest.parameters)
 
 
 Result = TypeVar("Result")

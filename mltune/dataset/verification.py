@@ -55,6 +55,7 @@ def verify_dataset(name_or_path: str | Path) -> Verified:
         kernel, notice = recorded_kernel(dataset.manifest)
         kernel.check_problem(dataset.manifest.problem)
         warning = dataset.manifest.check_kernel(kernel)
+        kernel = kernel.recorded_with(dataset.manifest.parameters)
         problems = tuple(_problems(dataset, kernel)) if is_bundle(dataset.manifest.kernel) else ()
     except UsageError as error:
         return Verified(name, len(dataset), (str(error),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,9 +15,10 @@ from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.coding import LARGEST_INTEGER, Columns, labelled, length
+from mltune.kernel.compiler_parameters import Variant, variant_of
 from mltune.kernel.evaluation import Partial
 from mltune.kernel.expressions import Expression, Value, parse
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import Launch, plain_entry
 from mltune.problem.problem import STRICTEST, Problem
 
 DEVICE_VARIABLES = (
@@ -100,6 +101,12 @@ class Kernel:
         Values of the parameters that are compiled in, each as the macro of its name.
     launch_parameters : mapping of str to tuple of int
         Values of the parameters that are passed at launch: another value needs no compile.
+    compiler_parameters : mapping of str to tuple of int
+        Values of the controls of the compiler (:mod:`mltune.kernel.compiler_parameters`), the default first.
+    compiler_labels : mapping of str to tuple of str
+        The values of those that are texts, which count the positions in these lists.
+    varied : tuple of str
+        The compiler parameters that are part of the search space; the others have their defaults.
     arguments : tuple of str
         Launch parameters that follow the problem's arguments in a call of the kernel, in order.
     folder : pathlib.Path
@@ -168,6 +175,9 @@ class Kernel:
     problem: str
     parameters: Mapping[str, tuple[int, ...]]
     launch_parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    compiler_parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    compiler_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    varied: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     folder: Path = Path()
     source: str | None = None
@@ -211,8 +221,9 @@ class Kernel:
 
     @property
     def all_parameters(self) -> dict[str, tuple[int, ...]]:
-        """Values of every parameter: those compiled in, then those passed at launch."""
-        return {**self.parameters, **self.launch_parameters}
+        """Values of every parameter: those compiled in, those passed at launch, and those of the compiler that vary."""
+        varied = {name: self.compiler_parameters[name] for name in self.varied}
+        return {**self.parameters, **self.launch_parameters, **varied}
 
     def check_problem(self, problem: Problem) -> None:
         """Check that the kernel solves a problem.
@@ -286,6 +297,49 @@ class Kernel:
     def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         """Return a configuration with labels in place of their positions."""
         return labelled(configuration, self.labels)
+
+    def variant(self, configuration: Mapping[str, int]) -> Variant:
+        """Return what a configuration asks of the compiler; a parameter that it lacks has its default."""
+        codes = {name: configuration.get(name, values[0]) for name, values in self.compiler_parameters.items()}
+        return variant_of(labelled(codes, self.compiler_labels))
+
+    def renaming(self, configuration: Mapping[str, int]) -> dict[str, str]:
+        """Return the macro that gives the kernel the name that a configuration asks for; none if it keeps its own."""
+        entry, variant = plain_entry(self.entry or ""), self.variant(configuration)
+        return {entry: variant.entry(entry)} if variant.name else {}
+
+    def completed(self, configuration: Mapping[str, int]) -> dict[str, int]:
+        """Return a configuration with the defaults of the compiler parameters that vary, where it lacks them.
+
+        >>> kernel = Kernel(name="toy", problem="recorded", parameters={}, compiler_parameters={"level": (5, 8)})
+        >>> kernel.completed({"N": 1}), kernel.in_variants().completed({"N": 1})
+        ({'N': 1}, {'N': 1, 'level': 5})
+        """
+        defaults = {name: self.compiler_parameters[name][0] for name in self.varied if name not in configuration}
+        return {**configuration, **defaults}
+
+    def with_defaults(self, columns: Columns) -> Columns:
+        """Return a table of configurations with the defaults of the compiler parameters that it lacks."""
+        lacking = {name: values[0] for name, values in self.compiler_parameters.items() if name not in columns}
+        return {**columns, **{name: np.full(length(columns), value) for name, value in lacking.items()}}
+
+    def recorded_with(self, names: Collection[str]) -> Kernel:
+        """Return the kernel of which those compiler parameters vary that are among the names of a record.
+
+        It was made with the defaults of the others.
+        """
+        varied = tuple(name for name in self.compiler_parameters if name in names)
+        labels = {name: one for name, one in self.labels.items() if name not in self.varied}
+        labels |= {name: self.compiler_labels[name] for name in varied if name in self.compiler_labels}
+        return replace(self, varied=varied, labels=labels)
+
+    def in_variants(self) -> Kernel:
+        """Return the kernel of which all compiler parameters vary."""
+        return self.recorded_with(self.compiler_parameters)
+
+    def has_parameters(self, names: Collection[str]) -> bool:
+        """Return whether a record with parameters of some names can be one of this kernel."""
+        return set(self.recorded_with(names).all_parameters) == set(names)
 
     @property
     def is_generated(self) -> bool:
@@ -373,6 +427,8 @@ class Kernel:
     def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:
         """Return the kernel with fewer values for some parameters: a part of its search space.
 
+        A compiler parameter among them is part of the space.
+
         Raises
         ------
         BundleError
@@ -384,12 +440,13 @@ class Kernel:
         >>> load_kernel("gemm_simt").with_values({"BLK_M": [64, 128]}).parameters["BLK_M"]
         (64, 128)
         """
+        known = {**self.all_parameters, **self.compiler_parameters}
         for name, chosen in values.items():
-            legal = self.all_parameters.get(name)
+            legal = known.get(name)
             if legal is None:
                 raise BundleError(
-                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}, got {name!r}"
-                    f"{did_you_mean(name, self.all_parameters) or '.'}"
+                    f"a parameter of {self.name} is one of {', '.join(known)}, got {name!r}"
+                    f"{did_you_mean(name, known) or '.'}"
                 )
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
                 raise BundleError(
@@ -400,7 +457,12 @@ class Kernel:
         def narrowed(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
             return {name: tuple(values.get(name, legal)) for name, legal in parameters.items()}
 
-        return replace(self, parameters=narrowed(self.parameters), launch_parameters=narrowed(self.launch_parameters))
+        return replace(
+            self.recorded_with({*self.varied, *values}),
+            parameters=narrowed(self.parameters),
+            launch_parameters=narrowed(self.launch_parameters),
+            compiler_parameters=narrowed(self.compiler_parameters),
+        )
 
 
 class Scope(dict[str, Value | Partial]):

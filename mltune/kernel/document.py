@@ -15,9 +15,11 @@ from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry, Shape3, arithmetic_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values
+from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.includes import Headers
+from mltune.kernel.launch import plain_entry
 from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, Document, PresetTable
 from mltune.problem.array_values import INITIAL
 from mltune.problem.arrays import ArraysProblem, default_tolerance
@@ -86,7 +88,9 @@ class _Maker:
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
         values, launch_values = _integers(self.parameters), _integers(self.launched)
+        compiler = self.compiler(files)
         labels = {name: coded.labels for name, coded in self.parameters.items() if coded.labels is not None}
+        own = [list(document.compiler.items())] if document.compiler else []
         return Kernel(
             **table.model_dump(exclude={"variables", "source", "headers"}, exclude_none=True),
             folder=files.folder,
@@ -100,10 +104,13 @@ class _Maker:
                 *([list(labels.items())] if labels else []),
                 {name: expression.text for name, expression in derived.items()},
                 [restriction.text for restriction in restrictions],
+                *own,
             ),
             variables=self.problem_variables,
             parameters=values,
             launch_parameters=launch_values,
+            compiler_parameters=_integers(compiler),
+            compiler_labels={name: coded.labels for name, coded in compiler.items() if coded.labels is not None},
             arguments=tuple(launch.arguments),
             derived=derived,
             restrictions=restrictions,
@@ -120,7 +127,7 @@ class _Maker:
 
     def preset(self, whole: Kernel, name: str, table: PresetTable) -> Kernel:
         """Return a part of the space of a kernel."""
-        known = {*whole.all_parameters, *whole.derived, *self.variables}
+        known = {*self.every, *whole.derived, *self.variables}
         restrictions = self.restrictions(f"presets.{name}.restrictions", table.restrictions, known)
         try:
             part = whole.with_values(
@@ -199,6 +206,18 @@ class _Maker:
         self.require(len({name.lower() for name in names}) == len(names), "parameters", law)
         law = f"arguments must be some of {[*self.launched]}, got {arguments}"
         self.require(set(arguments) <= self.launched.keys(), "launch.arguments", law)
+
+    def compiler(self, files: BundleFiles) -> dict[str, CodedValues]:
+        """Return the compiler parameters of a kernel that is compiled."""
+        table = self.document.compiler
+        if files.source is None:
+            self.require(not table, "compiler", "compiler parameters belong to a source, but there is none")
+            return {}
+        texts, entry = [files.source, *files.headers.texts.values()], self.document.kernel.entry or ""
+        try:
+            return code_compiler_parameters(table, [*self.every], texts, plain_entry(entry))
+        except ValueError as error:
+            raise self.error("compiler", error) from error
 
     def check_macro(self, key: str, name: str) -> None:
         try:

@@ -13,10 +13,10 @@ from typing import Any
 from mltune.errors import UsageError
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
 from mltune.kernel.expressions import parse
 from mltune.kernel.python_kernel import PythonKernel, make_kernel
 from mltune.kernel.reader import MAX_SOURCE_BYTES
-from mltune.kernel.schema import COMPILER_OPTION, COMPILER_OPTION_LAW
 
 Metric = Callable[[dict[str, Any]], Any]
 

@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def plain_entry(entry: str) -> str:
+    """Return the name of a kernel without its namespaces and its template arguments.
+
+    >>> plain_entry("math::fill<TILE>")
+    'fill'
+    """
+    return entry.partition("<")[0].rpartition(":")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The launch of one configuration.

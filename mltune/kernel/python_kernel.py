@@ -19,10 +19,11 @@ from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
 from mltune.kernel.bundle import Kernel, Restriction
 from mltune.kernel.coding import LARGEST_INTEGER, CodedValues, check_macro_name, code_default, code_values
+from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.configurations import combinations
 from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import Launch, plain_entry
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import default_tolerance
 
@@ -70,7 +71,7 @@ class PythonKernel(Kernel):
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration."""
-        values = self.labelled(configuration)
+        values = self._values(configuration)
         grid = self._grid(values)
         shared = self.dynamic_shared
         return Launch(grid, self._block(values), int(_called(shared, values)), ())
@@ -84,15 +85,18 @@ class PythonKernel(Kernel):
         """Return the source of a configuration."""
         if self.generator is None:
             return self.source or ""
-        return _generated(self.generator, self.labelled({name: configuration[name] for name in self.parameters}))
+        return _generated(self.generator, self._values(configuration))
 
     def macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         """Return the parameters, the shape of the launch, and further macros, as Kernel Tuner defines them."""
-        values = self.labelled(configuration)
+        values = self._values(configuration)
         shape = dict(zip(("grid_size_x", "grid_size_y", "grid_size_z"), self._grid(values), strict=True))
         block = dict(zip(self.block_names, self._block(values), strict=False))
         defines = {name: _define(value, values) for name, value in self.defines.items()}
         return shape | block | values | defines | {"kernel_tuner": 1}
+
+    def _values(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
+        return self.labelled({name: configuration[name] for name in self.parameters})
 
     def _block(self, values: Mapping[str, Any]) -> tuple[int, int, int]:
         x, y, z = (int(values.get(name, usual)) for name, usual in zip(self.block_names, DEFAULT_BLOCK, strict=True))
@@ -130,6 +134,7 @@ def make_kernel(
     block_names: Sequence[str] | None = None,
     default: Mapping[str, Any] | None = None,
     options: Sequence[str] = (),
+    compiler: Mapping[str, Sequence[Any]] | None = None,
     include: Sequence[Path] = (),
     flops: int = 0,
     bytes: int = 0,
@@ -160,10 +165,13 @@ def make_kernel(
     definition = _definition(_plain_name(name), arguments, constants or {}, right, absolute, folder, flops, bytes)
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
     found = _headers(text, headers or {}, folders)
+    controls = _compiler_parameters(compiler or {}, [*coded], [text, *found.texts.values()], name)
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
         parameters={key: one.integers for key, one in coded.items()},
+        compiler_parameters={key: one.integers for key, one in controls.items()},
+        compiler_labels={key: one.labels for key, one in controls.items() if one.labels is not None},
         labels=labels,
         source=text,
         entry=name,
@@ -185,6 +193,15 @@ def make_kernel(
         verify=asked,
     )
     return _restricted(kernel, functions) if functions else kernel
+
+
+def _compiler_parameters(
+    given: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], name: str
+) -> dict[str, CodedValues]:
+    try:
+        return code_compiler_parameters(given, taken, texts, plain_entry(name))
+    except ValueError as error:
+        raise UsageError(f"compiler: {error}.") from error
 
 
 def _headers(source: str, given: Mapping[str, str], folders: Mapping[str, Path]) -> Headers:

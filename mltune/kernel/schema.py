@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from mltune.files.validation import matching
+from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import Role
 from mltune.problem.problem import ACCURACIES, STRICTEST
@@ -60,14 +61,6 @@ EntryName = Annotated[
         r"[A-Za-z_][A-Za-z0-9_:]{0,127}(<[A-Za-z0-9_:<>, *]{1,200}>)?", "be the name of a kernel, or of a template"
     ),
 ]
-COMPILER_OPTION = re.compile(
-    r"--?use_fast_math|--?maxrregcount=[0-9]{1,3}|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|-lineinfo"
-    r"|--extra-device-vectorization"
-)
-COMPILER_OPTION_LAW = (
-    "be --use_fast_math, --maxrregcount=N, --fmad=, --ftz=, --prec-div= or --prec-sqrt= with true or false, -lineinfo "
-    "or --extra-device-vectorization"
-)
 CompilerOption = Annotated[StrictStr, matching(COMPILER_OPTION.pattern, COMPILER_OPTION_LAW)]
 _FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
 _NAME_OF_FILE = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
@@ -92,6 +85,7 @@ ParameterValue = (
 )
 ValueList = Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]
 Parameters = Annotated[dict[ParameterName, ValueList], Field(max_length=MAX_PARAMETERS)]
+CompilerValues = Annotated[list[StrictInt | StrictStr], Field(min_length=1, max_length=16)]
 
 
 class _Table(BaseModel):
@@ -192,4 +186,5 @@ class Document(_Table):
     resources: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}
     access: Annotated[dict[VariableName, AccessTable], Field(max_length=20)] = {}
     launch: LaunchTable = LaunchTable()
+    compiler: Annotated[dict[ParameterName, CompilerValues], Field(max_length=8)] = {}
     presets: Annotated[dict[VariableName, PresetTable], Field(max_length=20)] = {}

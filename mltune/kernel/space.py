@@ -278,6 +278,7 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
         wanted = {name: values[0] for name, values in kernel.all_parameters.items()}
     if not wanted:
         return {}
+    wanted = kernel.completed(wanted)
     return row(space.rows(space.nearest({name: np.array([value]) for name, value in wanted.items()})), 0)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +25,9 @@ from mltune.errors import MltuneError
 from mltune.files.validation import matching
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import ACCURACIES, STRICTEST, Problem
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
 
 SHORTEST_S, LONGEST_S = 1e-15, 1e9
 """Bounds of times, seconds."""
@@ -202,16 +205,16 @@ class Entry(Outcome):
         values = sorted(self.configuration.items())
         return tuple((name, isinstance(value, str), value) for name, value in values), self.named
 
-    def codes(self, labels: Mapping[str, tuple[float | str, ...]]) -> dict[str, int] | None:
+    def codes(self, kernel: Kernel) -> dict[str, int] | None:
         """Return the configuration with labels as positions; None where the kernel has no such configuration."""
-        coded: dict[str, int] = {}
+        coded, labels = dict[str, int](), kernel.recorded_with(self.configuration).labels
         for name, value in self.configuration.items():
             if name in labels and value in labels[name]:
                 value = labels[name].index(value)
             elif name in labels or not isinstance(value, int):
                 return None
             coded[name] = value
-        return coded
+        return kernel.completed(coded)
 
 
 def choose(entries: Iterable[Entry]) -> Entry:

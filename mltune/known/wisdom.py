@@ -289,7 +289,7 @@ class _Relations:
 
 def _is_in(space: SearchSpace, entry: Entry, kernel: Kernel) -> bool:
     """Return whether a search space contains the configuration of an entry."""
-    codes = entry.codes(kernel.labels)
+    codes = entry.codes(kernel)
     if codes is None or codes.keys() != set(space.names):
         return False
     return bool(space.index_of({name: np.array([value]) for name, value in codes.items()})[0] >= 0)

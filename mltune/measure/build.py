@@ -20,7 +20,7 @@ from mltune.errors import BundleError, DeviceError, SpaceError
 from mltune.kernel.coding import check_macro_name
 from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
 from mltune.measure.compile_pool import CompilePool, available_cores
-from mltune.measure.compiler import Source, accepts_option, nvrtc_version, supported_architectures
+from mltune.measure.compiler import Source, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
 from mltune.records.trial import Build
 
@@ -135,6 +135,22 @@ def compile_options(architecture: str) -> tuple[str, ...]:
     return (*required, *(option for option in ("--no-cache", "--no-source-include") if accepts_option(option)))
 
 
+def with_known_options(kernel: Kernel, architecture: str) -> tuple[Kernel, list[str]]:
+    """Return a kernel without the values of compiler parameters that this NVRTC does not know, and what to say of them.
+
+    A default stays: without it nothing can be compiled, and the compiler says why.
+    """
+    values, notices = {}, []
+    for name in kernel.varied:
+        codes, others = kernel.compiler_parameters[name], {*kernel.variant({}).options}
+        options = {code: [one for one in kernel.variant({name: code}).options if one not in others] for code in codes}
+        values[name] = [code for code in codes if code == codes[0] or compiles_with(architecture, tuple(options[code]))]
+        for unknown in [code for code in codes if code not in values[name]]:
+            value, text = kernel.labelled({name: unknown})[name], " ".join(options[unknown])
+            notices.append(f"NVRTC {nvrtc_version()} does not know {text}: {name} = {value} is left out")
+    return kernel.with_values(values), notices
+
+
 def definitions(macros: Mapping[str, int | float | str]) -> str:
     r"""Return the lines that define macros at the head of a source; a text stands as it is.
 
@@ -163,12 +179,22 @@ class NvrtcBuilder(CompilePool):
         super().__init__(source, **compilers)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        """Queue one configuration, which has an integer for every parameter; other entries are ignored."""
-        return self.build(self.definitions(configuration))
+        """Queue one configuration, which has an integer for every parameter; other entries are ignored.
+
+        A compiler parameter that it lacks has its default.
+        """
+        return self.build(self.definitions(configuration), self.options(configuration))
+
+    def options(self, configuration: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the options of the compiler that a configuration asks for, besides those of the kernel."""
+        return self._kernel.variant(configuration).options
 
     def definitions(self, configuration: Mapping[str, int]) -> str:
-        """Return the text that a configuration puts before the source: macros, and of a generated kernel its source."""
-        macros = definitions(self._macros(configuration))
+        """Return the text that a configuration puts before the source: macros, and of a generated kernel its source.
+
+        A macro also gives the kernel another name, where the configuration asks for one.
+        """
+        macros = definitions(self._macros(configuration) | self._kernel.renaming(configuration))
         if self._kernel.is_generated:
             macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
         return macros

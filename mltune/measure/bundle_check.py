@@ -104,7 +104,11 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: floa
         return BundleCheck(space.count, length(columns), tuple(faults), (), reason, is_replayed=True)
     sample = [row(columns, at) for at in range(min(BUILDS, length(columns)))]
     chosen = ([default] if default else []) + [one for one in sample if one != default]
-    reasons, builds, not_built = _build(kernel, problem, device, chosen[:BUILDS], build_s)
+    variants = [
+        chosen[0] | {name: value} for name, values in kernel.compiler_parameters.items() for value in values[1:]
+    ]
+    chosen = [*chosen[: max(1, BUILDS - len(variants))], *variants]
+    reasons, builds, not_built = _build(kernel, problem, device, chosen, build_s)
     faults += [BundleFault(reason, 1.0) for reason in (*unused_at_launch(kernel), *reasons)]
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
@@ -136,7 +140,8 @@ def _build(
         given = [builder.definitions(one) for one in configurations]
         probes = [(0, probe) for probe in entry_probes(kernel, problem, given[0])]
         probes += [(at, probe) for at, text in enumerate(given) for probe in macro_probes(kernel, text)]
-        futures = [builder.build(text) for text in (*(text for _, (text, _) in probes), *given)]
+        futures = [builder.build(text) for _, (text, _) in probes]
+        futures += [builder.build(*one) for one in zip(given, map(builder.options, configurations), strict=True)]
         ended, _ = wait(futures, timeout=limit_s)
         made = [future.result() if future in ended else late for future in futures]
     asked, builds = made[: len(probes)], made[len(probes) :]

@@ -222,8 +222,9 @@ class CompileFarm:
                 compile_here,
                 [self._sources[name]] * len(jobs),
                 [name] * len(jobs),
-                [macros for _, macros in jobs],
-                key=[f"mltune-build-{key}" for key, _ in jobs],
+                [macros for _, macros, _ in jobs],
+                [options for *_, options in jobs],
+                key=[f"mltune-build-{key}" for key, *_ in jobs],
                 resources={COMPILE: 1},
                 **options,
             )
@@ -297,12 +298,12 @@ def farm_of(where: str) -> CompileFarm | None:
         return None
 
 
-def compile_here(source: Source, name: str, macros: str) -> Build:
-    """Compile a source with macros in a task of a Dask worker that has the resource ``COMPILE``.
+def compile_here(source: Source, name: str, macros: str, options: tuple[str, ...]) -> Build:
+    """Compile a source with macros and further options in a task of a Dask worker that has the resource ``COMPILE``.
 
     The name is a hash of the source.
     """
-    return _pool(source, name).build(macros).result()
+    return _pool(source, name).build(macros, options).result()
 
 
 def _pool(source: Source, name: str) -> CompilePool:

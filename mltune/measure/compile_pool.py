@@ -37,8 +37,8 @@ _LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
 _COMPILER = "mltune.measure.compiler:make_compiler"
 
 
-Job = tuple[str, str]
-"""A build: its key in the cache of cubins, and its macros."""
+Job = tuple[str, str, tuple[str, ...]]
+"""A build: its key in the cache of cubins, its macros, and its options besides those of the source."""
 
 
 class Farm(Protocol):
@@ -77,6 +77,7 @@ class _Job:
 
     key: str
     macros: str  # with the source, where each configuration has its own
+    options: tuple[str, ...]
     futures: list[Future[Build]]
     begun: float = field(default=0.0)  # on the farm
 
@@ -155,13 +156,13 @@ class CompilePool:
         if not self._keeps:
             self._pool.close()
 
-    def build(self, macros: str) -> Future[Build]:
-        """Queue a build, or return one that is done when the cubin is in the cache.
+    def build(self, macros: str, options: tuple[str, ...] = ()) -> Future[Build]:
+        """Queue a build, with options besides those of the source; one whose cubin is in the cache is done.
 
         The future raises :class:`~mltune.errors.WorkerError` when no compile process can be started, and is cancelled
         when the pool is closed. The call raises it when the pool is not open.
         """
-        key = cache_key(self.source, macros, self._version)
+        key = cache_key(self.source, macros, self._version, options)
         future: Future[Build] = Future()
         with self._lock:
             if not self._open:
@@ -174,7 +175,7 @@ class CompilePool:
             if known is not None:
                 future.set_result(replace(known, cached=True))
                 return future
-            job = self._jobs[key] = _Job(key, macros, [future])
+            job = self._jobs[key] = _Job(key, macros, options, [future])
         self._queue.put(job)
         return future
 
@@ -218,7 +219,7 @@ class CompilePool:
             if not batch:
                 time.sleep(_WAIT_S if room < 1 else 0.0)
                 continue
-            begun = farm.compile(self.source, [(job.key, job.macros) for job in batch])
+            begun = farm.compile(self.source, [(job.key, job.macros, job.options) for job in batch])
             for job in batch[len(begun) :]:
                 self._queue.put(job)
             for job, future in zip(batch, begun, strict=False):
@@ -260,7 +261,7 @@ class CompilePool:
             return self._compile(child, job, again=True)
         started = time.monotonic()
         try:
-            build = child.call(job.macros, self._timeout_s)
+            build = child.call((job.macros, job.options), self._timeout_s)
         except ChildTimeoutError:
             detail = f"a compile must end within {self._timeout_s:g} s"
             return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)

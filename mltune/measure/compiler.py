@@ -19,7 +19,7 @@ import re
 import resource
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from typing import Any
 from mltune.device.packages import extra, major
 from mltune.errors import DeviceError
 from mltune.files.text import printable
+from mltune.kernel.launch import plain_entry
 from mltune.records.trial import Build, TrialState
 
 _FILE_NAME = b"kernel.cu"
@@ -95,6 +96,13 @@ def accepts_option(option: str) -> bool:
         return int(nvrtc.nvrtcCompileProgram(program, 1, [option.encode()])[0]) != _NVRTC_ERROR_INVALID_OPTION
 
 
+@cache
+def compiles_with(architecture: str, options: tuple[str, ...]) -> bool:
+    """Return whether this NVRTC and its assembler know options, such as those of a compiler parameter."""
+    source = Source(_WARM_UP, "warm_up", (f"--gpu-architecture={architecture}", "--ptxas-options=-v"))
+    return not options or _compile(_nvrtc(), source, "", options).state is TrialState.OK
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Everything that NVRTC compiles for a configuration, except its macros.
@@ -124,13 +132,27 @@ class Source:
             re.search(c, text) and re.fullmatch(r"\w+", self.entry) and not re.search(entry, text)
         ):
             return ""
-        macros = dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))
+        macros = _macros(definitions)
         name, *arguments = re.split(r"(<)", self.entry, maxsplit=1)
-        return name + re.sub(r"[A-Za-z_]\w*", lambda found: macros.get(found[0], found[0]), "".join(arguments))
+        return self._named(name, macros) + re.sub(
+            r"[A-Za-z_]\w*", lambda found: macros.get(found[0], found[0]), "".join(arguments)
+        )
+
+    def name(self, definitions: str) -> str:
+        """Return the name of the kernel as the text says it, or as a macro gives it another one."""
+        return self._named(self.entry, _macros(definitions))
+
+    def _named(self, name: str, macros: Mapping[str, str]) -> str:
+        plain = plain_entry(name)
+        return name.replace(plain, macros.get(plain, plain))
 
 
-def make_compiler(source: Source, memory_bytes: int) -> Callable[[str], Build]:
-    """Make the function that a compile process serves: from definitions of macros to a build.
+def _macros(definitions: str) -> dict[str, str]:
+    return dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))
+
+
+def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tuple[str, ...]]], Build]:
+    """Make the function that a compile process serves: from definitions of macros, and further options, to a build.
 
     The process gets a lower priority than the one that feeds the GPU, is the first to be killed when memory runs out,
     leaves no core dumps and opens no more files. If it allocates more than ``memory_bytes``, the compiler fails or
@@ -146,9 +168,10 @@ def make_compiler(source: Source, memory_bytes: int) -> Callable[[str], Build]:
     _compile(nvrtc, Source(_WARM_UP, "warm_up", source.options), "")  # loads the libraries that NVRTC opens when needed
     _open_no_more_files()
 
-    def compile_one(definitions: str) -> Build:
+    def compile_one(job: tuple[str, tuple[str, ...]]) -> Build:
         started = time.perf_counter()
-        build = _compile(nvrtc, source, definitions)
+        definitions, options = job
+        build = _compile(nvrtc, source, definitions, options)
         return replace(build, compile_s=time.perf_counter() - started)
 
     return compile_one
@@ -214,8 +237,8 @@ def code_bytes(cubin: bytes, entry: str) -> int | None:
     return None
 
 
-def _compile(nvrtc: Any, source: Source, definitions: str) -> Build:
-    options = [option.encode() for option in source.options]
+def _compile(nvrtc: Any, source: Source, definitions: str, further: Sequence[str] = ()) -> Build:
+    options = [option.encode() for option in (*source.options, *further)]
     expression = source.expression(definitions)
     with _program(nvrtc, f"{definitions}#line 1\n{source.text}".encode(), source.headers) as program:
         if expression:
@@ -227,7 +250,7 @@ def _compile(nvrtc: Any, source: Source, definitions: str) -> Build:
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-        entry = source.entry
+        entry = source.name(definitions)
         if expression:
             lowered, name = nvrtc.nvrtcGetLoweredName(program, expression.encode())
             entry = "" if int(lowered) else name.decode()
@@ -236,7 +259,13 @@ def _compile(nvrtc: Any, source: Source, definitions: str) -> Build:
     if resources is None or size is None:
         rule = f"the source must define the kernel {source.entry!r}"
         return Build(TrialState.COMPILE_ERROR, f"{rule}, but its cubin does not contain it")
-    return Build(TrialState.OK, cubin=cubin, code_bytes=size, entry=entry if expression else "", **resources)
+    return Build(
+        TrialState.OK,
+        cubin=cubin,
+        code_bytes=size,
+        entry=entry if expression or entry != source.entry else "",
+        **resources,
+    )
 
 
 def _errors(log: str) -> str:

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from mltune.files.atomic import write_file_atomically
@@ -43,9 +44,10 @@ def default_cache() -> Path:
     return cache_folder() / "cubins"
 
 
-def cache_key(source: Source, definitions: str, compiler: str) -> str:
+def cache_key(source: Source, definitions: str, compiler: str, options: Sequence[str] = ()) -> str:
     """Return the name of a build: a hash of all that NVRTC reads, and of the compiler's version."""
-    return hashlib.sha256(json.dumps([_FORMAT, source_digest(source), definitions, compiler]).encode()).hexdigest()
+    parts = [_FORMAT, source_digest(source), definitions, compiler, *options]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def source_digest(source: Source) -> str:

@@ -99,7 +99,7 @@ def compile_micro_kernels(some: Iterable[_Kind], architecture: str) -> Iterator[
     try:
         for micro_kernel in some:
             try:
-                yield micro_kernel, child.call(micro_kernel.source, _COMPILE_TIMEOUT_S)
+                yield micro_kernel, child.call((micro_kernel.source, ()), _COMPILE_TIMEOUT_S)
             except _LOST as error:
                 yield micro_kernel, Build(TrialState.CRASHED, printable(error, 200))
     finally:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.files.text import printable
+from mltune.kernel.launch import plain_entry
 from mltune.measure.compiler import code_bytes
 from mltune.problem.array_values import STORAGE
 from mltune.problem.problem import Buffer, RunnableProblem
@@ -123,7 +124,7 @@ def _entry_faults(kernel: Kernel, key: str, arguments: Mapping[str, Any], build:
 
 def _names(kernel: Kernel) -> list[str]:
     """Return the names of the parameters of a kernel as the source tells them; empty where it does not."""
-    name = re.escape((kernel.entry or "").partition("<")[0].rpartition(":")[2])
+    name = re.escape(plain_entry(kernel.entry or ""))
     found = re.search(rf"\b{name}\s*\(([^(){{}};#]*)\)\s*\{{", _NOT_NAMES.sub(" ", kernel.source or ""))
     parts = found[1].split(",") if found else []
     words = [re.search(r"(\w+)\s*(?:\[\w*\])?\s*$", part) for part in parts]

@@ -150,7 +150,8 @@ class TrialRecord:
     detail : str
         Empty, or the reason of a failure.
     proposed_by : str
-        Source of the proposal: ``"default"``, ``"wisdom"``, ``"start"``, ``"random"``, ``"tpe"``, ``"model"``.
+        Source of the proposal: ``"default"``, ``"wisdom"``, ``"start"``, ``"random"``, ``"tpe"``, ``"model"``,
+        ``"variant"``.
     skip : Skip or None
         Decision of a gate to skip it; None where every gate let it pass.
     audited : bool

@@ -88,6 +88,7 @@ class _OptionsTable(_Table):
     search: StrictStr = RunOptions.search
     skip: StrictBool = RunOptions.skip
     stop: StrictBool = RunOptions.stop
+    variants: StrictBool = RunOptions.variants
     enough: StrictFloat | StrictInt | None = RunOptions.enough
     compilers: StrictInt | None = RunOptions.compilers
     prior: _NameOrPath = RunOptions.prior

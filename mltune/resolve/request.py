@@ -49,6 +49,9 @@ class RunOptions:
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
         Whether the run ends by itself once nothing untried can be expected to be faster.
+    variants : bool
+        Whether the fastest configurations are tried with other options of the compiler, too
+        (:mod:`mltune.kernel.compiler_parameters`).
     enough : float or None
         The run ends once the best reaches this share of the upper bound (:mod:`mltune.cost.bound`); None never.
     compilers : int or None
@@ -63,6 +66,7 @@ class RunOptions:
     search: str = "model"
     skip: bool = True
     stop: bool = True
+    variants: bool = True
     enough: float | None = None
     compilers: int | None = None
     prior: str = "auto"

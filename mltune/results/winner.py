@@ -71,7 +71,8 @@ class Winner:
 
     def macros(self) -> dict[str, int | float | str]:
         """Return all macros that specialise the source: the kernel's, its parameters among them, then the problem's."""
-        return self.kernel.macros(self.record.configuration) | self.runnable.macros()
+        configuration = self.record.configuration
+        return self.kernel.macros(configuration) | self.kernel.renaming(configuration) | self.runnable.macros()
 
 
 def one_line(text: str) -> str:

@@ -72,7 +72,8 @@ def nvcc(winner: Winner) -> str:
     folders = dict.fromkeys((".", *winner.kernel.include)) if winner.kernel.headers else ()
     include = "".join(f" -I{folder}" for folder in folders)
     architecture = winner.kernel.architecture_on(winner.device.architecture)
-    return f"nvcc -arch={architecture} -std=c++17 --expt-relaxed-constexpr{include} -cubin kernel.cu"
+    further = "".join(f" {option}" for option in winner.kernel.variant(winner.record.configuration).options)
+    return f"nvcc -arch={architecture} -std=c++17 --expt-relaxed-constexpr{further}{include} -cubin kernel.cu"
 
 
 def header_files(kernel: Kernel) -> dict[str, str]:

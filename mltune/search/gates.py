@@ -285,8 +285,8 @@ def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]
     """Return the proposals that a gate never skips: ndarray of shape (n_proposals,), bool.
 
     Exploring proposals are never skipped, because a wrong model would then confirm itself. The gate before compiling
-    also passes the proposals of the search's own model, which has used the same knowledge; only the compiler's report
-    adds to it.
+    also passes the proposals of the search's own model, which has used the same knowledge, and the best configurations
+    with other parameters of the compiler; only the compiler's report adds to it.
     """
-    sources = {"default", "wisdom", "random", "start"} | ({"model"} if gate == GATES[0] else set())
+    sources = {"default", "wisdom", "random", "start"} | ({"model", "variant"} if gate == GATES[0] else set())
     return np.array([one in sources for one in proposed_by], dtype=bool)

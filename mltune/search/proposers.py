@@ -215,11 +215,19 @@ _TPE_BEST, _TPE_OTHERS = 40, 80
 
 @dataclass(frozen=True, slots=True)
 class ProposalContext:
-    """The knowledge from which a batch is planned; ``taken`` configurations must not be proposed again."""
+    """The knowledge from which a batch is planned; ``taken`` configurations must not be proposed again.
+
+    `controlled` returns configurations with the compiler parameters that are proposed now.
+    """
 
     history: History
     taken: set[int]
     rng: np.random.Generator
+    controlled: Callable[[Indices], Indices] = lambda indices: indices
+
+    def free(self, indices: Indices) -> Indices:
+        """Return configurations with the compiler parameters that are proposed now, without those that are taken."""
+        return _free(self.controlled(indices), self.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +288,7 @@ class GaussianProposer:
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
         history, rng = context.history, context.rng
-        candidates = self.pool.draw(history.best(len(history.indices)), context.taken, rng)
+        candidates = context.free(self.pool.draw(history.best(len(history.indices)), context.taken, rng))
         if len(candidates) == 0 or count < 1:
             return Choice(candidates[:0])
         target = self._target.fit(len(history.scores), history.scores)
@@ -303,7 +311,9 @@ class GaussianProposer:
             mean = posterior.mean + basis @ weights
             gain = log_expected_improvement(mean, posterior.spread, best)
             promising = np.argsort(-gain, kind="stable")[: PROMISING * count]  # gains only fall from here on
-            variants = self.pool.vary(candidates[promising[:PARENTS]], context.taken, rng) if left else candidates[:0]
+            if not left:
+                break
+            variants = context.free(self.pool.vary(candidates[promising[:PARENTS]], context.taken, rng))
             if not len(variants):
                 break
             candidates = np.union1d(candidates[promising], variants)

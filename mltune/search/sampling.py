@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +41,9 @@ class Proposal:
 
     Attributes
     ----------
-    proposed_by : {"default", "wisdom", "start", "random", "tpe", "model"}
+    proposed_by : {"default", "wisdom", "start", "random", "tpe", "model", "variant"}
         ``"default"`` is the default configuration, ``"wisdom"`` one that is known to be fast, ``"start"`` the initial
-        design.
+        design, ``"variant"`` one of the best with other parameters of the compiler.
     predicted : float or None
         Predicted log share of peak; None for proposers that predict nothing.
     """
@@ -69,6 +69,8 @@ class SamplerOptions:
         Times that variants of the most promising configurations are added to the pool, and how many are varied.
     start_head : float
         Share of the pool, the most promising, over which the initial design is spread.
+    varied, variants : int
+        Number of the best configurations whose other compiler parameters are tried, and most of them in a batch.
     listed : int
         Largest space whose configurations are listed.
     drawn, near : int
@@ -83,12 +85,18 @@ class SamplerOptions:
     start_head: float = 0.05
     start_rounds: int = 2
     start_parents: int = 64
+    varied: int = 4
+    variants: int = 4
     listed: int = 50_000
     drawn: int = 800
     near: int = 400
     incumbents: int = 6
 
 
+DRAWN = 64
+"""Draws from a large space for each random proposal."""
+
+_NONE: Indices = np.empty(0, dtype=np.int64)
 LARGEST_DESIGN = 96
 """Most configurations of the initial design, in case its first ones fail or many run before any is measured."""
 
@@ -109,6 +117,9 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         the middle of the space; then a Gaussian process proposes.
     first : mapping of int to str
         Indices of the configurations that are proposed first, in this order, each with its ``proposed_by``.
+    controls : sequence of str
+        Names of the compiler parameters. The initial design and the proposals of the Gaussian process have their
+        defaults, and later the values of the best configuration so far; other values are tried on the best ones.
     """
 
     def __init__(
@@ -120,8 +131,10 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         options: SamplerOptions | None = None,
         proposer: Proposer | None = None,
         first: Mapping[int, str] | None = None,
+        controls: Sequence[str] = (),
     ) -> None:
         self.first = dict(first or {})
+        self.controls = [name for name in controls if len(space.values[name]) > 1]
         self.space = space
         self.sources = tuple(sources)
         self.seed = seed
@@ -156,10 +169,13 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
     def plan(self, history: History, batch: int, size: int) -> list[Proposal]:
         """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left."""
         rng = np.random.default_rng((self.seed, batch))
-        draft = _Draft(self.space, size, set(history.tried), rng)
+        draft = _Draft(size, set(history.tried))
         for index, source in self.first.items():
             draft.add(Choice(np.array([index])), 1, source)
-        context = ProposalContext(history, draft.taken, rng)
+        best = history.best(self.options.varied)
+        if self.proposer is None:
+            draft.add(Choice(self._variants(best)), self.options.variants, "variant")
+        context = ProposalContext(history, draft.taken, rng, partial(self._controlled, best=best[:1]))
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)
         elif history.measured < self.options.start_trials:
@@ -167,8 +183,36 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         else:
             chosen = size - int(rng.binomial(size, self.options.random))
             draft.add(self._model.propose(context, chosen), chosen, self._model.name)
-        draft.add_random(size)
+        draft.add(Choice(self._random(context, draft.room)), size, "random")
         return draft.proposals
+
+    def _random(self, context: ProposalContext, count: int) -> Indices:
+        """Return random configurations; those of the model with the compiler parameters that it proposes now."""
+        if self.proposer is not None or not self.controls:
+            return self.space.sample(count, context.rng, context.taken)
+        most = self.options.listed if self.space.count <= self.options.listed else DRAWN * count
+        return context.rng.permutation(context.free(self.space.sample(most, context.rng)))[:count]
+
+    def _variants(self, indices: Indices) -> Indices:
+        """Return configurations with all values of the compiler parameters, one configuration after the other."""
+        if not self.controls:
+            return indices[:0]
+        lists = [self.space.values[name] for name in self.controls]
+        grids = [one.reshape(-1) for one in np.meshgrid(*lists, indexing="ij")]
+        columns = {name: np.repeat(column, len(grids[0])) for name, column in self.space.rows(indices).items()}
+        columns |= {name: np.tile(grid, len(indices)) for name, grid in zip(self.controls, grids, strict=True)}
+        return self.space.index_of(columns)
+
+    def _controlled(self, indices: Indices, best: Indices = _NONE) -> Indices:
+        """Return configurations with the compiler parameters of the best so far, or with their defaults."""
+        if not self.controls:
+            return indices
+        columns, known = dict(self.space.rows(indices)), self.space.rows(best)
+        for name in self.controls:
+            value = known[name][0] if len(best) else self.space.values[name][0]
+            columns[name] = np.full(len(indices), value)
+        found = self.space.index_of(columns)
+        return np.unique(found[found >= 0])
 
     @cached_property
     def _encoding(self) -> Encoding:
@@ -190,11 +234,11 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         Without a source the middle of the space is promising.
         """
         rng, options = np.random.default_rng(self.seed), self.options
-        pool = self.space.sample(options.start_pool, rng)
+        pool = self._controlled(self.space.sample(options.start_pool, rng))
         for _ in range(options.start_rounds if self.sources else 0):
             _, basis = self._encoding.describe(self.space.rows(pool))
             best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]
-            pool = np.union1d(pool, offspring(self.space, pool[best], len(pool) // 2, rng))
+            pool = np.union1d(pool, self._controlled(offspring(self.space, pool[best], len(pool) // 2, rng)))
         points, basis = self._encoding.describe(self.space.rows(pool))
         promising = basis[:, 1:].mean(axis=1) if self.sources else basis[:, 0]
         # Without a source the order within the head is not known.
@@ -212,10 +256,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
 class _Draft:
     """A batch under construction. A configuration that is taken is not added again."""
 
-    space: SearchSpace
     size: int
     taken: set[int]
-    rng: np.random.Generator
     proposals: list[Proposal] = field(default_factory=list)
 
     @property
@@ -232,9 +274,3 @@ class _Draft:
                 self.taken.add(index)
                 self.proposals.append(Proposal(index, proposed_by, expected))
                 count -= 1
-
-    def add_random(self, count: int) -> None:
-        """Add up to ``count`` random configurations while there is room."""
-        count = min(count, self.room)
-        if count > 0:
-            self.add(Choice(self.space.sample(count, self.rng, self.taken)), count, "random")

@@ -18,6 +18,7 @@ from mltune.cost.pretrained import PretrainedModel
 from mltune.cost.regressors import log_share
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns
 from mltune.kernel.space import SearchSpace
 from mltune.records.trial import BATCH, GATES, SEARCHES, Build, Candidate, TrialRecord, TrialState
@@ -177,8 +178,15 @@ class Search:
         self._compilers = compilers
         sources = _sources(space, features, pretrained)
         proposer = _proposer(search, space, features)
-        first = _first(space, default, known, () if pretrained is None or proposer is not None else pretrained.first)
-        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first)
+        first = _first(
+            features.kernel,
+            space,
+            default,
+            known,
+            () if pretrained is None or proposer is not None else pretrained.first,
+        )
+        controls = features.kernel.varied
+        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first, controls=controls)
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()
@@ -248,7 +256,11 @@ class Search:
         planned = [] if history is None else self._sampler.plan(history, number, self.batch)
         proposals = _completed(recorded, planned)
         if not proposals:
-            return self._ended(f"nothing is left to try: all {self._space.count:,} configurations are on record")
+            left = self._space.count - (0 if history is None else len(history.tried))
+            fact = f"all {self._space.count:,} configurations are on record"
+            if left:
+                fact = f"what is not on record, {left:,} configurations, has slower options of the compiler"
+            return self._ended(f"nothing is left to try: {fact}")
         known = history if self._skip or self._stop else None
         gates = self._gates = self._gates.following(known)
         if history is not None and self._stop and gates.fitted_to > self.stopping.fitted_to:
@@ -350,7 +362,8 @@ def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel
         some = space.sample(SOME, np.random.default_rng(0))
         known.append(physical(features.prior, space.rows(some)))
     if pretrained is not None:
-        known.append(pretrained.source())
+        source, kernel = pretrained.source(), features.kernel
+        known.append(replace(source, expected=lambda columns: source.expected(kernel.with_defaults(columns))))
     return known
 
 
@@ -368,6 +381,7 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
 
 
 def _first(
+    kernel: Kernel,
     space: SearchSpace,
     default: Mapping[str, int] | None,
     known: Sequence[Mapping[str, int]],
@@ -381,8 +395,8 @@ def _first(
     best, others, left = known[:1], known[1:], remembered[len(known) :]
     first: dict[int, str] = {}
     for source, configurations in (("wisdom", best), ("default", [default]), ("wisdom", others), ("start", left)):
-        for configuration in configurations:
-            if configuration and configuration.keys() == set(space.names):
+        for configuration in (kernel.completed(one) for one in configurations if one):
+            if configuration.keys() == set(space.names):
                 index = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
                 first.setdefault(index, source)
     first.pop(-1, None)  # outside the space

@@ -363,14 +363,15 @@ def predict(
             "name a GPU (`mltune device --known`), or a file with its facts."
         )
     kernel.check_problem(problem)
-    space = make_space(kernel, variables_of(problem, device))
     model = choose_model(prior, kernel)
     file = file_of_run(wisdom, replayed=False)
     if wisdom != AUTO and file is not None and not file.exists():
         raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
     loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
     matches = loaded.lookup(kernel, problem, device, driver, most=top)
-    known = [codes for match in matches if (codes := match.entry.codes(kernel.labels)) is not None]
+    kernel = kernel.recorded_with({name for match in matches for name in match.entry.configuration})
+    space = make_space(kernel, variables_of(problem, device))
+    known = [codes for match in matches if (codes := match.entry.codes(kernel)) is not None]
     pretrained = None if model is None else model.load(problem, device)
     card = shipped_card(kernel) if model is None else model.card
     by_model, by_physics = (_expected(card, "model", top), _expected(card, "physics", top))

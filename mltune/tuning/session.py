@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.errors import BundleError, DeviceError, RunError, UsageError
+from mltune.errors import BundleError, DeviceError, MltuneWarning, RunError, UsageError
 from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.coding import Columns, length
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, default_configuration
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
@@ -180,6 +184,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
         )
     dataset = load_dataset(name)
     dataset.manifest.check_kernel(kernel)
+    kernel = kernel.recorded_with(dataset.manifest.parameters)
     return Session(
         kernel,
         problem,
@@ -196,11 +201,14 @@ def _on_gpu(
     kernel: Kernel, problem: RunnableProblem, index: int, compilers: Mapping[str, Any], compile_on: str
 ) -> Session:
     from mltune.device.packages import cupy_packages
-    from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
+    from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version, with_known_options
     from mltune.measure.compile_farm import farm_of
     from mltune.measure.runner import GpuRunner
 
     device, driver = _gpu(index, kernel, problem)
+    kernel, notices = with_known_options(kernel, kernel.architecture_on(device.architecture))
+    for notice in notices:
+        warnings.warn(notice, MltuneWarning, stacklevel=4)
     space = make_space(kernel, variables_of(problem, device))
     kernel = replace(kernel, default=default_configuration(kernel, space))
     farm = farm_of(compile_on) if compile_on else None
@@ -310,7 +318,16 @@ def batch_size(problem: Problem, device: Device) -> int:
 def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
     """Return the search space of a kernel: what its restrictions leave, or the configurations that it lists."""
     listed = kernel.configurations
-    return ConstrainedSpace(kernel, variables) if listed is None else TableSpace(listed)
+    return ConstrainedSpace(kernel, variables) if listed is None else TableSpace(_in_variants(kernel, listed))
+
+
+def _in_variants(kernel: Kernel, listed: Columns) -> Columns:
+    """Return each of some configurations with all combinations of the values of the compiler parameters."""
+    grids = np.meshgrid(
+        np.arange(length(listed)), *(kernel.compiler_parameters[one] for one in kernel.varied), indexing="ij"
+    )
+    rows, *values = (grid.reshape(-1) for grid in grids)
+    return {name: column[rows] for name, column in listed.items()} | dict(zip(kernel.varied, values, strict=True))
 
 
 def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:

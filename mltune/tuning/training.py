@@ -18,6 +18,7 @@ from mltune.cost.regressors import one_thread
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
 from mltune.files.text import did_you_mean
+from mltune.kernel.coding import Columns
 from mltune.kernel.space import SearchSpace
 from mltune.records.directory import runs_in
 from mltune.records.store import Store
@@ -58,14 +59,16 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     """
     datasets = _of_kernel(datasets, kernel)
     first = datasets[0].manifest
+    parameters = tuple(dict.fromkeys(name for one in datasets for name in one.manifest.parameters))
     for one in datasets:
-        if set(one.manifest.parameters) != set(first.parameters):
+        if not recorded_kernel(one.manifest)[0].compiler_parameters.keys() >= set(parameters) - {
+            *one.manifest.parameters
+        }:
             raise ModelError(
                 f"a model is of one kernel and its parameters, but {one.manifest.name} has others than {first.name}."
             )
         if int((one.states == TrialState.OK).sum()) < FEWEST:
             raise ModelError(f"a model learns from datasets of {FEWEST} times or more, got {one.manifest.name}.")
-    parameters = tuple(first.parameters)
     each = as_sweeps(datasets)
     sweeps = joined(datasets, each)
     with one_thread():  # several are slower: there is little to do between two waits for all of them
@@ -149,6 +152,7 @@ def datasets_of_runs(directory: Path) -> list[Dataset]:
 def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
     """Return datasets as sweeps, in groups that are left out together."""
     architectures = [one.manifest.device.family for one in datasets]
+    names = dict.fromkeys(name for one in datasets for name in one.manifest.parameters)
     several = len(set(architectures)) > 1
     return [
         Sweep(
@@ -158,11 +162,16 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
             one.manifest.problem.case,
             one.manifest.problem.cost_class,
             float(one.manifest.problem.flops),
-            one.columns,
+            {name: column for name, column in completed(one).items() if name in names},
             np.where(one.states == TrialState.OK, one.numbers("median_s"), np.nan),
         )
         for one, group in zip(datasets, architectures, strict=True)
     ]
+
+
+def completed(dataset: Dataset) -> Columns:
+    """Return the configurations of a dataset, with the defaults of the compiler parameters that it lacks."""
+    return recorded_kernel(dataset.manifest)[0].with_defaults(dataset.columns)
 
 
 def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
@@ -251,7 +260,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
     has no time without operations or resources, nor for a kernel that has other parameters now.
     """
     kernel, _ = recorded_kernel(manifest)
-    if not (sweep.flops and set(NEEDED) <= set(kernel.resources) and set(kernel.all_parameters) == set(sweep.columns)):
+    if not (sweep.flops and set(NEEDED) <= set(kernel.resources) and kernel.has_parameters(sweep.columns)):
         return {}
     features = Features(kernel, manifest.problem, manifest.device)
     ran = np.isfinite(sweep.median_s)

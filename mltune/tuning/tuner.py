@@ -87,7 +87,7 @@ def tune(
     target = request.target
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(
-        request.kernel,
+        request.kernel.in_variants() if request.variants else request.kernel,
         request.problem,
         target,
         compilers=request.compilers,

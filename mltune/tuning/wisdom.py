@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -137,7 +137,7 @@ def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
         header = store.header
         if header.device.get("name") != session.device.name or not session.kernel.is_version(header.source_hash):
             return None
-        if set(header.parameters) != set(session.space.names) or len(store) > MOST_TRIALS:
+        if not session.kernel.has_parameters(header.parameters) or len(store) > MOST_TRIALS:
             return None
         return RunReader(folder).read_from(store)
 
@@ -164,13 +164,13 @@ def sibling_model(
         if trained is not None:
             parameters = trained.parameters
         with one_thread():  # the compilers have the other cores
-            members = tuple(fit_member(sweep, parameters) for sweep in sweeps)
+            members = tuple(fit_member(_completed(sweep, session), parameters) for sweep in sweeps)
         model = PretrainedModel(session.kernel.name, parameters, members + (trained.members if trained else ()))
         save_model(model, path)
     elif path.with_suffix(".json").is_file():
         try:
             model = load_model(path)
-            if set(model.parameters) != set(parameters):
+            if not session.kernel.has_parameters(model.parameters):
                 raise ModelError(f"the model {path.with_suffix('.json')} is of other parameters.")
         except ModelError as error:
             warnings.warn(f"{error} This run goes on without it.", MltuneWarning, stacklevel=2)
@@ -178,6 +178,10 @@ def sibling_model(
     else:
         return None
     return model.closest(session.problem, session.device)
+
+
+def _completed(sweep: Sweep, session: Session) -> Sweep:
+    return replace(sweep, columns=session.kernel.with_defaults(sweep.columns))
 
 
 FACT = "wisdom"
@@ -272,7 +276,7 @@ def _look_up(session: Session, wisdom: Wisdom, events: EventWriter) -> list[dict
     found = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST, space=space)
     if found:
         events("wisdom", detail="; ".join(map(str, found)))
-    coded = (match.entry.codes(session.kernel.labels) for match in found)
+    coded = (match.entry.codes(session.kernel) for match in found)
     return [configuration for configuration in coded if configuration is not None]
 
 

@@ -150,8 +150,8 @@ def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kerne
 def _measured_again(entry: Entry, kernel: Kernel, problem: Problem, target: Target) -> Checked:
     """Measure an entry and the default configuration."""
     try:
-        with open_session(kernel, problem, target) as session:
-            configuration = entry.codes(session.kernel.labels)
+        with open_session(kernel.recorded_with(entry.configuration), problem, target) as session:
+            configuration = entry.codes(session.kernel)
             if configuration is None or not _is_in_space(session, configuration):
                 return Checked(entry, Verdict.STALE, "its configuration is not in the search space any more")
             default = _measure(session, session.default) if session.default else None

@@ -33,10 +33,14 @@ LARGE = SMALL | {
 SPLIT = {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}
 CASES = {
     "large": (parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024), LARGE),
+    "variant": (
+        parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024),
+        LARGE | {"entry_name": 1, "register_usage_level": 8},
+    ),
     **{precision: (problem, of_problem(problem)[1]) for precision, problem in PROBLEMS.items()},
     **{precision: (problem, SPLIT) for precision, problem in {**HALVES, "workspace": PROBLEMS["d"]}.items()},
 }
-"""The first needs more shared memory than a launch gets by default, the last three a workspace."""
+"""The first two need more shared memory than a launch gets by default, the last three a workspace."""
 
 
 @pytest.fixture(scope="module", params=CASES)

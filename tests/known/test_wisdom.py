@@ -248,9 +248,14 @@ class TestLookup:
         assert match.entry.configuration["TILE"] == 16
 
     def test_labels_become_positions(self):
-        assert entry(16).codes({"MODE": ("column", "row")}) == {"TILE": 16, "MODE": 1}
-        assert entry(16).codes({"MODE": ("column",)}) is None
-        assert entry(16).codes({}) is None
+        def codes(labels, **facts):
+            return entry(16).codes(Kernel(name="own", problem="gemm", parameters={}, labels=labels, **facts))
+
+        assert codes({"MODE": ("column", "row")}) == {"TILE": 16, "MODE": 1}
+        assert codes({"MODE": ("column",)}) is None
+        assert codes({}) is None
+        varied = {"compiler_parameters": {"level": (5, 8)}, "varied": ("level",)}
+        assert codes({"MODE": ("column", "row")}, **varied) == {"TILE": 16, "MODE": 1, "level": 5}
 
 
 class TestAccuracy:

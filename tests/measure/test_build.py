@@ -433,8 +433,14 @@ def test_everything_that_the_compiler_sees_is_in_the_key():
         replace(source, headers={"a.h": "2"}),
         replace(source, headers={"b.h": "1"}),
     ]
-    keys = {cache_key(one, macros, version) for one in sources for macros in ("", "#define X 1\n") for version in "12"}
-    assert len(keys) == 4 * len(sources)
+    keys = {
+        cache_key(one, macros, version, options)
+        for one in sources
+        for macros in ("", "#define X 1\n")
+        for version in "12"
+        for options in ((), ("--fmad=false",))
+    }
+    assert len(keys) == 8 * len(sources)
 
 
 def test_default_cache_obeys_xdg(tmp_path, monkeypatch):
@@ -567,7 +573,7 @@ def compiler(canary):
 
 @pytest.mark.parametrize("trick", INCLUDES)
 def test_no_source_reads_a_file(canary, compiler, trick):
-    made = compiler.call(f"{MACROS}{INCLUDES[trick].replace(FILE, str(canary))}\n", 60)
+    made = compiler.call((f"{MACROS}{INCLUDES[trick].replace(FILE, str(canary))}\n", ()), 60)
     assert made.state is TrialState.COMPILE_ERROR
     assert CANARY not in made.detail
     assert "error" in made.detail or "fatal" in made.detail
@@ -576,7 +582,7 @@ def test_no_source_reads_a_file(canary, compiler, trick):
 
 @pytest.mark.parametrize("name", [f'"{FILE}"', f"<{FILE}>", f'"./{FILE}"', f'"../outside/{FILE}"'])
 def test_no_source_reads_a_file_near_the_process(canary, compiler, name):
-    made = compiler.call(f"{MACROS}#include {name}\n", 60)
+    made = compiler.call((f"{MACROS}#include {name}\n", ()), 60)
     assert made.state is TrialState.COMPILE_ERROR
     assert "open source file" in made.detail
     assert CANARY not in made.detail

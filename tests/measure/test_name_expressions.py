@@ -39,7 +39,7 @@ def compiled():
             "mltune.measure.compiler:make_compiler", (Source(text, entry, compile_options("sm_90")), 4 << 30)
         )
         try:
-            return compiler.call(definitions(macros), 120)
+            return compiler.call((definitions(macros), ()), 120)
         finally:
             compiler.kill()
 

@@ -67,7 +67,7 @@ def test_a_child_imports_nothing_from_the_working_directory(hostile, monkeypatch
     if entry is not None:
         monkeypatch.syspath_prepend(entry)
     child = Child(*TARGETS[target])
-    assert child.call("", 60) == 0 if target == "own" else child.call("", 60).registers > 0
+    assert child.call("", 60) == 0 if target == "own" else child.call(("", ()), 60).registers > 0
     child.kill()
     assert executed(hostile) == []
 

@@ -24,7 +24,7 @@ def compiled(source):
     """Compile a source without any macro option."""
     compiler = Child("mltune.measure.compiler:make_compiler", (source, 4 << 30))
     try:
-        return compiler.call("", 120)
+        return compiler.call(("", ()), 120)
     finally:
         compiler.kill()
 
@@ -40,6 +40,21 @@ def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precisio
 
     assert again.state is TrialState.OK, again.detail
     assert replace(again, compile_s=0.0) == replace(winner.build, compile_s=0.0)
+
+
+def test_the_source_of_a_variant_has_its_name_and_its_options():
+    winner = built_winner(PROBLEMS["s"], entry_name=1, register_usage_level=8)
+    assert winner.build.entry == "gemm_cutlass"
+    document, text = describe(winner, {}, DATE), kernel_source(winner, DATE)
+    assert document["kernel"]["function"] == "gemm_cutlass"
+    assert document["configuration"]["entry_name"] == "cutlass"
+    assert "#define gemm gemm_cutlass\n" in text
+    assert "--ptxas-options=--register-usage-level=8" in nvcc(winner)
+
+    again = compiled(Source(text, "gemm_cutlass", tuple(document["build"]["options"])))
+
+    assert again.state is TrialState.OK, again.detail
+    assert again.cubin == winner.build.cubin
 
 
 WITH_HEADERS = {

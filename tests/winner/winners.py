@@ -71,14 +71,16 @@ def split_k_winner(problem: GemmProblem) -> Winner:
     return replace(winner, kernel=load_kernel(KERNELS / "split_k"), record=record)
 
 
-def built_winner(problem: GemmProblem) -> Winner:
-    """Return a winner with machine code compiled by NVRTC."""
+def built_winner(problem: GemmProblem, **variant: int) -> Winner:
+    """Return a winner with machine code compiled by NVRTC, in a variant of the compiler's parameters."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
     from mltune.measure.build import NvrtcBuilder
 
-    kernel, configuration = of_problem(problem)
-    with NvrtcBuilder(load_kernel(kernel), problem, "sm_90", workers=1) as builder:
-        return a_winner(problem, builder.submit(configuration).result(120))
+    name, configuration = of_problem(problem)
+    configuration, kernel = configuration | variant, load_kernel(name).recorded_with(variant)
+    with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
+        winner = a_winner(problem, builder.submit(configuration).result(120))
+    return replace(winner, kernel=kernel, record=replace(winner.record, configuration=configuration))
 
 
 def cuda_include() -> Path:

@@ -124,8 +124,8 @@ def kernel_of(run: TuneResult) -> Kernel | None:
     if not _BUILT_IN.fullmatch(header.kernel) or not (folders.assets("kernels") / header.kernel).is_dir():
         return None
     kernel = _load_once(header.kernel)
-    same = kernel.is_version(header.source_hash) and set(kernel.all_parameters) == set(header.parameters)
-    return kernel if same else None
+    same = kernel.is_version(header.source_hash) and kernel.has_parameters(header.parameters)
+    return kernel.recorded_with(header.parameters) if same else None
 
 
 FAILURES = (

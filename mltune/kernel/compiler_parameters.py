@@ -1,0 +1,109 @@
+"""Compiler parameters: controls of the compiler and the assembler that a search chooses, as it chooses the macros.
+
+Each has a name and values, of which the first is the default. A value of ``entry_name`` is a text in the name of the
+kernel (an entry whose name contains ``cutlass`` is compiled by other rules), one of ``register_usage_level`` is that
+option of the assembler, and one of any other name is a text of options of NVRTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mltune.files.text import printable
+from mltune.kernel.coding import CodedValues, code_values
+
+COMPILER_OPTION = re.compile(
+    r"--?use_fast_math|--?maxrregcount=[0-9]{1,3}|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|-lineinfo"
+    r"|--extra-device-vectorization"
+)
+COMPILER_OPTION_LAW = (
+    "be --use_fast_math, --maxrregcount=N, --fmad=, --ftz=, --prec-div= or --prec-sqrt= with true or false, -lineinfo "
+    "or --extra-device-vectorization"
+)
+
+NAME, LEVEL = "entry_name", "register_usage_level"
+USUAL_LEVEL = 5
+"""The assembler's own level of register usage."""
+
+BUILT_IN: Mapping[str, tuple[int | str, ...]] = {NAME: ("", "cutlass"), LEVEL: (USUAL_LEVEL, 8)}
+"""The compiler parameters of every kernel that is compiled, unless it has its own values of them."""
+
+_PART_OF_A_NAME = re.compile(r"[A-Za-z0-9_]{0,40}")
+_MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a configuration asks of the compiler: a text in the name of the kernel, and options of NVRTC."""
+
+    name: str = ""
+    options: tuple[str, ...] = ()
+
+    def entry(self, entry: str) -> str:
+        """Return the name of a kernel, without template arguments.
+
+        >>> Variant("cutlass").entry("gemm"), Variant().entry("gemm")
+        ('gemm_cutlass', 'gemm')
+        """
+        return f"{entry}_{self.name}" if self.name else entry
+
+
+def code_compiler_parameters(
+    given: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], entry: str
+) -> dict[str, CodedValues]:
+    """Code the compiler parameters of a kernel: the given ones, and the built-in ones that they do not replace.
+
+    `taken` are the names of its other parameters, and `texts` its source and headers, in which no changed name of
+    the `entry` may occur. A built-in parameter that clashes with them is left out, a given one is a ``ValueError``.
+    """
+    coded = {}
+    for name, values in {**BUILT_IN, **given}.items():
+        try:
+            one = code_values(list(values))
+            for value in values:
+                variant = variant_of({name: value})
+                found = variant.name and re.search(rf"\b{variant.entry(entry)}\b", "\n".join(texts))
+                _require(not found, "a changed name of the kernel must be free", variant.entry(entry))
+            free = name.lower() not in {other.lower() for other in taken}
+            _require(free, "a compiler parameter must not have the name of another parameter", name)
+        except ValueError as error:
+            if name in given:
+                raise ValueError(f"{name}: {error}") from error
+            continue
+        coded[name] = one
+    return coded
+
+
+def variant_of(values: Mapping[str, Any]) -> Variant:
+    """Return what compiler parameters of given values ask for; a ``ValueError`` tells of a value that is none.
+
+    >>> variant_of({"entry_name": "cutlass", "register_usage_level": 8, "math": "--fmad=false"}).options
+    ('--ptxas-options=--register-usage-level=8', '--fmad=false')
+    """
+    name, options = "", list[str]()
+    for key, value in values.items():
+        if key == NAME:
+            law = "a text in a name has at most 40 letters, digits and _"
+            _require(isinstance(value, str) and _PART_OF_A_NAME.fullmatch(value), law, value)
+            name = value
+        elif key == LEVEL:
+            law = "a level of register usage is an integer from 0 to 10"
+            _require(type(value) is int and 0 <= value <= 10, law, value)
+            options += [] if value == USUAL_LEVEL else [f"--ptxas-options=--register-usage-level={value}"]
+        else:
+            law = f"options of the compiler are a text of at most {_MOST_CHARACTERS} characters"
+            _require(isinstance(value, str) and len(value) <= _MOST_CHARACTERS, law, value)
+            given = value.split(" ") if value else []
+            for option in given:
+                law = f"an option of the compiler must {COMPILER_OPTION_LAW}"
+                _require(COMPILER_OPTION.fullmatch(option), law, option)
+            options += given
+    return Variant(name, tuple(options))
+
+
+def _require(holds: object, law: str, got: object) -> None:
+    if not holds:
+        raise ValueError(f"{law}, got {printable(repr(got), 80)}")

@@ -1,0 +1,179 @@
+"""Compiler parameters: which values there are, what they ask of the compiler, and when they are part of a space."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mltune.device.known import H200
+from mltune.errors import BundleError, UsageError
+from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.compiler_parameters import BUILT_IN, variant_of
+from mltune.kernel.python_kernel import make_kernel
+from mltune.kernel.reader import load_kernel
+from mltune.problem.gemm import parse_problem
+from mltune.tuning.session import make_space
+
+BUNDLE = """
+[kernel]
+name = "small"
+source = "small.cu"
+entry = "entry"
+problem = "gemm"
+precisions = ["s"]
+[parameters]
+WIDTH = [1, 2, 4]
+[launch]
+block = [32]
+grid = [1]
+"""
+SOURCE = 'extern "C" __global__ void entry(float* out) { out[0] = WIDTH; }\n'
+PROBLEM = parse_problem("sgemm", size=64)
+
+
+def bundle(folder: Path, compiler: str = "", source: str = SOURCE) -> Kernel:
+    (folder / "kernel.toml").write_text(BUNDLE + compiler)
+    (folder / "small.cu").write_text(source)
+    return load_kernel(folder)
+
+
+def in_python(compiler=None, source=SOURCE, folder=Path(), values=None, **options):
+    arguments = [np.ones(4, np.float32)]
+    return make_kernel(
+        "entry", source, 4, arguments, values or {"WIDTH": [1, 2]}, folder=folder, compiler=compiler, **options
+    )
+
+
+def test_every_kernel_with_a_source_has_those_that_are_built_in_but_its_space_does_not(tmp_path):
+    kernel = bundle(tmp_path)
+    assert kernel.compiler_parameters == {"entry_name": (0, 1), "register_usage_level": (5, 8)}
+    assert kernel.all_parameters == kernel.parameters
+    assert kernel.labels == {}
+    varied = kernel.in_variants()
+    assert [*varied.all_parameters] == ["WIDTH", *BUILT_IN]
+    assert varied.labelled({"WIDTH": 2, "entry_name": 1, "register_usage_level": 8})["entry_name"] == "cutlass"
+    assert varied.recorded_with(()) == kernel
+    assert load_kernel("convolution").compiler_parameters == {}, "it has no source"
+
+
+def test_a_bundle_narrows_widens_and_adds(tmp_path):
+    table = (
+        '[compiler]\nentry_name = [""]\nregister_usage_level = [8, 5, 0]\nmath = ["", "--use_fast_math --fmad=false"]\n'
+    )
+    kernel = bundle(tmp_path, table)
+    assert kernel.compiler_parameters == {"entry_name": (0,), "register_usage_level": (8, 5, 0), "math": (0, 1)}
+    assert kernel.variant({}).options == ("--ptxas-options=--register-usage-level=8",)
+    assert kernel.variant({"register_usage_level": 5, "math": 1}).options == ("--use_fast_math", "--fmad=false")
+    assert kernel.space_hash != bundle(tmp_path).space_hash
+    assert kernel.source_hash == bundle(tmp_path).source_hash
+
+
+def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
+    kernel = bundle(tmp_path)
+    assert kernel.renaming({"WIDTH": 1}) == kernel.renaming({"entry_name": 0}) == {}
+    assert kernel.renaming({"entry_name": 1}) == {"entry": "entry_cutlass"}
+    assert in_python(source=SOURCE.replace('extern "C"', "template <int N>")).renaming({"entry_name": 1}) == {
+        "entry": "entry_cutlass"
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "law"),
+    [
+        ('entry_name = ["a b"]', "at most 40 letters"),
+        ('entry_name = ["x\\nint main"]', "at most 40 letters"),
+        (f'entry_name = ["{"x" * 41}"]', "at most 40 letters"),
+        ("entry_name = [1]", "at most 40 letters"),
+        ("register_usage_level = [11]", "from 0 to 10"),
+        ("register_usage_level = [-1]", "from 0 to 10"),
+        ('register_usage_level = ["8"]', "from 0 to 10"),
+        ('own = ["--define-macro=X=1"]', "an option of the compiler must"),
+        ('own = ["--include-path=/etc"]', "an option of the compiler must"),
+        ('own = ["--use_fast_math  --fmad=true"]', "an option of the compiler must"),
+        ('own = ["--use_fast_math\\t--include-path=/"]', "an option of the compiler must"),
+        ('own = ["--ptxas-options=--apply-controls=/etc/passwd"]', "an option of the compiler must"),
+        ('own = ["--fmad=true --output-file=/tmp/x"]', "an option of the compiler must"),
+        ('own = ["-lineinfo\\u0000"]', "an option of the compiler must"),
+        (f'own = ["{"x" * 201}"]', "at most 200 characters"),
+        ("own = [3]", "at most 200 characters"),
+        ('own = ["", ""]', "distinct"),
+        ("own = []", "must not be empty"),
+        ('WIDTH = ["", "--fmad=false"]', "the name of another parameter"),
+        ('width = ["", "--fmad=false"]', "the name of another parameter"),
+        ('entry_name = ["", "taken"]', "a changed name of the kernel must be free"),
+    ],
+)
+def test_other_values_are_refused(tmp_path, table, law):
+    with pytest.raises(BundleError, match=law) as refused:
+        bundle(tmp_path, f"[compiler]\n{table}\n", SOURCE + "__device__ int entry_taken;\n")
+    assert "kernel.toml: compiler" in str(refused.value)
+    assert len(str(refused.value)) < 900
+
+
+def test_too_many_are_refused(tmp_path):
+    with pytest.raises(BundleError, match="at most 8"):
+        bundle(tmp_path, "[compiler]\n" + "".join(f'p{at} = [""]\n' for at in range(9)))
+
+
+def test_without_a_source_there_are_none(tmp_path):
+    (tmp_path / "kernel.toml").write_text(
+        '[kernel]\nname = "small"\nproblem = "recorded"\n[parameters]\nWIDTH = [1]\n[compiler]\nentry_name = [""]\n'
+    )
+    with pytest.raises(BundleError, match="compiler parameters belong to a source"):
+        load_kernel(tmp_path)
+
+
+def test_a_built_in_one_that_clashes_is_left_out(tmp_path):
+    assert [*bundle(tmp_path, source=SOURCE + "// entry_cutlass\n").compiler_parameters] == ["register_usage_level"]
+    kernel = in_python(values={"Entry_Name": [1, 2]}, folder=tmp_path)
+    assert [*kernel.compiler_parameters] == ["register_usage_level"]
+
+
+def test_a_call_has_them_too(tmp_path):
+    kernel = in_python({"math": ["", "--use_fast_math"], "entry_name": [""]}, folder=tmp_path)
+    assert kernel.compiler_parameters == {"entry_name": (0,), "register_usage_level": (5, 8), "math": (0, 1)}
+    with pytest.raises(UsageError, match="compiler: math: an option of the compiler must"):
+        in_python({"math": ["-o /tmp/x"]}, folder=tmp_path)
+
+
+def test_no_function_of_a_call_sees_them(tmp_path):
+    seen = []
+    kernel = in_python(folder=tmp_path, shared=lambda values: seen.append(values) or 0).in_variants()
+    configuration = {"WIDTH": 1, "entry_name": 1, "register_usage_level": 8}
+    kernel.launch(configuration, {})
+    assert seen == [{"WIDTH": 1}]
+    assert not {"entry_name", "register_usage_level"} & kernel.macros(configuration).keys()
+
+
+def test_a_space_holds_every_configuration_in_all_variants(tmp_path):
+    variables = variables_of(PROBLEM, H200)
+    assert make_space(bundle(tmp_path), variables).count == 3
+    space = make_space(bundle(tmp_path).in_variants(), variables)
+    assert (space.count, space.names) == (12, ("WIDTH", "entry_name", "register_usage_level"))
+    listed = in_python(restrictions=[lambda WIDTH: WIDTH > 1], folder=tmp_path)
+    assert make_space(listed, variables).count == 1
+    space = make_space(listed.in_variants(), variables)
+    assert space.count == 4
+    assert len(set(zip(*(column.tolist() for column in space.rows(np.arange(4)).values()), strict=True))) == 4
+
+
+def test_a_value_of_one_makes_it_part_of_the_space(tmp_path):
+    kernel = bundle(tmp_path).with_values({"entry_name": [1]})
+    assert kernel.all_parameters == {"WIDTH": (1, 2, 4), "entry_name": (1,)}
+    assert kernel.variant({"entry_name": 1}).name == "cutlass"
+
+
+def test_a_record_without_them_was_made_with_their_defaults(tmp_path):
+    kernel = bundle(tmp_path).in_variants()
+    assert kernel.has_parameters(["WIDTH"])
+    assert kernel.has_parameters(["WIDTH", "register_usage_level"])
+    assert not kernel.has_parameters(["WIDTH", "math"])
+    assert kernel.completed({"WIDTH": 2, "register_usage_level": 8}) == {
+        "WIDTH": 2,
+        "register_usage_level": 8,
+        "entry_name": 0,
+    }
+
+
+def test_a_variant_of_nothing_asks_for_nothing():
+    assert variant_of({}) == variant_of({"entry_name": "", "register_usage_level": 5, "own": ""})
