@@ -1,0 +1,117 @@
+"""Whole tunes with compiler parameters, on an imaginary GPU: the session, the records, the winner and the wisdom."""
+
+import json
+from concurrent.futures import Future
+
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+
+from imaginary_gpu import HOSTILE, PROBLEM, imaginary_runner
+
+from mltune.device.known import H200
+from mltune.errors import MltuneWarning
+from mltune.kernel.reader import load_kernel
+from mltune.known.wisdom import Wisdom
+from mltune.measure import build as build_module
+from mltune.measure import runner as runner_module
+from mltune.records.store import Store
+from mltune.records.trial import Build, TrialState
+from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
+from mltune.tuning import session as session_module
+from mltune.tuning.tuner import tune
+
+KERNEL = load_kernel(HOSTILE)
+PLAIN_S, CUTLASS_S = 3e-3, 2e-3
+
+
+class Builder:
+    """A builder for an imaginary GPU, on which a kernel of another name is faster."""
+
+    workers = 2
+
+    def __init__(self, kernel, problem, architecture, **options):
+        self.kernel = kernel
+
+    def submit(self, configuration):
+        variant = self.kernel.variant(configuration)
+        behaviour = {"time_s": CUTLASS_S if variant.name else PLAIN_S + 1e-5 * configuration["REPEAT"], "noise": 0.001}
+        future = Future()
+        made = Build(TrialState.OK, cubin=json.dumps(behaviour).encode(), registers=32, spill_bytes=0)
+        future.set_result(made)
+        return future
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        """Do nothing: there is nothing to release."""
+
+
+@pytest.fixture
+def run(tmp_path, idle_workers, monkeypatch):
+    """Return a function that tunes on a GPU that is imaginary, with a wisdom in the folder."""
+    monkeypatch.setattr(runner_module, "_PAUSES_S", ())
+    monkeypatch.setattr(session_module, "_gpu", lambda *_: (H200, "13.0"))
+    monkeypatch.setattr(build_module, "NvrtcBuilder", Builder)
+    monkeypatch.setattr(build_module, "nvrtc_version", lambda: "13.0")
+    monkeypatch.setattr(build_module, "compiles_with", lambda architecture, options: "level=8" not in str(options))
+    monkeypatch.setattr(runner_module, "GpuRunner", lambda *_, **__: imaginary_runner(pool=idle_workers.pool))
+
+    def start(name="run", trials=32, **options):
+        request = TuneRequest(
+            PROBLEM,
+            KERNEL,
+            Target(cuda=0),
+            trials=trials,
+            run=tmp_path / name,
+            wisdom=str(tmp_path / "wisdom.json"),
+            prior="none",
+            stop=False,
+            skip=False,
+            **options,
+        )
+        return tune(request)
+
+    return start
+
+
+def test_the_best_is_found_in_another_variant_and_is_on_record_everywhere(run, tmp_path):
+    with pytest.warns(MltuneWarning, match="register_usage_level = 8 is left out"):
+        result = run()
+    assert result.best_config["entry_name"] == "cutlass"
+    assert result.best_time_s < 0.9 * PLAIN_S
+    assert {one.proposed_by for one in result.records} >= {"start", "variant"}
+    with Store.read_only(tmp_path / "run") as store:
+        assert store.header.parameters["entry_name"] == (0, 1)
+        assert store.header.parameters["register_usage_level"] == (5,)
+        assert store.header.labels["entry_name"] == ("", "cutlass")
+    winner = json.loads((tmp_path / "run" / "winner" / "winner.json").read_text())
+    assert winner["configuration"]["entry_name"] == "cutlass"
+    assert f"#define {KERNEL.entry} {KERNEL.entry}_cutlass" in (tmp_path / "run" / "winner" / "kernel.cu").read_text()
+    (best,) = Wisdom.load(tmp_path / "wisdom.json").best()
+    assert best.configuration["entry_name"] == "cutlass"
+
+
+@pytest.mark.filterwarnings("ignore::mltune.errors.MltuneWarning")
+def test_what_a_wisdom_knows_is_measured_first_in_its_variant(run):
+    run("first")
+    again = run("again", trials=4)
+    assert again.records[0].proposed_by == "wisdom"
+    assert again.header.labels["entry_name"][again.records[0].configuration["entry_name"]] == "cutlass"
+
+
+@pytest.mark.filterwarnings("ignore::mltune.errors.MltuneWarning")
+def test_a_resumed_run_proposes_the_same(run, tmp_path):
+    whole = [(one.index, one.proposed_by) for one in run("whole", trials=48).records]
+    (tmp_path / "wisdom.json").unlink()
+    run("parts", trials=16)
+    (tmp_path / "wisdom.json").unlink()
+    assert [(one.index, one.proposed_by) for one in run("parts", trials=48).records] == whole
+
+
+def test_without_variants_the_space_is_that_of_the_kernel(run, tmp_path):
+    result = run(variants=False)
+    assert result.best_config.keys() == KERNEL.all_parameters.keys()
+    assert result.best_time_s > CUTLASS_S * 1.2
