@@ -12,6 +12,7 @@ The error is max |C - exact| / (|A| |B|) over a sample of C, for operands unifor
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -49,6 +50,7 @@ def campaign(
     device: str,
     seed: int = 0,
     keep: Path | None = None,
+    variants: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Tune the problem of each table for the same time, with an empty cache of cubins; return their rows by label.
 
@@ -57,7 +59,8 @@ def campaign(
     budget_s = len(tables) * (each_s + OVERHEAD_S)
     head = {"title": "GEMM", "budget": f"{budget_s:g}s", "devices": [device], "seed": seed}
     head |= {"minimum": f"{each_s:g}s", "maximum": f"{each_s:g}s", "produce": ["winners"]}
-    text = "\n".join(["[plan]", lines(head), *(f"[[problems]]\n{lines(table)}" for table in tables)])
+    parts = ["[plan]", lines(head), "[options]", lines({"variants": variants})]
+    text = "\n".join([*parts, *(f"[[problems]]\n{lines(table)}" for table in tables)])
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
         placed = place(parse_plan(text, "gemm"), *find_gpus())
@@ -209,6 +212,7 @@ def main() -> None:
     parser.add_argument("--accuracy", default="ieee", help="the class of those that compete")
     parser.add_argument("--device", default="all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--name", default="gemm")
     parser.add_argument("--keep", type=Path, help="folder for the runs as datasets")
     parser.add_argument("--merge", nargs="+", metavar="NAME", help="results to join, in place of measuring")
@@ -237,6 +241,7 @@ def main() -> None:
         for precision, trans_a, trans_b in cases
     ]
     options = {"device": arguments.device, "seed": arguments.seed, "keep": arguments.keep}
+    options["variants"] = arguments.variants
     found = campaign(tables, arguments.time, **options)
     rows = []
     for label, one in found.items():
