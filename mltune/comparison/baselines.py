@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.kernel.coding import row
+from mltune.kernel.space import TableSpace, find
 from mltune.records.trial import Build, Candidate, Measurement, TrialRecord, TrialState
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from mltune.comparison.simulation import Simulation
     from mltune.cost.features import Features
     from mltune.cost.pretrained import PretrainedModel
-    from mltune.kernel.space import TableSpace
     from mltune.search.search import Batch, Search
 
 
@@ -154,7 +154,7 @@ class StockTpe:
         while projection is None or not projection.exhausted:
             trial = study.ask(distributions)
             if projection is None:
-                index = int(space.index_of({name: np.array([value]) for name, value in trial.params.items()})[0])
+                index = find(space, trial.params)
             else:
                 index = projection.take(projection.code(trial.params))
                 trial = _moved(study, trial, space, index, distributions)

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Self, TypeVar, cast
 
-import numpy as np
-
 from mltune.dataset.dataset import Dataset
 from mltune.dataset.manifest import Manifest
 from mltune.errors import DatasetError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.reader import is_bundle, load_kernel
+from mltune.kernel.space import find
 from mltune.records.trial import Build, Measurement
 
 
@@ -70,8 +69,8 @@ class _Replay:
         self._parameters = tuple(dataset.columns)
 
     def _row(self, configuration: Mapping[str, int]) -> int:
-        columns = {name: np.array([configuration[name]]) for name in self._parameters if name in configuration}
-        row = int(self._dataset.space.index_of(columns)[0]) if len(columns) == len(self._parameters) else -1
+        known = {name: value for name, value in configuration.items() if name in self._parameters}
+        row = find(self._dataset.space, known)
         if row < 0:
             raise DatasetError(
                 f"in replay a configuration must be recorded, but dataset {self._dataset.manifest.name} does not hold "

@@ -62,6 +62,11 @@ def row(columns: Columns, position: int) -> dict[str, int]:
     return {name: int(column[position]) for name, column in columns.items()}
 
 
+def columns_of(configuration: Mapping[str, int]) -> Columns:
+    """Return one configuration as a table."""
+    return {name: np.array([value], dtype=np.int64) for name, value in configuration.items()}
+
+
 def number_rows(
     columns: Sequence[NDArray[np.integer]], extents: Sequence[int], size: int | None = None
 ) -> tuple[Indices, NDArray[np.intp]]:

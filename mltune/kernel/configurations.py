@@ -13,7 +13,7 @@ from mltune.errors import SpaceError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.coding import code_ordered
 from mltune.kernel.expressions import Expression, parse
-from mltune.kernel.space import TableSpace
+from mltune.kernel.space import TableSpace, find
 
 Values: TypeAlias = Mapping[str, Sequence[Any]]
 """The values of each parameter by name: distinct and hashable. Those that are not numbers should be listed so that
@@ -66,9 +66,8 @@ class ConfigurationTable:
         """Return the row of a configuration; -1 if it is not in the table."""
         key = tuple(configuration)
         if key not in self._rows:
-            codes = [codes.get(value) for codes, value in zip(self._codes, key, strict=True)]
-            columns = {name: np.array([code]) for name, code in zip(self.names, codes, strict=True)}
-            self._rows[key] = -1 if None in codes else int(self.space.index_of(columns)[0])
+            known = zip(self.names, self._codes, key, strict=True)
+            self._rows[key] = find(self.space, {name: codes[value] for name, codes, value in known if value in codes})
         return self._rows[key]
 
     def rows_with(self, known: Mapping[str, Hashable]) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mltune.errors import ExpressionError, SpaceError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Codes, Columns, Indices, ValueList, length, row
+from mltune.kernel.coding import Codes, Columns, Indices, ValueList, columns_of, length, row
 from mltune.kernel.layers import Layers, build_layers
 
 _CHUNK = 1 << 14
@@ -278,8 +278,12 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
         wanted = {name: values[0] for name, values in kernel.all_parameters.items()}
     if not wanted:
         return {}
-    wanted = kernel.completed(wanted)
-    return row(space.rows(space.nearest({name: np.array([value]) for name, value in wanted.items()})), 0)
+    return row(space.rows(space.nearest(columns_of(kernel.completed(wanted)))), 0)
+
+
+def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:
+    """Return the index of a configuration; -1 where it is outside the space, or has other parameters."""
+    return int(space.index_of(columns_of(configuration))[0]) if configuration.keys() == set(space.names) else -1
 
 
 def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:

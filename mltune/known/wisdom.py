@@ -9,9 +9,8 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
 from mltune.device.facts import NO_CUDA
+from mltune.kernel.space import SearchSpace, find
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
 from mltune.known.wisdom_file import default_file, locked, read, write
 from mltune.problem.problem import accepts
@@ -19,7 +18,6 @@ from mltune.problem.problem import accepts
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.space import SearchSpace
     from mltune.problem.problem import Problem
 
 MOST_OF_CASE = 3
@@ -290,9 +288,7 @@ class _Relations:
 def _is_in(space: SearchSpace, entry: Entry, kernel: Kernel) -> bool:
     """Return whether a search space contains the configuration of an entry."""
     codes = entry.codes(kernel)
-    if codes is None or codes.keys() != set(space.names):
-        return False
-    return bool(space.index_of({name: np.array([value]) for name, value in codes.items()})[0] >= 0)
+    return codes is not None and find(space, codes) >= 0
 
 
 def _case_and_sizes(problem: Problem) -> tuple[dict[str, int], dict[str, int]]:

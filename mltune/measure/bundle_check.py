@@ -11,7 +11,7 @@ import numpy as np
 
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import variables_of
-from mltune.kernel.coding import Columns, length, row
+from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
 from mltune.kernel.space import ConstrainedSpace, default_configuration
 from mltune.measure.source_check import entry_probes, macro_probes, unused_at_launch, with_probe
@@ -97,8 +97,7 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: floa
     columns, default = draw_sample(space), default_configuration(kernel, space)
     faults = [*check_sample(kernel, problem, device, columns), *find_file_faults(problem)]
     if kernel.reference_kernel is not None:
-        launched = {name: np.array([value]) for name, value in default.items()}
-        faults += check_sample(kernel.reference_kernel, problem, device, launched, "reference")
+        faults += check_sample(kernel.reference_kernel, problem, device, columns_of(default), "reference")
     if kernel.source is None or not isinstance(problem, RunnableProblem):
         reason = "the bundle has no source: it is only replayed"
         return BundleCheck(space.count, length(columns), tuple(faults), (), reason, is_replayed=True)

@@ -20,7 +20,7 @@ from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns
-from mltune.kernel.space import SearchSpace
+from mltune.kernel.space import SearchSpace, find
 from mltune.records.trial import BATCH, GATES, SEARCHES, Build, Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
@@ -178,15 +178,9 @@ class Search:
         self._compilers = compilers
         sources = _sources(space, features, pretrained)
         proposer = _proposer(search, space, features)
-        first = _first(
-            features.kernel,
-            space,
-            default,
-            known,
-            () if pretrained is None or proposer is not None else pretrained.first,
-        )
-        controls = features.kernel.varied
-        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first, controls=controls)
+        kernel, remembered = features.kernel, () if pretrained is None or proposer is not None else pretrained.first
+        first = _first(kernel, space, default, known, remembered)
+        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first, controls=kernel.varied)
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()
@@ -395,10 +389,8 @@ def _first(
     best, others, left = known[:1], known[1:], remembered[len(known) :]
     first: dict[int, str] = {}
     for source, configurations in (("wisdom", best), ("default", [default]), ("wisdom", others), ("start", left)):
-        for configuration in (kernel.completed(one) for one in configurations if one):
-            if configuration.keys() == set(space.names):
-                index = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
-                first.setdefault(index, source)
+        for configuration in filter(None, configurations):
+            first.setdefault(find(space, kernel.completed(configuration)), source)
     first.pop(-1, None)  # outside the space
     return first
 

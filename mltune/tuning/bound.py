@@ -20,7 +20,7 @@ from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError, WisdomError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, variables_of
-from mltune.kernel.coding import Floats, Indices, row
+from mltune.kernel.coding import Floats, Indices, columns_of, row
 from mltune.kernel.space import SearchSpace
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
@@ -197,9 +197,7 @@ def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, fou
     """Return the multiply-adds of a thread that an instruction makes: on tensor cores many."""
     if "fma_instructions" not in kernel.resources:
         return 1.0
-    columns = {name: np.array([code]) for name, code in found.codes.items()}
-    variables = variables_of(problem, device)
-    known = kernel.evaluate(columns, variables, kernel.resources)
+    known = kernel.evaluate(columns_of(found.codes), variables_of(problem, device), kernel.resources)
     return float(known["fma"][0] / known["fma_instructions"][0])
 
 
@@ -415,7 +413,7 @@ def _expected_time(
     if len(ratios) < FEWEST_SWEEPS:
         sweeps = f"{FEWEST_SWEEPS} recorded sweeps of similar size on {architecture}, each judged by others"
         return None, f"that takes {sweeps}; known: {len(near) if len(near) < FEWEST_SWEEPS else len(ratios)}"
-    physical_s = features.physical_s({name: np.array([code]) for name, code in first.items()})
+    physical_s = features.physical_s(columns_of(first))
     left_out = [interval(np.delete(ratios, at)) for at in range(len(ratios))]
     inside = sum(least <= ratio <= most for ratio, (least, _, most) in zip(ratios, left_out, strict=True))
     least_s, time_s, most_s = (physical_s * interval(ratios)).tolist()

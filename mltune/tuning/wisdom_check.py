@@ -13,6 +13,7 @@ from mltune.device.facts import Device
 from mltune.errors import MltuneError, UsageError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import built_in, load_kernel
+from mltune.kernel.space import find
 from mltune.known.entry import Entry, Gpu, canonical
 from mltune.known.wisdom import Wisdom
 from mltune.problem.problem import Problem
@@ -152,18 +153,12 @@ def _measured_again(entry: Entry, kernel: Kernel, problem: Problem, target: Targ
     try:
         with open_session(kernel.recorded_with(entry.configuration), problem, target) as session:
             configuration = entry.codes(session.kernel)
-            if configuration is None or not _is_in_space(session, configuration):
+            if configuration is None or find(session.space, configuration) < 0:
                 return Checked(entry, Verdict.STALE, "its configuration is not in the search space any more")
             default = _measure(session, session.default) if session.default else None
             return _judge(entry, _measure(session, configuration), default)
     except UsageError as error:
         return Checked(entry, Verdict.FAILED, str(error))
-
-
-def _is_in_space(session: Session, configuration: Mapping[str, int]) -> bool:
-    if configuration.keys() != set(session.space.names):
-        return False
-    return bool(session.space.index_of({name: np.array([value]) for name, value in configuration.items()})[0] >= 0)
 
 
 def _measure(session: Session, configuration: Mapping[str, int]) -> Measurement:

@@ -17,6 +17,7 @@ from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.errors import MltuneError
 from mltune.files.text import many, printable
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.coding import columns_of
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
@@ -264,12 +265,11 @@ def _bound(run: TuneResult, record: TrialRecord, median_s: float) -> dict[str, A
     kernel = kernel_of(run)
     if kernel is None:
         return None
-    columns = {name: np.array([value]) for name, value in record.configuration.items()}
     built = {name: getattr(record.build, name, None) for name in BUILD_COLUMNS}
     builds = {name: np.array([value], dtype=np.float64) for name, value in built.items() if value is not None}
     try:
         features = Features(kernel, run.problem, run.device)
-        found = features.bound(columns, builds)
+        found = features.bound(columns_of(record.configuration), builds)
     except (MltuneError, ArithmeticError, KeyError, ValueError):  # the configuration is none of this bundle's
         return None
     if not features.has_prior:
