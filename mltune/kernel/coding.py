@@ -67,6 +67,17 @@ def columns_of(configuration: Mapping[str, int]) -> Columns:
     return {name: np.array([value], dtype=np.int64) for name, value in configuration.items()}
 
 
+def crossed(columns: Columns, values: Mapping[str, Sequence[int]]) -> Columns:
+    """Return each configuration of a table with all combinations of some parameters' values, one after the other.
+
+    >>> {name: column.tolist() for name, column in crossed(columns_of({"N": 1}), {"N": (2, 3), "M": (5, 8)}).items()}
+    {'N': [2, 2, 3, 3], 'M': [5, 8, 5, 8]}
+    """
+    grids = np.meshgrid(np.arange(length(columns)), *values.values(), indexing="ij")
+    rows, *chosen = (grid.reshape(-1) for grid in grids)
+    return {name: column[rows] for name, column in columns.items()} | dict(zip(values, chosen, strict=True))
+
+
 def number_rows(
     columns: Sequence[NDArray[np.integer]], extents: Sequence[int], size: int | None = None
 ) -> tuple[Indices, NDArray[np.intp]]:

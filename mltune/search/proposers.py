@@ -217,17 +217,17 @@ _TPE_BEST, _TPE_OTHERS = 40, 80
 class ProposalContext:
     """The knowledge from which a batch is planned; ``taken`` configurations must not be proposed again.
 
-    `controlled` returns configurations with the compiler parameters that are proposed now.
+    `fixed` returns configurations with the compiler parameters that are proposed now.
     """
 
     history: History
     taken: set[int]
     rng: np.random.Generator
-    controlled: Callable[[Indices], Indices] = lambda indices: indices
+    fixed: Callable[[Indices], Indices] = lambda indices: indices
 
     def free(self, indices: Indices) -> Indices:
         """Return configurations with the compiler parameters that are proposed now, without those that are taken."""
-        return _free(self.controlled(indices), self.taken)
+        return _free(self.fixed(indices), self.taken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from optuna.samplers import BaseSampler
 
 from mltune.cost.encoding import Encoding, Source, portfolio
 from mltune.errors import SpaceError
-from mltune.kernel.coding import Indices, row
+from mltune.kernel.coding import Indices, crossed, row
 from mltune.kernel.space import SearchSpace
 from mltune.search.history import History
 from mltune.search.proposers import (
@@ -69,8 +69,8 @@ class SamplerOptions:
         Times that variants of the most promising configurations are added to the pool, and how many are varied.
     start_head : float
         Share of the pool, the most promising, over which the initial design is spread.
-    varied, variants : int
-        Number of the best configurations whose other compiler parameters are tried, and most of them in a batch.
+    variant_parents, variants : int
+        Number of the best configurations that are tried with other compiler parameters, and most trials in a batch.
     listed : int
         Largest space whose configurations are listed.
     drawn, near : int
@@ -85,7 +85,7 @@ class SamplerOptions:
     start_head: float = 0.05
     start_rounds: int = 2
     start_parents: int = 64
-    varied: int = 4
+    variant_parents: int = 4
     variants: int = 4
     listed: int = 50_000
     drawn: int = 800
@@ -117,9 +117,10 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         the middle of the space; then a Gaussian process proposes.
     first : mapping of int to str
         Indices of the configurations that are proposed first, in this order, each with its ``proposed_by``.
-    controls : sequence of str
-        Names of the compiler parameters. The initial design and the proposals of the Gaussian process have their
-        defaults, and later the values of the best configuration so far; other values are tried on the best ones.
+    varied : mapping of str to sequence of int
+        Values of the compiler parameters, the default first. The initial design and the proposals of the Gaussian
+        process have their defaults, and later the values of the best configuration so far; other values are tried on
+        the best ones.
     """
 
     def __init__(
@@ -131,10 +132,11 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         options: SamplerOptions | None = None,
         proposer: Proposer | None = None,
         first: Mapping[int, str] | None = None,
-        controls: Sequence[str] = (),
+        varied: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.first = dict(first or {})
-        self.controls = [name for name in controls if len(space.values[name]) > 1]
+        known = {name: [one for one in values if one in space.values[name]] for name, values in (varied or {}).items()}
+        self.varied = {name: values for name, values in known.items() if len(values) > 1}
         self.space = space
         self.sources = tuple(sources)
         self.seed = seed
@@ -172,10 +174,10 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         draft = _Draft(size, set(history.tried))
         for index, source in self.first.items():
             draft.add(Choice(np.array([index])), 1, source)
-        best = history.best(self.options.varied)
-        if self.proposer is None:
-            draft.add(Choice(self._variants(best)), self.options.variants, "variant")
-        context = ProposalContext(history, draft.taken, rng, partial(self._controlled, best=best[:1]))
+        best = history.best(self.options.variant_parents)
+        if self.proposer is None and self.varied:
+            draft.add(Choice(self._crossed(best, self.varied)), self.options.variants, "variant")
+        context = ProposalContext(history, draft.taken, rng, partial(self._fixed, best=best[:1]))
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)
         elif history.measured < self.options.start_trials:
@@ -188,31 +190,21 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
 
     def _random(self, context: ProposalContext, count: int) -> Indices:
         """Return random configurations; those of the model with the compiler parameters that it proposes now."""
-        if self.proposer is not None or not self.controls:
+        if self.proposer is not None or not self.varied:
             return self.space.sample(count, context.rng, context.taken)
         most = self.options.listed if self.space.count <= self.options.listed else DRAWN * count
         return context.rng.permutation(context.free(self.space.sample(most, context.rng)))[:count]
 
-    def _variants(self, indices: Indices) -> Indices:
-        """Return configurations with all values of the compiler parameters, one configuration after the other."""
-        if not self.controls:
-            return indices[:0]
-        lists = [self.space.values[name] for name in self.controls]
-        grids = [one.reshape(-1) for one in np.meshgrid(*lists, indexing="ij")]
-        columns = {name: np.repeat(column, len(grids[0])) for name, column in self.space.rows(indices).items()}
-        columns |= {name: np.tile(grid, len(indices)) for name, grid in zip(self.controls, grids, strict=True)}
-        return self.space.index_of(columns)
-
-    def _controlled(self, indices: Indices, best: Indices = _NONE) -> Indices:
+    def _fixed(self, indices: Indices, best: Indices = _NONE) -> Indices:
         """Return configurations with the compiler parameters of the best so far, or with their defaults."""
-        if not self.controls:
-            return indices
-        columns, known = dict(self.space.rows(indices)), self.space.rows(best)
-        for name in self.controls:
-            value = known[name][0] if len(best) else self.space.values[name][0]
-            columns[name] = np.full(len(indices), value)
-        found = self.space.index_of(columns)
-        return np.unique(found[found >= 0])
+        columns = self.space.rows(best)
+        fixed = {name: columns[name].tolist() or values[:1] for name, values in self.varied.items()}
+        return np.unique(self._crossed(indices, fixed)) if fixed else indices
+
+    def _crossed(self, indices: Indices, values: Mapping[str, Sequence[int]]) -> Indices:
+        """Return configurations with all combinations of some parameters' values, as far as the space has them."""
+        found = self.space.index_of(crossed(self.space.rows(indices), values))
+        return found[found >= 0]
 
     @cached_property
     def _encoding(self) -> Encoding:
@@ -234,11 +226,11 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         Without a source the middle of the space is promising.
         """
         rng, options = np.random.default_rng(self.seed), self.options
-        pool = self._controlled(self.space.sample(options.start_pool, rng))
+        pool = self._fixed(self.space.sample(options.start_pool, rng))
         for _ in range(options.start_rounds if self.sources else 0):
             _, basis = self._encoding.describe(self.space.rows(pool))
             best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]
-            pool = np.union1d(pool, self._controlled(offspring(self.space, pool[best], len(pool) // 2, rng)))
+            pool = np.union1d(pool, self._fixed(offspring(self.space, pool[best], len(pool) // 2, rng)))
         points, basis = self._encoding.describe(self.space.rows(pool))
         promising = basis[:, 1:].mean(axis=1) if self.sources else basis[:, 0]
         # Without a source the order within the head is not known.

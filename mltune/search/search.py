@@ -180,7 +180,8 @@ class Search:
         proposer = _proposer(search, space, features)
         kernel, remembered = features.kernel, () if pretrained is None or proposer is not None else pretrained.first
         first = _first(kernel, space, default, known, remembered)
-        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first, controls=kernel.varied)
+        varied = {name: kernel.compiler_parameters[name] for name in kernel.varied}
+        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first, varied=varied)
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()

@@ -12,13 +12,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, DeviceError, MltuneWarning, RunError, UsageError
 from mltune.kernel.bundle import Kernel, variables_of
-from mltune.kernel.coding import Columns, length
+from mltune.kernel.coding import crossed
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, default_configuration
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
@@ -318,16 +316,9 @@ def batch_size(problem: Problem, device: Device) -> int:
 def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
     """Return the search space of a kernel: what its restrictions leave, or the configurations that it lists."""
     listed = kernel.configurations
-    return ConstrainedSpace(kernel, variables) if listed is None else TableSpace(_in_variants(kernel, listed))
-
-
-def _in_variants(kernel: Kernel, listed: Columns) -> Columns:
-    """Return each of some configurations with all combinations of the values of the compiler parameters."""
-    grids = np.meshgrid(
-        np.arange(length(listed)), *(kernel.compiler_parameters[one] for one in kernel.varied), indexing="ij"
-    )
-    rows, *values = (grid.reshape(-1) for grid in grids)
-    return {name: column[rows] for name, column in listed.items()} | dict(zip(kernel.varied, values, strict=True))
+    if listed is None:
+        return ConstrainedSpace(kernel, variables)
+    return TableSpace(crossed(listed, {name: kernel.compiler_parameters[name] for name in kernel.varied}))
 
 
 def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:

@@ -61,9 +61,8 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     first = datasets[0].manifest
     parameters = tuple(dict.fromkeys(name for one in datasets for name in one.manifest.parameters))
     for one in datasets:
-        if not recorded_kernel(one.manifest)[0].compiler_parameters.keys() >= set(parameters) - {
-            *one.manifest.parameters
-        }:
+        lacking = set(parameters) - set(one.manifest.parameters)
+        if not lacking <= recorded_kernel(one.manifest)[0].compiler_parameters.keys():
             raise ModelError(
                 f"a model is of one kernel and its parameters, but {one.manifest.name} has others than {first.name}."
             )

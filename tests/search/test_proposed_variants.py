@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mltune.kernel.space import TableSpace
 from mltune.search.history import Results
 from mltune.search.sampling import BatchSampler
 from tests.search.test_sampling import learn
@@ -9,12 +10,15 @@ from tests.search.test_sampling import learn
 SLOW, FAST = (0, 0), (1, 2)
 
 
-def searched(landscape, batches, gain, controls=("S", "U"), size=16):
+VALUES = {"S": (0, 1), "U": (0, 1, 2)}
+
+
+def searched(landscape, batches, gain, varied=VALUES, size=16):
     """Search with S and U as parameters of the compiler; a gain is that of S = 1, U = 2."""
     columns = landscape.columns
     scores = -0.1 * np.abs(np.log2(columns["P"]) - 3) - 0.01 * columns["R"] - 0.1 * columns["T"]
     scores = scores + gain * ((columns["S"] == 1) & (columns["U"] == 2))
-    sampler = BatchSampler(landscape.space, seed=0, controls=controls)
+    sampler = BatchSampler(landscape.space, seed=0, varied=varied)
     results, planned = Results(), []
     for batch in range(batches):
         proposals = sampler.plan(results.history(), batch, size)
@@ -31,6 +35,22 @@ def variants(landscape, proposals):
 def test_the_initial_design_has_their_defaults(landscape):
     planned, _ = searched(landscape, 1, 0.2)
     assert set(variants(landscape, planned[0])) == {SLOW}
+
+
+def test_the_default_need_not_be_the_lowest_value(landscape):
+    planned, _ = searched(landscape, 1, 0.2, varied={"S": (1, 0), "U": (2, 0, 1)})
+    assert set(variants(landscape, planned[0])) == {FAST}
+
+
+def test_a_recording_need_not_have_all_combinations(landscape):
+    columns = {name: column[::3] for name, column in landscape.columns.items()}
+    space, results = TableSpace(columns), Results()
+    sampler = BatchSampler(space, seed=0, varied=VALUES)
+    for batch in range(4):
+        proposals = sampler.plan(results.history(), batch, 16)
+        learn(results, landscape, proposals, -columns["P"][[one.index for one in proposals]].astype(float))
+        assert proposals
+        assert min(one.index for one in proposals) >= 0
 
 
 def test_the_best_are_tried_with_all_others_a_few_in_each_batch(landscape):
@@ -85,5 +105,5 @@ def test_the_search_ends_when_all_are_tried_with_the_fastest(landscape):
 
 
 def test_without_parameters_of_the_compiler_nothing_changes(landscape):
-    planned, _ = searched(landscape, 4, 0.2, controls=())
+    planned, _ = searched(landscape, 4, 0.2, varied={})
     assert not [one for batch in planned for one in batch if one.proposed_by == "variant"]
