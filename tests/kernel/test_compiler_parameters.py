@@ -37,7 +37,7 @@ def bundle(folder: Path, compiler: str = "", source: str = SOURCE) -> Kernel:
     return load_kernel(folder)
 
 
-def in_python(compiler=None, source=SOURCE, folder=Path(), values=None, **options):
+def in_python(folder, compiler=None, source=SOURCE, values=None, **options):
     arguments = [np.ones(4, np.float32)]
     return make_kernel(
         "entry", source, 4, arguments, values or {"WIDTH": [1, 2]}, folder=folder, compiler=compiler, **options
@@ -72,9 +72,8 @@ def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
     kernel = bundle(tmp_path)
     assert kernel.renaming({"WIDTH": 1}) == kernel.renaming({"entry_name": 0}) == {}
     assert kernel.renaming({"entry_name": 1}) == {"entry": "entry_cutlass"}
-    assert in_python(source=SOURCE.replace('extern "C"', "template <int N>")).renaming({"entry_name": 1}) == {
-        "entry": "entry_cutlass"
-    }
+    template = in_python(tmp_path, source=SOURCE.replace('extern "C"', "template <int N>"))
+    assert template.renaming({"entry_name": 1}) == {"entry": "entry_cutlass"}
 
 
 @pytest.mark.parametrize(
@@ -125,20 +124,20 @@ def test_without_a_source_there_are_none(tmp_path):
 
 def test_a_built_in_one_that_clashes_is_left_out(tmp_path):
     assert [*bundle(tmp_path, source=SOURCE + "// entry_cutlass\n").compiler_parameters] == ["register_usage_level"]
-    kernel = in_python(values={"Entry_Name": [1, 2]}, folder=tmp_path)
+    kernel = in_python(tmp_path, values={"Entry_Name": [1, 2]})
     assert [*kernel.compiler_parameters] == ["register_usage_level"]
 
 
 def test_a_call_has_them_too(tmp_path):
-    kernel = in_python({"math": ["", "--use_fast_math"], "entry_name": [""]}, folder=tmp_path)
+    kernel = in_python(tmp_path, {"math": ["", "--use_fast_math"], "entry_name": [""]})
     assert kernel.compiler_parameters == {"entry_name": (0,), "register_usage_level": (5, 8), "math": (0, 1)}
     with pytest.raises(UsageError, match="compiler: math: an option of the compiler must"):
-        in_python({"math": ["-o /tmp/x"]}, folder=tmp_path)
+        in_python(tmp_path, {"math": ["-o /tmp/x"]})
 
 
 def test_no_function_of_a_call_sees_them(tmp_path):
     seen = []
-    kernel = in_python(folder=tmp_path, shared=lambda values: seen.append(values) or 0).in_variants()
+    kernel = in_python(tmp_path, shared=lambda values: seen.append(values) or 0).in_variants()
     configuration = {"WIDTH": 1, "entry_name": 1, "register_usage_level": 8}
     kernel.launch(configuration, {})
     assert seen == [{"WIDTH": 1}]
@@ -150,7 +149,7 @@ def test_a_space_holds_every_configuration_in_all_variants(tmp_path):
     assert make_space(bundle(tmp_path), variables).count == 3
     space = make_space(bundle(tmp_path).in_variants(), variables)
     assert (space.count, space.names) == (12, ("WIDTH", "entry_name", "register_usage_level"))
-    listed = in_python(restrictions=[lambda WIDTH: WIDTH > 1], folder=tmp_path)
+    listed = in_python(tmp_path, restrictions=[lambda WIDTH: WIDTH > 1])
     assert make_space(listed, variables).count == 1
     space = make_space(listed.in_variants(), variables)
     assert space.count == 4
