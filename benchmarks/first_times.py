@@ -29,7 +29,7 @@ from mltune.problem.kinds import problem_from_name
 from mltune.problem.problem import Problem
 from mltune.process.child import ChildPool
 from mltune.records.trial import Build
-from mltune.tuning.bound import FEWEST_SWEEPS, interval
+from mltune.tuning.prediction import FEWEST_SWEEPS, interval
 from mltune.tuning.session import make_space
 from mltune.tuning.training import as_sweeps, find_datasets, joined, without
 

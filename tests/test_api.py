@@ -305,7 +305,7 @@ class TestCompare:
 
 PACKAGE = Path(mltune.__file__).parent
 LONG = {"api/tuning.py", "api/campaigns.py", "api/models.py", "api/comparing.py", "tuning/bound.py"}
-LONG |= {"integrations/kernel_tuner.py"}
+LONG |= {"tuning/prediction.py", "integrations/kernel_tuner.py"}
 """Modules whose examples are whole runs, or need another tuner."""
 DOCUMENTED = [path for path in sorted(PACKAGE.rglob("*.py")) if ">>>" in path.read_text()]
 

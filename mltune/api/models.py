@@ -114,7 +114,7 @@ def predict(
     from mltune.api.results import Predicted
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bounds
-    from mltune.tuning.bound import predict as choose
+    from mltune.tuning.prediction import predict as choose
 
     named, kernels = named_kernels(_name(problem), shape, [] if kernel is None else [kernel], accuracy)
     facts = _facts(device)

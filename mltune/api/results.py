@@ -14,7 +14,8 @@ from mltune.measure.bundle_check import BundleCheck
 from mltune.measure.machine_code import LoopCode
 from mltune.problem.problem import Problem
 from mltune.results.rating import Rate, rate_of
-from mltune.tuning.bound import Choice, ExpectedTime, LimitedConfiguration, Prediction, ProblemBound
+from mltune.tuning.bound import LimitedConfiguration, ProblemBound
+from mltune.tuning.prediction import Choice, ExpectedTime, Prediction
 from mltune.tuning.sweep import Pruned
 from mltune.tuning.wisdom_check import Checked, Verdict
 

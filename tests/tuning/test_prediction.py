@@ -20,7 +20,7 @@ from mltune.resolve.device import Target
 from mltune.resolve.problems import named_problem
 from mltune.resolve.request import TuneRequest
 from mltune.show import table, tables
-from mltune.tuning.bound import predict
+from mltune.tuning.prediction import predict
 from mltune.tuning.tuner import tune
 from tests.cli.program import command
 

@@ -1,0 +1,228 @@
+"""Choices of configurations without a measurement, and the time that is expected of the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from mltune.cost.features import Features
+from mltune.cost.model_file import AUTO, TOLERATED_LOSS, Card, choose_model, shipped_card
+from mltune.cost.pretrained import are_near
+from mltune.device.facts import Device
+from mltune.device.known import UNKNOWN
+from mltune.errors import UsageError, WisdomError
+from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.coding import Floats, columns_of
+from mltune.known.wisdom import Wisdom
+from mltune.known.wisdom_file import file_of_run
+from mltune.problem.problem import Problem
+from mltune.tuning.session import make_space
+from mltune.tuning.wisdom import load_wisdom
+
+KNOWN, EXPECTED = "known", "expected"
+"""Where a choice comes from: it was the fastest of a run, or a model or physics expects it to be fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A configuration that is expected to be fast, from the source :data:`KNOWN` or :data:`EXPECTED`."""
+
+    source: str
+    configuration: Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Shares of the optimum that the best of the first choices reached on recorded spaces.
+
+    Attributes
+    ----------
+    source : {"model", "physics"}
+        What ranks the choices, and ranked those spaces: the model together with physics, or physics alone.
+    learned_from : str
+        What the model had learned from that chose on a space; empty for physics, which learns from no recordings.
+    choices : int
+        Number of first choices: the most that was judged, and not more than was asked for.
+    share, least, most : float
+        Mean, lowest and highest share of the ``held_out`` spaces.
+    by_model : float or None
+        The mean share by a model that was left out, because physics alone has more.
+    """
+
+    source: Literal["model", "physics"]
+    learned_from: str
+    choices: int
+    share: float
+    least: float
+    most: float
+    held_out: int
+    by_model: float | None = None
+
+
+CONFIDENCE = 0.9
+"""Probability that the time of the first choice is promised to lie in its interval."""
+
+FEWEST_SWEEPS = 5
+"""Fewest recorded sweeps of similar problems that a time follows from. Five of five inside would be luck in 3 % of
+cases if their intervals held every second time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedTime:
+    """The time of the first choice, with an interval.
+
+    Measured time over that of physics is log-normal among recorded sweeps of similar problems on the architecture: the
+    interval is that of Student's t for one sweep more.
+
+    Attributes
+    ----------
+    time_s, least_s, most_s : float
+        The time, and the ends of the interval, seconds.
+    confidence : float
+        Probability that the interval promises: :data:`CONFIDENCE`.
+    sweeps, inside : int
+        Recorded sweeps, and those of which the first choice lay in the interval from the others.
+    """
+
+    time_s: float
+    least_s: float
+    most_s: float
+    confidence: float
+    sweeps: int
+    inside: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Configurations that are expected to be fast, the best first.
+
+    Attributes
+    ----------
+    expected : Expected or None
+        That of the model, or where none is used that of physics; None where it was not judged.
+    time : ExpectedTime or None
+        That of the first choice.
+    no_time : str
+        Why there is none.
+    notices : tuple of str
+        Differences of the problem and the device from all training data of the model.
+    """
+
+    choices: tuple[Choice, ...]
+    expected: Expected | None
+    time: ExpectedTime | None
+    no_time: str
+    notices: tuple[str, ...]
+
+
+def predict(
+    problem: Problem,
+    kernel: Kernel,
+    device: Device,
+    *,
+    top: int = 1,
+    prior: str = AUTO,
+    wisdom: str | Path = AUTO,
+) -> Prediction:
+    """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
+
+    The best known configurations are those of a wisdom for any driver. A wisdom of the user that cannot be read is left
+    out with a warning. Physics alone ranks the others where the model of ``"auto"`` lost
+    more than :data:`~mltune.cost.model_file.TOLERATED_LOSS` against it on what it had not seen, unless the model
+    remembers what was the fastest for similar problems.
+
+    Examples
+    --------
+    >>> from mltune.device.known import find_device
+    >>> from mltune.kernel.reader import load_kernel
+    >>> from mltune.problem.kinds import problem_from_name
+    >>> device, _ = find_device("a100")
+    >>> kernel = load_kernel("gemm_simt")
+    >>> found = predict(problem_from_name("sgemm", trans="NN", size=2048), kernel, device, top=2, wisdom="none")
+    >>> [choice.source for choice in found.choices]
+    ['expected', 'expected']
+    """
+    from mltune.search.sampling import SamplerOptions
+    from mltune.search.search import Search
+
+    most = SamplerOptions().start_trials
+    if not 1 <= top <= most:
+        raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
+    if device == UNKNOWN:
+        raise UsageError(
+            "a choice without a measurement follows from the facts of a device, but those of `unknown` are not known; "
+            "name a GPU (`mltune device --known`), or a file with its facts."
+        )
+    kernel.check_problem(problem)
+    model = choose_model(prior, kernel)
+    file = file_of_run(wisdom, replayed=False)
+    if wisdom != AUTO and file is not None and not file.exists():
+        raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
+    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
+    matches = loaded.lookup(kernel, problem, device, most=top)
+    kernel = kernel.recorded_with({name for match in matches for name in match.entry.configuration})
+    space = make_space(kernel, variables_of(problem, device))
+    known = [codes for match in matches if (codes := match.entry.codes(kernel)) is not None]
+    pretrained = None if model is None else model.load(problem, device)
+    card = shipped_card(kernel) if model is None else model.card
+    by_model, by_physics = (_expected(card, "model", top), _expected(card, "physics", top))
+    expected = by_physics if pretrained is None else by_model
+    may_fall_back = pretrained is not None and prior == AUTO and not pretrained.first
+    if may_fall_back and by_model and by_physics and by_physics.share > by_model.share + TOLERATED_LOSS:
+        pretrained, expected = None, replace(by_physics, by_model=by_model.share)
+    features = Features(kernel, problem, device)
+    candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
+    sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
+    labelled = (kernel.labelled(one.configuration) for one in candidates)
+    choices = tuple(map(Choice, sources, labelled))
+    time, no_time = None, "the first choice is known: the wisdom has its time"
+    if choices[0].source == EXPECTED:
+        ranked_by = "physics" if pretrained is None else "model"
+        time, no_time = _expected_time(card, ranked_by, features, candidates[0].configuration)
+    return Prediction(choices, expected, time, no_time, () if model is None else model.notices(problem, device))
+
+
+def _expected(card: Card | None, source: Literal["model", "physics"], top: int) -> Expected | None:
+    shares = {} if card is None else card.shares(source)
+    counts = [count for count in shares if count <= top]
+    if card is None or not counts:
+        return None
+    found = shares[max(counts)]
+    learned_from = card.learned_from if source == "model" else ""
+    return Expected(source, learned_from, max(counts), sum(found) / len(found), min(found), max(found), len(found))
+
+
+def _expected_time(
+    card: Card | None, source: str, features: Features, first: Mapping[str, int]
+) -> tuple[ExpectedTime | None, str]:
+    """Return the time of a first choice, or why there is none."""
+    members = card.members if card and features.has_prior else []
+    if not all("over_physics" in one.model_fields_set for one in members):
+        return None, "the card of the model has no times of first choices; train the model again"
+    architecture, flops = features.device.architecture, float(features.problem.flops)
+    similar = (one for one in members if one.flops == flops or are_near(one.flops, flops))
+    near = [one for one in similar if one.architecture == architecture]
+    ratios = np.array([one.over_physics[source] for one in near if source in one.over_physics])
+    if len(ratios) < FEWEST_SWEEPS:
+        sweeps = f"{FEWEST_SWEEPS} recorded sweeps of similar size on {architecture}, each judged by others"
+        return None, f"that takes {sweeps}; known: {len(near) if len(near) < FEWEST_SWEEPS else len(ratios)}"
+    physical_s = features.physical_s(columns_of(first))
+    left_out = [interval(np.delete(ratios, at)) for at in range(len(ratios))]
+    inside = sum(least <= ratio <= most for ratio, (least, _, most) in zip(ratios, left_out, strict=True))
+    least_s, time_s, most_s = (physical_s * interval(ratios)).tolist()
+    return ExpectedTime(time_s, least_s, most_s, CONFIDENCE, len(ratios), int(inside)), ""
+
+
+def interval(ratios: Floats) -> Floats:
+    """Return the interval of one more of some log-normal numbers: its lower end, its middle and its upper end."""
+    from scipy.special import stdtrit
+
+    logs = np.log(ratios)
+    half = stdtrit(len(logs) - 1, (1.0 + CONFIDENCE) / 2.0) * logs.std(ddof=1) * np.sqrt(1.0 + 1.0 / len(logs))
+    ends: Floats = np.exp(logs.mean() + half * np.array([-1.0, 0.0, 1.0]))
+    return ends
