@@ -1,14 +1,14 @@
 """Files of pretrained models, the trees in one array with a card in JSON beside it, and the choice of one for a search.
 
-A file may come from a stranger, and crafted trees make scikit-learn read outside arrays. So the regressors are rows of
-numbers (:data:`NODE`), neither packed nor pickled, and every tree is checked before scikit-learn gets it.
+A file may come from a stranger. So the regressors are rows of numbers (:data:`NODE`), neither packed nor pickled, and
+every tree is checked. They predict without scikit-learn, which takes seconds to import: a search starts with them.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import matching, problems_of
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.coding import Floats
 from mltune.problem.problem import Problem
 from mltune.records.header import LARGEST
 
@@ -166,6 +167,34 @@ class Card(BaseModel):
         return [Origin.of(one) for one in listed if isinstance(one, dict)]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """A regressor of a file, whose predictions are those of the regressor of scikit-learn that was written.
+
+    Attributes
+    ----------
+    trees : sequence of ndarray of shape (n_nodes,), :data:`NODE`
+        The first is a leaf, where predictions start. Children follow their parents.
+    """
+
+    trees: Sequence[NDArray[Any]]
+
+    def predict(self, X: Floats) -> Floats:
+        """Return the sum of the leaves that each configuration reaches, from X of shape (n_configs, n_features)."""
+        columns, total = np.ascontiguousarray(X.T), np.zeros(len(X))
+        for tree in self.trees:
+            reached = [np.arange(len(X)), *[np.arange(0)] * (len(tree) - 1)]  # by the configurations of these rows
+            leaf = np.empty(len(X))
+            for rows, (left, right, feature, threshold, value) in zip(reached, tree[[*FIELDS]].tolist(), strict=True):
+                if left:
+                    below = columns[feature][rows] <= threshold
+                    reached[left], reached[right] = rows[below], rows[~below]
+                else:
+                    leaf[rows] = value
+            total += leaf
+        return total
+
+
 def file_of(path: Path, suffix: str = "") -> Path:
     """Return a file of the model with a path, or without a suffix its stem.
 
@@ -260,15 +289,20 @@ def _table(regressors: Sequence[Any]) -> NDArray[Any]:
     """Return the rows of regressors: ndarray of :data:`NODE`."""
     parts = []
     for member, one in enumerate(regressors):
-        start = np.zeros(1, NODE)
-        start["value"] = one._baseline_prediction.item()
-        for tree, nodes in enumerate([start, *(trees[0].nodes for trees in one._predictors)]):
+        for tree, nodes in enumerate(one.trees if isinstance(one, Trees) else _fitted(one)):
             part = np.zeros(len(nodes), NODE)
             part["member"], part["tree"] = member, tree
             for name in FIELDS:
                 part[name] = nodes[name]
             parts.append(part)
     return np.concatenate(parts)
+
+
+def _fitted(regressor: Any) -> list[NDArray[Any]]:
+    """Return the trees of a regressor that scikit-learn has fitted, as in :class:`Trees`."""
+    start = np.zeros(1, NODE)
+    start["value"] = regressor._baseline_prediction.item()
+    return [start, *(trees[0].nodes for trees in regressor._predictors)]
 
 
 def _read_table(content: bytes) -> NDArray[Any]:
@@ -308,36 +342,13 @@ def _check(table: NDArray[Any], count: int, features: int) -> NDArray[np.intp]:
     return first
 
 
-def _regressors(content: bytes, count: int, features: int) -> list[Any]:
-    """Return the regressors in a file, new ones with its numbers."""
-    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
-    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
-
+def _regressors(content: bytes, count: int, features: int) -> list[Trees]:
+    """Return the regressors in a file."""
     table = _read_table(content)
     first = _check(table, count, features)
-    nodes = np.zeros(len(table), PREDICTOR_RECORD_DTYPE)
-    nodes["is_leaf"] = table["left"] == 0
-    for name in FIELDS:
-        nodes[name] = table[name]
-    none = np.zeros((0, 8), dtype=np.uint32)
-    made: list[Any] = []
-    for tree, part in zip(table["tree"][first], np.split(nodes, first[1:]), strict=True):
-        if tree == 0:
-            made.append(copy.copy(_template(features)))
-            made[-1]._baseline_prediction = part["value"].reshape(1, 1)
-            made[-1]._predictors = []
-        else:
-            made[-1]._predictors.append([TreePredictor(part, none, none)])
-    return made
-
-
-@lru_cache(maxsize=8)
-def _template(features: int) -> Any:
-    """Return a regressor that has been fitted, once: with one thread for each of many cores that takes .4 s."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    made = HistGradientBoostingRegressor(max_iter=1, early_stopping=False)
-    return made.fit(np.zeros((2, features)) + np.arange(2)[:, None], np.arange(2.0))
+    trees = np.split(table, first[1:])
+    starts = np.flatnonzero(table["tree"][first] == 0).tolist()
+    return [Trees(trees[start:end]) for start, end in itertools.pairwise([*starts, None])]
 
 
 NONE = "none"
@@ -350,7 +361,7 @@ gemm_simt is .006."""
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model whose card has been read and fits the kernel. Its regressors are loaded later: that takes a second."""
+    """A model whose card has been read and fits the kernel. Its regressors are loaded later."""
 
     path: Path
     card: Card

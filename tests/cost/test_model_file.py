@@ -69,6 +69,30 @@ def test_what_is_written_is_read(path):
     assert model.digest == load_card(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_file_predicts_what_the_regressors_of_scikit_learn_predict_to_the_last_bit(tmp_path):
+    fitted = regressor(60, learning_rate=0.2)
+    save_model(PretrainedModel("toy", ("P", "Q"), (Member("a", "sm_90", "", "s", 1e9, fitted),)), tmp_path / "toy")
+    (member,) = load_model(tmp_path / "toy").members
+    thresholds = np.load(tmp_path / "toy.npy")["num_threshold"]
+    points = np.concatenate([np.random.default_rng(1).random((5000, 2)), np.tile(thresholds, (2, 1)).T])
+    np.testing.assert_array_equal(member.regressor.predict(points), fitted.predict(points))
+    assert member.regressor.predict(X[:0]).shape == (0,)
+
+
+def test_a_search_starts_from_a_file_without_scikit_learn():
+    """Its import takes seconds."""
+    program = """
+import sys
+import numpy as np
+from mltune.cost.model_file import load_model
+from mltune.files.folders import assets
+model = load_model(assets("models") / "softmax")
+assert np.isfinite(model.predict({name: np.ones(3) for name in model.parameters})).all()
+assert not {"sklearn", "scipy"} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 def test_a_model_that_was_read_is_written_with_the_same_bytes(path):
     """Those of a campaign are written again, beside new ones."""
     again = path.with_name("again.npy")
