@@ -219,7 +219,6 @@ def read_table(
     *,
     time_unit: str | None = None,
     status: str | None = None,
-    compile_time: str | None = None,
     aggregate: bool = False,
 ) -> Imported:
     """Read a table of configurations and their times for replay and comparison.
@@ -246,8 +245,6 @@ def read_table(
         Unit of the times; by default the suffix of the column's name, as in ``time_ms``.
     status : str, optional
         The column of the states; ``status`` by default, if it exists.
-    compile_time : str, optional
-        The column of the compile times; by default ``compile_s``, ``compile_ms``, ``compile_us`` or ``compile_ns``.
     aggregate : bool
         Whether to merge rows with the same parameters that differ in other columns.
 
@@ -258,7 +255,7 @@ def read_table(
         no row was measured, or a parameter seems to be forgotten.
     """
     named = None if parameters is None else tuple(parameters)
-    layout = Layout(named, time, status, compile_time, time_unit=time_unit, aggregate=aggregate)
+    layout = Layout(named, time, status, time_unit=time_unit, aggregate=aggregate)
     path = Path(path)
     name = slug(path.stem)
     problem = timed_problem(re.sub(r"^[^a-z]+", "", name) or "table")

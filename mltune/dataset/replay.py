@@ -10,7 +10,8 @@ from mltune.dataset.dataset import Dataset
 from mltune.dataset.manifest import Manifest
 from mltune.errors import DatasetError
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.compiler_parameters import code_compiler_parameters
+from mltune.kernel.coding import code_values
+from mltune.kernel.compiler_parameters import BUILT_IN
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.kernel.space import find
 from mltune.records.trial import Build, Measurement
@@ -34,18 +35,16 @@ def bare_kernel(manifest: Manifest) -> Kernel:
     Among them are the built-in compiler parameters: a dataset that lacks one was recorded with its default.
     """
     labels = cast("dict[str, tuple[float | str, ...]]", manifest.labels)
-    coded = code_compiler_parameters({}, (), (), "")
-    own = {
-        name: values
-        for name, values in manifest.parameters.items()
-        if name not in coded or coded[name].labels != labels.get(name) or not set(values) <= set(coded[name].integers)
-    }
+    compiler = {name: code_values(values) for name, values in BUILT_IN.items()}
+    for name, values in manifest.parameters.items():
+        if (one := compiler.get(name)) and not (one.labels == labels.get(name) and {*values} <= {*one.integers}):
+            del compiler[name]
     return Kernel(
         name=manifest.kernel,
         problem=manifest.problem.kind,
-        parameters=own,
-        compiler_parameters={name: one.integers for name, one in coded.items() if name not in own},
-        compiler_labels={name: one.labels for name, one in coded.items() if name not in own and one.labels},
+        parameters={name: values for name, values in manifest.parameters.items() if name not in compiler},
+        compiler_parameters={name: one.integers for name, one in compiler.items()},
+        compiler_labels={name: one.labels for name, one in compiler.items() if one.labels},
         precisions=(manifest.problem.precision,) if manifest.problem.precision else (),
         labels=labels,
         source_hash=manifest.source_hash,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import BundleError, DeviceError, SpaceError
 from mltune.kernel.coding import check_macro_name
+from mltune.kernel.compiler_parameters import variant_of
 from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
 from mltune.measure.compile_pool import CompilePool, available_cores
 from mltune.measure.compiler import Source, accepts_option, compiles_with, nvrtc_version, supported_architectures
@@ -142,12 +143,16 @@ def with_known_options(kernel: Kernel, architecture: str) -> tuple[Kernel, list[
     """
     values, notices = {}, []
     for name in kernel.varied:
-        codes, others = kernel.compiler_parameters[name], {*kernel.variant({}).options}
-        options = {code: [one for one in kernel.variant({name: code}).options if one not in others] for code in codes}
-        values[name] = [code for code in codes if code == codes[0] or compiles_with(architecture, tuple(options[code]))]
-        for unknown in [code for code in codes if code not in values[name]]:
-            value, text = kernel.labelled({name: unknown})[name], " ".join(options[unknown])
-            notices.append(f"NVRTC {nvrtc_version()} does not know {text}: {name} = {value} is left out")
+        default, *others = kernel.compiler_parameters[name]
+        values[name] = [default]
+        for code in others:
+            asked = kernel.labelled({name: code})
+            options = variant_of(asked).options
+            if compiles_with(architecture, options):
+                values[name].append(code)
+            else:
+                text = " ".join(options)
+                notices.append(f"NVRTC {nvrtc_version()} does not know {text}: {name} = {asked[name]} is left out")
     return kernel.with_values(values), notices
 
 

@@ -222,9 +222,9 @@ class CompileFarm:
                 compile_here,
                 [self._sources[name]] * len(jobs),
                 [name] * len(jobs),
-                [macros for _, macros, _ in jobs],
-                [options for *_, options in jobs],
-                key=[f"mltune-build-{key}" for key, *_ in jobs],
+                [job.macros for job in jobs],
+                [job.options for job in jobs],
+                key=[f"mltune-build-{job.key}" for job in jobs],
                 resources={COMPILE: 1},
                 **options,
             )

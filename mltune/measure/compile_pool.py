@@ -37,8 +37,18 @@ _LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
 _COMPILER = "mltune.measure.compiler:make_compiler"
 
 
-Job = tuple[str, str, tuple[str, ...]]
-"""A build: its key in the cache of cubins, its macros, and its options besides those of the source."""
+@dataclass(slots=True, eq=False)
+class Job:
+    """A build, by its key in the cache of cubins: its macros, and its options besides those of the source.
+
+    The futures wait for it, and may be cancelled until it is done.
+    """
+
+    key: str
+    macros: str  # with the source, where each configuration has its own
+    options: tuple[str, ...] = ()
+    futures: list[Future[Build]] = field(default_factory=list)
+    begun: float = 0.0  # on the farm
 
 
 class Farm(Protocol):
@@ -71,17 +81,6 @@ def available_cores() -> int:
     return cores
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """One build and the futures that wait for it, which may be cancelled until it is done."""
-
-    key: str
-    macros: str  # with the source, where each configuration has its own
-    options: tuple[str, ...]
-    futures: list[Future[Build]]
-    begun: float = field(default=0.0)  # on the farm
-
-
 class CompilePool:
     """Compile processes for one source, by default one for each core. A context manager.
 
@@ -107,9 +106,9 @@ class CompilePool:
         self._timeout_s = timeout_s
         self._cache = CubinCache(cache) if cache is not None else None
         self._lock = threading.Lock()
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, Job] = {}
         self._lost: dict[str, Build] = {}
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._open = False
         self._count = max(1, workers if workers is not None else available_cores())
         self._memory_bytes = memory_bytes
@@ -175,7 +174,7 @@ class CompilePool:
             if known is not None:
                 future.set_result(replace(known, cached=True))
                 return future
-            job = self._jobs[key] = _Job(key, macros, options, [future])
+            job = self._jobs[key] = Job(key, macros, options, [future])
         self._queue.put(job)
         return future
 
@@ -199,9 +198,9 @@ class CompilePool:
         """Give builds to the farm while it has room, and make late ones here too, in a thread."""
         farm = self._farm
         assert farm is not None  # noqa: S101
-        out: dict[str, _Job] = {}
+        out: dict[str, Job] = {}
 
-        def end(job: _Job, future: Any) -> None:
+        def end(job: Job, future: Any) -> None:
             out.pop(job.key, None)  # given twice, where it was late
             build = farm.result(future) if self._open else None
             if build is None:
@@ -219,16 +218,16 @@ class CompilePool:
             if not batch:
                 time.sleep(_WAIT_S if room < 1 else 0.0)
                 continue
-            begun = farm.compile(self.source, [(job.key, job.macros, job.options) for job in batch])
+            begun = farm.compile(self.source, batch)
             for job in batch[len(begun) :]:
                 self._queue.put(job)
             for job, future in zip(batch, begun, strict=False):
                 out[job.key] = job
                 future.add_done_callback(partial(end, job))
 
-    def _taken(self, room: int) -> list[_Job]:
+    def _taken(self, room: int) -> list[Job]:
         """Take as many wanted builds from the queue as there is room for, waiting a little for the first."""
-        batch: list[_Job] = []
+        batch: list[Job] = []
         with contextlib.suppress(queue.Empty):
             while len(batch) < room:
                 job = self._queue.get(timeout=_WAIT_S) if not batch else self._queue.get_nowait()
@@ -237,7 +236,7 @@ class CompilePool:
                     batch.append(job)
         return batch
 
-    def _is_wanted(self, job: _Job, child: Child | None = None) -> bool:
+    def _is_wanted(self, job: Job, child: Child | None = None) -> bool:
         """Return whether anything still waits for a build, which the child makes then; drop it otherwise."""
         with self._lock:
             if self._jobs.get(job.key) is not job:  # the farm has made it meanwhile, or another compiler
@@ -252,7 +251,7 @@ class CompilePool:
                 future.set_running_or_notify_cancel()
         return False
 
-    def _compile(self, child: Child, job: _Job, *, again: bool = False) -> Build:
+    def _compile(self, child: Child, job: Job, *, again: bool = False) -> Build:
         try:
             child.start()
         except WorkerError:
@@ -274,13 +273,13 @@ class CompilePool:
             child.kill()  # NVRTC failed internally or ran out of memory: the process is not used again
         return build
 
-    def _keep(self, job: _Job, build: Build) -> None:
+    def _keep(self, job: Job, build: Build) -> None:
         """Keep a build in the cache, and finish its job."""
         if self._cache is not None:
             self._cache.put(job.key, build)
         self._finish(job, build)
 
-    def _finish(self, job: _Job, outcome: Build | WorkerError) -> None:
+    def _finish(self, job: Job, outcome: Build | WorkerError) -> None:
         with self._lock:
             if self._jobs.get(job.key) is not job:
                 return

@@ -132,23 +132,16 @@ class Source:
             re.search(c, text) and re.fullmatch(r"\w+", self.entry) and not re.search(entry, text)
         ):
             return ""
-        macros = _macros(definitions)
-        name, *arguments = re.split(r"(<)", self.entry, maxsplit=1)
-        return self._named(name, macros) + re.sub(
-            r"[A-Za-z_]\w*", lambda found: macros.get(found[0], found[0]), "".join(arguments)
-        )
+        return self.name(definitions)
 
     def name(self, definitions: str) -> str:
-        """Return the name of the kernel as the text says it, or as a macro gives it another one."""
-        return self._named(self.entry, _macros(definitions))
-
-    def _named(self, name: str, macros: Mapping[str, str]) -> str:
-        plain = plain_entry(name)
-        return name.replace(plain, macros.get(plain, plain))
-
-
-def _macros(definitions: str) -> dict[str, str]:
-    return dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))
+        """Return the name of the kernel, the changed one if a macro gives it, and its arguments with macros' values."""
+        macros: dict[str, str] = dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))
+        plain = plain_entry(self.entry)
+        changed = macros.get(plain, plain)
+        name, *arguments = re.split(r"(<)", self.entry, maxsplit=1)
+        values = re.sub(r"[A-Za-z_]\w*", lambda found: macros.get(found[0], found[0]), "".join(arguments))
+        return name.removesuffix(plain) + (changed if changed.startswith(plain) else plain) + values
 
 
 def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tuple[str, ...]]], Build]:

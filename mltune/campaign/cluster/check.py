@@ -123,7 +123,7 @@ def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] |
     except WorkerError:
         return None
     fresh = f"// {time.time_ns()}\n"  # in no cache
-    jobs: list[Job] = [(cache_key(source, fresh + one, "check"), fresh + one, ()) for one in macros]
+    jobs = [Job(cache_key(source, fresh + one, "check"), fresh + one) for one in macros]
     try:
         _build(farm, source, jobs[:1])  # the compile processes start
         begun = time.perf_counter()

@@ -14,6 +14,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.measure import compile_pool
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_farm import CompileFarm, farm_of
+from mltune.measure.compile_pool import Job
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
 from tests.campaign.cluster.conftest import WORKERS
@@ -39,7 +40,7 @@ class Recorded(CompileFarm):
         self.given, self.returned = [], []
 
     def compile(self, source, jobs):
-        self.given += [key for key, _ in jobs]
+        self.given += [job.key for job in jobs]
         return super().compile(source, jobs)
 
     def result(self, build):
@@ -98,7 +99,7 @@ def test_equal_builds_are_one_task(cluster):
     seen, (one,) = [], configurations(1, seed=1)  # none that another test has built
     for farm in farms:
         with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
-            (build,) = farm.compile(builder.source, [("k" * 64, builder.definitions(one))])
+            (build,) = farm.compile(builder.source, [Job("k" * 64, builder.definitions(one))])
             seen.append(build.result(timeout=60))
     assert [build.cached for build in seen] == [False, True]
 
