@@ -38,7 +38,7 @@ from mltune.records.events import EventLog
 from mltune.records.versions import __version__
 from mltune.resolve.device import Target
 from mltune.resolve.plan import Plan
-from mltune.resolve.request import RunOptions, TuneRequest
+from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress, CampaignReport
 
 if TYPE_CHECKING:
@@ -118,8 +118,7 @@ def run_plan(
     try:
         claim_directory(plan, directory)
         if cluster is None:
-            fits_models = RunOptions(**plan.options).fits_models
-            make = partial(Child, worker, (fits_models,)) if isinstance(worker, str) else worker
+            make = partial(Child, worker) if isinstance(worker, str) else worker
             workers = [DeviceWorker(device, make(), heartbeat_timeout_s) for device in plan.devices]
             gpus: dict[str, Device] = {}
         else:

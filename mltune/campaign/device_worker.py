@@ -214,20 +214,18 @@ Tune = Callable[..., TuneResult]
 """The function that runs a time slice: :func:`mltune.tuning.tuner.tune`, or a function with its signature."""
 
 
-def make_device_worker(fits_models: bool = True, *, tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
+def make_device_worker(*, tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
     """Return the function of a worker process that runs time slices. SIGTERM ends the one under way.
 
     Parameters
     ----------
-    fits_models : bool
-        Whether the searches of the campaign fit models, whose modules are then imported at once.
     tune : callable, optional
         Runs a time slice; the tuner by default.
     """
     if tune is None:
         from mltune.tuning import tuner
 
-        tuner.preload(fits_models=fits_models)
+        tuner.preload()
         tune = partial(tuner.tune, pool=ChildPool())
     interrupt = Interrupt(STOP_TIMEOUT_S, twice=False).__enter__()
     return partial(run_slice, tune=tune, interrupt=interrupt, on_message=send_to_parent)

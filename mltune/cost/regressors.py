@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from threading import Thread
 from typing import Protocol, Self
 
 import numpy as np
@@ -97,7 +98,7 @@ class Compression:
 
 
 def preload() -> None:
-    """Import the modules that a search that fits models needs later, before a compile pool takes all cores."""
+    """Import the modules that a search that fits models needs later."""
     import importlib
 
     for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
@@ -113,7 +114,7 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
     Parameters
     ----------
     fits_models : bool
-        Whether the search fits models: without them it starts seconds earlier.
+        Whether the search fits models: without them it starts seconds earlier (:class:`Preloading`).
     """
     from threadpoolctl import threadpool_limits
 
@@ -121,6 +122,38 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
         preload()
     limits: AbstractContextManager[object] = threadpool_limits(limits=1)
     return limits
+
+
+class Preloading:
+    """A context in which a search computes with one thread, and imports the modules of its models while it waits.
+
+    They are imported in a thread that :meth:`begin` starts. After :meth:`finish` they can be used.
+    """
+
+    def __init__(self, *, fits_models: bool) -> None:
+        self._thread = Thread(target=preload, name="mltune-import")
+        self._waits = fits_models
+        self._limits = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._limits.enter_context(one_thread(fits_models=False))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._limits.close()
+
+    def begin(self) -> None:
+        """Start the imports."""
+        if self._waits and self._thread.ident is None:
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the imports: two threads that import modules which import each other may see them half made."""
+        self.begin()
+        if self._waits:
+            self._thread.join()
+            self._limits.enter_context(one_thread())  # of these modules, too
+            self._waits = False
 
 
 MOST_LIKELY_FROM = 200

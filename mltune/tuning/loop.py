@@ -109,6 +109,8 @@ class Loop:
         See :class:`mltune.measure.pipeline.Pipeline`.
     stop : callable
         Called at least once a second; true ends the loop.
+    meanwhile : callable
+        Called once, when the first builds are under way.
     time_s : float or None
         Elapsed seconds of the run at which it ends, once there is a result: what is under way then is given up.
     ahead : int or None
@@ -129,6 +131,7 @@ class Loop:
     decide: InitVar[Decide | None] = None
     check: InitVar[Callable[[Measurement], Measurement] | None] = None
     stop: Callable[[], bool] = bool
+    meanwhile: Callable[[], object] = bool
     time_s: float | None = None
     ahead: int | None = None
     reference_every_s: float = math.inf
@@ -160,6 +163,7 @@ class Loop:
         """Run the loop until its end."""
         try:
             self._plan()
+            self.meanwhile()
             while (self._todo or len(self._pipeline)) and not self.stop():
                 self._submit()
                 if self.seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.cost.features import Features
 from mltune.cost.model_file import AUTO, NONE, ChosenModel, choose_model
 from mltune.cost.pretrained import PretrainedModel
-from mltune.cost.regressors import one_thread
+from mltune.cost.regressors import Preloading
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.known.wisdom_file import file_of_run
@@ -98,18 +99,21 @@ def tune(
         session.begun = begun
     prior = request.prior if request.search == "model" else NONE
     model = choose_model(prior, session.kernel, replay=target.dataset is not None)
-    settings = {
-        "target": "gpu" if target.dataset is None else str(target),
-        "batch": session.batch,
-        "in_flight": session.batches,
-        "space": str(session.space.count),
-        "search": request.search,
-        "skip": request.skip,
-        "prior": "none" if model is None else model.card.sha256,
-    }
     directory = request.run or new_directory(request.problem.label)
     own = RunEventLog(directory, progress) if events is None else None
-    with Store.open(directory, run_header(session, request.seed, settings), request.store) as store, session:
+    with ExitStack() as stack:
+        stack.enter_context(session)  # the first: its processes start while the space is counted
+        settings = {
+            "target": "gpu" if target.dataset is None else str(target),
+            "batch": session.batch,
+            "in_flight": session.batches,
+            "space": str(session.space.count),
+            "search": request.search,
+            "skip": request.skip,
+            "prior": "none" if model is None else model.card.sha256,
+        }
+        header = run_header(session, request.seed, settings)
+        store = stack.enter_context(Store.open(directory, header, request.store))
         observer = Observer(
             session.problem,
             session.device,
@@ -137,13 +141,9 @@ def tune(
         return result
 
 
-def preload(*, fits_models: bool = True) -> None:
-    """Import the packages of the search, which takes seconds where it fits models."""
+def preload() -> None:
+    """Import the packages that a search starts with."""
     import mltune.search.search  # noqa: F401
-    from mltune.cost import regressors
-
-    if fits_models:
-        regressors.preload()
 
 
 def _start_model(
@@ -190,10 +190,11 @@ class Batches:
     depend on the order of results.
     """
 
-    def __init__(self, search: Search, store: Store, trials: int | None) -> None:
+    def __init__(self, search: Search, store: Store, trials: int | None, preloading: Preloading) -> None:
         self._search = search
         self._store = store
         self._trials = trials
+        self._preloading = preloading
         self._asked = 0
         self._in_flight: deque[Batch] = deque()
         self._records: dict[int, TrialRecord] = {}
@@ -218,6 +219,8 @@ class Batches:
         room = None if self._trials is None else self._trials - self._asked
         if self._search.waits or (room is not None and room < 1):
             return ()
+        if self._asked:  # the first batch needs no model
+            self._preloading.finish()
         stopping = self._search.stopping
         batch = self._search.ask(room)
         if self._search.stopping != stopping:
@@ -251,10 +254,11 @@ class Tuner:
         self._stop = stop
         self._reader = RunReader(store.directory)
         self._search = _search_of(session, request, store.fact("stopping"), known, pretrained)
+        self._preloading = Preloading(fits_models=request.fits_models)
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
-        with one_thread(fits_models=self._request.fits_models):
+        with self._preloading:
             return self._run()
 
     def _run(self) -> TuneResult:
@@ -265,6 +269,7 @@ class Tuner:
         except KeyboardInterrupt:
             interrupted = True
         interrupted = interrupted or self._stop()
+        self._preloading.finish()
         with loop.seconds.spent_on("finals"):
             self._declare(loop, lambda: interrupted or self._stop())
         stopped = self._search.stopping.reason
@@ -280,7 +285,7 @@ class Tuner:
         """Return the loop, after the search has learned the trials on record."""
         session, request = self._session, self._request
         self._reader.read_from(self._store)
-        planner = Batches(self._search, self._store, request.trials)
+        planner = Batches(self._search, self._store, request.trials, self._preloading)
         peak, time_s = peak_flops(session.device, session.problem.arithmetic), request.time_s
         if time_s is not None and session.gpu is not None:
             time_s -= finals_s(time_s)
@@ -294,6 +299,7 @@ class Tuner:
             decide=self._search.decide,
             check=partial(within_limits, flops=session.problem.flops, peak_flops=peak),
             stop=self._stop,
+            meanwhile=self._preloading.begin,
             time_s=time_s,
             reference_every_s=REFERENCE_EVERY_S,
         )

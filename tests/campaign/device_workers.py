@@ -30,7 +30,7 @@ from mltune.tuning.session import Session
 TIMES = {"nan": math.nan, "zero": 0.0, "negative": -1e-3, "infinite": math.inf, "faster than light": 1e-9}
 
 
-def unresponsive_worker(fits_models: bool = True) -> Callable[[SliceRequest], SliceResult]:
+def unresponsive_worker() -> Callable[[SliceRequest], SliceResult]:
     """Return a worker that ignores signals and never ends."""
 
     def serve(request: SliceRequest) -> SliceResult:
@@ -41,12 +41,12 @@ def unresponsive_worker(fits_models: bool = True) -> Callable[[SliceRequest], Sl
     return serve
 
 
-def idle_worker(fits_models: bool = True) -> Callable[[SliceRequest], SliceResult]:
+def idle_worker() -> Callable[[SliceRequest], SliceResult]:
     """Return a worker whose time slices end at once, without a trial and without a reason."""
     return lambda request: SliceResult(Outcome.DONE)
 
 
-def faulty_worker(fits_models: bool = True) -> Callable[[SliceRequest], SliceResult]:
+def faulty_worker() -> Callable[[SliceRequest], SliceResult]:
     """Return a worker that replays as usual, except for its faults."""
     faults = Faults()
     open_session = tuner.open_session
@@ -61,13 +61,13 @@ def faulty_worker(fits_models: bool = True) -> Callable[[SliceRequest], SliceRes
         return tuner.tune(*arguments, **options)
 
     tuner.open_session = open_faulty_session
-    return make_device_worker(fits_models, tune=tune)
+    return make_device_worker(tune=tune)
 
 
-def impatient_worker(fits_models: bool = True) -> Callable[[SliceRequest], SliceResult]:
+def impatient_worker() -> Callable[[SliceRequest], SliceResult]:
     """Return a worker that gives a database up at once."""
     database.PATIENCE_S = 0.2
-    return make_device_worker(fits_models)
+    return make_device_worker()
 
 
 class Faults:

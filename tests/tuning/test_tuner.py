@@ -1,6 +1,7 @@
 """The loop, in replay: what it finds, what it records, and that killing it changes nothing."""
 
 import dataclasses
+import json
 import math
 import os
 import shutil
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 
 from mltune.dataset.dataset import load_dataset
-from mltune.dataset.replay import ReplayRunner
+from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 from mltune.errors import BundleError, RunDirectoryError, UsageError
 from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import TableSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import PHASES, Store
 from mltune.records.trial import BATCH, TrialRecord, TrialState
@@ -27,6 +29,8 @@ from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
 from mltune.search.stopping import ENOUGH
+from mltune.tuning import tuner
+from mltune.tuning.session import open_session
 from mltune.tuning.tuner import tune
 from tests.conftest import few_rows
 
@@ -188,6 +192,56 @@ print(*sorted(pools() - before))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
+
+
+def test_models_are_imported_while_the_first_builds_are_made_and_compute_with_one_thread(tmp_path):
+    script = f"""
+import json, sys
+import threadpoolctl
+import mltune
+from mltune.dataset.replay import ReplayBuilder
+
+submit, seen = ReplayBuilder.submit, []
+
+def noted(self, configuration):
+    modules = [name for name in ("scipy", "sklearn", "sklearn.ensemble") if name in sys.modules]
+    seen.append((modules, [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]))
+    return submit(self, configuration)
+
+ReplayBuilder.submit = noted
+mltune.tune(device="replay:convolution_rtx_a4000", trials=48, run={str(tmp_path / "run")!r}, progress=None)
+print(json.dumps([seen[15], seen[16]]))
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    (first, _), (modules, threads) = json.loads(done.stdout)
+    assert first == []
+    assert modules == ["scipy", "sklearn", "sklearn.ensemble"]
+    assert len(threads) > 1  # NumPy's, and those of the models
+    assert set(threads) == {1}
+
+
+def test_compilers_and_runner_start_before_the_space_is_counted(tmp_path, monkeypatch):
+    order = []
+
+    class Counted(TableSpace):
+        @property
+        def count(self):
+            order.append("count")
+            return super().count
+
+    def enter(builder):
+        order.append("start")
+        return builder
+
+    session = open_session(KERNEL, PROBLEM, Target(dataset=DATASET))
+    session.space = Counted(session.recorded.columns)
+    order.clear()
+    monkeypatch.setattr(tuner, "open_session", lambda *_, **__: session)
+    monkeypatch.setattr(ReplayBuilder, "__enter__", enter)
+    search(tmp_path / "run", trials=BATCH, **PLAIN)
+    assert order[:2] == ["start", "count"]
 
 
 def safely_stored(run: Path) -> list[TrialRecord]:
