@@ -69,6 +69,11 @@ class Winner:
         """The parameters that are passed at launch, after the arguments of the problem."""
         return {name: self.record.configuration[name] for name in self.kernel.arguments}
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Further options of the compiler: those of the kernel, and those that the configuration asks for."""
+        return (*self.kernel.options, *self.kernel.variant(self.record.configuration).options)
+
     def macros(self) -> dict[str, int | float | str]:
         """Return all macros that specialise the source: the kernel's, its parameters among them, then the problem's."""
         configuration = self.record.configuration

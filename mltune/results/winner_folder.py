@@ -91,11 +91,7 @@ def _build(winner: Winner) -> dict[str, Any]:
     return {
         "architecture": architecture,
         "compiler": f"NVRTC {winner.versions.get('nvrtc', '')}".strip(),
-        "options": [
-            *compile_options(architecture),
-            *winner.kernel.options,
-            *winner.kernel.variant(winner.record.configuration).options,
-        ],
+        "options": [*compile_options(architecture), *winner.options],
         "headers": {name: winner.kernel.header_paths.get(name, name) for name in winner.kernel.headers},
         "registers": build.registers,
         "spill_bytes": build.spill_bytes,

@@ -72,7 +72,7 @@ def nvcc(winner: Winner) -> str:
     folders = dict.fromkeys((".", *winner.kernel.include)) if winner.kernel.headers else ()
     include = "".join(f" -I{folder}" for folder in folders)
     architecture = winner.kernel.architecture_on(winner.device.architecture)
-    further = "".join(f" {option}" for option in winner.kernel.variant(winner.record.configuration).options)
+    further = "".join(f" {option}" for option in winner.options)
     return f"nvcc -arch={architecture} -std=c++17 --expt-relaxed-constexpr{further}{include} -cubin kernel.cu"
 
 

@@ -110,6 +110,13 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+def test_the_command_of_nvcc_has_the_options_of_the_kernel():
+    winner = a_winner()
+    fast = replace(winner, kernel=replace(winner.kernel, options=("--use_fast_math",)))
+    assert "--use_fast_math" in nvcc(fast).split()
+    assert "--use_fast_math" not in nvcc(winner).split()
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("precision", PROBLEMS)
 @pytest.mark.sampled(1, system=2)
