@@ -135,7 +135,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     from mltune.show import tables
 
     documents = describe_datasets()
-    following = [word for one in documents[:1] for word in _replaying(one["name"])]
+    following = _replaying(documents[0]["name"]) if documents else ()
     answer(documents, as_json, lambda: [tables.datasets(documents)], *following)
 
 

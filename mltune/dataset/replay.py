@@ -10,7 +10,7 @@ from mltune.dataset.dataset import Dataset
 from mltune.dataset.manifest import Manifest
 from mltune.errors import DatasetError
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import code_values
+from mltune.kernel.coding import code_values, integers_of, labels_of
 from mltune.kernel.compiler_parameters import BUILT_IN
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.kernel.space import find
@@ -43,8 +43,8 @@ def bare_kernel(manifest: Manifest) -> Kernel:
         name=manifest.kernel,
         problem=manifest.problem.kind,
         parameters={name: values for name, values in manifest.parameters.items() if name not in compiler},
-        compiler_parameters={name: one.integers for name, one in compiler.items()},
-        compiler_labels={name: one.labels for name, one in compiler.items() if one.labels},
+        compiler_parameters=integers_of(compiler),
+        compiler_labels=labels_of(compiler),
         precisions=(manifest.problem.precision,) if manifest.problem.precision else (),
         labels=labels,
         source_hash=manifest.source_hash,

@@ -154,6 +154,16 @@ def code_values(values: Sequence[Any]) -> CodedValues:
     return CodedValues(tuple(values), tuple(range(len(values))), tuple(labels))
 
 
+def integers_of(coded: Mapping[str, CodedValues]) -> dict[str, tuple[int, ...]]:
+    """Return the integers that stand for the values of each parameter."""
+    return {name: one.integers for name, one in coded.items()}
+
+
+def labels_of(coded: Mapping[str, CodedValues]) -> dict[str, tuple[Any, ...]]:
+    """Return the labels of the parameters that have some."""
+    return {name: one.labels for name, one in coded.items() if one.labels is not None}
+
+
 def code_ordered(values: Sequence[Any]) -> CodedValues:
     """Code values of any type for a search, in which neighbours are similar: whole numbers stand for themselves.
 

@@ -14,7 +14,7 @@ from mltune.errors import BundleError, ExpressionError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry, Shape3, arithmetic_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
-from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values
+from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values, integers_of, labels_of
 from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
@@ -87,10 +87,8 @@ class _Maker:
         restrictions = self.restrictions("restrictions", document.restrictions, known)
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
-        values, launch_values = _integers(self.parameters), _integers(self.launched)
-        compiler = self.compiler(files)
-        labels = {name: coded.labels for name, coded in self.parameters.items() if coded.labels is not None}
-        own = [list(document.compiler.items())] if document.compiler else []
+        values, launch_values = integers_of(self.parameters), integers_of(self.launched)
+        compiler, labels = self.compiler(files), labels_of(self.parameters)
         return Kernel(
             **table.model_dump(exclude={"variables", "source", "headers"}, exclude_none=True),
             folder=files.folder,
@@ -104,13 +102,13 @@ class _Maker:
                 *([list(labels.items())] if labels else []),
                 {name: expression.text for name, expression in derived.items()},
                 [restriction.text for restriction in restrictions],
-                *own,
+                *([list(document.compiler.items())] if document.compiler else []),
             ),
             variables=self.problem_variables,
             parameters=values,
             launch_parameters=launch_values,
-            compiler_parameters=_integers(compiler),
-            compiler_labels={name: coded.labels for name, coded in compiler.items() if coded.labels is not None},
+            compiler_parameters=integers_of(compiler),
+            compiler_labels=labels_of(compiler),
             arguments=tuple(launch.arguments),
             derived=derived,
             restrictions=restrictions,
@@ -388,10 +386,6 @@ class _Maker:
         kernel = self.document.kernel
         further = [part for part in (files.headers.texts, kernel.options, kernel.architecture) if part]
         return _hash(files.source, kernel.entry, launch, shared_bytes.text, *further)
-
-
-def _integers(parameters: Mapping[str, CodedValues]) -> dict[str, tuple[int, ...]]:
-    return {name: coded.integers for name, coded in parameters.items()}
 
 
 def _hash(*parts: object) -> str:

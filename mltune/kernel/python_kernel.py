@@ -18,7 +18,15 @@ from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
 from mltune.kernel.bundle import Kernel, Restriction
-from mltune.kernel.coding import LARGEST_INTEGER, CodedValues, check_macro_name, code_default, code_values
+from mltune.kernel.coding import (
+    LARGEST_INTEGER,
+    CodedValues,
+    check_macro_name,
+    code_default,
+    code_values,
+    integers_of,
+    labels_of,
+)
 from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.configurations import combinations
 from mltune.kernel.expressions import parse
@@ -148,7 +156,6 @@ def make_kernel(
         check_macro_name(key)
     coded = {key: _coded(key, list(values)) for key, values in parameters.items()}
     lists = {key: list(one.listed) for key, one in coded.items()}
-    labels = {key: one.labels for key, one in coded.items() if one.labels is not None}
     if callable(answer):
         answer = answer(*arguments)
     answers = [None] * len(arguments) if answer is None else [_on_host(one) for one in answer]
@@ -169,10 +176,10 @@ def make_kernel(
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
-        parameters={key: one.integers for key, one in coded.items()},
-        compiler_parameters={key: one.integers for key, one in controls.items()},
-        compiler_labels={key: one.labels for key, one in controls.items() if one.labels is not None},
-        labels=labels,
+        parameters=integers_of(coded),
+        compiler_parameters=integers_of(controls),
+        compiler_labels=labels_of(controls),
+        labels=labels_of(coded),
         source=text,
         entry=name,
         headers=found.texts,

@@ -164,7 +164,8 @@ def sibling_model(
         if trained is not None:
             parameters = trained.parameters
         with one_thread():  # the compilers have the other cores
-            members = tuple(fit_member(_completed(sweep, session), parameters) for sweep in sweeps)
+            completed = (replace(one, columns=session.kernel.with_defaults(one.columns)) for one in sweeps)
+            members = tuple(fit_member(one, parameters) for one in completed)
         model = PretrainedModel(session.kernel.name, parameters, members + (trained.members if trained else ()))
         save_model(model, path)
     elif path.with_suffix(".json").is_file():
@@ -178,10 +179,6 @@ def sibling_model(
     else:
         return None
     return model.closest(session.problem, session.device)
-
-
-def _completed(sweep: Sweep, session: Session) -> Sweep:
-    return replace(sweep, columns=session.kernel.with_defaults(sweep.columns))
 
 
 FACT = "wisdom"
