@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mltune.campaign.campaign import run_plan
 from mltune.errors import MltuneWarning, RunDirectoryError, RunError
@@ -20,20 +19,10 @@ from mltune.show.report.writing import copy_winner
 
 if TYPE_CHECKING:
     from mltune.resolve.plan import Plan
-    from mltune.results.progress import CampaignReport
     from mltune.results.run import TuneResult
 
 
-def tune_choice(
-    plan: Plan,
-    *,
-    run: Path | None = None,
-    progress: CampaignReport | None = None,
-    stop: Callable[[], bool] = bool,
-    store: str = "",
-    compile_on: str = "",
-    begun: float | None = None,
-) -> TuneResult:
+def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneResult:
     """Tune a problem with several kernels, and return the result of the fastest one.
 
     Parameters
@@ -42,8 +31,8 @@ def tune_choice(
         Of one problem; not placed.
     run : pathlib.Path, optional
         Directory of the campaign; by default a new one.
-    progress, stop, store, compile_on, begun
-        See :func:`mltune.campaign.campaign.run_plan`.
+    **options
+        Of :func:`mltune.campaign.campaign.run_plan`.
 
     Raises
     ------
@@ -58,9 +47,7 @@ def tune_choice(
     for notice in (*missing, *notices(placed)):
         warnings.warn(notice, MltuneWarning, stacklevel=3)
     directory = run or new_directory(placed.tasks[0].problem.label)
-    campaign = run_plan(
-        placed, directory, progress=progress, stop=stop, store=store, compile_on=compile_on, begun=begun
-    )
+    campaign = run_plan(placed, directory, **options)
     if not runs_in(directory):
         reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
         raise RunError(

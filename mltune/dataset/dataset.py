@@ -129,8 +129,6 @@ def dataset_from_records(
     name: str,
     kind: Kind,
     reference_median_s: float | None = None,
-    source: str = "",
-    licence: str = "",
     pruning: Mapping[str, int | float] | None = None,
 ) -> Dataset:
     """Create a dataset from the records of a run.
@@ -160,8 +158,6 @@ def dataset_from_records(
         versions=dict(header.versions),
         seed=header.seed,
         labels=dict(header.labels),
-        source=source,
-        licence=licence,
         pruning=pruning or {},
     )
 
@@ -173,11 +169,11 @@ def make_dataset(table: Any, parameters: Mapping[str, tuple[int, ...]], **facts:
     return Dataset(Manifest(parameters=parameters, rows=table.num_rows, counts=counts, best=best, **facts), table)
 
 
-def dataset_from_store(store: Store, *, name: str, kind: Kind = "search") -> Dataset:
+def dataset_from_store(store: Store, *, name: str) -> Dataset:
     """Create a dataset from the store of a run; see :func:`dataset_from_records`."""
     fact = store.fact("reference_median_s")
     reference_s = fact if isinstance(fact, float) else None
-    return dataset_from_records(store.records(), store.header, name=name, kind=kind, reference_median_s=reference_s)
+    return dataset_from_records(store.records(), store.header, name=name, kind="search", reference_median_s=reference_s)
 
 
 def export_run(directory: Path, folder: Path) -> Path:

@@ -119,8 +119,8 @@ class Layout:
     ----------
     parameters : tuple of str or None
         Columns of the parameters.
-    time, status, compile_time, benchmark_time : str or None
-        Columns of the times of the kernel, of the states, and of the times that compiling and benchmarking took.
+    time, status : str or None
+        Columns of the times of the kernel, and of the states.
     time_unit : {"s", "ms", "us", "ns"} or None
         Unit of `time`.
     aggregate : bool
@@ -132,8 +132,6 @@ class Layout:
     parameters: tuple[str, ...] | None = None
     time: str | None = None
     status: str | None = None
-    compile_time: str | None = None
-    benchmark_time: str | None = None
     time_unit: str | None = None
     aggregate: bool = False
     section: Mapping[str, str] = field(default_factory=dict)
@@ -184,8 +182,7 @@ def _with_roles(
     columns: Mapping[str, pd.Series[Any]], parameters: Sequence[str], time: str, layout: Layout
 ) -> RawTable:
     """Return the table of the columns that the user named, and of columns with default names."""
-    roles = (time, layout.status, layout.compile_time, layout.benchmark_time)
-    named = [*parameters, *(name for name in roles if name is not None)]
+    named = [*parameters, time, *([] if layout.status is None else [layout.status])]
     if len(set(named)) != len(named):
         raise DatasetError(f"a column of a table has one role, got {', '.join(map(printable, named))}")
     missing = next((name for name in named if name not in columns), None)
@@ -196,18 +193,19 @@ def _with_roles(
         )
     free = [name for name in columns if name not in named]
 
-    def found(given: str | None, *defaults: str) -> pd.Series[Any] | None:
-        name = given or next((name for name in defaults if name in free), None)
-        if name in free:
-            free.remove(name)
-        return columns[name] if name else None
+    def found(*defaults: str) -> pd.Series[Any] | None:
+        name = next((name for name in defaults if name in free), None)
+        if name is None:
+            return None
+        free.remove(name)
+        return columns[name]
 
     return RawTable(
         tuple(columns[name] for name in parameters),
         columns[time],
-        found(layout.status, STATUS),
-        found(layout.compile_time, *COMPILE_TIMES),
-        found(layout.benchmark_time, *BENCHMARK_TIMES),
+        columns[layout.status] if layout.status else found(STATUS),
+        found(*COMPILE_TIMES),
+        found(*BENCHMARK_TIMES),
         tuple(columns[name] for name in free),
     )
 

@@ -102,11 +102,7 @@ Shape = Mapping[str, Any]
 
 
 def named_problem(
-    problem: str | Problem | None,
-    shape: Shape,
-    kernel: str | Path | None = None,
-    device: str = "auto",
-    accuracy: str | None = None,
+    problem: str | Problem | None, shape: Shape, kernel: str | Path | None = None, device: str = "auto"
 ) -> tuple[Problem, Kernel]:
     """Return the problem to measure and its kernel: the first candidate where none is named.
 
@@ -119,18 +115,15 @@ def named_problem(
         Name or folder.
     device : str
         For messages.
-    accuracy : str, optional
-        The accuracy class of the kernel. By default that of a named kernel does not matter, and another one is of the
-        strictest.
 
     Raises
     ------
     UsageError
-        There is no such problem, it has no such shape, or the kernel is not of the class.
+        There is no such problem, or it has no such shape.
     """
-    subject, bundle = named_kernel(problem, kernel, accuracy)
+    subject, bundle = named_kernel(problem, kernel, None)
     found = shaped_problem(subject, bundle, shape, device)
-    return found, candidates(found, accuracy)[0] if bundle is None else bundle
+    return found, candidates(found)[0] if bundle is None else bundle
 
 
 def named_kernels(

@@ -87,17 +87,11 @@ class ProblemBound:
 
 
 def find_bound(
-    problem: Problem,
-    kernel: Kernel,
-    device: Device,
-    *,
-    configuration: Mapping[str, int] | None = None,
-    seed: int = 0,
+    problem: Problem, kernel: Kernel, device: Device, *, configuration: Mapping[str, int] | None = None
 ) -> ProblemBound:
     """Compute the upper bound on a problem from the facts of a GPU, without a measurement.
 
-    The bound of a configuration, or of the best one that has its values, is ``given``. The seed is that of the samples
-    of a large space.
+    The bound of a configuration, or of the best one that has its values, is ``given``.
 
     Examples
     --------
@@ -120,8 +114,8 @@ def find_bound(
         )
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     part = None if configuration is None else kernel.with_values(values)
-    best, examined, count = _best(kernel, problem, device, seed)
-    given = None if part is None else _best(part, problem, device, seed)[0]
+    best, examined, count = _best(kernel, problem, device)
+    given = None if part is None else _best(part, problem, device)[0]
     unit = kernel.unit or problem.arithmetic
     return ProblemBound(unit, hardware_limits(device, problem, unit), best, given, examined, count)
 
@@ -145,11 +139,11 @@ def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> 
     return sorted(found, key=lambda one: one[1].best.time_s)
 
 
-def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:
+def _best(kernel: Kernel, problem: Problem, device: Device) -> tuple[LimitedConfiguration, int, int]:
     """Return the configuration that can take the least time, of how many examined ones, and of how many."""
     space = make_space(kernel, variables_of(problem, device))
     features = Features(kernel, problem, device)
-    examined, times_s = _examine(space, features, np.random.default_rng(seed))
+    examined, times_s = _examine(space, features)
     equal = examined[times_s <= (1.0 + _EQUAL) * times_s.min()]
     rows = space.rows(equal[[np.argmax(features.prior(space.rows(equal)))]])
     limits = {name: float(least[0]) for name, least in features.bound(rows).limits.items()}
@@ -196,15 +190,16 @@ def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, fou
 
 def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:
     """Return a share of the upper bound on a problem as a log share of the device's peak, the score of a search."""
-    _, times_s = _examine(space, features, np.random.default_rng(0))
+    _, times_s = _examine(space, features)
     return log_share(problem.flops, float(times_s.min()) / share, peak_flops(device, problem.arithmetic))
 
 
-def _examine(space: SearchSpace, features: Features, rng: np.random.Generator) -> tuple[Indices, Floats]:
+def _examine(space: SearchSpace, features: Features) -> tuple[Indices, Floats]:
     """Return the configurations that were examined, and their least times."""
     if space.count <= MOST_LISTED:
         everything = np.arange(space.count)
         return everything, features.bound(space.rows(everything)).time_s
+    rng = np.random.default_rng(0)
     examined = space.sample(MOST_LISTED, rng)
     times_s = features.bound(space.rows(examined)).time_s
     unchanged = 0

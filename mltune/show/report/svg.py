@@ -108,15 +108,7 @@ def drawn(
     return Omission(f"{title} cannot be drawn: {reason[:LONGEST_REASON]}.")
 
 
-def axes(
-    width_in: float,
-    height_in: float,
-    *,
-    left: float = 0.52,
-    right: float = 0.2,
-    bottom: float = 0.42,
-    top: float = 0.1,
-) -> Any:
+def axes(width_in: float, height_in: float, *, left: float = 0.52, top: float = 0.1) -> Any:
     """Return the axes of a new figure, with margins in inches: automatic layouts would draw everything twice.
 
     The margin on the right has room for half of the last number below the axis.
@@ -124,12 +116,9 @@ def axes(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in))
-    box = (
-        left / width_in,
-        bottom / height_in,
-        (width_in - left - right) / width_in,
-        (height_in - bottom - top) / height_in,
-    )
+    right, bottom = 0.2, 0.42
+    width, height = width_in - left - right, height_in - bottom - top
+    box = (left / width_in, bottom / height_in, width / width_in, height / height_in)
     made = figure.add_axes(box)
     made.patch.set_visible(False)
     return made
