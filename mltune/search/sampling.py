@@ -176,7 +176,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
             draft.add(Choice(np.array([index])), 1, source)
         best = history.best(self.options.variant_parents)
         if self.proposer is None and self.varied:
-            draft.add(Choice(self._crossed(best, self.varied)), self.options.variants, "variant")
+            variants = self.space.index_of(crossed(self.space.rows(best), self.varied))
+            draft.add(Choice(variants[variants >= 0]), self.options.variants, "variant")
         context = ProposalContext(history, draft.taken, rng, partial(self._fixed, best=best[:1]))
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)
@@ -196,15 +197,16 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         return context.rng.permutation(context.free(self.space.sample(most, context.rng)))[:count]
 
     def _fixed(self, indices: Indices, best: Indices = _NONE) -> Indices:
-        """Return configurations with the compiler parameters of the best so far, or with their defaults."""
+        """Return configurations with the compiler parameters of the best so far, or with their defaults.
+
+        One that a recording does not have with them is returned as it is.
+        """
+        if not self.varied:
+            return indices
         columns = self.space.rows(best)
         fixed = {name: columns[name].tolist() or values[:1] for name, values in self.varied.items()}
-        return np.unique(self._crossed(indices, fixed)) if fixed else indices
-
-    def _crossed(self, indices: Indices, values: Mapping[str, Sequence[int]]) -> Indices:
-        """Return configurations with all combinations of some parameters' values, as far as the space has them."""
-        found = self.space.index_of(crossed(self.space.rows(indices), values))
-        return found[found >= 0]
+        found = self.space.index_of(crossed(self.space.rows(indices), fixed))
+        return np.unique(np.where(found >= 0, found, indices))
 
     @cached_property
     def _encoding(self) -> Encoding:

@@ -1,5 +1,7 @@
 """The search tries other compiler parameters on the best configurations, and proposes with those of the best."""
 
+import itertools
+
 import numpy as np
 
 from mltune.kernel.space import TableSpace
@@ -44,13 +46,17 @@ def test_the_default_need_not_be_the_lowest_value(landscape):
 
 def test_a_recording_need_not_have_all_combinations(landscape):
     columns = {name: column[::7] for name, column in landscape.columns.items()}
-    space, results = TableSpace(columns), Results()
+    space, results, tried = TableSpace(columns), Results(), set()
     sampler = BatchSampler(space, seed=0, varied=VALUES)
-    for batch in range(4):
-        proposals = sampler.plan(results.history(), batch, 16)
+    for batch in itertools.count():
+        proposals = sampler.plan(results.history(), batch, 64)
+        if not proposals:
+            break
         learn(results, landscape, proposals, -columns["P"][[one.index for one in proposals]].astype(float))
-        assert proposals
-        assert min(one.index for one in proposals) >= 0
+        tried |= {one.index for one in proposals}
+    others = np.stack([column for name, column in columns.items() if name not in VALUES])
+    _, variant_of, count = np.unique(others, axis=1, return_inverse=True, return_counts=True)
+    assert set(np.flatnonzero(count[variant_of] == 1).tolist()) <= tried <= set(range(space.count))
 
 
 def test_the_best_are_tried_with_all_others_a_few_in_each_batch(landscape):
