@@ -107,8 +107,10 @@ def _renumbered(number: Indices, extent: int) -> tuple[Indices, int]:
         return inverse, len(found)
     occurs = np.zeros(extent, dtype=bool)
     occurs[number] = True
-    renumbered = np.cumsum(occurs) - 1
-    return renumbered[number], int(np.count_nonzero(occurs))
+    found = np.flatnonzero(occurs)
+    renumbered = np.empty(extent, dtype=np.int64)
+    renumbered[found] = np.arange(len(found))
+    return renumbered[number], len(found)
 
 
 Codes: TypeAlias = Mapping[str, NDArray[np.intp]]

@@ -347,17 +347,18 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
             before = states.get(i, np.zeros(n_states, dtype=np.int32))
             targets[i] = automata[i].steps[name][before] if n_states else np.zeros(alive.shape, dtype=np.int32)
             alive &= targets[i] >= 0
-        parent, _ = np.nonzero(alive)
+        places = np.flatnonzero(alive)
+        parent = places // extents[name]
         kept = [i for i in states if i not in moved]
         continued = [i for i in moved if last[i] != name]
         settled, first = number_rows([states[i] for i in kept], [sizes[i] for i in kept], n_states)
-        columns = [targets[i][alive] for i in continued]
+        columns = [targets[i].ravel()[places] for i in continued]
         sizes |= {i: automata[i].sizes[name] for i in continued}
         number, representative = number_rows(
             [settled[parent], *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
         )
         steps = np.full(alive.shape, -1, dtype=np.int32)
-        steps[alive] = number
+        steps.ravel()[places] = number
         layers.append(steps)
         ancestors = parent[representative]
         states = {i: states[i][ancestors] for i in kept}
@@ -375,9 +376,11 @@ def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layer
     )  # of each state of the next layer; the index -1 selects the last entry
     renumbered = np.array([0, -1], dtype=np.int32)
     for targets in reversed(layers):
-        upto = np.cumsum(completions[targets], axis=1)
-        if np.any(np.sum(completions[targets], axis=1, dtype=np.float64) >= 2.0**62):
+        of_each = completions[targets]
+        may_overflow = int(completions.max()) * targets.shape[1] >= 2**62
+        if may_overflow and np.any(np.sum(of_each, axis=1, dtype=np.float64) >= 2.0**62):
             raise SpaceError("a search space must have fewer than 2**62 valid configurations, but this one has more")
+        upto = np.cumsum(of_each, axis=1)
         keep = np.flatnonzero(upto[:, -1])
         steps = np.full((len(keep) + 1, targets.shape[1] + 1), -1, dtype=np.int32)
         steps[:-1, :-1] = renumbered[targets[keep]]

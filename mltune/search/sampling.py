@@ -229,11 +229,16 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         """
         rng, options = np.random.default_rng(self.seed), self.options
         pool = self._fixed(self.space.sample(options.start_pool, rng))
-        for _ in range(options.start_rounds if self.sources else 0):
-            _, basis = self._encoding.describe(self.space.rows(pool))
-            best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]
-            pool = np.union1d(pool, self._fixed(offspring(self.space, pool[best], len(pool) // 2, rng)))
         points, basis = self._encoding.describe(self.space.rows(pool))
+        for _ in range(options.start_rounds if self.sources else 0):
+            best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]
+            bred = self._fixed(offspring(self.space, pool[best], len(pool) // 2, rng))
+            bred = np.setdiff1d(bred, pool)
+            described = self._encoding.describe(self.space.rows(bred))
+            pool = np.concatenate([pool, bred])
+            order = np.argsort(pool)
+            points, basis = (np.concatenate(two)[order] for two in zip((points, basis), described, strict=True))
+            pool = pool[order]
         promising = basis[:, 1:].mean(axis=1) if self.sources else basis[:, 0]
         # Without a source the order within the head is not known.
         share = options.start_head * (1.0 if self.sources else 2.0)

@@ -52,6 +52,13 @@ def bindings(folder, version):
     install(folder, "cuda-bindings", version, "cuda/bindings")
 
 
+def test_no_metadata_but_cupys_is_read(tmp_path):
+    """A folder may hold hundreds of distributions."""
+    install(tmp_path, "cupy-cuda13x", "14.2.0", "cupy")
+    (tmp_path / "other-1.0.dist-info" / "METADATA").mkdir(parents=True)
+    assert found(tmp_path)[0] == {"cupy-cuda13x": "14.2.0"}
+
+
 def test_one_cupy_that_fits_the_driver_is_no_problem(tmp_path):
     install(tmp_path, "cupy-cuda13x", "14.2.0", "cupy")
     install(tmp_path, "cupy-xarray", "0.1.4", "cupy_xarray")

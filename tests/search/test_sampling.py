@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mltune.cost.encoding import physical
+from mltune.cost.encoding import Source, physical
 from mltune.errors import SpaceError
 from mltune.kernel.space import TableSpace
 from mltune.records.trial import TrialRecord, TrialState
@@ -60,6 +60,18 @@ def test_chance_has_its_share_for_ever(landscape):
     planned = search(landscape, 40)
     drawn = [proposal.proposed_by for batch in planned[20:] for proposal in batch].count("random")
     assert 1 <= drawn <= 30
+
+
+def test_a_source_is_asked_once_about_each_configuration_of_the_initial_design(landscape):
+    asked = []
+
+    def expected(columns):
+        asked.extend(landscape.space.index_of(columns).tolist())
+        return np.log(landscape.prior(columns))
+
+    sampler = BatchSampler(landscape.space, [Source(expected, -4.0)], seed=0, options=SamplerOptions(start_pool=100))
+    sampler.plan(Results().history(), 0, 16)
+    assert 100 < len(asked) == len(set(asked))
 
 
 @pytest.mark.parametrize("prior", [True, False])
