@@ -60,7 +60,7 @@ def bound(
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bound, find_bounds, read_code
 
-    named, kernels = named_kernels(_name(problem), shape, [] if kernel is None else [kernel], accuracy)
+    named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = _facts(device)
     if config is None:
         bounds = find_bounds(named, kernels, facts)
@@ -116,7 +116,7 @@ def predict(
     from mltune.tuning.bound import find_bounds
     from mltune.tuning.prediction import predict as choose
 
-    named, kernels = named_kernels(_name(problem), shape, [] if kernel is None else [kernel], accuracy)
+    named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = _facts(device)
     bundle = kernels[0] if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
     found = choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
@@ -214,10 +214,6 @@ def card_of(model: str | Path) -> Path:
     from mltune.cost.model_file import file_of
 
     return file_of(Path(model), ".json")
-
-
-def _name(problem: str | Path | Problem) -> str | Problem:
-    return str(problem) if isinstance(problem, Path) else problem
 
 
 def _facts(device: str) -> Device:

@@ -140,7 +140,7 @@ def tune(
 
     begun, directory = perf_counter(), None if run is None else Path(run)
     resolved, notices = resolve(
-        str(problem) if isinstance(problem, Path) else problem,
+        problem,
         shape,
         kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
         accuracy=accuracy,
@@ -233,7 +233,7 @@ def tune_sizes(
 
     for_run = {name: options.pop(name) for name in _OF_RUNS if name in options}
     resolved, _ = resolve(
-        str(problem) if isinstance(problem, Path) else problem,
+        problem,
         {"trans": trans, "batch": batch},
         sizes=sizes,
         kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
@@ -329,7 +329,7 @@ def sweep(
         given = next(iter(promise), "prior")
         raise UsageError(f"--{given} is an option of a pruned sweep: write --complete --prune --{given} ...")
     request = resolve_sweep(
-        str(problem) if isinstance(problem, Path) else problem,
+        problem,
         shape,
         kernel=kernel,
         device=device,

@@ -102,7 +102,7 @@ Shape = Mapping[str, Any]
 
 
 def named_problem(
-    problem: str | Problem | None, shape: Shape, kernel: str | Path | None = None, device: str = "auto"
+    problem: str | Path | Problem | None, shape: Shape, kernel: str | Path | None = None, device: str = "auto"
 ) -> tuple[Problem, Kernel]:
     """Return the problem to measure and its kernel: the first candidate where none is named.
 
@@ -127,19 +127,21 @@ def named_problem(
 
 
 def named_kernels(
-    problem: str | Problem | None, shape: Shape, kernels: Sequence[str | Path] = (), accuracy: str | None = None
+    problem: str | Path | Problem | None, shape: Shape, kernel: str | Path | None, accuracy: str | None
 ) -> tuple[Problem, list[Kernel]]:
     """Return the problem, and the kernels among which one is chosen: those that are named, or all candidates.
 
-    Parameters and errors are those of :func:`named_problem`.
+    Parameters and errors are those of :func:`named_problem`. A kernel of another accuracy class is an error, too.
     """
-    subject, bundle = named_kernel(problem, kernels[0] if kernels else None, accuracy)
+    subject, bundle = named_kernel(problem, kernel, accuracy)
     found = shaped_problem(subject, bundle, shape)
-    return found, kernels_for(found, kernels, accuracy) if kernels or bundle is None else [bundle]
+    if kernel is None and bundle is not None:
+        return found, [bundle]
+    return found, kernels_for(found, [] if kernel is None else [kernel], accuracy)
 
 
 def named_kernel(
-    problem: str | Problem | None, kernel: str | Path | None, accuracy: str | None
+    problem: str | Path | Problem | None, kernel: str | Path | None, accuracy: str | None
 ) -> tuple[str | Problem | None, Kernel | None]:
     """Return the problem and the kernel that a command names.
 
@@ -148,6 +150,7 @@ def named_kernel(
     from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import kind_of_name
 
+    problem = str(problem) if isinstance(problem, Path) else problem
     bundle = None if kernel is None else load_kernel(kernel)
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
@@ -189,7 +192,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
     return problem
 
 
-def recorded_problem(problem: str | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
+def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
     """Return the problem of a dataset, if it is the one that a command names.
 
     Raises
@@ -200,7 +203,7 @@ def recorded_problem(problem: str | Problem | None, shape: Shape, recorded: Prob
     from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import KINDS, problem_from_name
 
-    shape = given(shape)
+    problem, shape = str(problem) if isinstance(problem, Path) else problem, given(shape)
     if isinstance(problem, str | None) and KINDS[recorded.kind].names:
         problem, shape = problem_from_name(problem or recorded.name, default=recorded, **shape), {}
     if isinstance(problem, str) and is_folder(problem):

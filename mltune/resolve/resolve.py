@@ -54,7 +54,7 @@ Sizes = Sequence[int | Mapping[str, int] | None]
 
 
 def resolve(
-    problem: str | Problem | None,
+    problem: str | Path | Problem | None,
     shape: Shape,
     *,
     sizes: Sizes = (None,),
@@ -126,12 +126,12 @@ def resolve(
         competing = _measurable(competing, found[0], device, run)
     if len(found) > 1 or len(competing) > 1:
         return plan_of(found, competing, find_gpus()[0], **limits, options=options), ()
-    any_shape = not given(shape) and isinstance(problem, str)
+    any_shape = not given(shape) and isinstance(problem, str | Path)
     return _single(found[0], competing[0], accuracy, any_shape=any_shape, **single)
 
 
 def resolve_sweep(
-    problem: str | Problem | None,
+    problem: str | Path | Problem | None,
     shape: Shape,
     *,
     kernel: str | Path | None = None,
@@ -286,7 +286,7 @@ def _single(
 
 
 def _replay(
-    problem: str | Problem | None,
+    problem: str | Path | Problem | None,
     shape: Shape,
     kernel: str | Path | None,
     accuracy: str | None,
