@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -62,8 +63,8 @@ class GpuRunner:
 
     A build may take `timeout_s` from its loading to its last sample, until a run time is known: of the default
     configuration, if it gives the right answers, or of the fastest kernel so far (:data:`SLOWEST`). `baseline` is
-    called once, in the runner's thread, for a problem that needs one. The worker is taken from a given pool and given
-    back to it; otherwise it ends with the runner. Tests without a GPU exchange `worker`.
+    called once, while the worker process starts, for a problem that needs one. The worker is taken from a given pool
+    and given back to it; otherwise it ends with the runner. Tests without a GPU exchange `worker`.
     """
 
     def __init__(
@@ -269,9 +270,13 @@ class GpuRunner:
         """Let a worker begin the problem unless one has, repeatedly if necessary; then the GPU can be used."""
         if self._child.pid is not None and self._child.pid == self._serves:
             return
-        if self._baseline is None and self._make_baseline is not None:
-            self._baseline = self._make_baseline()
         used_before = [0.0] if self._child.pid is not None else []  # it may have been killed since
+        if self._baseline is None and self._make_baseline is not None:
+            with ThreadPoolExecutor(max_workers=1) as compiling:
+                made = compiling.submit(self._make_baseline)
+                with suppress(WorkerError):  # the request below tries again, and reports the error
+                    self._child.start()
+            self._baseline = made.result()
         for pause_s in (*used_before, *_PAUSES_S, 0.0):
             try:
                 answer: Answer = self._child.call(messages.Begin(self._problem, self._baseline), _BEGIN_TIMEOUT_S)

@@ -9,6 +9,7 @@ from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runne
 
 from mltune.errors import DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
+from mltune.measure.messages import Baseline
 from mltune.measure.pipeline import SamplingRule
 from mltune.records.trial import Measurement, TrialState
 
@@ -51,6 +52,19 @@ def ask(runner, deed):
 
 def starts(folder):
     return len((folder / "starts").read_text())
+
+
+def test_the_worker_starts_while_the_default_configuration_is_compiled(folder):
+    def compiled():
+        until = time.monotonic() + 60
+        while not (folder / "starts").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return Baseline(b"", "", ())
+
+    with imaginary_runner(baseline=compiled) as runner:
+        assert ask(runner, "").result().state is TrialState.OK
+    assert starts(folder) == 1
 
 
 def test_a_build_is_measured(folder):
