@@ -109,8 +109,8 @@ def tune_kernel(
         Operations and least memory traffic of a run, for rates in TFLOPS or GB/s.
     compiler : mapping of str to sequence, optional
         Further compiler parameters, or other values of the built-in ones: options by the name of a parameter, such as
-        ``{"math": ["", "--use_fast_math"], "entry_name": [""]}`` (docs/reference/kernel-toml.md#compiler). Kernel
-        Tuner's name of a compiler is ignored.
+        ``{"math": ["", "--use_fast_math"], "entry_name": [""]}`` (docs/reference/kernel-toml.md#compiler). Values of
+        ``apply_controls`` are paths of files of controls. Kernel Tuner's name of a compiler is ignored.
     trials, time, seed, stop, variants, run, wisdom, progress, interrupt
         See :func:`tune`. Without a limit the run ends after 60 s, once everything is measured, or once nothing faster
         can be expected.

@@ -105,6 +105,8 @@ class Kernel:
         Values of the controls of the compiler (:mod:`mltune.kernel.compiler_parameters`), the default first.
     compiler_labels : mapping of str to tuple of str
         The values of those that are texts, which count the positions in these lists.
+    controls : mapping of str to bytes
+        The files of controls that are values of ``apply_controls``, by name.
     varied : tuple of str
         The compiler parameters that are part of the search space; the others have their defaults.
     arguments : tuple of str
@@ -122,7 +124,7 @@ class Kernel:
     include : tuple of str
         Folders in the kernel's folder in which headers are looked for.
     source_hash : str
-        SHA-256 of the source, its headers, the entry and the launch; empty without a source.
+        SHA-256 of the source, its headers, the entry, the launch and the files of controls; empty without a source.
     space_hash : str
         SHA-256 of the parameters, derived names and restrictions.
     precisions : tuple of str
@@ -177,6 +179,7 @@ class Kernel:
     launch_parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     compiler_parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     compiler_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    controls: Mapping[str, bytes] = field(default_factory=dict)
     varied: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     folder: Path = Path()

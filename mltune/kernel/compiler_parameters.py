@@ -2,7 +2,8 @@
 
 Each has a name and values, of which the first is the default. A value of ``entry_name`` is a text in the name of the
 kernel (an entry whose name contains ``cutlass`` is compiled by other rules), one of ``register_usage_level`` is that
-option of the assembler, and one of any other name is a text of options of NVRTC.
+option of the assembler, one of ``apply_controls`` is the name of a file of NVIDIA's CompileIQ with which the assembler
+is controlled, and one of any other name is a text of options of NVRTC.
 """
 
 from __future__ import annotations
@@ -24,23 +25,34 @@ COMPILER_OPTION_LAW = (
     "or --extra-device-vectorization"
 )
 
-NAME, LEVEL = "entry_name", "register_usage_level"
+NAME, LEVEL, CONTROLS = "entry_name", "register_usage_level", "apply_controls"
 USUAL_LEVEL = 5
 """The assembler's own level of register usage."""
 
 BUILT_IN: Mapping[str, tuple[int | str, ...]] = {NAME: ("", "cutlass"), LEVEL: (USUAL_LEVEL, 8)}
 """The compiler parameters of every kernel that is compiled, unless it has its own values of them."""
 
+APPLY = "--ptxas-options=--apply-controls="
+"""The option of the assembler that names a file of controls."""
+
+MOST_CONTROLS_BYTES = 1 << 20
+"""Largest size of a file of controls."""
+
+_CONTROLS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}\.acf")
 _PART_OF_A_NAME = re.compile(r"[A-Za-z0-9_]{0,40}")
 _MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a configuration asks of the compiler: a text in the name of the kernel, and options of NVRTC."""
+    """What a configuration asks of the compiler: a text in the name of the kernel, options, and a file of controls.
+
+    The options are those of NVRTC, and the one that names the file.
+    """
 
     name: str = ""
     options: tuple[str, ...] = ()
+    controls: str = ""
 
     def entry(self, entry: str) -> str:
         """Return the name of a kernel, without template arguments.
@@ -77,13 +89,18 @@ def code_compiler_parameters(
     return coded
 
 
+def controls_in(given: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the names of the files of controls among the values of compiler parameters."""
+    return [one for one in given.get(CONTROLS, ()) if isinstance(one, str) and _CONTROLS.fullmatch(one)]
+
+
 def variant_of(values: Mapping[str, Any]) -> Variant:
     """Return what compiler parameters of given values ask for; a ``ValueError`` tells of a value that is none.
 
     >>> variant_of({"entry_name": "cutlass", "register_usage_level": 8, "math": "--fmad=false"}).options
     ('--ptxas-options=--register-usage-level=8', '--fmad=false')
     """
-    name, options = "", list[str]()
+    name, options, controls = "", list[str](), ""
     for key, value in values.items():
         if key == NAME:
             law = "a text in a name has at most 40 letters, digits and _"
@@ -93,6 +110,11 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
             law = "a level of register usage is an integer from 0 to 10"
             _require(type(value) is int and 0 <= value <= 10, law, value)
             options += [] if value == USUAL_LEVEL else [f"--ptxas-options=--register-usage-level={value}"]
+        elif key == CONTROLS:
+            law = "a file of controls has a name of at most 105 letters, digits, _, - and dots that ends with .acf"
+            _require(value == "" or controls_in({key: [value]}), law, value)
+            controls = value
+            options += [f"{APPLY}{value}"] if value else []
         else:
             law = f"options of the compiler are a text of at most {_MOST_CHARACTERS} characters"
             _require(isinstance(value, str) and len(value) <= _MOST_CHARACTERS, law, value)
@@ -101,7 +123,7 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
                 law = f"an option of the compiler must {COMPILER_OPTION_LAW}"
                 _require(COMPILER_OPTION.fullmatch(option), law, option)
             options += given
-    return Variant(name, tuple(options))
+    return Variant(name, tuple(options), controls)
 
 
 def _require(holds: object, law: str, got: object) -> None:

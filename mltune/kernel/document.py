@@ -36,12 +36,13 @@ _TABLES_OF_ARRAYS = {"sizes", "arguments", "macros", "work", "reference", "verif
 
 @dataclass(frozen=True, slots=True)
 class BundleFiles:
-    """The files of a bundle: its source, headers, and the paths of arrays by their names in the document."""
+    """The files of a bundle: its source, headers, and by their names the paths of arrays and the controls."""
 
     folder: Path
     source: str | None
     headers: Headers
     arrays: Mapping[str, Path]
+    controls: Mapping[str, bytes]
 
 
 def make_kernel(document: Document, files: BundleFiles) -> Kernel:
@@ -95,6 +96,7 @@ class _Maker:
             source=files.source,
             headers=files.headers.texts,
             header_paths=files.headers.paths,
+            controls=files.controls,
             source_hash=self.source_hash(files, shared_bytes),
             space_hash=_hash(
                 list(values.items()),
@@ -384,7 +386,8 @@ class _Maker:
             return ""
         launch = self.document.launch.model_dump(exclude_none=True)  # what a bundle leaves out changes no hash
         kernel = self.document.kernel
-        further = [part for part in (files.headers.texts, kernel.options, kernel.architecture) if part]
+        controls = {name: content.hex() for name, content in files.controls.items()}
+        further = [part for part in (files.headers.texts, kernel.options, kernel.architecture, controls) if part]
         return _hash(files.source, kernel.entry, launch, shared_bytes.text, *further)
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mltune.errors import UsageError
+from mltune.files.reading import read_file
 from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
 from mltune.kernel.bundle import Kernel, Restriction
@@ -27,7 +28,7 @@ from mltune.kernel.coding import (
     integers_of,
     labels_of,
 )
-from mltune.kernel.compiler_parameters import code_compiler_parameters
+from mltune.kernel.compiler_parameters import CONTROLS, MOST_CONTROLS_BYTES, code_compiler_parameters, controls_in
 from mltune.kernel.configurations import combinations
 from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
@@ -172,20 +173,23 @@ def make_kernel(
     definition = _definition(_plain_name(name), arguments, constants or {}, right, absolute, folder, flops, bytes)
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
     found = _headers(text, headers or {}, folders)
-    controls = _compiler_parameters(compiler or {}, [*coded], [text, *found.texts.values()], name)
+    wanted, controls = _with_controls(compiler or {})
+    varied = _compiler_parameters(wanted, [*coded], [text, *found.texts.values()], name)
+    hashed = f"{name}\n{text}\n{sorted(found.texts.items())}{sorted(controls.items()) or ''}"
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
         parameters=integers_of(coded),
-        compiler_parameters=integers_of(controls),
-        compiler_labels=labels_of(controls),
+        compiler_parameters=integers_of(varied),
+        compiler_labels=labels_of(varied),
+        controls=controls,
         labels=labels_of(coded),
         source=text,
         entry=name,
         headers=found.texts,
         header_paths=found.paths,
         include=tuple(folders),
-        source_hash=hashlib.sha256(f"{name}\n{text}\n{sorted(found.texts.items())}".encode()).hexdigest(),
+        source_hash=hashlib.sha256(hashed.encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
         restrictions=(*(Restriction(one, "a restriction of the call") for one in expressions), *_fits(threads, coded)),
         default={} if default is None else _default(default, coded),
@@ -200,6 +204,19 @@ def make_kernel(
         verify=asked,
     )
     return _restricted(kernel, functions) if functions else kernel
+
+
+def _with_controls(given: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Sequence[Any]], dict[str, Any]]:
+    """Return compiler parameters with the names of files of controls in place of their paths, and the files."""
+    if CONTROLS not in given:
+        return given, {}
+    names = [Path(one).name if isinstance(one, str | Path) else one for one in given[CONTROLS]]
+    legal = dict(one for one in zip(names, given[CONTROLS], strict=True) if one[0] in controls_in({CONTROLS: names}))
+    try:
+        files = {name: read_file(path, MOST_CONTROLS_BYTES) for name, path in legal.items()}
+    except OSError as error:
+        raise UsageError(f"compiler: a file of controls must be readable: {printable(error, 300)}.") from error
+    return {**given, CONTROLS: names}, files
 
 
 def _compiler_parameters(

@@ -15,10 +15,11 @@ from pydantic import ValidationError
 from mltune.errors import BundleError, UsageError
 from mltune.files import folders
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
-from mltune.files.reading import check_folder, parse_toml, read_text, reason
+from mltune.files.reading import check_folder, parse_toml, read_file, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.compiler_parameters import MOST_CONTROLS_BYTES, controls_in
 from mltune.kernel.document import BundleFiles, make_kernel, make_presets
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.schema import HEADER_PATH, Document
@@ -108,14 +109,21 @@ def _refused(path: Path, message: object) -> BundleError:
     return BundleError(f"{printable(path, 300)}: {text}{end} See docs/reference/kernel-toml.md.")
 
 
-def _read(path: Path, limit: int) -> str:
+def _read_bytes(path: Path, limit: int) -> bytes:
     """Read a file of a bundle, whose links lead to nothing outside the bundle."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
         raise _refused(path, "a file of a bundle must be in its folder, but this is a link that leads out of it")
     try:
-        text = read_text(path, limit)
+        return read_file(path, limit)
     except OSError as error:
-        raise _refused(path, f"a file of a bundle must be readable text: {reason(error)}") from error
+        raise _refused(path, f"a file of a bundle must be readable: {reason(error)}") from error
+
+
+def _read(path: Path, limit: int) -> str:
+    try:
+        text = _read_bytes(path, limit).decode()
+    except UnicodeDecodeError as error:
+        raise _refused(path, f"a file of a bundle must be UTF-8, but this one is not at byte {error.start}") from None
     if "\0" in text:
         raise _refused(path, "a file of a bundle must be text, but this one has a zero byte")
     return text.removeprefix("\ufeff")
@@ -142,7 +150,8 @@ def _files(path: Path, document: Document) -> BundleFiles:
     initial = [one.initial for one in document.arguments.values()]
     named = [*(one for one in initial if isinstance(one, str)), *document.reference.answer.values()]
     arrays = {name: file for name in named if (file := _array_file(folder, name))}
-    return BundleFiles(folder, source, _headers(path, document, source or "", texts), arrays)
+    controls = {name: _read_bytes(folder / name, MOST_CONTROLS_BYTES) for name in controls_in(document.compiler)}
+    return BundleFiles(folder, source, _headers(path, document, source or "", texts), arrays, controls)
 
 
 def _headers(path: Path, document: Document, source: str, listed: Mapping[str, str]) -> Headers:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import BundleError, DeviceError, SpaceError
 from mltune.kernel.coding import check_macro_name
-from mltune.kernel.compiler_parameters import variant_of
+from mltune.kernel.compiler_parameters import APPLY, variant_of
 from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
 from mltune.measure.compile_pool import CompilePool, available_cores
 from mltune.measure.compiler import Source, accepts_option, compiles_with, nvrtc_version, supported_architectures
@@ -147,13 +147,22 @@ def with_known_options(kernel: Kernel, architecture: str) -> tuple[Kernel, list[
         values[name] = [default]
         for code in others:
             asked = kernel.labelled({name: code})
-            options = variant_of(asked).options
-            if compiles_with(architecture, options):
-                values[name].append(code)
+            refusal = _refusal(kernel, architecture, variant_of(asked).options)
+            if refusal:
+                notices.append(f"{refusal}: {name} = {asked[name]} is left out")
             else:
-                text = " ".join(options)
-                notices.append(f"NVRTC {nvrtc_version()} does not know {text}: {name} = {asked[name]} is left out")
+                values[name].append(code)
     return kernel.with_values(values), notices
+
+
+def _refusal(kernel: Kernel, architecture: str, options: tuple[str, ...]) -> str:
+    """Return why options cannot be used, empty if they can; files of controls are tried in a process of their own."""
+    if not any(option.startswith(APPLY) for option in options):
+        known = compiles_with(architecture, options)
+        return "" if known else f"NVRTC {nvrtc_version()} does not know {' '.join(options)}"
+    source = 'extern "C" __global__ void nothing() {}', "nothing", compile_options(architecture)
+    with CompilePool(Source(*source, controls=kernel.controls), workers=1) as pool:
+        return pool.build("", options).result().detail
 
 
 def definitions(macros: Mapping[str, int | float | str]) -> str:
@@ -219,7 +228,7 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
         )
     headers = {**toolkit_headers(kernel.source, kernel.headers), **kernel.headers}
     text = "" if kernel.is_generated else kernel.source
-    return Source(text, kernel.entry, (*options, *kernel.options), headers)
+    return Source(text, kernel.entry, (*options, *kernel.options), headers, kernel.controls)
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:

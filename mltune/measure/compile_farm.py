@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from mltune.errors import MltuneWarning, UsageError, WorkerError
 from mltune.files.reading import parse_json, reason
 from mltune.files.text import printable
+from mltune.measure.assembler import nvjitlink_version
 from mltune.measure.compile_pool import CompilePool, Job
 from mltune.measure.compiler import Source
 from mltune.measure.cubin_cache import default_cache, source_digest
@@ -123,8 +124,11 @@ def check_encrypted(address: str) -> None:
         )
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that must be the same on all hosts; empty where a package is missing."""
+def versions(controls: bool = False) -> dict[str, str]:
+    """Return the versions that must be the same on all hosts, also of nvJitLink where a kernel has files of controls.
+
+    They are empty where a package is missing.
+    """
     from mltune.errors import DeviceError
     from mltune.measure.compiler import nvrtc_version
 
@@ -132,7 +136,8 @@ def versions() -> dict[str, str]:
         nvrtc = nvrtc_version()
     except DeviceError:
         nvrtc = ""
-    return {"mltune": __version__, "nvrtc": nvrtc, "distributed": version("distributed")}
+    linker = {"nvjitlink": nvjitlink_version()} if controls else {}
+    return {"mltune": __version__, "nvrtc": nvrtc, "distributed": version("distributed"), **linker}
 
 
 def workers_with(client: Client, resource: str) -> dict[str, dict[str, Any]]:
@@ -177,7 +182,8 @@ class CompileFarm:
     version of mltune and of NVRTC, it raises a WorkerError; see :func:`connect` for other errors.
     """
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, controls: bool = False) -> None:
+        self._controls = controls
         self._client = connect(where, timeout_s=_ANSWER_S)
         self._fits: dict[str, int] = {}
         self._refused: dict[str, Mapping[str, Any]] = {}
@@ -187,14 +193,14 @@ class CompileFarm:
             self._client.register_plugin(ending_with_worker())
             self._look()
             if not self._fits:
-                raise WorkerError(_nobody(where, self._refused))
+                raise WorkerError(_nobody(where, versions(controls), self._refused))
         except BaseException:
             self._client.close()
             raise
         for address, theirs in self._refused.items():
             warnings.warn(
-                f"hosts that compile must have the same versions as this one ({_words(versions())}), but {address} has "
-                f"{_words(theirs)}: it is left out.",
+                f"hosts that compile must have the same versions as this one ({_words(versions(controls))}), but "
+                f"{address} has {_words(theirs)}: it is left out.",
                 MltuneWarning,
                 stacklevel=3,
             )
@@ -251,8 +257,8 @@ class CompileFarm:
         try:
             found = workers_with(self._client, COMPILE)
             new = [address for address in found if address not in self._fits and address not in self._refused]
-            ours = versions()
-            answers = self._client.run(versions, workers=new, on_error="return") if new else {}
+            ours = versions(self._controls)
+            answers = self._client.run(versions, self._controls, workers=new, on_error="return") if new else {}
         except Exception as error:
             self._leave(error)
             return
@@ -282,17 +288,20 @@ def _words(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value or 'missing'}" for name, value in facts.items())
 
 
-def _nobody(where: str, refused: Mapping[str, Mapping[str, Any]]) -> str:
-    law = f"a compile worker has the resource {COMPILE} and the versions of this host ({_words(versions())})"
+def _nobody(where: str, ours: Mapping[str, str], refused: Mapping[str, Mapping[str, Any]]) -> str:
+    law = f"a compile worker has the resource {COMPILE} and the versions of this host ({_words(ours)})"
     if not refused:
         return f"{law}, but {where} has no worker with that resource: dask worker {where} --resources COMPILE=8."
     return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."
 
 
-def farm_of(where: str) -> CompileFarm | None:
-    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
+def farm_of(where: str, controls: bool = False) -> CompileFarm | None:
+    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that.
+
+    With `controls` they compile a kernel that has files of controls.
+    """
     try:
-        return CompileFarm(where)
+        return CompileFarm(where, controls)
     except WorkerError as error:
         warnings.warn(f"this host compiles alone: {error}", MltuneWarning, stacklevel=2)
         return None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from mltune.errors import WorkerError
+from mltune.measure.assembler import nvjitlink_version
 from mltune.measure.compiler import Source, nvrtc_version
 from mltune.measure.cubin_cache import CubinCache, cache_key
 from mltune.process.child import Child, ChildDiedError, ChildPool, ChildTimeoutError, ThreadedChild
@@ -102,7 +103,7 @@ class CompilePool:
         farm: Farm | None = None,
     ) -> None:
         self.source = source
-        self._version = nvrtc_version()
+        self._version = nvrtc_version() + (f", nvJitLink {nvjitlink_version()}" if source.controls else "")
         self._timeout_s = timeout_s
         self._cache = CubinCache(cache) if cache is not None else None
         self._lock = threading.Lock()

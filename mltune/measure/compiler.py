@@ -28,7 +28,9 @@ from typing import Any
 from mltune.device.packages import extra, major
 from mltune.errors import DeviceError
 from mltune.files.text import printable
+from mltune.kernel.compiler_parameters import APPLY
 from mltune.kernel.launch import plain_entry
+from mltune.measure.assembler import MOST_FILES, assemble, in_memory, nvjitlink_version, to_ptx
 from mltune.records.trial import Build, TrialState
 
 _FILE_NAME = b"kernel.cu"
@@ -108,13 +110,14 @@ class Source:
     """Everything that NVRTC compiles for a configuration, except its macros.
 
     `entry` is the name of the kernel in the text. `headers` have the names with which they are included; nothing else
-    is found.
+    is found. `controls` are the files of controls that options name.
     """
 
     text: str
     entry: str
     options: tuple[str, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
+    controls: Mapping[str, bytes] = field(default_factory=dict)
 
     def expression(self, definitions: str) -> str:
         r"""Return the C++ name of the kernel, with the values of macros; empty where it is ``extern "C"``.
@@ -148,8 +151,8 @@ def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tup
     """Make the function that a compile process serves: from definitions of macros, and further options, to a build.
 
     The process gets a lower priority than the one that feeds the GPU, is the first to be killed when memory runs out,
-    leaves no core dumps and opens no more files. If it allocates more than ``memory_bytes``, the compiler fails or
-    dies.
+    leaves no core dumps and opens no more files, but for controls in memory (:mod:`mltune.measure.assembler`). If it
+    allocates more than ``memory_bytes``, the compiler fails or dies.
     """
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -159,25 +162,30 @@ def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tup
         file.write("1000")
     nvrtc = _nvrtc()
     _compile(nvrtc, Source(_WARM_UP, "warm_up", source.options), "")  # loads the libraries that NVRTC opens when needed
-    _open_no_more_files()
+    controls = in_memory(source.controls)
+    if controls:
+        nvjitlink_version()  # loads it
+    _open_no_more_files(MOST_FILES if controls else 0)
 
     def compile_one(job: tuple[str, tuple[str, ...]]) -> Build:
         started = time.perf_counter()
         definitions, options = job
-        build = _compile(nvrtc, source, definitions, options)
+        build = _compile(nvrtc, source, definitions, [controls.get(option, option) for option in options])
         return replace(build, compile_s=time.perf_counter() - started)
 
     return compile_one
 
 
-def _open_no_more_files() -> None:
+def _open_no_more_files(most: int = 0) -> None:
     """Make every later attempt of this process to open a file fail, for good.
 
     Without a free file descriptor nothing can be opened, by whatever path and system call; the open ones can be used.
-    It raises a DeviceError where the system does not enforce the limit.
+    The process can allow itself `most` more of them. It raises a DeviceError where the system does not enforce the
+    limit.
     """
     os.chdir("/")  # NVRTC looks at files beside the process without opening them
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+    os.close(free := os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, free + most if most else 0))
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError:
@@ -231,7 +239,9 @@ def code_bytes(cubin: bytes, entry: str) -> int | None:
 
 
 def _compile(nvrtc: Any, source: Source, definitions: str, further: Sequence[str] = ()) -> Build:
-    options = [option.encode() for option in (*source.options, *further)]
+    asked = (*source.options, *further)
+    by_controls = any(option.startswith(APPLY) for option in asked)
+    options = [option.encode() for option in (to_ptx(asked) if by_controls else asked)]
     expression = source.expression(definitions)
     with _program(nvrtc, f"{definitions}#line 1\n{source.text}".encode(), source.headers) as program:
         if expression:
@@ -242,7 +252,12 @@ def _compile(nvrtc: Any, source: Source, definitions: str, further: Sequence[str
             return Build(TrialState.COMPILE_ERROR, _errors(log))
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
-        cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        if by_controls:
+            cubin, log = assemble(_bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0"), asked)
+        else:
+            cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        if by_controls and not cubin:
+            return Build(TrialState.COMPILE_ERROR, _errors(log))
         entry = source.name(definitions)
         if expression:
             lowered, name = nvrtc.nvrtcGetLoweredName(program, expression.encode())

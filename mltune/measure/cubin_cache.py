@@ -51,14 +51,15 @@ def cache_key(source: Source, definitions: str, compiler: str, options: Sequence
 
 
 def source_digest(source: Source) -> str:
-    """Return a hash of a source with its headers and options."""
-    return _digest(source.text, source.entry, source.options, tuple(sorted(source.headers.items())))
+    """Return a hash of a source with its headers, options and controls."""
+    headers, controls = (sorted(files.items()) for files in (source.headers, source.controls))
+    return _digest(source.text, source.entry, source.options, tuple(headers), *controls)
 
 
 @functools.lru_cache(maxsize=8)
 def _digest(*source: object) -> str:
     """Return the hash of a source; its headers may be megabytes, and are the same for all configurations."""
-    return hashlib.sha256(json.dumps(source).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(source, default=bytes.hex).encode()).hexdigest()
 
 
 class CubinCache:

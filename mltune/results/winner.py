@@ -74,6 +74,19 @@ class Winner:
         """Further options of the compiler: those of the kernel, and those that the configuration asks for."""
         return (*self.kernel.options, *self.kernel.variant(self.record.configuration).options)
 
+    @property
+    def compiler(self) -> str:
+        """What made the machine code, with its versions."""
+        nvrtc, nvjitlink = (self.versions.get(name, "") for name in ("nvrtc", "nvjitlink"))
+        further = f" (to PTX), nvJitLink {nvjitlink}" if self.controls else ""
+        return f"NVRTC {nvrtc}{further}".strip()
+
+    @property
+    def controls(self) -> dict[str, bytes]:
+        """The file of controls that the assembler was given, by its name; empty without one."""
+        name = self.kernel.variant(self.record.configuration).controls
+        return {name: self.kernel.controls[name]} if name else {}
+
     def macros(self) -> dict[str, int | float | str]:
         """Return all macros that specialise the source: the kernel's, its parameters among them, then the problem's."""
         configuration = self.record.configuration

@@ -90,7 +90,7 @@ def _build(winner: Winner) -> dict[str, Any]:
     build, architecture = winner.build, winner.kernel.architecture_on(winner.device.architecture)
     return {
         "architecture": architecture,
-        "compiler": f"NVRTC {winner.versions.get('nvrtc', '')}".strip(),
+        "compiler": winner.compiler,
         "options": [*compile_options(architecture), *winner.options],
         "headers": {name: winner.kernel.header_paths.get(name, name) for name in winner.kernel.headers},
         "registers": build.registers,
@@ -134,9 +134,9 @@ DOCUMENT = "winner.json"
 def write_winner(folder: Path, winner: Winner) -> None:
     """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
 
-    It contains ``kernel.cu`` with its headers, ``kernel.cubin``, ``winner.json``, ``README.txt`` and the examples of
-    the problem kind; for a winner without machine code (in replay) only ``winner.json``, with the reason. See
-    docs/reference/winner.md. The parent of the folder is created if necessary.
+    It contains ``kernel.cu`` with its headers and its file of controls, ``kernel.cubin``, ``winner.json``,
+    ``README.txt`` and the examples of the problem kind; for a winner without machine code (in replay) only
+    ``winner.json``, with the reason. See docs/reference/winner.md. The parent of the folder is created if necessary.
 
     Raises
     ------
@@ -151,7 +151,8 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
     if winner.lacks_code:
         return {DOCUMENT: _json(describe(winner, {}, date))}
     sources = {"kernel.cu": kernel_source(winner, date), **header_files(winner.kernel)}
-    files = {name: text.encode() for name, text in sources.items()} | {"kernel.cubin": winner.build.cubin}
+    files = {name: text.encode() for name, text in sources.items()}
+    files |= {"kernel.cubin": winner.build.cubin, **winner.controls}
     document = describe(winner, files, date)
     return {**files, **fill_templates(winner, document), DOCUMENT: _json(document)}
 

@@ -33,7 +33,7 @@ def kernel_source(winner: Winner, date: str) -> str:
         f"Found by mltune {__version__} on {winner.device.name} ({winner.device.architecture}), {date}.",
         f"Kernel {kernel.name}, SHA-256 of bundle {kernel.source_hash}. {licence(kernel)}",
         "",
-        f"Compile it with `{nvcc(winner)}`; NVRTC {winner.versions.get('nvrtc', '')}",
+        f"Compile it with `{nvcc(winner)}`; {winner.compiler}",
         "with the options in winner.json compiles it to the kernel.cubin that was timed, byte for byte.",
     ]
     macros = winner.macros()

@@ -199,6 +199,7 @@ def _on_gpu(
     kernel: Kernel, problem: RunnableProblem, index: int, compilers: Mapping[str, Any], compile_on: str
 ) -> Session:
     from mltune.device.packages import cupy_packages
+    from mltune.measure.assembler import nvjitlink_version
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version, with_known_options
     from mltune.measure.compile_farm import farm_of
     from mltune.measure.runner import GpuRunner
@@ -209,8 +210,9 @@ def _on_gpu(
         warnings.warn(notice, MltuneWarning, stacklevel=4)
     space = make_space(kernel, variables_of(problem, device))
     kernel = replace(kernel, default=default_configuration(kernel, space))
-    farm = farm_of(compile_on) if compile_on else None
+    farm = farm_of(compile_on, bool(kernel.controls)) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
+    linker = {"nvjitlink": nvjitlink_version()} if kernel.controls else {}
     baseline = partial(make_baseline, kernel, problem, device, builder) if problem.needs_baseline else None
     runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
     return Session(
@@ -220,7 +222,7 @@ def _on_gpu(
         space,
         builder,
         runner,
-        {"nvrtc": nvrtc_version(), "driver": driver, **cupy_packages()},
+        {"nvrtc": nvrtc_version(), **linker, "driver": driver, **cupy_packages()},
         gpu=runner,
         batch=batch_size(problem, device),
         batches=3,

@@ -351,6 +351,29 @@ def _linked(name: str, target: str) -> Callable[[Place], None]:
     return link
 
 
+def _controls(name: str, value: str, build: Callable[[Place], object] = id) -> None:
+    """Add a bundle that names a file of controls."""
+
+    def make(place: Place) -> None:
+        place.copy("includes", "bundle")
+        with (place.named / "bundle/kernel.toml").open("a") as file:
+            file.write(f"\n[compiler]\napply_controls = ['', '{value.replace('CANARY', str(place.canary))}']\n")
+        build(place)
+
+    add("include folders", f"controls-{name}", make)
+
+
+_controls("by-a-path", "CANARY/secret.h")
+_controls("by-steps-upwards", "../../canary/secret.acf")
+_controls("with-another-option", "a.acf,--output-file=CANARY/b.acf")
+_controls("that-are-missing", "none.acf")
+_controls("that-are-a-link-to-a-canary", "a.acf", _linked("a.acf", "CANARY/secret.h"))
+_controls("that-are-a-device", "a.acf", _linked("a.acf", "/dev/zero"))
+_controls("that-are-a-fifo", "a.acf", lambda place: os.mkfifo(place.named / "bundle/a.acf"))
+_controls("of-10-gigabytes", "a.acf", lambda place: os.truncate(place.write("bundle/a.acf", b""), 10 * 2**30))
+_controls("of-every-byte", "a.acf", lambda place: place.write("bundle/a.acf", bytes(range(256)) * 4096))
+
+
 def _many_headers(place: Place) -> None:
     for number in range(4000):
         place.write(f"bundle/include/m{number}.h", f"#include <m{number + 1}.h>\n")

@@ -1,5 +1,6 @@
 """Compiler parameters: which values there are, what they ask of the compiler, and when they are part of a space."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,20 @@ def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
         ("own = [3]", "at most 200 characters"),
         ('own = ["", ""]', "distinct"),
         ("own = []", "must not be empty"),
+        ('apply_controls = ["../fast.acf"]', "a file of controls has a name"),
+        ('apply_controls = ["/etc/fast.acf"]', "a file of controls has a name"),
+        ('apply_controls = ["/etc/passwd"]', "a file of controls has a name"),
+        ('apply_controls = ["sub/fast.acf"]', "a file of controls has a name"),
+        ('apply_controls = ["small.cu"]', "a file of controls has a name"),
+        ('apply_controls = ["-fast.acf"]', "a file of controls has a name"),
+        ('apply_controls = ["a,--output-file=x.acf"]', "a file of controls has a name"),
+        ('apply_controls = ["a b.acf"]', "a file of controls has a name"),
+        ('apply_controls = ["a.acf\\n"]', "a file of controls has a name"),
+        (f'apply_controls = ["{"x" * 102}.acf"]', "a file of controls has a name"),
+        ("apply_controls = [1]", "a file of controls has a name"),
+        ('apply_controls = ["", ""]', "distinct"),
+        ('apply_controls = ["", "none.acf"]', "must be readable: there is no such file"),
+        ('own = ["--ptxas-options=--apply-controls=fast.acf"]', "an option of the compiler must"),
         ('WIDTH = ["", "--fmad=false"]', "the name of another parameter"),
         ('width = ["", "--fmad=false"]', "the name of another parameter"),
         ('entry_name = ["", "taken"]', "a changed name of the kernel must be free"),
@@ -105,7 +120,7 @@ def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
 def test_other_values_are_refused(tmp_path, table, law):
     with pytest.raises(BundleError, match=law) as refused:
         bundle(tmp_path, f"[compiler]\n{table}\n", SOURCE + "__device__ int entry_taken;\n")
-    assert "kernel.toml: compiler" in str(refused.value)
+    assert "kernel.toml: compiler" in str(refused.value) or "none.acf: a file of a bundle" in str(refused.value)
     assert len(str(refused.value)) < 900
 
 
@@ -176,3 +191,89 @@ def test_a_record_without_them_was_made_with_their_defaults(tmp_path):
 
 def test_a_variant_of_nothing_asks_for_nothing():
     assert variant_of({}) == variant_of({"entry_name": "", "register_usage_level": 5, "own": ""})
+
+
+CONTROLS = '[compiler]\napply_controls = ["", "fast.acf"]\n'
+
+
+def test_a_file_of_controls_is_read_with_its_kernel(tmp_path):
+    (tmp_path / "fast.acf").write_bytes(b"\x00\xff")
+    kernel = bundle(tmp_path, CONTROLS)
+    assert kernel.controls == {"fast.acf": b"\x00\xff"}
+    assert kernel.variant({}).options == ()
+    variant = kernel.variant({"apply_controls": 1})
+    assert variant.options == ("--ptxas-options=--apply-controls=fast.acf",)
+    assert variant.controls == "fast.acf"
+    assert kernel.in_variants().labelled({"apply_controls": 1}) == {"apply_controls": "fast.acf"}
+    (tmp_path / "fast.acf").write_bytes(b"other")
+    changed = bundle(tmp_path, CONTROLS)
+    assert len({kernel.source_hash, changed.source_hash, bundle(tmp_path).source_hash}) == 3
+    assert bundle(tmp_path, CONTROLS) == changed
+
+
+def linked_out(path: Path) -> None:
+    outside = path.parent.parent / "outside.acf"
+    outside.write_text("secret")
+    path.symlink_to(outside)
+
+
+def linked_round(path: Path) -> None:
+    path.symlink_to(path)
+
+
+HOSTILE = [
+    (linked_out, "a link that leads out"),
+    (lambda path: path.symlink_to("/dev/zero"), "a link that leads out"),
+    (linked_round, "a file of a bundle must be readable"),
+    (os.mkfifo, "only regular files are opened.* is a FIFO"),
+    (Path.mkdir, "only regular files are opened.* is a directory"),
+    (lambda path: path.write_bytes(bytes(1 + (1 << 20))), "at most 1048576 bytes are read"),
+]
+
+
+@pytest.mark.parametrize(("make", "law"), HOSTILE)
+def test_no_other_file_is_read_as_controls(tmp_path, make, law):
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    make(folder / "fast.acf")
+    with pytest.raises(BundleError, match=law) as refused:
+        bundle(folder, CONTROLS)
+    assert "fast.acf: " in str(refused.value)
+
+
+def test_a_call_names_the_path_of_a_file_of_controls(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "elsewhere" / "fast.acf"
+    path.write_bytes(b"\x00one")
+    kernel = in_python(tmp_path, {"apply_controls": ["", path]})
+    assert kernel.controls == {"fast.acf": b"\x00one"}
+    assert kernel.compiler_labels["apply_controls"] == ("", "fast.acf")
+    assert in_python(tmp_path, {"apply_controls": ["", str(path)]}).source_hash == kernel.source_hash
+    path.write_bytes(b"two")
+    assert in_python(tmp_path, {"apply_controls": ["", path]}).source_hash != kernel.source_hash
+    without = in_python(tmp_path, {"apply_controls": [""]})
+    assert without.controls == {}
+    assert without.source_hash == in_python(tmp_path).source_hash
+
+
+@pytest.mark.parametrize(
+    ("values", "law"),
+    [
+        (["", "fast.acf", "sub/fast.acf"], "distinct"),
+        (["", "fast.bin"], "a file of controls has a name"),
+        (["", 3], "a file of controls has a name"),
+        (["", "none.acf"], "a file of controls must be readable: .*none.acf"),
+        (["", "fifo.acf"], "is a FIFO"),
+        (["", "huge.acf"], "at most 1048576 bytes"),
+        (["", "sub"], "a file of controls has a name"),
+    ],
+)
+def test_a_call_with_other_controls_is_refused(tmp_path, monkeypatch, values, law):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("fast.acf", "fast.bin", "sub/fast.acf"):
+        Path(name).write_bytes(b"one")
+    Path("huge.acf").write_bytes(bytes(1 + (1 << 20)))
+    os.mkfifo("fifo.acf")
+    with pytest.raises(UsageError, match=f"compiler: .*{law}"):
+        in_python(tmp_path, {"apply_controls": values})

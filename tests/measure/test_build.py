@@ -432,6 +432,9 @@ def test_everything_that_the_compiler_sees_is_in_the_key():
         replace(source, headers={}),
         replace(source, headers={"a.h": "2"}),
         replace(source, headers={"b.h": "1"}),
+        replace(source, controls={"a.acf": b"\xff1"}),
+        replace(source, controls={"a.acf": b"\xff2"}),
+        replace(source, controls={"b.acf": b"\xff1"}),
     ]
     keys = {
         cache_key(one, macros, version, options)

@@ -1,6 +1,7 @@
 """Whole tunes with compiler parameters, on an imaginary GPU: the session, the records, the winner and the wisdom."""
 
 import json
+import shutil
 from concurrent.futures import Future
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 from imaginary_gpu import HOSTILE, PROBLEM, imaginary_runner
 
 from mltune.device.known import H200
-from mltune.errors import MltuneWarning
+from mltune.errors import MltuneWarning, UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.known.wisdom import Wisdom
 from mltune.measure import build as build_module
@@ -36,7 +37,8 @@ class Builder:
 
     def submit(self, configuration):
         variant = self.kernel.variant(configuration)
-        behaviour = {"time_s": CUTLASS_S if variant.name else PLAIN_S + 1e-5 * configuration["REPEAT"], "noise": 0.001}
+        fast = variant.name or variant.controls
+        behaviour = {"time_s": CUTLASS_S if fast else PLAIN_S + 1e-5 * configuration["REPEAT"], "noise": 0.001}
         future = Future()
         made = Build(TrialState.OK, cubin=json.dumps(behaviour).encode(), registers=32, spill_bytes=0)
         future.set_result(made)
@@ -59,10 +61,10 @@ def run(tmp_path, idle_workers, monkeypatch):
     monkeypatch.setattr(build_module, "compiles_with", lambda architecture, options: "level=8" not in str(options))
     monkeypatch.setattr(runner_module, "GpuRunner", lambda *_, **__: imaginary_runner(pool=idle_workers.pool))
 
-    def start(name="run", trials=32, **options):
+    def start(name="run", trials=32, kernel=KERNEL, **options):
         request = TuneRequest(
             PROBLEM,
-            KERNEL,
+            kernel,
             Target(cuda=0),
             trials=trials,
             run=tmp_path / name,
@@ -115,3 +117,30 @@ def test_without_variants_the_space_is_that_of_the_kernel(run, tmp_path):
     result = run(variants=False)
     assert result.best_config.keys() == KERNEL.all_parameters.keys()
     assert result.best_time_s > CUTLASS_S * 1.2
+
+
+def test_a_file_of_controls_is_on_record_by_its_name_and_its_content_decides_what_is_the_same_kernel(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(build_module, "_refusal", lambda kernel, architecture, options: "")  # no valid one is at hand
+    folder = tmp_path / "hostile"
+    shutil.copytree(HOSTILE, folder)
+    table = '[compiler]\nentry_name = [""]\nregister_usage_level = [5]\napply_controls = ["", "fast.acf"]\n'
+    (folder / "kernel.toml").write_text((HOSTILE / "kernel.toml").read_text() + table)
+    (folder / "fast.acf").write_bytes(b"\x00fast")
+
+    result = run(kernel=load_kernel(folder))
+
+    assert result.best_config["apply_controls"] == "fast.acf"
+    winner = tmp_path / "run" / "winner"
+    assert (winner / "fast.acf").read_bytes() == b"\x00fast"
+    assert json.loads((winner / "winner.json").read_text())["configuration"]["apply_controls"] == "fast.acf"
+    with Store.read_only(tmp_path / "run") as store:
+        assert store.header.labels["apply_controls"] == ("", "fast.acf")
+        assert "nvjitlink" in store.header.versions
+    assert run("again", trials=4, kernel=load_kernel(folder)).records[0].proposed_by == "wisdom"
+
+    (folder / "fast.acf").write_bytes(b"\x00faster")
+    with pytest.raises(UsageError, match="source"):
+        run(trials=40, kernel=load_kernel(folder))
+    assert run("other", trials=4, kernel=load_kernel(folder)).records[0].proposed_by != "wisdom"

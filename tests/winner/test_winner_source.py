@@ -1,5 +1,6 @@
 """kernel.cu compiles to the machine code that was timed, and its head comment describes it."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -55,6 +56,30 @@ def test_the_source_of_a_variant_has_its_name_and_its_options():
 
     assert again.state is TrialState.OK, again.detail
     assert again.cubin == winner.build.cubin
+
+
+def test_a_file_of_controls_lies_beside_the_source(tmp_path):
+    winner = a_winner()
+    labels = {"apply_controls": ("", "fast.acf")}
+    kernel = replace(winner.kernel, compiler_parameters={"apply_controls": (0, 1)}, compiler_labels=labels)
+    kernel = replace(kernel, controls={"fast.acf": b"\x00fast", "other.acf": b"other"}).in_variants()
+    versions = {"nvrtc": "13.5.37", "nvjitlink": "13.5.38"}
+    record = replace(winner.record, configuration=winner.record.configuration | {"apply_controls": 1})
+    write_winner(tmp_path / "winner", replace(winner, kernel=kernel, record=record, versions=versions))
+    document = json.loads((tmp_path / "winner" / "winner.json").read_text())
+    assert (tmp_path / "winner" / "fast.acf").read_bytes() == b"\x00fast"
+    assert document["sha256"]["fast.acf"] == hashlib.sha256(b"\x00fast").hexdigest()
+    assert "other.acf" not in document["sha256"]
+    assert document["configuration"]["apply_controls"] == "fast.acf"
+    assert document["build"]["compiler"] == "NVRTC 13.5.37 (to PTX), nvJitLink 13.5.38"
+    assert document["build"]["options"][-1] == "--ptxas-options=--apply-controls=fast.acf"
+    text = (tmp_path / "winner" / "kernel.cu").read_text()
+    assert " --ptxas-options=--apply-controls=fast.acf -cubin kernel.cu`; NVRTC 13.5.37 (to PTX), nvJitLink" in text
+    assert "--apply-controls=fast.acf" in (tmp_path / "winner" / "README.txt").read_text()
+
+    plain = replace(record, configuration=record.configuration | {"apply_controls": 0})
+    write_winner(tmp_path / "winner", replace(winner, kernel=kernel, record=plain))
+    assert not (tmp_path / "winner" / "fast.acf").exists()
 
 
 WITH_HEADERS = {

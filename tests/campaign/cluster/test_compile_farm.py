@@ -12,9 +12,10 @@ from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
 from mltune.kernel.reader import load_kernel
 from mltune.measure import compile_pool
-from mltune.measure.build import NvrtcBuilder
+from mltune.measure.build import NvrtcBuilder, compile_options
 from mltune.measure.compile_farm import CompileFarm, farm_of
-from mltune.measure.compile_pool import Job
+from mltune.measure.compile_pool import CompilePool, Job
+from mltune.measure.compiler import Source
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
 from tests.campaign.cluster.conftest import WORKERS
@@ -35,8 +36,8 @@ def configurations(count, seed=0):
 class Recorded(CompileFarm):
     """A farm that records who compiled."""
 
-    def __init__(self, where):
-        super().__init__(where)
+    def __init__(self, where, **options):
+        super().__init__(where, **options)
         self.given, self.returned = [], []
 
     def compile(self, source, jobs):
@@ -109,6 +110,23 @@ def test_a_worker_with_another_compiler_is_left_out(cluster):
         patch.setattr("mltune.measure.compile_farm.__version__", "0.0")
         with pytest.raises(WorkerError, match=r"mltune 0\.0, .*but tcp"):
             CompileFarm(cluster.address)
+
+
+def test_of_a_kernel_with_controls_the_workers_need_the_same_nvjitlink_too(cluster, monkeypatch):
+    assert CompileFarm(cluster.address, controls=True).cores == 2
+    monkeypatch.setattr("mltune.measure.compile_farm.nvjitlink_version", lambda: "0.0")
+    with pytest.raises(WorkerError, match=r"nvjitlink 0\.0\).*but tcp"):
+        CompileFarm(cluster.address, controls=True)
+    assert CompileFarm(cluster.address).cores == 2
+
+
+def test_controls_reach_the_workers(cluster):
+    source = Source("", "entry", compile_options("sm_90"), controls={"fast.acf": b"none"})
+    text = 'extern "C" __global__ void entry() {}\n'
+    farm = Recorded(cluster.address, controls=True)
+    with CompilePool(source, workers=1, farm=farm):
+        (build,) = farm.compile(source, [Job("c" * 64, text, ("--ptxas-options=--apply-controls=fast.acf",))])
+        assert "Invalid compiler controls file" in build.result(timeout=60).detail
 
 
 def test_a_run_goes_on_where_the_cluster_has_no_compile_workers(start_cluster):
