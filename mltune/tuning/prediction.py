@@ -37,7 +37,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedShare:
     """Shares of the optimum that the best of the first choices reached on recorded spaces.
 
     Attributes
@@ -103,7 +103,7 @@ class Prediction:
 
     Attributes
     ----------
-    expected : Expected or None
+    expected : ExpectedShare or None
         That of the model, or where none is used that of physics; None where it was not judged.
     time : ExpectedTime or None
         That of the first choice.
@@ -114,7 +114,7 @@ class Prediction:
     """
 
     choices: tuple[Choice, ...]
-    expected: Expected | None
+    expected: ExpectedShare | None
     time: ExpectedTime | None
     no_time: str
     notices: tuple[str, ...]
@@ -170,7 +170,7 @@ def predict(
     known = [codes for match in matches if (codes := match.entry.codes(kernel)) is not None]
     pretrained = None if model is None else model.load(problem, device)
     card = shipped_card(kernel) if model is None else model.card
-    by_model, by_physics = (_expected(card, "model", top), _expected(card, "physics", top))
+    by_model, by_physics = (_expected_share(card, "model", top), _expected_share(card, "physics", top))
     expected = by_physics if pretrained is None else by_model
     may_fall_back = pretrained is not None and prior == AUTO and not pretrained.first
     if may_fall_back and by_model and by_physics and by_physics.share > by_model.share + TOLERATED_LOSS:
@@ -187,14 +187,14 @@ def predict(
     return Prediction(choices, expected, time, no_time, () if model is None else model.notices(problem, device))
 
 
-def _expected(card: Card | None, source: Literal["model", "physics"], top: int) -> Expected | None:
+def _expected_share(card: Card | None, source: Literal["model", "physics"], top: int) -> ExpectedShare | None:
     shares = {} if card is None else card.shares(source)
     counts = [count for count in shares if count <= top]
     if card is None or not counts:
         return None
     found = shares[max(counts)]
     learned_from = card.learned_from if source == "model" else ""
-    return Expected(source, learned_from, max(counts), sum(found) / len(found), min(found), max(found), len(found))
+    return ExpectedShare(source, learned_from, max(counts), sum(found) / len(found), min(found), max(found), len(found))
 
 
 def _expected_time(
