@@ -45,14 +45,13 @@ _MOST_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a configuration asks of the compiler: a text in the name of the kernel, options, and a file of controls.
+    """What a configuration asks of the compiler: a text in the name of the kernel, and options.
 
-    The options are those of NVRTC, and the one that names the file.
+    The options are those of NVRTC, and the one that names a file of controls.
     """
 
     name: str = ""
     options: tuple[str, ...] = ()
-    controls: str = ""
 
     def entry(self, entry: str) -> str:
         """Return the name of a kernel, without template arguments.
@@ -100,7 +99,7 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
     >>> variant_of({"entry_name": "cutlass", "register_usage_level": 8, "math": "--fmad=false"}).options
     ('--ptxas-options=--register-usage-level=8', '--fmad=false')
     """
-    name, options, controls = "", list[str](), ""
+    name, options = "", list[str]()
     for key, value in values.items():
         if key == NAME:
             law = "a text in a name has at most 40 letters, digits and _"
@@ -113,7 +112,6 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
         elif key == CONTROLS:
             law = "a file of controls has a name of at most 105 letters, digits, _, - and dots that ends with .acf"
             _require(value == "" or controls_in({key: [value]}), law, value)
-            controls = value
             options += [f"{APPLY}{value}"] if value else []
         else:
             law = f"options of the compiler are a text of at most {_MOST_CHARACTERS} characters"
@@ -123,7 +121,7 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
                 law = f"an option of the compiler must {COMPILER_OPTION_LAW}"
                 _require(COMPILER_OPTION.fullmatch(option), law, option)
             options += given
-    return Variant(name, tuple(options), controls)
+    return Variant(name, tuple(options))
 
 
 def _require(holds: object, law: str, got: object) -> None:

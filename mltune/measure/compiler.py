@@ -254,10 +254,10 @@ def _compile(nvrtc: Any, source: Source, definitions: str, further: Sequence[str
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         if by_controls:
             cubin, log = assemble(_bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0"), asked)
+            if not cubin:
+                return Build(TrialState.COMPILE_ERROR, _errors(log))
         else:
             cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-        if by_controls and not cubin:
-            return Build(TrialState.COMPILE_ERROR, _errors(log))
         entry = source.name(definitions)
         if expression:
             lowered, name = nvrtc.nvrtcGetLoweredName(program, expression.encode())

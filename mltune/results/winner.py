@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.compiler_parameters import APPLY
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
 from mltune.kernel.launch import Launch
@@ -84,8 +85,7 @@ class Winner:
     @property
     def controls(self) -> dict[str, bytes]:
         """The file of controls that the assembler was given, by its name; empty without one."""
-        name = self.kernel.variant(self.record.configuration).controls
-        return {name: self.kernel.controls[name]} if name else {}
+        return {name: file for name, file in self.kernel.controls.items() if f"{APPLY}{name}" in self.options}
 
     def macros(self) -> dict[str, int | float | str]:
         """Return all macros that specialise the source: the kernel's, its parameters among them, then the problem's."""
