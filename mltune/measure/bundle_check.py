@@ -14,7 +14,7 @@ from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
 from mltune.kernel.space import ConstrainedSpace, default_configuration
-from mltune.measure.source_check import entry_probes, macro_probes, unused_at_launch, with_probe
+from mltune.measure.source_check import entry_probes, macro_probes, missing_constants, unused_at_launch, with_probe
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
 
@@ -146,4 +146,5 @@ def _build(
     asked, builds = made[: len(probes)], made[len(probes) :]
     answers = zip(probes, asked, strict=True)
     faults = [fault for (at, (_, read)), build in answers for fault in read(build, builds[at])]
+    faults += missing_constants(kernel, builds[0])
     return [*dict.fromkeys(faults)], tuple(zip(configurations, builds, strict=True)), ""

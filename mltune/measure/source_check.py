@@ -60,6 +60,14 @@ def unused_at_launch(kernel: Kernel) -> list[str]:
     return [f"launch.parameters.{name}: {law}, but no argument or expression uses it" for name in sorted(idle)]
 
 
+def missing_constants(kernel: Kernel, build: Build) -> list[str]:
+    """Return the faults of arrays for ``__constant__`` variables that a machine code has not."""
+    arrays = () if kernel.arrays is None or build.state is not TrialState.OK else kernel.arrays.arguments
+    names = [one.name for one in arrays if one.role == "constant" and f"\0{one.name}\0".encode() not in build.cubin]
+    law = 'the source must define and use `extern "C" __constant__` memory of this name'
+    return [f"arguments.{name}: {law}, but its machine code has none" for name in names]
+
+
 def entry_probes(kernel: Kernel, problem: RunnableProblem, definitions: str) -> Iterator[Probe]:
     """Yield the probes of the parameters of a kernel and of its reference, for one configuration."""
     values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})

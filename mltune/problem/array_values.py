@@ -116,9 +116,7 @@ def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
             raise ValueError("it is larger than 64 GiB")
         array = np.lib.format.open_memmap(path, mode="r")  # neither archives nor pickled objects
     except Exception as error:  # also those of Python's parser, for what is no header
-        raise ProblemError(
-            f"initial values must be a readable .npy file, but {path} is not: {error!s:.200}."
-        ) from error
+        raise ProblemError(f"an array must be a readable .npy file, but {path} is not: {error!s:.200}.") from error
     wanted = STORAGE[dtype]
     if array.dtype != wanted or array.size != math.prod(shape):
         raise ProblemError(

@@ -253,12 +253,17 @@ def _check(kernel: Kernel, problem: RunnableProblem) -> None:
     """Check the space and the launch of a kernel for an NVIDIA H200 and, where NVRTC is installed, its source."""
     from mltune.device.known import H200
     from mltune.measure.build import NvrtcBuilder
+    from mltune.measure.source_check import entry_probes, with_probe
 
     variables = variables_of(problem, H200)
     kernel = replace(kernel, default=default_configuration(kernel, make_space(kernel, variables)))
     kernel.launch(kernel.default, variables)
-    with suppress(DeviceError), NvrtcBuilder(kernel, problem, H200.architecture, workers=1) as builder:
+    with suppress(DeviceError), NvrtcBuilder(with_probe(kernel), problem, H200.architecture, workers=1) as builder:
         make_baseline(kernel, problem, H200, builder)
+        plain = builder.submit(kernel.default).result()
+        for text, read in entry_probes(kernel, problem, builder.definitions(kernel.default)):
+            for fault in read(builder.build(text).result(), plain):
+                raise BundleError(f"{fault}.")
 
 
 def run_once(kernel: Kernel, index: int) -> dict[str, Any]:

@@ -17,9 +17,9 @@ ARRAY = np.ones(1000, np.float32)
 
 def call(tmp_path, name="add", **options):
     """Tune a kernel on a GPU that is not there."""
-    arguments, parameters = [ARRAY, ARRAY, np.int32(1000)], {"block_size_x": [64, 128]}
     options = {"device": "cuda:99", "quiet": True, "run": tmp_path / "run"} | options
-    mltune.tune_kernel(name, SOURCE, options.pop("size", 1000), arguments, parameters, **options)
+    arguments = options.pop("arguments", [ARRAY, ARRAY, np.int32(1000)])
+    mltune.tune_kernel(name, SOURCE, options.pop("size", 1000), arguments, {"block_size_x": [64, 128]}, **options)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,21 @@ def test_it_is_told_before_a_gpu_is_missing(tmp_path, wrong, message):
 def test_so_is_a_mistake_in_the_source(tmp_path):
     with pytest.raises(MltuneError, match="the source must define the kernel"):
         call(tmp_path, "sub")
+
+
+@needs.nvrtc
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([ARRAY, ARRAY], r"argument_0, argument_1 \(2\), but the source has 3"),
+        ([ARRAY, ARRAY, np.int32(1000), np.int32(1000)], r"\(4\), but the source has 3"),
+        ([ARRAY, np.int32(1000), ARRAY], "parameter 2 of add must be int32"),
+        ([ARRAY.astype(np.float64), ARRAY, np.int32(1000)], "parameter 1 of add must be a pointer to float64"),
+    ],
+)
+def test_so_are_arguments_that_do_not_fit_the_source(tmp_path, arguments, message):
+    with pytest.raises(MltuneError, match=message):
+        call(tmp_path, arguments=arguments)
 
 
 def test_of_a_right_call_only_the_gpu_is_missing(tmp_path):

@@ -299,6 +299,7 @@ BROKEN: dict[str, tuple[str, Changes, dict[str, bytes]]] = {
     "a-parameter-without-use": ("parameters.KIND: ", ((" * KIND", " /* KIND */"),), {}),
     "a-macro-without-use": ("macros.WIDTH: ", ((" * WIDTH", ""),), {}),
     "a-launch-parameter-without-use": ("launch.parameters.GROUP: ", (("grid = ['1']", "grid = ['1']\nparameters = { GROUP = [1, 2] }"), ("KIND = \"a\"", "KIND = \"a\"\nGROUP = 1")), {}),
+    "a-constant-that-the-source-lacks": ("arguments.taps: ", (("[macros]", "taps = { dtype = \"float32\", shape = ['9'], role = 'constant' }\n\n[macros]"),), {}),
     "values-that-are-a-pickle": ("arguments.in.initial: ", (), {"values": npy(np.array([print] * 1000, object), pickles=True)}),
     "values-that-are-short": ("arguments.in.initial: ", (), {"values": npy(ONES)[:-1]}),
     "values-of-another-type": ("arguments.in.initial: ", (), {"values": npy(ONES.astype(np.float64))}),
