@@ -66,8 +66,13 @@ def runs(incomplete: str) -> list[str]:
 
 
 def plans(incomplete: str) -> list[str]:
-    """Return the built-in plans, and what :func:`runs` returns."""
-    return [*(path.stem for path in assets("search").glob("*.toml")), *runs(incomplete)]
+    """Return the built-in plans."""
+    return [path.stem for path in assets("search").glob("*.toml")]
+
+
+def campaigns(incomplete: str) -> list[str]:
+    """Return what :func:`plans` and :func:`runs` return."""
+    return [*plans(incomplete), *runs(incomplete)]
 
 
 def several(complete: Complete) -> Complete:
@@ -97,7 +102,8 @@ BY_NAME: Mapping[str, Complete] = {
     "A B...": datasets,
     "RUN": runs,
     "--run": runs,
-    "PLAN": plans,
+    "PLAN": campaigns,
+    "NAME|FILE": plans,
     "--strategies": several(one_of(STRATEGIES)),
     "--datasets": several(datasets),
 }

@@ -68,7 +68,7 @@ def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> No
     fail_if(document["failed"] or len(found) < document["distinct"] or not all(found.values()))
 
 
-@command(api.plan, plan=argument("FILE", "A plan (TOML), or the name of a built-in one: quick."))
+@command(api.plan, plan=argument("NAME|FILE", "A plan (TOML), or the name of a built-in one: quick."))
 def plan(given: Given, as_json: AsJson = False) -> None:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 

@@ -173,7 +173,7 @@ def predict(given: Given, as_json: AsJson = False) -> None:
 
     document = api.predict(**given).to_json()
     here = ("device",) if given["device"].startswith("cuda:") else ()
-    following = "tune", given["problem"], *again(given, *SHAPE, "kernel", "accuracy", *here)
+    following = "tune", given["problem"], *again(given, *SHAPE, "kernel", "accuracy", "prior", "wisdom", *here)
     answer(document, as_json, lambda: tables.predicted(document), *following)
 
 

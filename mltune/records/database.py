@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shlex
 import time
 import uuid
@@ -93,8 +94,8 @@ def _parsed(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _without_password(text: str) -> str:
-    """Hide the text before the last ``@`` and after a ``?``: it may be a password."""
-    shown = f"…@{text.rpartition('@')[2]}" if "@" in text else text
+    """Hide the text before the last ``@``, or else after the first colon of a host, and after a ``?``: a password."""
+    shown = f"…@{text.rpartition('@')[2]}" if "@" in text else re.sub("(//[^:]*:).+", r"\1…", text)
     return f"{shown.partition('?')[0]}?…" if "?" in shown else shown
 
 

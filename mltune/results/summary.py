@@ -218,7 +218,8 @@ def _whole(directory: Path) -> dict[str, Any]:
     """Describe the run, or the campaign as a whole, in a directory."""
     problems = summarise_campaign(directory)["problems"] if is_plan(directory) else [_problem(read_run(directory))]
     _choose(problems)
-    labels = [*dict.fromkeys(entry["label"] or entry["slug"] for entry in problems if entry["state"] != "left out")]
+    distinct = {entry["choice"] or entry["slug"]: entry for entry in problems if entry["state"] != "left out"}
+    labels = [entry["label"] or entry["slug"] for entry in distinct.values()]
     unreadable = sum(entry["state"] == "unreadable" for entry in problems)
     best = [entry["best"] for entry in problems if entry["chosen"] and entry["best"]]
     return {

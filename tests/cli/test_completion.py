@@ -59,6 +59,7 @@ def folder(tmp_path):
         ("report runs/o", {"runs/one"}),
         ("tune sgemm --run runs/s", {"runs/stored"}),
         ("run qu", {"quick"}),
+        ("plan qu", {"quick"}),
         ("run runs/n", {"runs/night"}),
         ("compare --strategies tpe,ran", {"tpe,random"}),
         ("compare --datasets x,convolution_w", {"x,convolution_w6600"}),

@@ -175,7 +175,7 @@ MISTAKES = [
     ("space b_source", "nope.cu", "there is no such file or folder"),
     ("space b_syntax", "a kernel.toml must be valid TOML", "line 1"),
     # plans
-    ("plan", "missing argument 'FILE'", "quick"),
+    ("plan", "missing argument 'NAME|FILE'", "quick"),
     ("plan nope", "blas_cases, kernels, overnight, quick, rehearsal", "'nope'"),
     ("plan quik", "did you mean 'quick'?"),
     ("run quik", "did you mean 'quick'?"),

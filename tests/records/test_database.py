@@ -229,6 +229,8 @@ def test_no_password_is_kept(postgres, database_url, tmp_path, monkeypatch):
         "mysql://me:s3cret@host/name",
         "mysql://host/name?sslpassword=s3cret",
         "mysql:/me:s3cret@h?x=s3cret",
+        "postgresql://me:s3cret",
+        "postgresql://me:s3cret/name",
     ):
         with pytest.raises(UsageError) as refusal:
             parse_url(refused)

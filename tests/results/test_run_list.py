@@ -87,6 +87,13 @@ def test_a_campaign_is_one_entry_and_its_unreadable_problems_are_counted(make, t
     assert (night["problems"], night["best"]) == (["sgemm-nt-64", "sgemm NT 4096", "waiting"], None)
 
 
+def test_problems_of_the_same_name_on_two_devices_are_two(make, tmp_path):
+    for slug in ("sgemm-on-a", "sgemm-on-b"):
+        make(slug, within="night/problems")
+    (tmp_path / "runs/night" / PLAN_FILE).write_text("")
+    assert listed(tmp_path)["night"]["problems"] == ["sgemm NT 4096", "sgemm NT 4096"]
+
+
 def test_kernels_that_competed_are_one_problem_with_the_best_of_the_fastest(make, tmp_path):
     for kernel, median_s in (("slow", 3e-3), ("fast", 2e-3)):
         declared = Declaration(0, (Finalist(0, median_s, median_s, median_s),), as_of=2).to_json()
