@@ -51,7 +51,7 @@ class RunOptions:
         Whether the run ends by itself once nothing untried can be expected to be faster.
     variants : bool
         Whether the fastest configurations are tried with other options of the compiler, too
-        (:mod:`mltune.kernel.compiler_parameters`).
+        (:mod:`mltune.kernel.compiler_parameters`). A run that goes on does as it began.
     enough : float or None
         The run ends once the best reaches this share of the upper bound (:mod:`mltune.cost.bound`); None never.
     compilers : int or None

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,13 @@ from mltune.cost.model_file import AUTO, NONE, ChosenModel, choose_model
 from mltune.cost.pretrained import PretrainedModel
 from mltune.cost.regressors import Preloading
 from mltune.device.peaks import peak_flops
-from mltune.errors import DeviceLostError, MltuneWarning
+from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
+from mltune.kernel.bundle import Kernel
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.timing import finals_s, race_within, within_limits
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
-from mltune.records.directory import WINNER, check_no_plan, new_directory
+from mltune.records.directory import WINNER, check_no_plan, is_begun, new_directory
 from mltune.records.events import EventWriter, no_events
 from mltune.records.store import Store
 from mltune.records.trial import Candidate, TrialRecord
@@ -88,7 +89,7 @@ def tune(
     target = request.target
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(
-        request.kernel.in_variants() if request.variants else request.kernel,
+        _kernel(request),
         request.problem,
         target,
         compilers=request.compilers,
@@ -144,6 +145,14 @@ def tune(
 def preload() -> None:
     """Import the packages that a search starts with."""
     import mltune.search.search  # noqa: F401
+
+
+def _kernel(request: TuneRequest) -> Kernel:
+    """Return the kernel with the compiler parameters that vary: of a run that goes on those that it began with."""
+    if request.run is not None and request.target.dataset is None and is_begun(request.run):
+        with suppress(RunDirectoryError), Store.read_only(request.run) as store:  # else it is refused as it is opened
+            return request.kernel.recorded_with(store.header.parameters)
+    return request.kernel.in_variants() if request.variants else request.kernel
 
 
 def _start_model(

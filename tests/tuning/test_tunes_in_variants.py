@@ -113,6 +113,15 @@ def test_a_resumed_run_proposes_the_same(run, tmp_path):
     assert [(one.index, one.proposed_by) for one in run("parts", trials=48).records] == whole
 
 
+@pytest.mark.filterwarnings("ignore::mltune.errors.MltuneWarning")
+@pytest.mark.parametrize("variants", [False, True])
+def test_a_run_goes_on_with_the_compiler_parameters_that_it_began_with(run, variants):
+    begun = run(trials=16, variants=variants)
+    result = run(trials=32, variants=not variants)
+    assert len(result.records) == 32
+    assert result.header.parameters == begun.header.parameters
+
+
 def test_without_variants_the_space_is_that_of_the_kernel(run, tmp_path):
     result = run(variants=False)
     assert result.best_config.keys() == KERNEL.all_parameters.keys()
