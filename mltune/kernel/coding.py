@@ -110,7 +110,7 @@ def _renumbered(number: Indices, extent: int) -> tuple[Indices, int]:
     found = np.flatnonzero(occurs)
     renumbered = np.empty(extent, dtype=np.int64)
     renumbered[found] = np.arange(len(found))
-    return renumbered[number], len(found)
+    return renumbered.take(number), len(found)
 
 
 Codes: TypeAlias = Mapping[str, NDArray[np.intp]]

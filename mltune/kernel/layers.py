@@ -207,10 +207,10 @@ class Layers:
         state = np.zeros(len(rest), dtype=np.int64)
         codes = {}
         for name, steps, before in zip(self.order, self.steps, self.before, strict=True):
-            code = np.sum(before[state] <= rest[:, None], axis=1) - 1
+            code = np.sum(before.take(state, axis=0) <= rest[:, None], axis=1) - 1
             place = state * steps.shape[1] + code
-            rest -= before.ravel()[place]
-            state = steps.ravel()[place].astype(np.int64)
+            rest -= before.take(place)
+            state = steps.take(place).astype(np.int64)
             codes[name] = code
         return codes
 
@@ -220,8 +220,8 @@ class Layers:
         ranks = np.zeros(len(state), dtype=np.int64)
         for name, steps, before in zip(self.order, self.steps, self.before, strict=True):
             place = state * steps.shape[1] + codes[name]
-            ranks += before.ravel()[place]
-            state = steps.ravel()[place].astype(np.int64)
+            ranks += before.take(place)
+            state = steps.take(place).astype(np.int64)
         return np.where(state >= 0, ranks, -1)
 
     def repair(self, codes: Codes) -> Codes:
@@ -230,8 +230,8 @@ class Layers:
         chosen = {}
         for name, steps in zip(self.order, self.steps, strict=True):
             distance = np.abs(np.arange(steps.shape[1]) - codes[name][:, None])
-            code = np.argmin(np.where(steps[state] >= 0, distance, np.iinfo(np.int64).max), axis=1)
-            state = steps.ravel()[state * steps.shape[1] + code].astype(np.int64)
+            code = np.argmin(np.where(steps.take(state, axis=0) >= 0, distance, np.iinfo(np.int64).max), axis=1)
+            state = steps.take(state * steps.shape[1] + code).astype(np.int64)
             chosen[name] = code
         return chosen
 
@@ -345,24 +345,26 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         targets = {}
         for i in moved:
             before = states.get(i, np.zeros(n_states, dtype=np.int32))
-            targets[i] = automata[i].steps[name][before] if n_states else np.zeros(alive.shape, dtype=np.int32)
+            targets[i] = (
+                automata[i].steps[name].take(before, axis=0) if n_states else np.zeros(alive.shape, dtype=np.int32)
+            )
             alive &= targets[i] >= 0
         places = np.flatnonzero(alive)
         parent = places // extents[name]
         kept = [i for i in states if i not in moved]
         continued = [i for i in moved if last[i] != name]
         settled, first = number_rows([states[i] for i in kept], [sizes[i] for i in kept], n_states)
-        columns = [targets[i].ravel()[places] for i in continued]
+        columns = [targets[i].take(places) for i in continued]
         sizes |= {i: automata[i].sizes[name] for i in continued}
         number, representative = number_rows(
-            [settled[parent], *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
+            [settled.take(parent), *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
         )
         steps = np.full(alive.shape, -1, dtype=np.int32)
         steps.ravel()[places] = number
         layers.append(steps)
         ancestors = parent[representative]
-        states = {i: states[i][ancestors] for i in kept}
-        states |= {i: column[representative] for i, column in zip(continued, columns, strict=True)}
+        states = {i: states[i].take(ancestors) for i in kept}
+        states |= {i: column.take(representative) for i, column in zip(continued, columns, strict=True)}
         n_states = len(representative)
     return layers
 
@@ -376,16 +378,16 @@ def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layer
     )  # of each state of the next layer; the index -1 selects the last entry
     renumbered = np.array([0, -1], dtype=np.int32)
     for targets in reversed(layers):
-        of_each = completions[targets]
+        of_each = completions.take(targets)
         may_overflow = int(completions.max()) * targets.shape[1] >= 2**62
         if may_overflow and np.any(np.sum(of_each, axis=1, dtype=np.float64) >= 2.0**62):
             raise SpaceError("a search space must have fewer than 2**62 valid configurations, but this one has more")
         upto = np.cumsum(of_each, axis=1)
         keep = np.flatnonzero(upto[:, -1])
         steps = np.full((len(keep) + 1, targets.shape[1] + 1), -1, dtype=np.int32)
-        steps[:-1, :-1] = renumbered[targets[keep]]
+        steps[:-1, :-1] = renumbered.take(targets.take(keep, axis=0))
         before = np.zeros(steps.shape, dtype=np.int64)
-        before[:-1, 1:] = upto[keep]
+        before[:-1, 1:] = upto.take(keep, axis=0)
         kept_steps.insert(0, steps)
         kept_before.insert(0, before)
         completions = np.append(upto[:, -1], 0)
