@@ -173,8 +173,7 @@ def make_kernel(
     definition = _definition(_plain_name(name), arguments, constants or {}, right, absolute, folder, flops, bytes)
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
     found = _headers(text, headers or {}, folders)
-    wanted, controls = _with_controls(compiler or {})
-    varied = _compiler_parameters(wanted, [*coded], [text, *found.texts.values()], name)
+    varied, controls = _compiler_parameters(compiler or {}, [*coded], [text, *found.texts.values()], name)
     hashed = f"{name}\n{text}\n{sorted(found.texts.items())}{sorted(controls.items()) or ''}"
     kernel = PythonKernel(
         name=_plain_name(name),
@@ -206,24 +205,19 @@ def make_kernel(
     return _restricted(kernel, functions) if functions else kernel
 
 
-def _with_controls(given: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Sequence[Any]], dict[str, Any]]:
-    """Return compiler parameters with the names of files of controls in place of their paths, and the files."""
-    if CONTROLS not in given:
-        return given, {}
-    names = [Path(one).name if isinstance(one, str | Path) else one for one in given[CONTROLS]]
-    legal = dict(one for one in zip(names, given[CONTROLS], strict=True) if one[0] in controls_in({CONTROLS: names}))
-    try:
-        files = {name: read_file(path, MOST_CONTROLS_BYTES) for name, path in legal.items()}
-    except OSError as error:
-        raise UsageError(f"compiler: a file of controls must be readable: {printable(error, 300)}.") from error
-    return {**given, CONTROLS: names}, files
-
-
 def _compiler_parameters(
     given: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], name: str
-) -> dict[str, CodedValues]:
+) -> tuple[dict[str, CodedValues], dict[str, bytes]]:
+    """Return the compiler parameters of a call, and by their names the files of controls, which are given by paths."""
+    paths = given.get(CONTROLS, ())
+    names = [Path(one).name if isinstance(one, str | Path) else one for one in paths]
+    named = {**given, CONTROLS: names} if CONTROLS in given else given
+    legal = controls_in(named)
     try:
-        return code_compiler_parameters(given, taken, texts, plain_entry(name))
+        files = {one: read_file(at, MOST_CONTROLS_BYTES) for one, at in zip(names, paths, strict=True) if one in legal}
+        return code_compiler_parameters(named, taken, texts, plain_entry(name)), files
+    except OSError as error:
+        raise UsageError(f"compiler: a file of controls must be readable: {printable(error, 300)}.") from error
     except ValueError as error:
         raise UsageError(f"compiler: {error}.") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,11 +44,7 @@ def gradually(most: int) -> Callable[[int], int]:
     >>> [gradually(3)(number) for number in range(10)]
     [1, 1, 1, 2, 2, 2, 3, 3, 3, 3]
     """
-    return partial(_gradual, most)
-
-
-def _gradual(most: int, number: int) -> int:
-    return min(most, 1 + number // ALONE)
+    return lambda number: min(most, 1 + number // ALONE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
