@@ -325,7 +325,7 @@ def wisdom_merge(folder: Path) -> int:
 
 
 def wisdom_check(folder: Path) -> int:
-    return _cli("wisdom", "check", "--wisdom", folder / "named" / WISDOM, "--device", f"replay:{REPLAY}")
+    return _cli("wisdom", "check", folder / "named" / WISDOM, "--device", f"replay:{REPLAY}")
 
 
 def wisdom_tune(folder: Path) -> int:

@@ -35,7 +35,7 @@ ended by its test before all of its problems have begun."""
 
 
 @pytest.mark.parametrize("kind", COMMANDS_OF)
-@pytest.mark.sampled(3, system=6)
+@pytest.mark.sampled(3, system=len(COMMANDS_OF))
 def test_an_honest_input_is_accepted(kind, tmp_path, base, sandbox):
     place = Case(kind, "honest", print).place(tmp_path / "input", base)
     for name, to in HONEST[kind].items():
