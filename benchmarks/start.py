@@ -1,8 +1,8 @@
 """Seconds of a tune from the start of its process to its first submitted build, on an imaginary H200.
 
 Everything is as on a GPU with NVRTC, but for the queries of the GPU and its worker process. `session` is the moment
-when compilers and the worker of the GPU start, `build` that of the first submitted build. Each tune is a process of its
-own; the result has the wall and the processor seconds of each.
+when compilers start, `build` that of the first submitted build. Each tune is a process of its own; the result has the
+wall and the processor seconds of each.
 
     python benchmarks/start.py --repeat 7 --output benchmarks/results/start.json
 """

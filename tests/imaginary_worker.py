@@ -44,6 +44,8 @@ def make(device_index: int) -> Callable[[Any], Answer]:
 
 def _answer(folder: Path, begun: list[Any], request: Any) -> Answer:
     if isinstance(request, Begin):
+        if request.baseline is not None and request.baseline.cubin == b"die":
+            os.abort()
         begun[:] = [request.problem]
         return Answer(Measurement(TrialState.OK))
     if isinstance(request, TimeReference):

@@ -270,7 +270,7 @@ class GpuRunner:
         """Let a worker begin the problem unless one has, repeatedly if necessary; then the GPU can be used."""
         if self._child.pid is not None and self._child.pid == self._serves:
             return
-        used_before = [0.0] if self._child.pid is not None else []  # it may have been killed since
+        used_before = [0.0] if self._child.has_answered else []  # it may have been killed since
         if self._baseline is None and self._make_baseline is not None:
             with ThreadPoolExecutor(max_workers=1) as compiling:
                 made = compiling.submit(self._make_baseline)
@@ -305,6 +305,13 @@ class GpuRunner:
             if self._closing.wait(pause_s):
                 break
         raise DeviceLostError(_lost(reason))
+
+
+def start_worker(pool: ChildPool, device_index: int) -> None:
+    """Start the worker process of a GPU, which takes seconds, before the runner that takes it from the pool is made."""
+    worker = pool.take(_WORKER, (device_index,))
+    worker.thread.submit(worker.child.start)
+    pool.give_back(worker)
 
 
 def _of_kind(kind: type[Kind], result: Result) -> Kind:

@@ -108,6 +108,7 @@ class Child:
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self.has_answered = False  # the process that is running, a request
 
     @property
     def pid(self) -> int | None:
@@ -166,6 +167,7 @@ class Child:
             while True:
                 kind, answer = self._receive(timeout_s)
                 if kind is _ANSWER:
+                    self.has_answered = True
                     return answer
                 if on_message is not None:
                     on_message(answer)
@@ -178,7 +180,7 @@ class Child:
 
     def kill(self) -> int | None:
         """Kill the child with its process group; return its exit status, or None if it was not running."""
-        process, self._process = self._process, None
+        process, self._process, self.has_answered = self._process, None, False
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
 from mltune.kernel.bundle import Kernel
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.timing import finals_s, race_within, within_limits
+from mltune.process.child import ChildPool
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, is_begun, new_directory
@@ -44,7 +45,6 @@ from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.wisdom import Siblings, add_outcomes, earlier_sweeps, known_configurations, sibling_model
 
 if TYPE_CHECKING:
-    from mltune.process.child import ChildPool
     from mltune.search.search import Batch, Search
 
 
@@ -88,22 +88,28 @@ def tune(
         check_no_plan(request.run)
     target = request.target
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
-    session = open_session(
-        _kernel(request),
-        request.problem,
-        target,
-        compilers=request.compilers,
-        compile_on=request.compile_on,
-        pool=pool,
-    )
-    if begun is not None:
-        session.begun = begun
-    prior = request.prior if request.search == "model" else NONE
-    model = choose_model(prior, session.kernel, replay=target.dataset is not None)
-    directory = request.run or new_directory(request.problem.label)
-    own = RunEventLog(directory, progress) if events is None else None
     with ExitStack() as stack:
-        stack.enter_context(session)  # the first: its processes start while the space is counted
+        if pool is None:
+            pool = stack.enter_context(closing(ChildPool()))
+        if target.cuda is not None:
+            from mltune.measure.runner import start_worker
+
+            start_worker(pool, target.cuda)
+        session = open_session(
+            _kernel(request),
+            request.problem,
+            target,
+            compilers=request.compilers,
+            compile_on=request.compile_on,
+            pool=pool,
+        )
+        if begun is not None:
+            session.begun = begun
+        prior = request.prior if request.search == "model" else NONE
+        model = choose_model(prior, session.kernel, replay=target.dataset is not None)
+        directory = request.run or new_directory(request.problem.label)
+        own = RunEventLog(directory, progress) if events is None else None
+        stack.enter_context(session)  # its processes start while the space is counted
         settings = {
             "target": "gpu" if target.dataset is None else str(target),
             "batch": session.batch,

@@ -1,5 +1,6 @@
 """The runner with workers that die, hang and fail, with and without a GPU that stays usable."""
 
+import contextlib
 import os
 import signal
 import time
@@ -7,10 +8,11 @@ import time
 import pytest
 from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runner
 
-from mltune.errors import DeviceError, DeviceLostError, WorkerError
+from mltune.errors import BundleError, DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
 from mltune.measure.messages import Baseline
 from mltune.measure.pipeline import SamplingRule
+from mltune.process.child import ChildPool
 from mltune.records.trial import Measurement, TrialState
 
 DEEDS = [
@@ -52,6 +54,16 @@ def ask(runner, deed):
 
 def starts(folder):
     return len((folder / "starts").read_text())
+
+
+def test_a_default_configuration_that_kills_a_worker_is_not_tried_again(folder, monkeypatch):
+    monkeypatch.setattr(runner_module, "_WORKER", "imaginary_worker:make")
+    with contextlib.closing(ChildPool()) as pool:
+        runner_module.start_worker(pool, 0)
+        with imaginary_runner(pool=pool, baseline=lambda: Baseline(b"die", "", ())) as runner:
+            with pytest.raises(BundleError, match="must give the right answer"):
+                ask(runner, "").result()
+            assert starts(folder) == 2  # each of two requests: to begin, and to measure
 
 
 def test_the_worker_starts_while_the_default_configuration_is_compiled(folder):

@@ -1,6 +1,7 @@
 """A run keeps its time on an imaginary GPU: kernels hang, none succeeds, or the start takes all of it."""
 
 import json
+import os
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 from imaginary_gpu import HOSTILE, PROBLEM, imaginary_runner
 
 from mltune.device.known import H200
+from mltune.errors import UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.measure import runner as runner_module
@@ -70,6 +72,23 @@ def run(tmp_path, idle_workers, monkeypatch):
         return tuner.tune(request), time.monotonic() - begun
 
     return tune
+
+
+def test_the_worker_of_the_gpu_starts_before_the_session_is_opened_and_ends_with_the_run(tmp_path, monkeypatch):
+    started = []
+
+    def opened(*_, pool, **__):
+        worker = pool.take(runner_module._WORKER, (0,))
+        started.append(worker.thread.submit(lambda: worker.child.pid).result())
+        pool.give_back(worker)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(tuner, "open_session", opened)
+    with pytest.raises(UsageError, match="enough"):
+        tuner.tune(TuneRequest(PROBLEM, KERNEL, Target(cuda=0), time_s=1.0, run=tmp_path / "run"))
+    (pid,) = started
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_a_kernel_that_hangs_when_the_time_is_up_is_given_up(run):
