@@ -36,7 +36,7 @@ _UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real 
 
 def make_worker(device_index: int) -> Callable[[Request], Answer]:
     """Return the function that serves the requests to this process, for one problem after the other."""
-    with contextlib.suppress(ImportError):  # the first request says what is missing
+    with contextlib.suppress(Exception):  # the first request says what is missing
         import cupy  # noqa: F401 - it takes a second, in which the first builds are made
     worker: Worker | None = None
 
