@@ -173,6 +173,8 @@ def predict(given: Given, as_json: AsJson = False) -> None:
 
     document = api.predict(**given).to_json()
     here = ("device",) if given["device"].startswith("cuda:") else ()
+    if given["prior"] not in ("auto", "none"):  # a model is of one kernel
+        given = {**given, "kernel": given["kernel"] or document["kernel"]}
     following = "tune", given["problem"], *again(given, *SHAPE, "kernel", "accuracy", "prior", "wisdom", *here)
     answer(document, as_json, lambda: tables.predicted(document), *following)
 

@@ -46,6 +46,7 @@ def following(words, folder):
         ),
         ("predict sgemm --device t4 --accuracy fp32 --top 3", "tune sgemm --accuracy fp32", SEARCH),
         ("predict sgemm --device t4 --prior none --wisdom none", "tune sgemm --prior none --wisdom none", SEARCH),
+        ("predict sgemm --device t4 --prior gemm_simt", "tune sgemm --kernel gemm_simt --prior gemm_simt", SEARCH),
         ("device", "device --known", ""),
         ("device --known", "bound sgemm --device gtx_680", ""),
         ("device a100 --out 'my gpu.json'", "bound sgemm --device 'my gpu.json'", ""),
