@@ -15,6 +15,7 @@ from typing import Any
 
 from mltune.files.text import printable
 from mltune.kernel.coding import CodedValues, code_values
+from mltune.kernel.launch import APPLY
 
 COMPILER_OPTION = re.compile(
     r"--?use_fast_math|--?maxrregcount=[0-9]{1,3}|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|-lineinfo"
@@ -31,9 +32,6 @@ USUAL_LEVEL = 5
 
 BUILT_IN: Mapping[str, tuple[int | str, ...]] = {NAME: ("", "cutlass"), LEVEL: (USUAL_LEVEL, 8)}
 """The compiler parameters of every kernel that is compiled, unless it has its own values of them."""
-
-APPLY = "--ptxas-options=--apply-controls="
-"""The option of the assembler that names a file of controls."""
 
 MOST_CONTROLS_BYTES = 1 << 20
 """Largest size of a file of controls."""

@@ -1,8 +1,11 @@
-"""The launch of a kernel. A worker process imports it without what reads bundles."""
+"""The launch of a kernel, and what its compiler is asked: processes import it without what reads bundles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+APPLY = "--ptxas-options=--apply-controls="
+"""The option of the assembler that names a file of controls."""
 
 
 def plain_entry(entry: str) -> str:

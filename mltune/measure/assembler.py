@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from mltune.files.text import printable
-from mltune.kernel.compiler_parameters import APPLY
+from mltune.kernel.launch import APPLY
 
 MOST_FILES = 4
 """Most files that an assembler may have open: it reads one, but nobody has seen all of its releases."""

@@ -28,8 +28,7 @@ from typing import Any
 from mltune.device.packages import extra, major
 from mltune.errors import DeviceError
 from mltune.files.text import printable
-from mltune.kernel.compiler_parameters import APPLY
-from mltune.kernel.launch import plain_entry
+from mltune.kernel.launch import APPLY, plain_entry
 from mltune.measure.assembler import MOST_FILES, assemble, in_memory, nvjitlink_version, to_ptx
 from mltune.records.trial import Build, TrialState
 

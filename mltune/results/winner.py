@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
 from mltune.kernel.bundle import variables_of
-from mltune.kernel.compiler_parameters import APPLY
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import APPLY, Launch
 from mltune.problem.problem import RunnableProblem
 from mltune.results.wording import REPLAYED
 

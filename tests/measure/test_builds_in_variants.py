@@ -1,5 +1,8 @@
 """Builds of one source in variants, with the real NVRTC: other names and other options of the assembler."""
 
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
@@ -102,3 +105,9 @@ grid = ["1"]
     assert {"math": 1} in asked
     assert {"entry_name": 1} in asked
     assert {"register_usage_level": 8} in asked
+
+
+def test_a_compile_process_imports_nothing_heavier_than_nvrtc():
+    program = "import sys, mltune.measure.compiler; print({'numpy', 'pydantic', 'pandas'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
