@@ -90,7 +90,16 @@ def check(given: Given, as_json: AsJson = False) -> None:
 
     checked = api.check(**given)
     document = checked.to_json()
-    answer(document, as_json, lambda: inventory.check(document), *(["tune", given["kernel"]] if checked.passed else []))
+    following = ["tune", given["kernel"], *again(given, "size")]
+    if (problem := document["problem"]).get("precision"):
+        trans = f"{problem['trans_a']}{problem['trans_b']}"
+        following = [
+            "tune",
+            f"{problem['precision']}gemm",
+            *again({**given, "trans": trans}, "trans", "size", "kernel"),
+        ]
+    following = following if checked.passed and document["not_built"] is None else []
+    answer(document, as_json, lambda: inventory.check(document), *following)
     fail_if(not checked.passed)
 
 

@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from tests import needs
 from tests.cli.program import command
 
 TABLE = "block,tile,time_ms\n16,1,2\n16,2,3\n32,1,1\n32,2,4\n"
@@ -72,6 +73,22 @@ def test_the_command_that_follows_can_be_run(words, expected, cheaper, folder):
     assert following(words, folder) == expected
     if cheaper is not None:
         following(f"{expected} {cheaper}", folder)
+
+
+@needs.nvrtc
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("check stencil --size nx=64", "tune stencil --size nx=64"),
+        ("check gemm_simt --precision d --trans TN", "tune dgemm --trans TN --kernel gemm_simt"),
+    ],
+)
+def test_a_kernel_that_passed_can_be_tuned(words, expected, folder):
+    assert following(words, folder) == expected
+
+
+def test_a_kernel_without_source_is_not_tuned():
+    assert "next:" not in command("check", "clblast_xgemm").stderr
 
 
 def test_a_wisdom_leads_from_command_to_command(folder):
