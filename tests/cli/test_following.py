@@ -32,7 +32,7 @@ def following(words, folder):
 @pytest.mark.parametrize(
     ("words", "expected", "cheaper"),
     [
-        ("space convolution", "check convolution", ""),
+        ("space convolution", "check convolution", None),
         ("space stencil --size nx=64", "check stencil --size nx=64", None),
         ("space gemm_simt --trans TN --precision d", "check gemm_simt --trans TN --precision d", None),
         (
