@@ -95,10 +95,12 @@ def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Targ
         found = [manifest for manifest in of_kernel if manifest.problem.name == problem.name]
     if not found:
         recorded = sorted({manifest.problem.label for manifest in of_kernel})
-        others = f"there are timings of {', '.join(recorded)}" if recorded else "no timings of the kernel are recorded"
+        fact = f"no timings of {kernel.name} are recorded"
+        if recorded:
+            fact = f"timings of {kernel.name} are recorded for {', '.join(recorded)}, not for {problem.label}"
         raise DatasetError(
-            f"without a GPU, recorded timings of the problem are replayed, but no GPU was found ({reason}), and no "
-            f"timings of {problem.label} with {kernel.name} are recorded: {others}; see `mltune datasets`."
+            f"tuning needs a GPU, or else recorded timings to replay, but no GPU was found ({reason}), and {fact}; "
+            "see `mltune datasets`."
         )
     manifest = max(found, key=lambda manifest: manifest.rows)
     notice = (

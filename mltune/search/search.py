@@ -249,7 +249,7 @@ class Search:
             left = self._space.count - (0 if history is None else len(history.tried))
             fact = f"all {self._space.count:,} configurations are on record"
             if left:
-                fact = f"what is not on record, {left:,} configurations, has slower options of the compiler"
+                fact = f"{left:,} configurations are not on record, with other compiler parameters than the fastest"
             return self._ended(f"nothing is left to try: {fact}")
         known = history if self._skip or self._stop else None
         gates = self._gates = self._gates.following(known)

@@ -84,7 +84,7 @@ MISTAKES = [
     ("bound sgemm --device h200 --config VEC_M=3", "the values of VEC_M", "[3]"),
     ("predict sgemm --device a100 --prior nosuch", "gemm_simt", "there is no nosuch.json"),
     ("predict sgemm --device a100 --prior gem_simt", "did you mean 'gemm_simt'?"),
-    ("tune sgemm --size 4095", "sgemm NT 4095", "there are timings of", "no GPU was found"),
+    ("tune sgemm --size 4095", "sgemm NT 4095", "are recorded for", "no GPU was found"),
     ("space gemm_simt --size -4", "--size", "at least 1", "-4"),
     ("space convolution --size 8", "only replayed", "mltune datasets"),
     # transposition and precision
