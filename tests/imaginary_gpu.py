@@ -27,6 +27,7 @@ __all__ = [
     "REFERENCE_S",
     "IdleWorkers",
     "ImaginaryBuilder",
+    "built",
     "imaginary_runner",
 ]  # fmt: skip
 
@@ -47,6 +48,15 @@ class IdleWorkers:
                 path.unlink()
 
 
+def built(**behaviour: Any) -> Future[Build]:
+    """Return a build that is made, whose cubin makes the worker behave in some way."""
+    future: Future[Build] = Future()
+    made = Build(TrialState.OK, cubin=json.dumps(behaviour).encode(), registers=32, spill_bytes=0)
+    no_build = behaviour.get("deed") == "no build"
+    future.set_result(Build(TrialState.CRASHED, "the compiler died") if no_build else made)
+    return future
+
+
 class ImaginaryBuilder:
     """A builder that takes builds from a table: the cubin of a configuration controls the behaviour of the worker."""
 
@@ -54,15 +64,7 @@ class ImaginaryBuilder:
         self.behaviours = behaviours
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        future: Future[Build] = Future()
-        future.set_result(self.build(configuration["MISDEED"]))
-        return future
-
-    def build(self, misdeed: int) -> Build:
-        behaviour = self.behaviours[misdeed]
-        if behaviour.get("deed") == "no build":
-            return Build(TrialState.CRASHED, "the compiler died")
-        return Build(TrialState.OK, cubin=json.dumps({"time_s": 2e-3, "noise": 0.0, **behaviour}).encode())
+        return built(**{"time_s": 2e-3, "noise": 0.0, **self.behaviours[configuration["MISDEED"]]})
 
     def __enter__(self) -> Self:
         return self

@@ -1,20 +1,18 @@
 """A run keeps its time on an imaginary GPU: kernels hang, none succeeds, or the start takes all of it."""
 
-import json
 import os
 import time
-from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-from imaginary_gpu import HOSTILE, PROBLEM, imaginary_runner
+from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, built, imaginary_runner
 
 from mltune.device.known import H200
 from mltune.errors import UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.measure import runner as runner_module
-from mltune.records.trial import Build, TrialState
+from mltune.records.trial import TrialState
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning import loop, tuner
@@ -25,23 +23,15 @@ LONG_S = 60.0
 """Deadline of a build: no test waits for it."""
 
 
-class Builder:
+class Builder(ImaginaryBuilder):
     """A builder of an imaginary GPU's cubins: configurations from some number on do a deed."""
 
     def __init__(self, deed, first):
         self.deed, self.first = deed, first
 
     def submit(self, configuration):
-        future = Future()
         deed = self.deed if configuration["REPEAT"] >= self.first else ""
-        future.set_result(Build(TrialState.OK, cubin=json.dumps({"time_s": 2e-3, "noise": 0.0, "deed": deed}).encode()))
-        return future
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *failure):
-        """Do nothing: there is nothing to release."""
+        return built(time_s=2e-3, noise=0.0, deed=deed)
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 import json
 import shutil
-from concurrent.futures import Future
 
 import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
-from imaginary_gpu import HOSTILE, PROBLEM, imaginary_runner
+from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, built, imaginary_runner
 
 from mltune.device.known import H200
 from mltune.errors import MltuneWarning, UsageError
@@ -17,7 +16,6 @@ from mltune.known.wisdom import Wisdom
 from mltune.measure import build as build_module
 from mltune.measure import runner as runner_module
 from mltune.records.store import Store
-from mltune.records.trial import Build, TrialState
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning import session as session_module
@@ -27,7 +25,7 @@ KERNEL = load_kernel(HOSTILE)
 PLAIN_S, CUTLASS_S = 3e-3, 2e-3
 
 
-class Builder:
+class Builder(ImaginaryBuilder):
     """A builder for an imaginary GPU, on which a kernel of another name is faster."""
 
     workers = 2
@@ -38,17 +36,7 @@ class Builder:
     def submit(self, configuration):
         variant = self.kernel.variant(configuration)
         fast = variant.name or "--apply-controls" in str(variant.options)
-        behaviour = {"time_s": CUTLASS_S if fast else PLAIN_S + 1e-5 * configuration["REPEAT"], "noise": 0.001}
-        future = Future()
-        made = Build(TrialState.OK, cubin=json.dumps(behaviour).encode(), registers=32, spill_bytes=0)
-        future.set_result(made)
-        return future
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *failure):
-        """Do nothing: there is nothing to release."""
+        return built(time_s=CUTLASS_S if fast else PLAIN_S + 1e-5 * configuration["REPEAT"], noise=0.001)
 
 
 @pytest.fixture
