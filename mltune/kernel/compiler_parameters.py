@@ -68,16 +68,16 @@ def code_compiler_parameters(
     `taken` are the names of its other parameters, and `texts` its source and headers, in which no changed name of
     the `entry` may occur. A built-in parameter that clashes with them is left out, a given one is a ``ValueError``.
     """
-    coded = {}
+    coded, text, others = {}, "\n".join(texts), {name.lower() for name in taken}
     for name, values in {**BUILT_IN, **given}.items():
         try:
             one = code_values(list(values))
             for value in values:
                 variant = variant_of({name: value})
-                found = variant.name and re.search(rf"\b{variant.entry(entry)}\b", "\n".join(texts))
+                found = variant.name and re.search(rf"\b{variant.entry(entry)}\b", text)
                 _require(not found, "a changed name of the kernel must be free", variant.entry(entry))
-            free = name.lower() not in {other.lower() for other in taken}
-            _require(free, "a compiler parameter must not have the name of another parameter", name)
+            law = "a compiler parameter must not have the name of another parameter"
+            _require(name.lower() not in others, law, name)
         except ValueError as error:
             if name in given:
                 raise ValueError(f"{name}: {error}") from error

@@ -217,17 +217,17 @@ _TPE_BEST, _TPE_OTHERS = 40, 80
 class ProposalContext:
     """The knowledge from which a batch is planned; ``taken`` configurations must not be proposed again.
 
-    `fixed` returns configurations with the compiler parameters that are proposed now.
+    `fixed` returns configurations with the compiler parameters that are proposed now, where there are some.
     """
 
     history: History
     taken: set[int]
     rng: np.random.Generator
-    fixed: Callable[[Indices], Indices] = lambda indices: indices
+    fixed: Callable[[Indices], Indices] | None = None
 
     def free(self, indices: Indices) -> Indices:
-        """Return configurations with the compiler parameters that are proposed now, without those that are taken."""
-        return _free(self.fixed(indices), self.taken)
+        """Return configurations, none of them taken, with the compiler parameters that are proposed now."""
+        return indices if self.fixed is None else _free(self.fixed(indices), self.taken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,11 +174,13 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         draft = _Draft(size, set(history.tried))
         for index, source in self.first.items():
             draft.add(Choice(np.array([index])), 1, source)
-        best = history.best(self.options.variant_parents)
+        fixed = None
         if self.proposer is None and self.varied:
+            best = history.best(self.options.variant_parents)
             variants = self.space.index_of(crossed(self.space.rows(best), self.varied))
             draft.add(Choice(variants[variants >= 0]), self.options.variants, "variant")
-        context = ProposalContext(history, draft.taken, rng, partial(self._fixed, best=best[:1]))
+            fixed = partial(self._fixed, best=best[:1])
+        context = ProposalContext(history, draft.taken, rng, fixed)
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)
         elif history.measured < self.options.start_trials:
@@ -191,7 +193,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
 
     def _random(self, context: ProposalContext, count: int) -> Indices:
         """Return random configurations; those of the model with the compiler parameters that it proposes now."""
-        if self.proposer is not None or not self.varied:
+        if context.fixed is None:
             return self.space.sample(count, context.rng, context.taken)
         most = self.options.listed if self.space.count <= self.options.listed else DRAWN * count
         return context.rng.permutation(context.free(self.space.sample(most, context.rng)))[:count]

@@ -132,9 +132,9 @@ def predict(
     """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
 
     The best known configurations are those of a wisdom for any driver. A wisdom of the user that cannot be read is left
-    out with a warning. Physics alone ranks the others where the model of ``"auto"`` lost
-    more than :data:`~mltune.cost.model_file.TOLERATED_LOSS` against it on what it had not seen, unless the model
-    remembers what was the fastest for similar problems.
+    out with a warning. Physics alone ranks the others where the model of ``"auto"`` lost more than
+    :data:`~mltune.cost.model_file.TOLERATED_LOSS` against it on what it had not seen, unless the model remembers what
+    was the fastest for similar problems.
 
     Examples
     --------

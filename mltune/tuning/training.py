@@ -59,10 +59,10 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     """
     datasets = _of_kernel(datasets, kernel)
     first = datasets[0].manifest
-    parameters = tuple(dict.fromkeys(name for one in datasets for name in one.manifest.parameters))
+    parameters = _parameters(datasets)
     for one in datasets:
         lacking = set(parameters) - set(one.manifest.parameters)
-        if not lacking <= recorded_kernel(one.manifest)[0].compiler_parameters.keys():
+        if lacking and not lacking <= recorded_kernel(one.manifest)[0].compiler_parameters.keys():
             raise ModelError(
                 f"a model is of one kernel and its parameters, but {one.manifest.name} has others than {first.name}."
             )
@@ -151,8 +151,7 @@ def datasets_of_runs(directory: Path) -> list[Dataset]:
 def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
     """Return datasets as sweeps, in groups that are left out together."""
     architectures = [one.manifest.device.family for one in datasets]
-    names = dict.fromkeys(name for one in datasets for name in one.manifest.parameters)
-    several = len(set(architectures)) > 1
+    parameters, several = _parameters(datasets), len(set(architectures)) > 1
     return [
         Sweep(
             one.manifest.name,
@@ -161,16 +160,24 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
             one.manifest.problem.case,
             one.manifest.problem.cost_class,
             float(one.manifest.problem.flops),
-            {name: column for name, column in completed(one).items() if name in names},
+            _completed(one, parameters),
             np.where(one.states == TrialState.OK, one.numbers("median_s"), np.nan),
         )
         for one, group in zip(datasets, architectures, strict=True)
     ]
 
 
-def completed(dataset: Dataset) -> Columns:
+def _parameters(datasets: Sequence[Dataset]) -> tuple[str, ...]:
+    """Return the parameters of datasets of one kernel: some may lack compiler parameters that others have."""
+    return tuple(dict.fromkeys(name for one in datasets for name in one.manifest.parameters))
+
+
+def _completed(dataset: Dataset, parameters: Sequence[str]) -> Columns:
     """Return the configurations of a dataset, with the defaults of the compiler parameters that it lacks."""
-    return recorded_kernel(dataset.manifest)[0].with_defaults(dataset.columns)
+    if dataset.columns.keys() >= set(parameters):
+        return dataset.columns
+    columns = recorded_kernel(dataset.manifest)[0].with_defaults(dataset.columns)
+    return {name: columns[name] for name in parameters}
 
 
 def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
