@@ -63,6 +63,9 @@ class ImaginaryBuilder:
     def __init__(self, behaviours: Mapping[int, Mapping[str, Any]]) -> None:
         self.behaviours = behaviours
 
+    def build(self, misdeed: int) -> Build:
+        return self.submit({"MISDEED": misdeed}).result()
+
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         return built(**{"time_s": 2e-3, "noise": 0.0, **self.behaviours[configuration["MISDEED"]]})
 
