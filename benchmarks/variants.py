@@ -3,7 +3,7 @@
 Each tune is a process of its own with an empty cache of cubins, as a user's first one. The result is JSON: a row for
 each tune, with the share of the reference implementation that the finals measured.
 
-    python benchmarks/variants.py --cases "sgemm NN 4096;dgemm TN 4096;softmax" --time 20 --seeds 0,1,2 --output FILE
+    python benchmarks/variants.py --cases "sgemm NN 4096;dgemm * 4096;softmax" --time 20 --seeds 0,1,2 --output FILE
 """
 
 from __future__ import annotations
@@ -14,16 +14,33 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import harness
+
+from mltune.problem.gemm_operands import transpositions
 
 AFTER_S = (5, 10, 15, 20, 40)
 """Seconds after the beginning of a call at which the best so far is noted."""
 
 
-def tune(case: str, seed: int, budget_s: float, *, variants: bool) -> dict[str, object]:
-    """Run one tune in this process; return what it found."""
+ARMS = {"both": (False, True), "with": (True,), "without": (False,)}
+
+
+def cases_of(text: str) -> Iterator[str]:
+    """Yield the cases of a list with semicolons; ``*`` stands for all transpositions of a GEMM."""
+    for case in text.split(";"):
+        if "*" in case:
+            yield from (case.replace("*", "".join(both)) for both in transpositions(case[0]))
+        else:
+            yield case
+
+
+def tune(case: str, seed: int, budget_s: float, *, variants: bool, keep: Path | None = None) -> dict[str, object]:
+    """Run one tune in this process; return what it found, and export its runs as datasets into the folder `keep`."""
     import mltune
+    from mltune.dataset.dataset import export_run
 
     name, *shape = case.split()
     size = {"trans": shape[0], "size": int(shape[1])} if shape else {}
@@ -31,11 +48,14 @@ def tune(case: str, seed: int, budget_s: float, *, variants: bool) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         result = mltune.tune(
             name, time=budget_s, seed=seed, variants=variants, stop=False, wisdom="none", progress=None,
-            run=f"{folder}/run", **size,
+            run=f"{folder}/{case.replace(' ', '-')}-{seed}-{'with' if variants else 'without'}", **size,
         )  # fmt: skip
         call_s = time.perf_counter() - call
         runs = {one.kernel: one for one in (result, *result.rivals)}.values()
         timed = [one for run in runs for one in run.records if one.state == "ok" and one.median_s]
+        for run in runs if keep else ():
+            if run.best is not None:
+                export_run(run.directory, keep)
         rating = result.best_rating() or {}
         return {
             "case": case,
@@ -63,29 +83,33 @@ def main() -> None:
     parser.add_argument("--cases", default="sgemm NN 4096;sgemm TN 4096;cgemm NN 4096;dgemm TN 4096;softmax")
     parser.add_argument("--time", type=float, default=20.0, help="seconds")
     parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--arms", choices=ARMS, default="both")
+    parser.add_argument("--keep", type=Path, help="folder for the runs as datasets")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "SEED", "VARIANTS"), help="one tune, in this process")
     options = parser.parse_args()
     if options.one:
         case, seed, variants = options.one
-        print(json.dumps(tune(case, int(seed), options.time, variants=variants == "True")))
+        row = tune(case, int(seed), options.time, variants=variants == "True", keep=options.keep)
+        print(json.dumps({"head": harness.gpu_provenance(), **row}))
         return
     rows = []
     for seed in map(int, options.seeds.split(",")):
-        for number, case in enumerate(options.cases.split(";")):
-            for variants in (True, False) if (seed + number) % 2 else (False, True):
+        for number, case in enumerate(cases_of(options.cases)):
+            arms = ARMS[options.arms]
+            for variants in arms[::-1] if (seed + number) % 2 else arms:
+                command = [sys.executable, __file__, "--time", str(options.time), "--one", case, str(seed)]
+                command += [str(variants), *(["--keep", str(options.keep)] if options.keep else [])]
                 with tempfile.TemporaryDirectory() as cache:
-                    command = [sys.executable, __file__, "--time", str(options.time), "--one", case, str(seed)]
-                    done = subprocess.run(
-                        [*command, str(variants)],
-                        check=True,
-                        stdout=subprocess.PIPE,
-                        text=True,
-                        env={**os.environ, "XDG_CACHE_HOME": cache},
-                    )
+                    own = {**os.environ, "XDG_CACHE_HOME": cache}
+                    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env=own)
+                if done.returncode:
+                    print(case, seed, variants, "exit code", done.returncode, flush=True)
+                    continue
                 row = json.loads(done.stdout.splitlines()[-1])
+                head = row.pop("head") | {"command": harness.provenance()["command"]}
                 rows.append(row)
-                print(case, seed, variants, row["share_of_reference"], row["best_s"], row["after_s"], flush=True)
-    harness.write(options.output, {**harness.gpu_provenance(), "all": rows})
+                print(case, seed, variants, row["share_of_reference"], row["best_s"], row["call_s"], flush=True)
+                harness.write(options.output, {**head, "all": rows})  # what there is so far
 
 
 if __name__ == "__main__":
