@@ -99,9 +99,13 @@ def accepts_option(option: str) -> bool:
 
 @cache
 def compiles_with(architecture: str, options: tuple[str, ...]) -> bool:
-    """Return whether this NVRTC and its assembler know options, such as those of a compiler parameter."""
-    source = Source(_WARM_UP, "warm_up", (f"--gpu-architecture={architecture}", "--ptxas-options=-v"))
-    return not options or _compile(_nvrtc(), source, "", options).state is TrialState.OK
+    """Return whether this NVRTC and its assembler know options, such as those of a compiler parameter.
+
+    Only the status counts: NVRTC may take the program from its own cache, and has no log of the assembler then.
+    """
+    nvrtc, asked = _nvrtc(), [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
+    with _program(nvrtc, _WARM_UP.encode()) as program:
+        return int(nvrtc.nvrtcCompileProgram(program, len(asked), asked)[0]) == _NVRTC_SUCCESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
             best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]
             bred = self._fixed(offspring(self.space, pool[best], len(pool) // 2, rng))
             bred = np.setdiff1d(bred, pool)
+            if not len(bred):
+                break
             described = self._encoding.describe(self.space.rows(bred))
             pool = np.concatenate([pool, bred])
             order = np.argsort(pool)

@@ -63,6 +63,11 @@ def test_the_name_of_any_kernel_can_be_changed(source, name, tmp_path):
 def test_a_value_that_this_compiler_does_not_know_is_left_out_with_a_notice(monkeypatch):
     assert compiles_with("sm_90", ("--ptxas-options=--register-usage-level=8",))
     assert not compiles_with("sm_90", ("--ptxas-options=--no-such-option=8",))
+    compiles_with.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("mltune.measure.compiler._text", lambda *size_get_program: "")  # as from NVRTC's own cache
+        assert compiles_with("sm_90", ("--ptxas-options=--register-usage-level=8",))
+    compiles_with.cache_clear()
     monkeypatch.setattr(
         "mltune.measure.build.compiles_with", lambda architecture, options: "level=8" not in str(options)
     )

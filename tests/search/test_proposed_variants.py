@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+from mltune.cost.encoding import Source
 from mltune.kernel.space import TableSpace
 from mltune.search.history import Results
 from mltune.search.sampling import BatchSampler
@@ -42,6 +43,17 @@ def test_the_initial_design_has_their_defaults(landscape):
 def test_the_default_need_not_be_the_lowest_value(landscape):
     planned, _ = searched(landscape, 1, 0.2, varied={"S": (1, 0), "U": (2, 0, 1)})
     assert set(variants(landscape, planned[0])) == {FAST}
+
+
+def test_a_source_is_not_asked_about_no_configurations():
+    space = TableSpace({"P": np.array([1, 1]), "S": np.array([0, 1])})
+
+    def expected(columns):
+        assert len(columns["P"]), "a regressor refuses to predict nothing"
+        return -1.0 * columns["P"]
+
+    sampler = BatchSampler(space, [Source(expected, -4.0)], seed=0, varied={"S": (0, 1)})
+    assert len(sampler.plan(Results().history(), 0, 8)) > 0
 
 
 def test_a_recording_need_not_have_all_combinations(landscape):
