@@ -286,6 +286,20 @@ def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:
     return int(space.index_of(columns_of(configuration))[0]) if configuration.keys() == set(space.names) else -1
 
 
+def find_near(space: SearchSpace, configuration: Mapping[str, int]) -> int:
+    """Return the index of a configuration or, where it is not valid, of one that differs little; -1 without one.
+
+    At most a quarter of the parameters differ. What was fast for one problem is often not valid for the next, because
+    of the width of a load alone.
+    """
+    if configuration.keys() != set(space.names):
+        return -1
+    index = int(space.nearest(columns_of(configuration))[0])
+    found = row(space.rows(np.array([index])), 0)
+    differing = sum(found[name] != value for name, value in configuration.items())
+    return index if 4 * differing <= len(found) else -1
+
+
 def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
     """Draw distinct integers of ``range(extent)`` uniformly, except some; fewer where not so many are left."""
     excluded = np.unique(np.fromiter(exclude, dtype=np.int64, count=len(exclude)))

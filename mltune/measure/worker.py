@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from mltune.device.query import Nvml, pci_bus_id, query_device, summarize
 from mltune.errors import DeviceError
@@ -38,6 +39,7 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
     """Return the function that serves the requests to this process, for one problem after the other."""
     with contextlib.suppress(Exception):  # the first request says what is missing
         import cupy  # noqa: F401 - it takes a second, in which the first builds are made
+    threadpool_limits(limits=1)  # its matrices on the host are small, and the compilers have the other cores
     worker: Worker | None = None
 
     def serve(request: Request) -> Answer:

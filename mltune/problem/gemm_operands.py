@@ -272,6 +272,24 @@ def gemm(xp: Any, alpha: float, left: Any, right: Any, beta: float, added: Any) 
     return high + 1j * low
 
 
+def product(left: Any, right: Any) -> Any:
+    """Return the product of matrices of doubles, real or complex, in NumPy's long double, nearly exactly.
+
+    NumPy's own product of long doubles is ten times slower.
+
+    Examples
+    --------
+    >>> small = np.array([[1.0, 2.0**-60]])
+    >>> float(product(small, small.T)[0, 0] - 1) == 0.0, float(product(small, np.ones((2, 1)))[0, 0] - 1) > 0
+    (True, True)
+    """
+    if left.dtype.kind == "c":
+        real = product(left.real, right.real) - product(left.imag, right.imag)
+        return real + 1j * (product(left.real, right.imag) + product(left.imag, right.real))
+    high, low = _product(np, left, right)
+    return high.astype(np.longdouble) + low
+
+
 def _product(xp: Any, left: Any, right: Any) -> tuple[Any, Any]:
     """Return the product of two matrices.
 
@@ -280,8 +298,8 @@ def _product(xp: Any, left: Any, right: Any) -> tuple[Any, Any]:
     routines of matrix multiplication and its applications", 2012). These products are added in double-double
     arithmetic, the smallest first.
     """
-    high = low = xp.zeros((left.shape[0], right.shape[1]))
-    bits = (53 - max(left.shape[1] - 1, 1).bit_length()) // 2
+    high = low = xp.zeros((*left.shape[:-1], right.shape[-1]))
+    bits = (53 - max(left.shape[-1] - 1, 1).bit_length()) // 2
     of_left, of_right = _digits(xp, left, bits), _digits(xp, right, bits)
     pairs = [(i, j) for i in range(len(of_left)) for j in range(len(of_right))]
     for i, j in sorted(pairs, key=sum, reverse=True):

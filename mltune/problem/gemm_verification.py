@@ -23,6 +23,7 @@ from mltune.problem.gemm_operands import (
     multiply_moduli,
     numbers,
     op,
+    product,
     sampled_indices,
     scale_moduli,
 )
@@ -57,7 +58,8 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     result = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
     if alpha and problem.k:
         left, right = factors(problem, operands)
-        result = alpha * (left.astype(wider) @ right.astype(wider))
+        exact = problem.types.has_wider_on_gpu
+        result = alpha * (left.astype(wider) @ right.astype(wider) if exact else product(left, right))
     if beta:
         result = result + beta * problem.result(operands["C"]).astype(wider)
     return result

@@ -19,7 +19,7 @@ from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns
-from mltune.kernel.space import SearchSpace, find
+from mltune.kernel.space import SearchSpace, find, find_near
 from mltune.records.trial import BATCH, GATES, SEARCHES, Build, Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
@@ -380,13 +380,15 @@ def _first(
     """Return the indices of the configurations that are proposed first, and their sources.
 
     The best one known comes before the default: where measurements take long, there may be time for one only. Those
-    that a model remembers come last, fewer of them where a wisdom knows some.
+    that a model remembers come last, fewer of them where a wisdom knows some. They may be of another problem:
+    what is not valid for this one is replaced by what is near.
     """
     best, others, left = known[:1], known[1:], remembered[len(known) :]
     first: dict[int, str] = {}
     for source, configurations in (("wisdom", best), ("default", [default]), ("wisdom", others), ("start", left)):
         for configuration in filter(None, configurations):
-            first.setdefault(find(space, kernel.completed(configuration)), source)
+            search = find_near if source == "start" else find
+            first.setdefault(search(space, kernel.completed(configuration)), source)
     first.pop(-1, None)  # outside the space
     return first
 

@@ -34,8 +34,9 @@ def test_what_is_known_is_measured_first(known, tmp_path, sizes):
 
     assert match.entry.verified
     assert match.relation == ("problem" if sizes == SIZES else "size")
-    first = [dict(record.configuration) for record in again.records[:2]]
-    assert first == [match.entry.configuration, kernel.default]
+    varied = kernel.in_variants()
+    first = [varied.labelled(record.configuration) for record in again.records[:2]]
+    assert first == [match.entry.configuration, varied.labelled(varied.completed(kernel.default))]
 
 
 def test_what_was_found_just_now_holds(known):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mltune.problem.gemm import CASES, parse_problem
-from mltune.problem.gemm_operands import PRECISIONS
+from mltune.problem.gemm_operands import PRECISIONS, product
 
 
 def cases_of(precision, trans, batch=1):
@@ -82,3 +82,21 @@ def test_integers_are_left_out_where_their_answer_is_not_exact():
 def test_a_problem_that_is_too_large_for_the_host_has_no_cases_of_its_own(m, n, k):
     assert parse_problem("sgemm", trans="NN", m=m, n=n, k=k).own_cases() == ()
     assert parse_problem("sgemm", trans="NN", m=m // 2, n=n, k=k - k // 2).own_cases()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_products_of_doubles_are_those_of_long_doubles(dtype):
+    rng = np.random.default_rng(4)
+    left, right = (
+        (rng.standard_normal((2, *shape)) * 2.0 ** rng.integers(-12, 12, shape)).astype(dtype)
+        for shape in ((7, 211), (211, 5))
+    )
+    if dtype == "complex128":
+        left, right = left + 1j * left[:, ::-1], right - 3j * right[:, ::-1]
+    wider = np.clongdouble if dtype == "complex128" else np.longdouble
+    exact = left.astype(wider) @ right.astype(wider)
+
+    found = product(left, right)
+
+    assert found.dtype == wider
+    assert abs(found - exact).max() <= 211 * np.finfo(np.longdouble).eps * (abs(left) @ abs(right)).max()

@@ -14,7 +14,7 @@ from mltune.device.known import H200
 from mltune.errors import BundleError
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace, TableSpace
+from mltune.kernel.space import ConstrainedSpace, TableSpace, find_near
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
@@ -276,6 +276,23 @@ def test_what_a_model_remembers_comes_after_the_default_in_place_of_what_a_wisdo
         (9, "start"),
     ]
     assert [one.index for one in beside.candidates[:2]] == [77, 9]
+
+
+def test_what_a_model_remembers_of_another_problem_is_replaced_by_what_is_near():
+    data = load_dataset(SMALL)
+    model = train([data]).closest(data.manifest.problem, H200)
+    remembered = {name: int(column[0]) for name, column in data.space.rows(np.array([5])).items()}
+    name = max(data.space.values, key=lambda one: len(data.space.values[one]))
+    almost = remembered | {name: 10**6}  # valid elsewhere
+    near = find_near(data.space, almost)
+    differing = [one for one in remembered if data.columns[one][near] != remembered[one]]
+
+    batch = Replay(SMALL, pretrained=replace(model, first=(almost,))).search.ask()
+
+    assert 4 * len(differing) <= len(remembered)
+    assert (batch.candidates[0].index, batch.candidates[0].proposed_by) == (near, "start")
+    assert find_near(data.space, dict.fromkeys(remembered, 10**6)) == -1
+    assert find_near(data.space, {**almost, "of another kernel": 1}) == -1
 
 
 def test_known_configurations_that_do_not_fit_a_batch_follow_in_the_next():
