@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError, model_validator
 
 from mltune.cost.pretrained import LARGEST_RATIO, Member, PretrainedModel, are_near, is_comparable
 from mltune.device.facts import NO_CUDA, Device
@@ -68,6 +68,7 @@ class _CardMember(BaseModel):
     flops: Annotated[float, Field(ge=0.0, le=_MOST_FLOPS)] = 0.0
     fastest: Annotated[tuple[dict[Name, _Value], ...], Field(max_length=10)] = ()
     over_physics: dict[Literal["model", "physics"], _Ratio] = {}
+    has_regressor: StrictBool = True
 
 
 class Origin(NamedTuple):
@@ -105,8 +106,8 @@ class Card(BaseModel):
     Attributes
     ----------
     members : list
-        For each regressor the sweep, the architecture of its device, case, class and operations of its problem, its
-        fastest configurations, and the measured time of the first choice over that of physics.
+        For each sweep its name, the architecture of its device, case, class and operations of its problem, its fastest
+        configurations, the measured time of the first choice over that of physics, and whether it has a regressor.
     sha256 : str
         Of the file of regressors.
     facts : dict
@@ -124,7 +125,9 @@ class Card(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Read all figures: one that is out of bounds is an error."""
+        """Read all figures: one that is out of bounds is an error, and so is a model that does not predict."""
+        if not any(one.has_regressor for one in self.members):
+            raise ValueError("a member of a model must have a regressor, but none has")
         _ = self.gain, self.shares("model"), self.shares("physics"), self.origins
         return self
 
@@ -219,7 +222,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
     One that could not be read again raises a ModelError.
     """
     file = io.BytesIO()
-    np.save(file, _table([one.regressor for one in model.members]))
+    np.save(file, _table([one.regressor for one in model.members if one.has_regressor]))
     content = file.getvalue()
     if len(content) > MOST_BYTES or len(model.members) > MOST_MEMBERS:
         raise ModelError(
@@ -271,7 +274,8 @@ def load_model(path: Path) -> PretrainedModel:
     if hashlib.sha256(content).hexdigest() != card.sha256:
         raise ModelError(f"a model belongs to its card, but the SHA-256 of {printable(path, 300)} is another.")
     try:
-        regressors = _regressors(content, len(card.members), len(card.parameters))
+        fitted = sum(one.has_regressor for one in card.members)
+        regressors = iter(_regressors(content, fitted, len(card.parameters)))
     except Exception as error:  # NumPy's parser of headers has errors of every kind for crafted files
         trained = card.facts.get("versions", {})
         raise ModelError(
@@ -279,7 +283,8 @@ def load_model(path: Path) -> PretrainedModel:
             f"{printable(trained, 200)})."
         ) from error
     members = tuple(
-        Member(**dict(known), regressor=regressor) for known, regressor in zip(card.members, regressors, strict=True)
+        Member(**one.model_dump(exclude={"has_regressor"}), regressor=next(regressors) if one.has_regressor else None)
+        for one in card.members
     )
     parameters = tuple(card.parameters)
     return PretrainedModel(card.kernel, parameters, members, facts=card.facts, digest=card.sha256)

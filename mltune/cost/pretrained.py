@@ -34,6 +34,9 @@ FASTEST = 300
 FAR = 30.0
 """A problem with so many times more or fewer operations is far from another."""
 
+FEWEST_FITTED = 150
+"""Fewest configurations of a sweep that a regressor is fitted to beside larger ones."""
+
 EMPHASIS = 2.0
 """A configuration counts as much as the EMPHASIS-th power of its relative speed: the fast ones matter."""
 
@@ -94,6 +97,8 @@ class Member:
 
     Attributes
     ----------
+    regressor : object or None
+        None of a sweep that is too small for one: of it only the fastest configurations are remembered.
     over_physics : mapping of str to float
         Measured time of the first choice in the sweep over the time that physics expects of it, by what chose it:
         ``"model"``, learned from other groups alone, or ``"physics"``.
@@ -107,6 +112,11 @@ class Member:
     regressor: Any
     fastest: tuple[Mapping[str, int], ...] = ()
     over_physics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def has_regressor(self) -> bool:
+        """Whether it predicts."""
+        return self.regressor is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,11 +152,9 @@ class PretrainedModel:
         of a convolution on AMD's GPUs reach .6 to .7 of the optimum of NVIDIA's with the first choice, physics alone
         .9.)
         """
-        left = [one for one in self.members if is_comparable(one.architecture, device)]
-        left = [one for one in left if one.cost_class == problem.cost_class] or left
-        left = [one for one in left if one.case == problem.case != "" or are_near(one.flops, problem.flops)] or left
-        left = [one for one in left if one.architecture == device.architecture] or left
-        near = [one for one in left if one.flops == problem.flops or are_near(one.flops, problem.flops)]
+        left = _closest([one for one in self.members if one.has_regressor], problem, device)
+        near = _closest(self.members, problem, device)
+        near = [one for one in near if one.flops == problem.flops or are_near(one.flops, problem.flops)]
         near = [one for one in near if one.architecture == device.architecture]
         near.sort(key=lambda one: (one.case != problem.case, distance(one.flops, problem.flops)))
         return replace(self, members=tuple(left), first=_in_turn([one.fastest for one in near])) if left else None
@@ -154,12 +162,19 @@ class PretrainedModel:
     def predict(self, columns: Columns) -> Floats:
         """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""
         X = features(columns, self.parameters)
-        mean: Floats = np.mean([one.regressor.predict(X) for one in self.members], axis=0)
+        mean: Floats = np.mean([one.regressor.predict(X) for one in self.members if one.has_regressor], axis=0)
         return mean
 
     def source(self) -> Source:
         """Return it as a source of knowledge for a search."""
         return Source(lambda columns: np.minimum(self.predict(columns), 0.0), SLOWEST, smooth=False)
+
+
+def _closest(members: Sequence[Member], problem: Problem, device: Device) -> list[Member]:
+    left = [one for one in members if is_comparable(one.architecture, device)]
+    left = [one for one in left if one.cost_class == problem.cost_class] or left
+    left = [one for one in left if one.case == problem.case != "" or are_near(one.flops, problem.flops)] or left
+    return [one for one in left if one.architecture == device.architecture] or left
 
 
 def are_near(flops: float, others: float) -> bool:
@@ -217,6 +232,18 @@ def features(columns: Columns, parameters: Sequence[str]) -> Floats:
     return np.column_stack([signed_log2(columns[name]) for name in parameters])
 
 
+def fit_members(sweeps: Sequence[Sweep], parameters: Sequence[str], *, seed: int = 0) -> tuple[Member, ...]:
+    """Return the members of sweeps; beside larger ones, those below :data:`FEWEST_FITTED` without regressors.
+
+    Such are of short searches, among the fast alone: their regressors make the mean worse.
+    """
+    large = [len(one.median_s) >= FEWEST_FITTED for one in sweeps]
+    return tuple(
+        fit_member(one, parameters, seed=seed) if fits or not any(large) else member_of(one, None)
+        for one, fits in zip(sweeps, large, strict=True)
+    )
+
+
 def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Member:
     """Fit the regressor of a sweep."""
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -231,6 +258,11 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
     regressor.fit(
         features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
     )
+    return member_of(sweep, regressor)
+
+
+def member_of(sweep: Sweep, regressor: Any) -> Member:
+    """Return the member of a sweep with a regressor, or None."""
     known = fastest_of(sweep)
     return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops, regressor, known)
 
@@ -241,6 +273,8 @@ def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0
 
     total = np.zeros(len(model.parameters))
     for member, sweep in zip(model.members, sweeps, strict=True):
+        if not member.has_regressor:
+            continue
         measured = sweep.relative()
         rows = np.random.default_rng(seed).permutation(len(measured))[:IMPORTANCE_ROWS]
         X = features(sweep.columns, model.parameters)[rows]

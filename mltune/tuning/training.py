@@ -13,7 +13,7 @@ import numpy as np
 from mltune.cost.encoding import Encoding, Source, physical, portfolio
 from mltune.cost.features import NEEDED, Features
 from mltune.cost.model_file import FEWEST_JUDGED
-from mltune.cost.pretrained import LARGEST_RATIO, SLOWEST, PretrainedModel, Sweep, fit_member, importance
+from mltune.cost.pretrained import LARGEST_RATIO, SLOWEST, PretrainedModel, Sweep, fit_members, importance
 from mltune.cost.regressors import one_thread
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
@@ -71,7 +71,7 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     each = as_sweeps(datasets)
     sweeps = joined(datasets, each)
     with one_thread():  # several are slower: there is little to do between two waits for all of them
-        members = tuple(fit_member(sweep, parameters, seed=seed) for sweep in sweeps)
+        members = fit_members(sweeps, parameters, seed=seed)
         model = PretrainedModel(first.kernel, parameters, members)
         found = scores(model, datasets, each, sweeps)
         relied_on = importance(model, sweeps, seed=seed)

@@ -69,6 +69,25 @@ def test_what_is_written_is_read(path):
     assert model.digest == load_card(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_sweep_without_a_regressor_is_remembered_and_predicts_nothing(path):
+    model = load_model(path)
+    silent = replace(model.members[0], sweep="c", regressor=None)
+    save_model(replace(model, members=(silent, *model.members)), path)
+    again = load_model(path)
+    assert [(one.sweep, one.has_regressor) for one in again.members] == [("c", False), ("a", True), ("b", True)]
+    assert again.members[0].fastest == silent.fastest
+    columns = {"P": np.arange(1, 9), "Q": np.arange(2, 10)}
+    np.testing.assert_array_equal(again.predict(columns), model.predict(columns))
+
+    card = json.loads(path.with_suffix(".json").read_text())
+    write_card(path, {"members": [one | {"has_regressor": False} for one in card["members"]]})
+    with pytest.raises(ModelError, match="a member of a model must have a regressor, but none has"):
+        load_model(path)
+    write_card(path, {"members": [one | {"has_regressor": True} for one in card["members"]]})
+    with pytest.raises(ModelError):
+        load_model(path)
+
+
 def test_a_file_predicts_what_the_regressors_of_scikit_learn_predict_to_the_last_bit(tmp_path):
     fitted = regressor(60, learning_rate=0.2)
     save_model(PretrainedModel("toy", ("P", "Q"), (Member("a", "sm_90", "", "s", 1e9, fitted),)), tmp_path / "toy")

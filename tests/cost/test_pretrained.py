@@ -5,7 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mltune.cost.pretrained import FIRST, SLOWEST, PretrainedModel, Sweep, fastest_of, features, fit_member
+from mltune.cost.pretrained import (
+    FEWEST_FITTED,
+    FIRST,
+    SLOWEST,
+    PretrainedModel,
+    Sweep,
+    fastest_of,
+    features,
+    fit_member,
+    fit_members,
+)
 from mltune.device.facts import NO_CUDA
 from mltune.device.known import find_device
 from mltune.problem.kinds import problem_from_name
@@ -98,6 +108,20 @@ def test_the_fastest_of_the_same_architecture_come_first_those_of_the_case_befor
     assert len(found) == FIRST
     assert len({tuple(one.items()) for one in found}) == FIRST
     assert several.closest(gemm("sgemm", "NN"), find_device("rtx_a4000")[0]).first == ()
+
+
+def test_a_small_sweep_beside_large_ones_is_remembered_alone():
+    flops, few = float(gemm("sgemm").flops), FEWEST_FITTED - 1
+    large, some = sweep(1, "sgemm TN", flops=flops), sweep(3, "sgemm NN", flops=flops)
+    small = replace(some, columns={name: one[:few] for name, one in COLUMNS.items()}, median_s=some.median_s[:few])
+
+    members = fit_members([small, large], tuple(COLUMNS))
+
+    assert [one.has_regressor for one in members] == [False, True]
+    assert [one.has_regressor for one in fit_members([small], tuple(COLUMNS))] == [True]
+    found = PretrainedModel("toy", tuple(COLUMNS), members).closest(gemm("sgemm", "NN"), find_device("h200")[0])
+    assert [int(np.log2(one["TILE"])) for one in found.first[:2]] == [3, 1]
+    assert [one.sweep for one in found.members] == ["s1"]
 
 
 def test_what_several_sweeps_remember_is_measured_once():
