@@ -23,6 +23,7 @@ class CompareOptions(TypedDict, total=False):
     aggregate: bool
     evaluations: int
     seeds: int
+    compile_cores: str | int | Sequence[int]
     jobs: int | None
     output: str | Path | None
     progress: ComparisonReport | Literal["auto"] | None
@@ -59,6 +60,7 @@ def compare(
     aggregate: bool = False,
     evaluations: int = 400,
     seeds: int = 50,
+    compile_cores: str | int | Sequence[int] = "16",
     jobs: int | None = None,
     output: str | Path | None = None,
     share: str | None = None,
@@ -89,6 +91,9 @@ def compare(
         Distinct configurations that each run measures.
     seeds : int
         Runs of each strategy on each dataset.
+    compile_cores : str, int or sequence of int
+        Numbers of compile cores: the score over time is given for each (docs/explanation/comparison.md). Texts are
+        separated by commas.
     jobs : int, optional
         Processes. By default one per processor.
     output : str or pathlib.Path, optional
@@ -152,6 +157,7 @@ def compare(
         processes=jobs,
         output=None if output is None else Path(output),
         share=share,
+        cores=_joined(compile_cores if isinstance(compile_cores, str | Sequence) else [compile_cores]),
     )
     with shown(progress, "ComparisonDisplay") as report, interruptible(interrupt) as interrupted:
         comparison = run(request, report, interrupted)
@@ -163,5 +169,5 @@ def compare(
     return comparison
 
 
-def _joined(names: str | Sequence[str] | None) -> str | None:
-    return names if names is None or isinstance(names, str) else ",".join(names)
+def _joined(names: str | Sequence[object] | None) -> str | None:
+    return names if names is None or isinstance(names, str) else ",".join(map(str, names))

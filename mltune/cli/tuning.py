@@ -224,6 +224,7 @@ PATIENCE_S = 60.0
     aggregate=flag("--aggregate", "Merge rows of the table that differ in columns that are no parameters."),
     evaluations=number("--evaluations", "Distinct configurations that each run measures.", 2, 60_000),
     seeds=number("--seeds", "Runs of each strategy and dataset.", 1, 60_000),
+    compile_cores=text("--compile-cores", "N,M", "Compile cores of the clock for the score over time."),
     jobs=number("--jobs", "Processes.  [default: one per processor]", 1),
     output=file("--output", "DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
     share=text("--share", "I/N", "Do the I-th of N shares, one on each of N machines, say."),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.cost.model_file import NONE, ChosenModel, choose_model
 from mltune.kernel.coding import row
 from mltune.kernel.space import TableSpace, find
 from mltune.records.trial import Build, Candidate, Measurement, TrialRecord, TrialState
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-    from mltune.comparison.simulation import Simulation
+    from mltune.comparison.simulation import Recording, Simulation
     from mltune.cost.features import Features
     from mltune.cost.pretrained import PretrainedModel
     from mltune.search.search import Batch, Search
@@ -195,8 +196,12 @@ class ShippedSearch:
         Whether the compiler's reports are used. Without them there is no gate after compiling.
     resources : bool
         Whether features are derived from the bundle's resources and accesses; otherwise they are the raw parameters.
+    compilers : float
+        Number of parallel builds: the gate after compiling is used only while builds wait for the GPU.
+    prior : str
+        The pretrained model (:func:`mltune.cost.model_file.choose_model`), which may have seen the recording.
     pretrained : PretrainedModel or None
-        A model that has not seen the recording.
+        A model in place of that: one that has not seen the recording.
     """
 
     name: str = "mltune"
@@ -206,32 +211,50 @@ class ShippedSearch:
     skip: bool = True
     build: bool = True
     resources: bool = True
+    compilers: float = math.inf
+    prior: str = NONE
     pretrained: PretrainedModel | None = None
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as the tuner does; see :class:`mltune.comparison.simulation.Strategy`."""
         from mltune.search.search import Search, gradually
 
+        recording, pretrained = simulation.recording, self.pretrained
+        if model := self.model(recording):
+            pretrained = model.load(recording.problem, recording.device)
         search = Search(
             simulation.space,
             self._features(simulation),
             search=self.proposer,
             seed=seed,
-            pretrained=self.pretrained,
+            pretrained=pretrained,
             batch=self.batch,
             in_flight=gradually(self.in_flight),
             skip=self.skip,
             stop=False,
+            compilers=self.compilers,
         )
         measuring = _Measuring(simulation, search, after_compile=self.build)
-        in_flight: deque[tuple[Batch, list[TrialRecord]]] = deque()
+        in_flight: deque[tuple[Batch, list[TrialRecord], int]] = deque()
+        simulation.known = 0
         simulation.begin()
         while True:
             while not search.waits and (batch := search.ask()).candidates:
-                in_flight.append((batch, measuring.results(batch.candidates)))
+                in_flight.append((batch, measuring.results(batch.candidates), simulation.built))
             if not in_flight:
                 return
-            search.tell(*in_flight.popleft())
+            batch, results, simulation.known = in_flight.popleft()
+            search.tell(batch, results)
+
+    def with_cores(self, cores: int) -> ShippedSearch | None:
+        """Return the search with some compile cores; None where its proposals do not depend on them."""
+        if not (self.skip and self.build and math.isinf(self.compilers)):
+            return None
+        return replace(self, compilers=cores)
+
+    def model(self, recording: Recording) -> ChosenModel | None:
+        """Return the pretrained model that it starts from on a recording."""
+        return choose_model(self.prior, recording.kernel)
 
     def _features(self, simulation: Simulation) -> Features:
         from mltune.cost.features import Features

@@ -7,18 +7,20 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mltune.comparison.jobs import Forecast, run_jobs
 from mltune.comparison.journal import DATASET, STRATEGY, Job, Journal, Outcome
+from mltune.comparison.models import start_models
 from mltune.comparison.results import Comparison, PartialComparison, Runs
 from mltune.comparison.scores import best_so_far, spent_seconds
 from mltune.comparison.simulation import Recording, Source, Strategy, Trace
-from mltune.comparison.strategies import Given, fingerprint, named, split
+from mltune.comparison.strategies import COMPILERS, MOST_CORES, Given, fingerprint, named, split, with_cores
 from mltune.errors import RunError, UsageError
-from mltune.files.text import many
+from mltune.files.text import many, printable
 from mltune.records.versions import __version__
 
 EVERY = "all"
@@ -43,13 +45,14 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompareRequest:
     """A request for a comparison: each strategy searches each dataset with the seeds from 0 on.
 
     A run evaluates at most ``evaluations`` distinct configurations. ``output`` is the directory of the
     journal, whose runs are not repeated; ``share`` the part and the number of parts of the jobs, such as ``(2, 4)`` for
     the second of four; ``fewer_seeds`` has the number of seeds of each strategy that has fewer because it is slow.
+    ``cores`` are the numbers of compile cores with which the runs are put on the clock.
     """
 
     strategies: Mapping[str, Strategy]
@@ -60,6 +63,7 @@ class CompareRequest:
     output: Path
     share: tuple[int, int] = (1, 1)
     fewer_seeds: Mapping[str, int] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         part, parts = self.share
@@ -71,6 +75,11 @@ class CompareRequest:
                     f"a comparison needs at least one {kind} and each once, got {', '.join(names) or 'none'}."
                 )
 
+    @cached_property
+    def played(self) -> dict[str, Strategy]:
+        """The strategies, also for each number of compile cores where their proposals depend on it."""
+        return with_cores(self.strategies, self.cores)
+
     def jobs(self) -> list[Job]:
         """Return the jobs of this share, all of a seed before those of the next."""
         part, parts = self.share
@@ -78,10 +87,14 @@ class CompareRequest:
             Job(name, source.name, seed)
             for seed in range(self.seeds)
             for source in self.sources
-            for name in self.strategies
-            if seed < self.fewer_seeds.get(name, self.seeds)
+            for name in self.played
+            if seed < self._seeds_of(name)
         )
         return [job for job in every if zlib.crc32("\n".join(map(str, job)).encode()) % parts == part - 1]
+
+    def _seeds_of(self, name: str) -> int:
+        fewer = self.fewer_seeds
+        return fewer.get(name, fewer.get(name.partition(COMPILERS)[0], self.seeds))
 
 
 def compare_request(
@@ -97,6 +110,7 @@ def compare_request(
     processes: int | None,
     output: Path | None,
     share: str | None,
+    cores: str | None = None,
 ) -> CompareRequest:
     """Return the request that the options of :func:`mltune.compare` describe."""
     if table is not None and datasets is not None:
@@ -117,6 +131,7 @@ def compare_request(
         output=output or default_output(found, sources, evaluations),
         share=(1, 1) if share is None else _share(share),
         fewer_seeds=limits,
+        cores=tuple(dict.fromkeys(map(_cores, _split(cores)))),
     )
 
 
@@ -152,6 +167,10 @@ def compare(
     facts |= {f"{DATASET}{name}": recording.fingerprint for name, recording in recordings.items()}
     sources = {f"{STRATEGY}{name}": fingerprint(one) for name, one in request.strategies.items()}
     facts |= {name: source for name, source in sources.items() if source}
+    for dataset, recording in recordings.items():
+        for name, sha256, notice in start_models(request.strategies, recording):
+            facts[f"{STRATEGY}{name} on {dataset}"] = sha256
+            recordings[dataset] = replace(recordings[dataset], notices=(*recordings[dataset].notices, notice))
     sizes = {name: recording.space.count for name, recording in recordings.items()}
     journal = Journal(request.output, facts, request.share)
     outcomes = journal.begin(request.jobs(), sizes, request.evaluations)
@@ -188,7 +207,7 @@ def _run(
     there = len(jobs) - len(missing)
     report(f"{many(len(jobs), 'run')} in {request.output}" + (f", {there} there already" if there else ""))
     failed = 0
-    for outcome in run_jobs([*missing], recordings, request.strategies, request.evaluations, request.processes, stop):
+    for outcome in run_jobs([*missing], recordings, request.played, request.evaluations, request.processes, stop):
         yield outcome
         forecast.ended(outcome)
         del missing[outcome.job]
@@ -200,22 +219,26 @@ def _comparison(
     request: CompareRequest, recordings: Mapping[str, Recording], outcomes: Mapping[Job, Outcome]
 ) -> Comparison:
     traces: dict[tuple[str, str], dict[int, Trace]] = {
-        (name, dataset): {} for name in request.strategies for dataset in recordings
+        (name, dataset): {} for name in request.played for dataset in recordings
     }
     for job, outcome in outcomes.items():
         if outcome.trace is not None:
             traces[job.strategy, job.dataset][job.seed] = outcome.trace
     errors, missing = _unfinished(request, outcomes)
-    complete = tuple(name for name in request.strategies if all(traces[name, dataset] for dataset in recordings))
+    ran = {name for name in request.played if all(traces[name, dataset] for dataset in recordings)}
+    complete = tuple(
+        name for name, one in request.strategies.items() if {*with_cores({name: one}, request.cores)} <= ran
+    )
     if not complete:
         reason = next(iter(errors.values()), "they were stopped before; the same command goes on")
         raise RunError(f"at least one strategy must have run on every dataset, but none has: {reason}")
     runs = {
         (name, dataset): _runs(recordings[dataset], traces[name, dataset], request.evaluations)
-        for name in complete
+        for name in request.played
+        if name in ran
         for dataset in recordings
     }
-    return Comparison(complete, recordings, request.evaluations, runs, errors, request.output, missing)
+    return Comparison(complete, recordings, request.evaluations, runs, errors, request.output, missing, request.cores)
 
 
 def _unfinished(request: CompareRequest, outcomes: Mapping[Job, Outcome]) -> tuple[dict[Job, str], int]:
@@ -245,6 +268,13 @@ def _datasets(text: str | None) -> tuple[Source, ...]:
     shipped = shipped_datasets()
     folders = {name: datasets_in(Path(name)) for name in names if name not in shipped and Path(name).is_dir()}
     return tuple(Source(str(found)) for name in names for found in folders.get(name, (name,)))
+
+
+def _cores(text: str) -> int:
+    if not (text.isdecimal() and len(text) <= len(str(MOST_CORES)) and 1 <= int(text) <= MOST_CORES):
+        got = printable(repr(text), longest=60)
+        raise UsageError(f"compile cores are whole numbers from 1 to {MOST_CORES}, such as 1,16, got {got}.")
+    return int(text)
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -12,8 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import Empty, SimpleQueue
 from statistics import fmean
 
-import numpy as np
-
 from mltune.comparison.journal import Job, Outcome
 from mltune.comparison.simulation import Recording, Strategy, simulate
 from mltune.comparison.strategies import pickled, unpickled
@@ -168,7 +166,7 @@ class Forecast:
         """Add a run to those of its strategy and dataset; return its seconds."""
         if outcome.trace is None:
             return 0.0
-        run_s = float(outcome.trace.own_s.sum(dtype=np.float64))
+        run_s = float(outcome.trace.own_s.sum())
         self._seconds[outcome.job[:2]].append(run_s)
         self._seconds[outcome.job[:1]].append(run_s)
         return run_s

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-from mltune.comparison.simulation import Trace
+from mltune.comparison.simulation import BUILD, COUNTS, Trace
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
 from mltune.files.atomic import append_line
 from mltune.files.reading import RefusedFileError, kind_of, opened_file, reason
@@ -66,13 +66,13 @@ class _Facts(BaseModel, extra="forbid"):
 
 
 class _Run(BaseModel, extra="forbid", strict=True):
-    """A line of a run: for each evaluation the configuration, the strategy's own seconds, and the recorded ones."""
+    """A line of a run: the builds of a trace, each with its columns in their order."""
 
     strategy: str
     dataset: str
     seed: int
     error: str = ""
-    evaluations: list[tuple[_Count, _Seconds, _Seconds]] | None = None
+    builds: list[tuple[_Count, bool, _Count, _Seconds, _Seconds]] | None = None
     repeats: _Count = 0
     invalid: _Count = 0
     skipped_before: _Count = 0
@@ -84,17 +84,17 @@ class _Run(BaseModel, extra="forbid", strict=True):
 
     def outcome(self, size: int, evaluations: int) -> Outcome:
         """Return the outcome; a trace that is impossible counts as an error."""
-        if self.evaluations is None:
+        if self.builds is None:
             return Outcome(self.job, None, self.error)
-        indices = {index for index, _, _ in self.evaluations}
-        if not len(indices) == len(self.evaluations) <= evaluations or max(indices, default=0) >= size:
+        trace = Trace(np.array(self.builds, BUILD), **{name: getattr(self, name) for name in COUNTS})
+        count = len(trace.indices)
+        is_whole = count == len(np.unique(trace.indices)) <= evaluations and trace.builds["measured"][-1:].all()
+        in_bounds = (trace.builds["index"] < size) & (trace.builds["known"] <= np.arange(len(trace.builds)))
+        if not (is_whole and in_bounds.all()):
             return Outcome(self.job, None, "its record is damaged")
-        columns = np.array(self.evaluations, dtype=np.float64).reshape(-1, 3).T
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        return Outcome(self.job, Trace(columns[0].astype(np.int32), *columns[1:].astype(np.float32), **counts))
+        return Outcome(self.job, trace)
 
 
-_COUNTS = ("repeats", "invalid", "skipped_before", "skipped_after")
 _LINE: TypeAdapter[_Facts | _Run] = TypeAdapter(_Facts | _Run)
 
 
@@ -159,10 +159,8 @@ class Journal:
         error = outcome.error.encode("utf-8", "backslashreplace").decode()[-_LONGEST_ERROR:]
         document: dict[str, Any] = {**outcome.job._asdict(), "error": error}
         if (trace := outcome.trace) is not None:
-            # the shortest decimals that are the same numbers of 32 bits
-            seconds = (column.astype(str).astype(float).tolist() for column in (trace.own_s, trace.recorded_s))
-            document["evaluations"] = [*zip(trace.indices.tolist(), *seconds, strict=True)]
-            document |= {name: getattr(trace, name) for name in _COUNTS}
+            document["builds"] = trace.builds.tolist()
+            document |= {name: getattr(trace, name) for name in COUNTS}
         self._append(document)
 
     def _append(self, document: Mapping[str, Any]) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mltune.comparison.clock import best_over_time, ended_seconds
 from mltune.comparison.figures import draw
 from mltune.comparison.journal import Job
-from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
-from mltune.comparison.simulation import Recording, Trace
+from mltune.comparison.scores import evaluations_to, holm, paired_test, scored_range, scores
+from mltune.comparison.simulation import COUNTS, Recording, Trace
+from mltune.comparison.strategies import COMPILERS
 from mltune.dataset.parquet import rounded
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
@@ -67,6 +69,8 @@ class Comparison:
         Where the comparison is written.
     missing : int
         Number of runs that have not ended: the comparison was stopped.
+    cores : tuple of int
+        The numbers of compile cores with which the runs are put on the clock.
     """
 
     strategies: tuple[str, ...]
@@ -76,6 +80,7 @@ class Comparison:
     errors: Mapping[Job, str] = field(default_factory=dict)
     directory: Path = Path()
     missing: int = 0
+    cores: tuple[int, ...] = ()
 
     def fraction(self, name: str, dataset: str) -> Floats:
         """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.
@@ -142,7 +147,8 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
     found = {}
     for name in comparison.strategies:
         spaces = {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
-        found[name] = _over_all(spaces) | {"datasets": spaces}
+        over_time = {str(cores): _over_time(comparison, name, cores) for cores in comparison.cores}
+        found[name] = _over_all(spaces) | {"over_time": over_time, "datasets": spaces}
     order = sorted(found, key=lambda name: -found[name]["score"])
     return {
         "evaluations": comparison.evaluations,
@@ -151,6 +157,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
                 "configurations": recording.space.count,
                 "failed": int(np.isnan(recording.median_s).sum()),
                 "optimum_s": recording.optimum_s,
+                "budget": _budget(recording, comparison.evaluations),
                 "account": recording.account,
                 "notices": list(recording.notices),
             }
@@ -169,17 +176,51 @@ def run_scores(comparison: Comparison, name: str, dataset: str) -> Floats:
     return scores(comparison.runs[name, dataset].best_s, comparison.recordings[dataset].pessimal_s)
 
 
+def _budget(recording: Recording, evaluations: int) -> dict[str, float]:
+    """Return the end of the scored range: in evaluations, and in seconds of random search, one by one."""
+    _, last = scored_range(recording.pessimal_s, evaluations)
+    return {"evaluations": last, "seconds": last * recording.evaluation_s}
+
+
+def _over_time(comparison: Comparison, name: str, cores: int) -> dict[str, Any]:
+    """Return the figures of a strategy over time with some compile cores, over all datasets and for each."""
+    spaces = {dataset: _on_clock(comparison, name, dataset, cores) for dataset in comparison.recordings}
+    return _over_all(spaces) | {"datasets": spaces}
+
+
+def _on_clock(comparison: Comparison, name: str, dataset: str, cores: int) -> dict[str, Any]:
+    recording = comparison.recordings[dataset]
+    runs = comparison.runs.get((f"{name}{COMPILERS}{cores}", dataset), comparison.runs[name, dataset])
+    ended = [ended_seconds(trace, recording, cores) for trace in runs.traces]
+    at_s = recording.evaluation_s * np.arange(1.0, comparison.evaluations + 1.0)
+    best_s = best_over_time(recording.median_s, runs.traces, ended, at_s)
+    to = {}
+    for target in TO:
+        reached_s = [
+            ends_s[recording.optimum_s >= target * recording.median_s[trace.indices]].min(initial=np.inf)
+            for trace, ends_s in zip(runs.traces, ended, strict=True)
+        ]
+        counted_s = np.minimum(reached_s, [ends_s.max(initial=0.0) for ends_s in ended])
+        to[str(target)] = {"seconds": float(np.median(counted_s)), "reached": float(np.isfinite(reached_s).mean())}
+    return {**_scored(scores(best_s, recording.pessimal_s)), "to": to, "seeds": len(runs.seeds)}
+
+
+def _scored(scored: Floats) -> dict[str, float | None]:
+    """Return the mean of the scores of some runs, and its standard error."""
+    error = float(scored.std(ddof=1) / np.sqrt(len(scored))) if len(scored) > 1 else None
+    return {"score": float(scored.mean()), "score_error": error}
+
+
 def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, Any]:
     runs = comparison.runs[name, dataset]
     fraction = comparison.fraction(name, dataset)
     scored = run_scores(comparison, name, dataset)
-    own = np.array([trace.own_s.sum(dtype=np.float64) for trace in runs.traces])
+    own = np.array([trace.own_s.sum() for trace in runs.traces])
     evaluated = np.array([len(trace.indices) for trace in runs.traces])
     return {
         "at": {str(at): float(fraction[:, at - 1].mean()) for at in AT if at <= comparison.evaluations},
         "to": {str(target): _to(fraction, runs.spent_s, target) for target in TO},
-        "score": float(scored.mean()),
-        "score_error": float(scored.std(ddof=1) / np.sqrt(len(scored))) if len(scored) > 1 else None,
+        **_scored(scored),
         "seeds": len(runs.seeds),
         "seconds": {
             "own_per_evaluation": float((own / np.maximum(evaluated, 1)).mean()),
@@ -187,10 +228,7 @@ def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, An
             "recorded": float(runs.spent_s[:, -1].mean() - own.mean()),
         },
         "evaluated": float(evaluated.mean()),
-        "counts": {
-            kind: float(np.mean([getattr(trace, kind) for trace in runs.traces]))
-            for kind in ("repeats", "invalid", "skipped_before", "skipped_after")
-        },
+        "counts": {kind: float(np.mean([getattr(trace, kind) for trace in runs.traces])) for kind in COUNTS},
     }
 
 
@@ -273,11 +311,17 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
 def markdown(document: Mapping[str, Any]) -> str:
     """Return the summary of a comparison (:func:`summarise`) as Markdown."""
     strategies, datasets = document["strategies"], document["datasets"]
+    on_clock = [
+        [name, cores, _score(found), *(f"{to['seconds']:.2f} ({to['reached']:.0%})" for to in found["to"].values())]
+        for name in strategies
+        for cores, found in strategies[name]["over_time"].items()
+    ]
     first = next(iter(strategies.values()))
     limit = document["evaluations"]
     header = ["strategy", "score", *(f"at {at}" for at in first["at"])]
     header += [f"evaluations to {float(to):.0%} (reached)" for to in first["to"]]
     header += ["own ms per evaluation", "seeds"]
+    clock = ["strategy", "compile cores", "score", *(f"seconds to {float(to):.0%} (reached)" for to in first["to"])]
     overall = [
         [name, _score(found), *(f"{value:.3f}" for value in found["at"].values())]
         + [f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in found["to"].values()]
@@ -304,6 +348,7 @@ def markdown(document: Mapping[str, Any]) -> str:
             "",
             *_lines(["strategy", *datasets], spaces),
             "",
+            *(("Over time, with a simulated clock:", "", *_lines(clock, on_clock), "") if on_clock else ()),
             *(compared if tests else ()),
             *(f"- {text}" for text in _notices(document)),
         ]
@@ -363,6 +408,8 @@ def _rows(name: str, dataset: str, runs: Runs, optimum_s: float) -> Any:
             "index": np.concatenate([trace.indices for trace in runs.traces]).astype(np.uint32),
             "fraction": np.concatenate(fraction).astype(np.float32),
             "own_s": rounded(np.concatenate([trace.own_s for trace in runs.traces]), _DIGITS),
-            "recorded_s": rounded(np.concatenate([trace.recorded_s for trace in runs.traces]), _DIGITS),
+            "recorded_s": rounded(
+                np.concatenate([trace.recorded_s for trace in runs.traces]).astype(np.float32), _DIGITS
+            ),
         }
     )

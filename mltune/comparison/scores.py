@@ -47,7 +47,7 @@ def spent_seconds(traces: Sequence[Trace], evaluations: int) -> Floats:
     """
     seconds = np.zeros((len(traces), evaluations))
     for run, trace in zip(seconds, traces, strict=True):
-        spent = (trace.own_s.astype(np.float64) + trace.recorded_s)[:evaluations]
+        spent = (trace.own_s + trace.recorded_s)[:evaluations]
         run[: len(spent)] = spent
     return np.cumsum(seconds, axis=1)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class Recording:
     builds : mapping of str to ndarray of shape (n_configs,)
         Recorded results of compiling, NaN where not known; columns without any known value are left out.
     account : str
-        What was read of a table; empty for a dataset.
+        What was read of a table, and what is assumed of compile seconds that are not recorded.
     notices : tuple of str
         What the user should know about the recording.
     """
@@ -94,6 +94,11 @@ class Recording:
         return float(np.nanmin(self.median_s))
 
     @cached_property
+    def evaluation_s(self) -> float:
+        """The mean seconds of compiling and running a configuration: those of random search, one by one."""
+        return float(np.mean(self.compile_s + self.run_s))
+
+    @cached_property
     def pessimal_s(self) -> Floats:
         """Times with failures as the slowest that ran: ndarray of shape (n_configs,)."""
         return np.where(np.isfinite(self.median_s), self.median_s, np.nanmax(self.median_s))
@@ -110,6 +115,8 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
     compile_s, run_s = dataset.numbers("compile_s"), dataset.numbers("verify_s") + dataset.numbers("time_s")
     known_s = compile_s[_known(compile_s)]
     assumed_s = float(np.median(known_s)) if len(known_s) else UNKNOWN_COMPILE_S
+    unknown = len(compile_s) - len(known_s)
+    which = f"{unknown:,} of {len(compile_s):,} configurations"
     builds = {name: dataset.numbers(name) for name in BUILD_COLUMNS}
     return Recording(
         name=dataset.manifest.name,
@@ -120,6 +127,7 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
         median_s=median_s,
         compile_s=np.where(_known(compile_s), compile_s, assumed_s),
         run_s=np.where(_known(run_s), run_s, UNKNOWN_RUNS * np.nan_to_num(median_s)),
+        account=f"{which} have no compile seconds: {assumed_s:.2g} s each is assumed" if unknown else "",
         builds={name: column for name, column in builds.items() if np.isfinite(column).any()},
     )
 
@@ -150,7 +158,8 @@ class Source:
 
             bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
             found = record(bare.dataset, bare_kernel(bare.dataset.manifest))
-            return replace(found, name=self.name, account=bare.account, notices=bare.notices)
+            account = "; ".join(filter(None, (bare.account, found.account)))
+            return replace(found, name=self.name, account=account, notices=bare.notices)
         from mltune.dataset.dataset import load_dataset
         from mltune.dataset.replay import recorded_kernel
 
@@ -164,6 +173,9 @@ class Source:
 IDLE_MOVES = 50
 """Moves per evaluation after which a strategy that only repeats, skips or errs is stopped."""
 
+_DIGITS = 9
+"""Digits of seconds that are kept: further ones are noise."""
+
 SKIP_MOVES = 5
 """Moves that a skip counts as."""
 
@@ -172,31 +184,56 @@ class _BudgetSpent(BaseException):
     """The budget is spent. Not an :class:`Exception`, so that strategies which catch errors do not catch this."""
 
 
+COUNTS = ("repeats", "invalid", "skipped_before", "skipped_after")
+"""What is counted of a run, besides its builds."""
+
+BUILD = np.dtype([("index", "i4"), ("measured", "?"), ("known", "i4"), ("own_s", "f8"), ("recorded_s", "f8")])
+"""A configuration that a strategy had compiled, and whether it was measured; otherwise it was skipped after compiling.
+
+It was proposed from the results of the first ``known`` builds, after ``own_s`` CPU seconds of the strategy since the
+previous build. Compiling it, and running it if it was measured, took ``recorded_s``.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The evaluations of one strategy in one simulated run.
+    """What one strategy did in one simulated run, up to its last evaluation.
 
     Attributes
     ----------
-    indices : ndarray of shape (n_evaluations,), int32
-        The configurations evaluated, each once, in order.
-    own_s : ndarray of shape (n_evaluations,), float32
-        CPU seconds that the strategy used between the previous evaluation and this one.
-    recorded_s : ndarray of shape (n_evaluations,), float32
-        Recorded seconds of compiling and running it, and of compiling what was skipped since the previous one.
+    builds : ndarray of shape (n_builds,), :data:`BUILD`
+        In order. No configuration is measured twice.
     repeats, invalid : int
         Number of repeated evaluations, and of proposals outside the space.
     skipped_before, skipped_after : int
         Configurations skipped before and after compiling.
     """
 
-    indices: NDArray[np.int32]
-    own_s: NDArray[np.float32]
-    recorded_s: NDArray[np.float32]
+    builds: NDArray[Any]
     repeats: int = 0
     invalid: int = 0
     skipped_before: int = 0
     skipped_after: int = 0
+
+    @cached_property
+    def indices(self) -> NDArray[np.int32]:
+        """The configurations evaluated, in order: ndarray of shape (n_evaluations,)."""
+        measured: NDArray[np.int32] = self.builds["index"][self.builds["measured"]]
+        return measured
+
+    @cached_property
+    def own_s(self) -> Floats:
+        """CPU seconds of the strategy since the previous evaluation: ndarray of shape (n_evaluations,)."""
+        return self._by_evaluation("own_s")
+
+    @cached_property
+    def recorded_s(self) -> Floats:
+        """Recorded seconds of each evaluation and of the skips before it: ndarray of shape (n_evaluations,)."""
+        return self._by_evaluation("recorded_s")
+
+    def _by_evaluation(self, name: str) -> Floats:
+        place = np.cumsum(self.builds["measured"]) - self.builds["measured"]
+        return np.bincount(place, self.builds[name], len(self.indices)).astype(np.float64)
 
 
 class Simulation:
@@ -210,6 +247,13 @@ class Simulation:
     ----------
     evaluations : int
         The budget, at most the number of recorded configurations.
+
+    Attributes
+    ----------
+    known : int or None
+        Number of builds, the first ones, whose results the strategy uses for what it proposes next. By default all so
+        far: it proposes one by one. One that proposes several at a time sets it to :attr:`built` as it was after the
+        last of those that it has learned.
     """
 
     def __init__(self, recording: Recording, evaluations: int) -> None:
@@ -219,11 +263,9 @@ class Simulation:
         self._median_s: list[float] = recording.median_s.tolist()
         self._compile_s: list[float] = recording.compile_s.tolist()
         self._run_s: list[float] = recording.run_s.tolist()
+        self.known: int | None = None
         self._seen: set[int] = set()
-        self._indices: list[int] = []
-        self._own_s: list[float] = []
-        self._recorded_s: list[float] = []
-        self._skip_s = 0.0
+        self._builds: list[tuple[int, bool, int, float, float]] = []
         self._counts: Counter[str] = Counter()
         self._idle = IDLE_MOVES * self.budget
         self._thinking_since = time.process_time()
@@ -231,7 +273,12 @@ class Simulation:
     @property
     def left(self) -> int:
         """Number of evaluations left."""
-        return self.budget - len(self._indices)
+        return self.budget - len(self._seen)
+
+    @property
+    def built(self) -> int:
+        """Number of configurations compiled so far: those evaluated, and those skipped after compiling."""
+        return len(self._builds)
 
     def seen(self, index: int) -> bool:
         """Return whether a configuration has been evaluated."""
@@ -268,28 +315,27 @@ class Simulation:
         """Record that the strategy skips a configuration. After compiling, its compile time has been spent."""
         self._counts["skipped_after" if after_compile else "skipped_before"] += 1
         if after_compile:
-            self._skip_s += self._compile_s[index]
+            self._build(index, measured=False)
         self._idle_move(SKIP_MOVES)
 
     def trace(self) -> Trace:
         """Return the trace so far."""
-        return Trace(
-            np.array(self._indices, dtype=np.int32),
-            np.array(self._own_s, dtype=np.float32),
-            np.array(self._recorded_s, dtype=np.float32),
-            **self._counts,
-        )
+        builds = np.array(self._builds, BUILD)
+        return Trace(builds[: np.flatnonzero(builds["measured"]).max(initial=-1) + 1], **self._counts)
 
     def _count(self, index: int) -> None:
         if not self.left:
             raise _BudgetSpent
-        self._own_s.append(time.process_time() - self._thinking_since)
+        self._build(index, measured=True)
         self._seen.add(index)
-        self._indices.append(index)
-        self._recorded_s.append(self._compile_s[index] + self._run_s[index] + self._skip_s)
-        self._skip_s = 0.0
         if not self.left:
             raise _BudgetSpent
+
+    def _build(self, index: int, *, measured: bool) -> None:
+        own_s = time.process_time() - self._thinking_since
+        known = self.built if self.known is None else min(self.known, self.built)
+        recorded_s = self._compile_s[index] + (self._run_s[index] if measured else 0.0)
+        self._builds.append((index, measured, known, round(own_s, _DIGITS), round(recorded_s, _DIGITS)))
         self._thinking_since = time.process_time()
 
     def _idle_move(self, moves: int = 1) -> None:

@@ -21,6 +21,12 @@ from mltune.comparison.simulation import Strategy
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 
+MOST_CORES = 4096
+"""Most compile cores of a simulated clock."""
+
+COMPILERS = ":compilers="
+"""Between the name of a strategy and the number of compile cores with which it searches."""
+
 Given: TypeAlias = str | Strategy | type[Strategy]
 """A strategy: a name, ``module:Class``, an object or a class."""
 
@@ -45,8 +51,9 @@ PEERS: dict[str, Callable[..., Strategy]] = {
 } | {"gp": OptunaGp}
 """The strategies of other tools. They need the extra ``peers``."""
 
-_OPTIONS = {"batch": (1, 4096), "in_flight": (1, 64), "skip": (0, 1), "build": (0, 1), "resources": (0, 1)}
-"""The options of mltune's own strategies, and their bounds."""
+_OPTIONS = {"batch": (1, 4096), "in_flight": (1, 64), "compilers": (1, MOST_CORES)}
+_OPTIONS |= dict.fromkeys(("skip", "build", "resources"), (0, 1))
+"""The options of mltune's own strategies, and their bounds; besides, ``prior`` is a text."""
 
 
 def strategy(given: Given) -> Strategy:
@@ -90,6 +97,17 @@ def named(given: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
         if at:
             seeds[name] = int(limit)
     return strategies, seeds
+
+
+def with_cores(strategies: Mapping[str, Strategy], cores: Iterable[int]) -> dict[str, Strategy]:
+    """Return strategies, and those among them whose proposals depend on the compile cores once more for each number.
+
+    >>> [*with_cores({name: strategy(name) for name in ("mltune", "mltune-noskip", "random")}, [2, 16])]
+    ['mltune', 'mltune-noskip', 'random', 'mltune:compilers=2', 'mltune:compilers=16']
+    """
+    ours = {name: one for name, one in strategies.items() if isinstance(one, ShippedSearch)}
+    more = {f"{name}{COMPILERS}{number}": one.with_cores(number) for name, one in ours.items() for number in cores}
+    return dict(strategies) | {name: one for name, one in more.items() if one is not None}
 
 
 def available() -> tuple[str, ...]:
@@ -185,14 +203,18 @@ def _importing_from(folder: str) -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def _option(name: str, pair: str) -> tuple[str, int]:
+def _option(name: str, pair: str) -> tuple[str, int | str]:
     """Return an option of one of our strategies and its value."""
-    options: Mapping[str, tuple[int, int]] = _OPTIONS if name.startswith("mltune") else {}
+    options = [*_OPTIONS, "prior"] if name.startswith("mltune") else []
     key, _, value = pair.partition("=")
+    if key == "prior" in options and value:
+        return key, value
     if key not in options:
         has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
         raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
-    least, most = options[key]
+    if key == "prior":
+        raise UsageError(f"a model is given as {name}:prior=auto, NAME or FILE, got {pair!r}.")
+    least, most = _OPTIONS[key]
     if not (value.isdecimal() and least <= int(value[:9]) <= most):
         raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")
     return key, int(value)

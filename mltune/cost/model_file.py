@@ -72,19 +72,20 @@ class _CardMember(BaseModel):
 
 
 class Origin(NamedTuple):
-    """Where a dataset was recorded; empty and 0 where that is not known."""
+    """Where a dataset was recorded, and of what; empty and 0 where that is not known."""
 
     architecture: str
     flops: float
     device: str
+    problem: str
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Self:
         """Read it from the facts of a card."""
         flops = _figure(facts.get("flops"), "number of operations", 0.0, _MOST_FLOPS)
-        return cls(
-            printable(facts.get("architecture") or "", 100), flops or 0.0, printable(facts.get("device") or "", 100)
-        )
+        texts = (printable(facts.get(name) or "", 100) for name in ("architecture", "device", "problem"))
+        architecture, device, problem = texts
+        return cls(architecture, flops or 0.0, device, problem)
 
 
 def _figure(value: Any, meaning: str, least: float, most: float) -> float | None:
@@ -165,9 +166,14 @@ class Card(BaseModel):
     @property
     def origins(self) -> list[Origin]:
         """Origins of its datasets, where its facts have them."""
+        return [*self.training.values()]
+
+    @property
+    def training(self) -> dict[str, Origin]:
+        """Its datasets by name, where its facts have them."""
         found = self.facts.get("datasets")
-        listed = found.values() if isinstance(found, dict) else ()
-        return [Origin.of(one) for one in listed if isinstance(one, dict)]
+        listed = found.items() if isinstance(found, dict) else ()
+        return {printable(name, 100): Origin.of(one) for name, one in listed if isinstance(one, dict)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

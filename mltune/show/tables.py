@@ -364,7 +364,7 @@ def comparison(document: Document) -> list[RenderableType]:
     first: Document = strategies[0] if strategies else {"at": {}, "to": {}}
     curves = [
         *(number(f"at {at}", ("at", at), "{:.3f}".format) for at in first["at"]),
-        *(number(f"to {100 * float(share):.0f} %", partial(_evaluations, share)) for share in first["to"]),
+        *(number(f"to {100 * float(share):.0f} %", partial(_reached, "evaluations", share)) for share in first["to"]),
     ]
     columns = [
         Column("strategy", "name"),
@@ -381,12 +381,31 @@ def comparison(document: Document) -> list[RenderableType]:
         "own ms: milliseconds of the strategy's own work per evaluation"
     )
     title = f"{spaces}, at most {document['evaluations']} evaluations a run"
-    return [title, "", Table(strategies, columns), "", legend]
+    return [title, "", Table(strategies, columns), "", legend, *_over_time(document)]
 
 
-def _evaluations(share: str, strategy: Document) -> str:
+def _over_time(document: Document) -> list[RenderableType]:
+    """Show the scores over time of ``mltune compare``."""
+    found = [(name, strategy["over_time"]) for name, strategy in document["strategies"].items()]
+    rows = [{"name": name, "cores": cores, **figures} for name, one in found for cores, figures in one.items()]
+    if not rows:
+        return []
+    columns = [
+        Column("strategy", "name"),
+        number("compile cores", "cores"),
+        number("score", "score", "{:.3f}".format),
+        *(number(f"s to {100 * float(share):.0f} %", partial(_reached, "seconds", share)) for share in rows[0]["to"]),
+    ]
+    legend = (
+        "score: as above, with the best at the time in which random search, one by one, makes N evaluations\n"
+        "s to N %: seconds of a simulated clock until that fraction of the optimum"
+    )
+    return ["", Table(rows, columns), "", legend]
+
+
+def _reached(unit: str, share: str, strategy: Document) -> str:
     found = strategy["to"][share]
-    return f"{found['evaluations']:.0f} ({found['reached']:.0%})"
+    return f"{round(found[unit], 2):g} ({found['reached']:.0%})"
 
 
 def wisdom(document: Document) -> Iterator[RenderableType]:

@@ -13,10 +13,12 @@ import pytest
 from mltune.comparison.comparison import CompareRequest, Progress, compare, compare_request, default_output
 from mltune.comparison.jobs import OWN_S, run_jobs
 from mltune.comparison.journal import Job
-from mltune.comparison.results import write_results
+from mltune.comparison.results import markdown, write_results
 from mltune.comparison.simulation import Recording, Source
 from mltune.comparison.strategies import named
-from mltune.errors import DamagedRunError, RunDirectoryError, RunError, UsageError
+from mltune.cost.model_file import load_card, load_model, save_model
+from mltune.errors import DamagedRunError, ModelError, RunDirectoryError, RunError, UsageError
+from mltune.files.folders import assets
 
 
 @pytest.fixture(scope="session")
@@ -120,11 +122,12 @@ def test_what_there_is_to_know_is_said_before_the_first_run(source: Source, tmp_
     said: list[Progress] = []
     found = compare(request(source, tmp_path, strategies=("tpe",)), said.append)
     messages = [one.message for one in said if one.message]
-    assert messages == ["bowl: 120 rows, 120 distinct, 2 failed", f"3 runs in {tmp_path}"]
+    account = "120 rows, 120 distinct, 2 failed; 120 of 120 configurations have no compile seconds: 1 s each is assumed"
+    assert messages == [f"bowl: {account}", f"3 runs in {tmp_path}"]
     assert said[0].left_s is None
     assert said[1].left_s == pytest.approx(3 * 20 * OWN_S["tpe"])
     assert said[-1].left_s is None
-    assert found.summary["datasets"]["bowl"]["account"] == "120 rows, 120 distinct, 2 failed"
+    assert found.summary["datasets"]["bowl"]["account"] == account
 
 
 class Deadly:
@@ -182,7 +185,7 @@ def edit(journal: Path, change: Callable[[dict], object]) -> None:
 def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: Path) -> None:
     def fail(run: dict) -> None:
         if run["strategy"] == "astra":
-            run |= {"evaluations": None, "error": "Traceback\nValueError: lost\x1b[2J\n"}
+            run |= {"builds": None, "error": "Traceback\nValueError: lost\x1b[2J\n"}
 
     wanted = request(source, tmp_path)
     compare(wanted)
@@ -199,7 +202,7 @@ def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: 
 def test_a_comparison_without_any_run_says_why(source: Source, tmp_path: Path) -> None:
     wanted = request(source, tmp_path, strategies=("astra",))
     compare(wanted)
-    edit(tmp_path / "runs-1of1.jsonl", lambda run: run.update(evaluations=None, error="no power"))
+    edit(tmp_path / "runs-1of1.jsonl", lambda run: run.update(builds=None, error="no power"))
     with pytest.raises(RunError, match="no power"):
         compare(wanted, None, lambda: True)
 
@@ -233,26 +236,28 @@ def written(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_evaluation(index: object, own_s: object, recorded_s: object) -> Callable[[dict], object]:
-    return lambda run: run["evaluations"].__setitem__(0, [index, own_s, recorded_s])
+    return lambda run: run["builds"].__setitem__(0, [index, True, 0, own_s, recorded_s])
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         lambda run: run.update(seed=9),
-        lambda run: run.update(evaluations=run["evaluations"] * 2),
+        lambda run: run.update(builds=run["builds"] * 2),
         with_evaluation(120, 0.0, 0.0),
         with_evaluation(-1, 0.0, 0.0),
         with_evaluation(1.5, 0.0, 0.0),
         with_evaluation(0, float("nan"), 0.0),
         with_evaluation(0, 0.0, -1.0),
         with_evaluation(0, 0.0, None),
+        lambda run: run["builds"][3].__setitem__(2, 4),
+        lambda run: run["builds"][-1].__setitem__(1, False),
         lambda run: run.update(repeats=-1),
         lambda run: run.update(invalid=None),
         lambda run: run.update(more=1),
     ],
 )
-@pytest.mark.sampled(4, system=11)
+@pytest.mark.sampled(5, system=13)
 def test_a_run_that_was_lost_or_damaged_is_done_again(written: Path, source: Source, tmp_path: Path, damage) -> None:
     shutil.copyfile(written, tmp_path / written.name)
     edit(tmp_path / written.name, lambda run: damage(run) if (run["strategy"], run["seed"]) == ("random", 1) else None)
@@ -330,6 +335,9 @@ def test_the_same_command_finds_its_directory(source: Source) -> None:
         ({"strategies": "random@0"}, "SEEDS"),
         ({"datasets": "a", "table": Path("b.csv")}, "both"),
         ({"time": "time_ms"}, "--table"),
+        ({"cores": "0"}, "from 1 to 4096, such as 1,16, got '0'"),
+        ({"cores": "16,-2"}, "got '-2'"),
+        ({"cores": "99999999999999999999"}, "from 1 to 4096"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(wrong: dict, message: str) -> None:
@@ -337,6 +345,81 @@ def test_what_cannot_be_compared_is_refused(wrong: dict, message: str) -> None:
     asked |= {"evaluations": 10, "seeds": 1, "processes": 1, "output": None, "share": None, "aggregate": False}
     with pytest.raises(UsageError, match=message):
         compare_request(**(asked | wrong))
+
+
+def test_the_score_over_time_is_that_of_each_number_of_cores(source: Source, tmp_path: Path) -> None:
+    strategies = ("mltune:batch=4:in_flight=1", "random")
+    comparison = compare(request(source, tmp_path, strategies=strategies, cores=(1, 4), evaluations=60))
+    assert comparison.strategies == strategies, "searches with some cores are no strategies of their own"
+    found = comparison.summary["strategies"]
+    assert {name: [*one["over_time"]] for name, one in found.items()} == {name: ["1", "4"] for name in found}
+    ours, theirs = (found[name]["over_time"] for name in strategies)
+    assert theirs["1"] == theirs["4"], "one by one more cores do not help"
+    assert ours["4"]["score"] > ours["1"]["score"]
+    assert ours["4"]["to"]["0.95"]["seconds"] < ours["1"]["to"]["0.95"]["seconds"]
+    assert ours["4"]["datasets"]["bowl"]["score"] == ours["4"]["score"]
+    budget = comparison.summary["datasets"]["bowl"]["budget"]
+    assert budget["seconds"] == pytest.approx(budget["evaluations"] * comparison.recordings["bowl"].evaluation_s)
+    assert "| random | 4 |" in markdown(comparison.summary)
+
+
+def test_a_strategy_with_fewer_seeds_has_them_with_all_cores(source: Source, tmp_path: Path) -> None:
+    wanted = request(source, tmp_path, strategies=("mltune", "random"), fewer_seeds={"mltune": 1}, cores=(1, 4))
+    names = [job.strategy for job in wanted.jobs() if job.seed]
+    assert [job.strategy for job in wanted.jobs()][:4] == [
+        "mltune",
+        "random",
+        "mltune:compilers=1",
+        "mltune:compilers=4",
+    ]
+    assert set(names) == {"random"}
+
+
+SOFTMAX = "h200-softmax-16384x4096-random"
+
+
+@pytest.fixture
+def other_model(tmp_path: Path) -> Path:
+    """Return a model of softmax whose card names other datasets."""
+    card = json.loads((assets("models") / "softmax.json").read_text())
+    (known,) = card["facts"]["datasets"].values()
+    card["facts"]["datasets"] = {"elsewhere": known | {"device": "another GPU"}}
+    (tmp_path / "other.json").write_text(json.dumps(card))
+    shutil.copyfile(assets("models") / "softmax.npy", tmp_path / "other.npy")
+    return tmp_path / "other"
+
+
+def test_a_model_is_replayed_and_what_it_has_seen_is_said(other_model: Path, source: Source, tmp_path: Path) -> None:
+    own = f"mltune:prior={other_model}"
+    asked = {"strategies": ("mltune", "mltune:prior=auto", own), "evaluations": 3, "seeds": 1}
+    found = compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
+    seen, unseen = found.recordings[SOFTMAX].notices
+    assert seen.startswith("mltune:prior=auto starts from the model softmax, which has learned from this dataset")
+    assert seen.endswith(f"trained on {SOFTMAX}")
+    assert (
+        unseen
+        == f"{own} starts from the model other, which has not seen this problem on this GPU; trained on elsewhere"
+    )
+    assert found.summary["datasets"][SOFTMAX]["notices"] == [seen, unseen]
+    first = {name: runs.traces[0].indices.tolist() for (name, _), runs in found.runs.items()}
+    assert first["mltune:prior=auto"] == first[own] != first["mltune"]
+    without = compare(request(source, tmp_path / "without", strategies=("mltune:prior=auto",), seeds=1))
+    assert without.recordings["bowl"].notices == ("there is no model, and mltune:prior=auto searches without one",)
+    shutil.copyfile(assets("models") / "transpose.npy", other_model.with_suffix(".npy"))
+    shutil.copyfile(assets("models") / "transpose.json", other_model.with_suffix(".json"))
+    with pytest.raises(ModelError, match="other is of transpose"):
+        compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
+
+
+def test_another_model_does_not_continue_the_runs(other_model: Path, tmp_path: Path) -> None:
+    asked = {"strategies": (f"mltune:prior={other_model}",), "evaluations": 2, "seeds": 1}
+    compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
+    card = load_card(other_model)
+    model = load_model(other_model)
+    save_model(replace(model, members=model.members * 2), other_model)
+    assert load_card(other_model).sha256 != card.sha256
+    with pytest.raises(RunDirectoryError, match="same content of strategy mltune:prior="):
+        compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
 
 
 def test_results_are_written_and_agree(source: Source, tmp_path: Path) -> None:

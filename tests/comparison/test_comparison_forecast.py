@@ -5,12 +5,12 @@ import pytest
 
 from mltune.comparison.jobs import OWN_S, UNKNOWN_S, Forecast
 from mltune.comparison.journal import Job, Outcome
-from mltune.comparison.simulation import Trace
+from mltune.comparison.simulation import BUILD, Trace
 from mltune.comparison.strategies import OURS, PEERS
 
 
 def ended(job: Job, own_s: float) -> Outcome:
-    return Outcome(job, Trace(np.arange(2, dtype=np.int32), np.full(2, own_s / 2, np.float32), np.ones(2, np.float32)))
+    return Outcome(job, Trace(np.array([(0, True, 0, own_s / 2, 1.0), (1, True, 1, own_s / 2, 1.0)], BUILD)))
 
 
 def test_runs_replace_the_table_and_runs_on_the_same_dataset_those_on_others() -> None:

@@ -19,16 +19,11 @@ from mltune.comparison.scores import (
     spent_seconds,
     standardised,
 )
-from mltune.comparison.simulation import Trace
+from mltune.comparison.simulation import BUILD, Trace
 
 
 def trace(indices: list[int], own: float = 0.0, recorded: float = 0.0) -> Trace:
-    size = len(indices)
-    return Trace(
-        np.array(indices, dtype=np.int32),
-        np.full(size, own, dtype=np.float32),
-        np.full(size, recorded, dtype=np.float32),
-    )
+    return Trace(np.array([(index, True, place, own, recorded) for place, index in enumerate(indices)], BUILD))
 
 
 def random_runs(times: np.ndarray, runs: int, evaluations: int, seed: int) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import math
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from mltune.comparison.jobs import run_jobs
 from mltune.comparison.journal import Job
 from mltune.comparison.simulation import Strategy, simulate
-from mltune.comparison.strategies import OURS, PEERS, fingerprint, named, strategy
+from mltune.comparison.strategies import OURS, PEERS, fingerprint, named, strategy, with_cores
 from mltune.errors import UsageError
 from mltune.records.trial import BATCH
 from mltune.testing import StrategyContract
@@ -54,6 +56,9 @@ class TestEveryStrategy(StrategyContract):
         ("mltune:batch=x", "batch=NUMBER with 1 <= NUMBER"),
         ("mltune:in_flight=0", "in_flight=NUMBER with 1 <= NUMBER"),
         ("mltune:proposer=1", "options of mltune are"),
+        ("mltune:compilers=0", "compilers=NUMBER with 1 <= NUMBER"),
+        ("mltune:prior=", "prior=auto, NAME or FILE"),
+        ("random:prior=auto", "random has no options"),
         ("random:batch=2", "random has no options"),
     ],
 )
@@ -109,6 +114,32 @@ def test_the_source_and_the_attributes_of_a_user_are_told_apart() -> None:
 def test_an_option_is_part_of_the_name() -> None:
     made = strategy("mltune:batch=4:in_flight=1")
     assert (made.name, made.batch, made.in_flight) == ("mltune:batch=4:in_flight=1", 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("random", [*range(32)]),
+        ("mltune:skip=0:batch=4:in_flight=1", [place // 4 * 4 for place in range(32)]),
+        ("mltune:skip=0:batch=4:in_flight=2", [0] * 4 + [4] * 4 + [8] * 8 + [12] * 4 + [16] * 4 + [20] * 4 + [24] * 4),
+    ],
+)
+def test_a_trace_says_which_results_a_proposal_used(recording, text: str, known: list[int]) -> None:
+    assert simulate(strategy(text), recording, 32, seed=0).builds["known"].tolist() == known
+
+
+def test_a_gate_that_saves_no_time_with_few_cores_is_off(recording) -> None:
+    assert recording.builds == {}, "without reports of the compiler there is no gate after compiling"
+    told = replace(recording, builds={"registers": np.full(recording.space.count, 32.0)})
+    assert simulate(strategy("mltune"), told, 200, seed=0).skipped_after
+    assert not simulate(strategy("mltune:compilers=1"), told, 200, seed=0).skipped_after
+
+
+def test_the_search_is_played_anew_for_each_number_of_cores_where_it_matters() -> None:
+    given = named(["mltune:batch=4", "mltune-noskip", "mltune-nobuild", "mltune:compilers=8", "tpe"])[0]
+    played = with_cores(given, (1, 16))
+    assert [*played][5:] == ["mltune:batch=4:compilers=1", "mltune:batch=4:compilers=16"]
+    assert (played["mltune:batch=4:compilers=16"].compilers, played["mltune:batch=4"].compilers) == (16, math.inf)
 
 
 def test_the_default_is_what_a_run_on_a_gpu_does() -> None:

@@ -83,6 +83,8 @@ def comparison():
     found = {"score": 0.9, "at": dict.fromkeys((25, 50, 100, 200, 400), 0.5), "seeds": 50}
     found["to"] = {share: {"evaluations": 100.0, "reached": 0.5} for share in ("0.95", "0.98", "0.99")}
     found["seconds"] = {"own_per_evaluation": 1e-3}
+    to = {share: {"seconds": 12345.678, "reached": 0.5} for share in found["to"]}
+    found["over_time"] = {cores: {"score": 0.8, "to": to} for cores in ("1", "16")}
     names = ["mltune-noskip", "adaptive_tabu_greywolf", "kernel_tuner:simulated_annealing"]
     return {"strategies": dict.fromkeys(names, found), "datasets": {}, "evaluations": 400}
 

@@ -1,0 +1,34 @@
+"""The pretrained models that strategies of a comparison start from, and whether they have seen its recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mltune.comparison.baselines import ShippedSearch
+from mltune.comparison.simulation import Recording, Strategy
+from mltune.cost.model_file import NONE
+
+
+def start_models(strategies: Mapping[str, Strategy], recording: Recording) -> Iterator[tuple[str, str, str]]:
+    """Yield for each strategy that is given a model its name, the model's SHA-256, and what it has learned from.
+
+    A recording is known by its name, and by its problem and GPU. The SHA-256 is empty where there is no model.
+    """
+    for name, strategy in strategies.items():
+        if not isinstance(strategy, ShippedSearch) or strategy.prior == NONE:
+            continue
+        chosen = strategy.model(recording)
+        if chosen is None:
+            yield name, "", f"there is no model, and {name} searches without one"
+            continue
+        known = chosen.card.training
+        here = recording.device.name, recording.problem.label
+        alike = [one for one, of in known.items() if (of.device, of.problem) == here]
+        if recording.name in known:
+            said = "has learned from this dataset, which says nothing of its worth elsewhere"
+        elif alike:
+            said = f"has learned from the same problem on the same GPU, {', '.join(alike)}"
+        else:
+            said = "has not seen this problem on this GPU"
+        others = ", ".join(known) or "unknown datasets"
+        yield name, chosen.card.sha256, f"{name} starts from the model {chosen.name}, which {said}; trained on {others}"
