@@ -312,14 +312,15 @@ class Kernel:
         return {entry: variant.entry(entry)} if variant.name else {}
 
     def completed(self, configuration: Mapping[str, int]) -> dict[str, int]:
-        """Return a configuration with the defaults of the compiler parameters that vary, where it lacks them.
+        """Return a configuration with the compiler parameters that vary, and no others; it may lack some defaults.
 
         >>> kernel = Kernel(name="toy", problem="recorded", parameters={}, compiler_parameters={"level": (5, 8)})
-        >>> kernel.completed({"N": 1}), kernel.in_variants().completed({"N": 1})
+        >>> kernel.completed({"N": 1, "level": 8}), kernel.in_variants().completed({"N": 1})
         ({'N': 1}, {'N': 1, 'level': 5})
         """
-        defaults = {name: self.compiler_parameters[name][0] for name in self.varied if name not in configuration}
-        return {**configuration, **defaults}
+        fixed = self.compiler_parameters.keys() - set(self.varied)
+        varied = {name: value for name, value in configuration.items() if name not in fixed}
+        return varied | {name: self.compiler_parameters[name][0] for name in self.varied if name not in varied}
 
     def with_defaults(self, columns: Columns) -> Columns:
         """Return a table of configurations with the defaults of the compiler parameters that it lacks."""
