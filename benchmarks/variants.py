@@ -42,20 +42,21 @@ def tune(case: str, seed: int, budget_s: float, *, variants: bool, keep: Path | 
     import mltune
     from mltune.dataset.dataset import export_run
 
+    label = f"{case.replace(' ', '-')}-{seed}-{'with' if variants else 'without'}"
     name, *shape = case.split()
     size = {"trans": shape[0], "size": int(shape[1])} if shape else {}
     begun, call = time.time(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = mltune.tune(
             name, time=budget_s, seed=seed, variants=variants, stop=False, wisdom="none", progress=None,
-            run=f"{folder}/{case.replace(' ', '-')}-{seed}-{'with' if variants else 'without'}", **size,
+            run=f"{folder}/run", **size,
         )  # fmt: skip
         call_s = time.perf_counter() - call
         runs = {one.kernel: one for one in (result, *result.rivals)}.values()
         timed = [one for run in runs for one in run.records if one.state == "ok" and one.median_s]
         for run in runs if keep else ():
             if run.best is not None:
-                export_run(run.directory, keep)
+                export_run(run.directory, keep / label)
         rating = result.best_rating() or {}
         return {
             "case": case,
