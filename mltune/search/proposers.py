@@ -19,6 +19,7 @@ from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
 from mltune.cost.regressors import Compression
 from mltune.kernel.coding import Columns, Floats, Indices, ValueList, row
 from mltune.kernel.space import SearchSpace
+from mltune.records.distinct import DistinctCount
 from mltune.search.history import History, fastest_and_some, milestone
 
 if TYPE_CHECKING:
@@ -274,12 +275,15 @@ class GaussianProposer:
 
     Hyperparameters are fitted to the earliest measurements on a fixed schedule, each time from the same starting point,
     so that a resumed run has the same ones.
+
+    What it predicts is counted in ``scored``.
     """
 
     name = "model"
 
-    def __init__(self, encoding: Encoding, pool: Pool, *, seed: int) -> None:
+    def __init__(self, encoding: Encoding, pool: Pool, *, seed: int, scored: DistinctCount | None = None) -> None:
         self.pool = pool
+        self.scored = DistinctCount() if scored is None else scored
         self.seed = seed
         self._target = Compression()
         self._mean_function = MeanFunction(encoding.mean_weights)
@@ -306,6 +310,7 @@ class GaussianProposer:
         if len(running):
             process.fit(points, np.concatenate([residual, process.mean(running)]))
         for left in reversed(range(1 + REFINEMENTS)):
+            self.scored.add(candidates)
             points, basis = self.pool.describe(candidates)
             posterior = process.posterior(points)
             mean = posterior.mean + basis @ weights

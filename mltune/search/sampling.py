@@ -16,6 +16,7 @@ from mltune.cost.encoding import Encoding, Source, portfolio
 from mltune.errors import SpaceError
 from mltune.kernel.coding import Indices, crossed, row
 from mltune.kernel.space import SearchSpace
+from mltune.records.distinct import DistinctCount
 from mltune.search.history import History
 from mltune.search.proposers import (
     Choice,
@@ -121,6 +122,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         Values of the compiler parameters, the default first. The initial design and the proposals of the Gaussian
         process have their defaults, and later the values of the best configuration so far; other values are tried on
         the best ones.
+    scored : DistinctCount, optional
+        Counts the configurations that the sources or the Gaussian process predict.
     """
 
     def __init__(
@@ -133,7 +136,9 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         proposer: Proposer | None = None,
         first: Mapping[int, str] | None = None,
         varied: Mapping[str, Sequence[int]] | None = None,
+        scored: DistinctCount | None = None,
     ) -> None:
+        self.scored = DistinctCount() if scored is None else scored
         self.first = dict(first or {})
         known = {name: [one for one in values if one in space.values[name]] for name, values in (varied or {}).items()}
         self.varied = {name: values for name, values in known.items() if len(values) > 1}
@@ -221,7 +226,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         encoding = Encoding(self.space, [one for one in self.sources if listed or one.smooth])
         make = EnumeratedPool if listed else SampledPool
         pool = make(self.space, encoding, drawn=options.drawn, near=options.near, incumbents=options.incumbents)
-        return GaussianProposer(encoding, pool, seed=self.seed)
+        return GaussianProposer(encoding, pool, seed=self.seed, scored=self.scored)
 
     @cached_property
     def _initial_design(self) -> Indices:
@@ -243,6 +248,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
             order = np.argsort(pool)
             points, basis = (np.concatenate(two)[order] for two in zip((points, basis), described, strict=True))
             pool = pool[order]
+        if self.sources:
+            self.scored.add(pool)
         promising = basis[:, 1:].mean(axis=1) if self.sources else basis[:, 0]
         # Without a source the order within the head is not known.
         share = options.start_head * (1.0 if self.sources else 2.0)

@@ -20,6 +20,7 @@ from mltune.errors import DeviceError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns
 from mltune.kernel.space import SearchSpace, find, find_near
+from mltune.records.distinct import DistinctCount
 from mltune.records.trial import BATCH, GATES, SEARCHES, Build, Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
@@ -114,6 +115,8 @@ class Search:
         default, the others after it; no gate skips them.
     pretrained : PretrainedModel, optional
         A model of the kernel, trained on recorded sweeps.
+    scored : DistinctCount, optional
+        Counts the configurations whose speed is predicted to choose what is proposed.
 
     Raises
     ------
@@ -161,6 +164,7 @@ class Search:
         default: Mapping[str, int] | None = None,
         known: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
+        scored: DistinctCount | None = None,
     ) -> None:
         self.batch = batch
         self._in_flight = in_flight
@@ -176,7 +180,9 @@ class Search:
         kernel, remembered = features.kernel, () if pretrained is None or proposer is not None else pretrained.first
         first = _first(kernel, space, default, known, remembered)
         varied = {name: kernel.compiler_parameters[name] for name in kernel.varied}
-        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first, varied=varied)
+        self._sampler = BatchSampler(
+            space, sources, seed=seed, proposer=proposer, first=first, varied=varied, scored=scored
+        )
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()

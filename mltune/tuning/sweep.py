@@ -25,6 +25,7 @@ from mltune.errors import MltuneWarning, UsageError
 from mltune.kernel.coding import Indices, row
 from mltune.kernel.space import SearchSpace
 from mltune.records.directory import check_no_plan, new_directory
+from mltune.records.distinct import DistinctCount
 from mltune.records.store import Store
 from mltune.records.trial import Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
@@ -130,6 +131,7 @@ def sweep(
         _check_size(session)
     kind: Kind = "complete" if count is None else "random"
     with _begun(request, session, {"sweep": kind, "count": count}) as store:
+        store.set_fact("scored", [])
         indices = choose_configurations(session, count, request.seed)
         observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices), report=progress)
         records = measure_all(session, store, Everything(session.space, indices), observer)
@@ -166,6 +168,9 @@ def pruned_sweep(
     with _begun(request, session, settings) as store:
         pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected)
         observer = Observer(session.problem, session.device, "gpu", report=progress)
+        scored = DistinctCount()
+        scored.add(np.arange(session.space.count))  # each round predicts all that are left
+        store.set_fact("scored", scored.to_json())
         records = measure_all(session, store, Rounds(session.space, pruner, observer), observer)
         compilers = 1 if math.isinf(session.compilers) else int(session.compilers)
         pruned = judge(pruner.audit(), records, store.seconds(), compilers, replayed=session.gpu is None)

@@ -30,6 +30,7 @@ from mltune.process.child import ChildPool
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, is_begun, new_directory
+from mltune.records.distinct import DistinctCount
 from mltune.records.events import EventWriter, no_events
 from mltune.records.store import Store
 from mltune.records.trial import Candidate, TrialRecord
@@ -205,7 +206,15 @@ class Batches:
     depend on the order of results.
     """
 
-    def __init__(self, search: Search, store: Store, trials: int | None, preloading: Preloading) -> None:
+    def __init__(
+        self,
+        search: Search,
+        store: Store,
+        trials: int | None,
+        preloading: Preloading,
+        scored: DistinctCount | None = None,
+    ) -> None:
+        self._scored = scored
         self._search = search
         self._store = store
         self._trials = trials
@@ -241,6 +250,8 @@ class Batches:
         if self._search.stopping != stopping:
             self._store.set_fact("stopping", asdict(self._search.stopping))
         if batch.candidates:
+            if self._scored is not None:
+                self._store.set_fact("scored", self._scored.to_json())
             self._asked += len(batch.candidates)
             self._in_flight.append(batch)
         return batch.candidates
@@ -268,7 +279,9 @@ class Tuner:
         self._observer = observer
         self._stop = stop
         self._reader = RunReader(store.directory)
-        self._search = _search_of(session, request, store.fact("stopping"), known, pretrained)
+        # Of a run that began without this count the first part is not on record: then it has none.
+        self._scored = DistinctCount.from_json(store.fact("scored")) if len(store) else DistinctCount()
+        self._search = _search_of(session, request, store.fact("stopping"), known, pretrained, self._scored)
         self._preloading = Preloading(fits_models=request.fits_models)
 
     def run(self) -> TuneResult:
@@ -300,7 +313,7 @@ class Tuner:
         """Return the loop, after the search has learned the trials on record."""
         session, request = self._session, self._request
         self._reader.read_from(self._store)
-        planner = Batches(self._search, self._store, request.trials, self._preloading)
+        planner = Batches(self._search, self._store, request.trials, self._preloading, self._scored)
         peak, time_s = peak_flops(session.device, session.problem.arithmetic), request.time_s
         if time_s is not None and session.gpu is not None:
             time_s -= finals_s(time_s)
@@ -363,6 +376,7 @@ def _search_of(
     stopping: Mapping[str, Any] | None,
     known: Sequence[Mapping[str, int]],
     pretrained: PretrainedModel | None,
+    scored: DistinctCount | None,
 ) -> Search:
     from mltune.search.search import Search, gradually
 
@@ -384,4 +398,5 @@ def _search_of(
         default=session.default,
         known=known,
         pretrained=pretrained,
+        scored=scored,
     )

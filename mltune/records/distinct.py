@@ -1,0 +1,65 @@
+"""The number of distinct configurations that a search has seen, in little room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEPT = 1024
+"""Most hashes that are kept: up to as many configurations the number is exact."""
+
+_BITS = 53
+"""Bits of a hash: a number of JSON holds it exactly."""
+
+
+@dataclass(slots=True)
+class DistinctCount:
+    """The number of distinct configurations among all that were added: exact up to 1,024, then within some 3 %.
+
+    The smallest hashes are kept; how small the last of them is tells how many there are (Bar-Yossef and others, 2002).
+    To add a configuration again changes nothing, so a resumed run, which plans some batches again, counts right.
+
+    Examples
+    --------
+    >>> count = DistinctCount()
+    >>> count.add(np.arange(600))
+    >>> count.add(np.arange(1000))
+    >>> count.estimate, DistinctCount.from_json(count.to_json()).estimate
+    (1000, 1000)
+    """
+
+    _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+
+    def add(self, indices: NDArray[np.int64]) -> None:
+        """Add configurations by their indices: ndarray of shape (n_configs,)."""
+        mixed = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in (
+            (30, 0xBF58476D1CE4E5B9),
+            (27, 0x94D049BB133111EB),
+        ):  # SplitMix64: Steele, Lea, Flood, 2014
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        hashes = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - _BITS)
+        self._hashes = np.union1d(self._hashes, hashes)[:KEPT]
+
+    @property
+    def estimate(self) -> int:
+        """The number."""
+        if len(self._hashes) < KEPT:
+            return len(self._hashes)
+        return round((KEPT - 1) * 2.0**_BITS / float(self._hashes[-1]))
+
+    def to_json(self) -> list[int]:
+        """Return the hashes as plain JSON values."""
+        return list(map(int, self._hashes))
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self | None:
+        """Return a number on record; None where it is missing or damaged."""
+        if not isinstance(document, list) or len(document) > KEPT:
+            return None
+        if not all(type(one) is int and 0 <= one < 1 << _BITS for one in document):
+            return None
+        return cls(np.unique(np.array(document, dtype=np.uint64)))
