@@ -24,6 +24,7 @@ from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import ACCURACIES, STRICTEST
 from mltune.records.declaration import FACT, Declaration, Reference
 from mltune.records.directory import FILE
+from mltune.records.distinct import DistinctCount
 from mltune.records.store import Store
 from mltune.records.trials import Trials
 from mltune.results.run import TuneResult
@@ -127,7 +128,9 @@ def read_run(directory: Path | str, slug: str = "") -> TuneResult:
 def _result(store: Store, records: Trials, slug: str) -> TuneResult:
     """Return the result of a run whose device and records were checked."""
     header, facts = store.header, store.facts()
-    stopping = facts.get("stopping")
+    stopping, stages = facts.get("stopping"), facts.get("stages")
+    stages = stages if isinstance(stages, dict) else {}
+    scored = DistinctCount.from_json(facts.get("scored"))
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
         raise ValueError("a device has a peak above 0")
@@ -150,6 +153,9 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         model=str(facts.get("model") or "")[:LONGEST_TEXT],
         accuracy=accuracy if (accuracy := facts.get("accuracy")) in ACCURACIES else STRICTEST,
         choice=str(facts.get("choice") or "")[:LONGEST_TEXT],
+        valid=checked_count(stages.get("valid", header.settings.get("space"))),
+        scored=None if scored is None else scored.estimate,
+        compilers=max(1.0, time_of(stages.get("compilers")) or 1.0),
     )
 
 
@@ -241,6 +247,11 @@ def checked_limit(fact: Any) -> Mapping[str, float | None] | None:
         return None
     trials = fact.get("trials")
     return {"trials": trials if type(trials) is int and trials > 0 else None, "time_s": time_of(fact.get("time_s"))}
+
+
+def checked_count(text: Any) -> int | None:
+    """Return a count that is stored as text, which may be larger than a float can hold; None for anything else."""
+    return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,30}", text) else None
 
 
 def time_of(value: Any) -> float | None:

@@ -21,6 +21,7 @@ from mltune.records.header import RunHeader
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
+from mltune.results.funnel import Funnel, funnel_of
 from mltune.results.rating import Rate, declared_rating, known_flops, rate_of, rating, speed
 from mltune.results.wording import configuration, percent, spaced_duration, states, verification
 
@@ -63,6 +64,11 @@ class TuneResult:
     rivals : tuple of TuneResult
         The runs of all kernels of that choice, this one included, the fastest first. Only in the result of
         :func:`mltune.tune` and :func:`mltune.load_run`.
+    valid, scored : int or None
+        Valid configurations, and those whose speed was predicted (:class:`~mltune.results.funnel.Funnel`); None where
+        they are not on record.
+    compilers : float
+        Configurations that were compiled at the same time; 1 where it is not on record.
     stopped : str
         Why the run ended before its budget was spent; empty if it did not.
     notice : str
@@ -99,6 +105,9 @@ class TuneResult:
     accuracy: str = STRICTEST
     choice: str = ""
     rivals: tuple[TuneResult, ...] = ()
+    valid: int | None = None
+    scored: int | None = None
+    compilers: float = 1.0
 
     @property
     def kernel(self) -> str:
@@ -236,7 +245,14 @@ class TuneResult:
 
     def audit(self) -> SkipAudit:
         """Return the audit of the skipped configurations."""
-        return audit_skips(self.records, self.seconds.get("search", 0.0), replayed=self.replayed)
+        return audit_skips(self.records)
+
+    def funnel(self) -> Funnel:
+        """Return how many configurations each stage of the run left over, and the seconds that this saved."""
+        finalists = 0 if self.declaration is None else len(self.declaration.finalists)
+        return funnel_of(
+            self.records, valid=self.valid, scored=self.scored, finalists=finalists, compilers=self.compilers
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return what every document says of a run: what was tuned, and what that took."""
@@ -253,6 +269,7 @@ class TuneResult:
             "counts": self.counts,
             "seconds": dict(self.seconds),
             "stopped": self.stopped,
+            "funnel": self.funnel().to_json(),
         }
 
     def to_json(self) -> dict[str, Any]:

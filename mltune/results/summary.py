@@ -25,6 +25,7 @@ from mltune.records.directory import PLAN_FILE, POINTER, is_begun, is_plan, runs
 from mltune.records.events import BEGINNINGS, ENDS, FILE, LONGEST_LINE, planned, read_events
 from mltune.records.store import is_written
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.funnel import Funnel, total
 from mltune.results.rating import declared_rating, rating
 from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.run import TuneResult, counts
@@ -89,7 +90,8 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
     -------
     dict
         ``plan``, the directory; ``running``; ``distinct``, the number of problems, of which the kernels of a choice are
-        one, and ``with_winner``, the number of these that have one; ``problems``, in the order of the plan where its
+        one, and ``with_winner``, the number of these that have one; ``funnel``, the sums
+        of :class:`mltune.results.funnel.Funnel` over all runs; ``problems``, in the order of the plan where its
         event log names them, each kernel of a choice by itself, with
 
         - ``slug``, and ``state``: ``waiting`` (not begun), ``left out`` (not begun, and gets no time: another kernel is
@@ -100,7 +102,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
         - ``problem``, ``label``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
         - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
         - ``error``: see :attr:`mltune.results.run.TuneResult.error`,
-        - ``trials``, ``counts``, ``seconds``,
+        - ``trials``, ``counts``, ``seconds``, ``funnel``, None while waiting,
         - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
 
     Raises
@@ -126,6 +128,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
         "running": is_written(directory),
         "distinct": len(of_choice),
         "with_winner": len(won),
+        "funnel": total([Funnel(**entry["funnel"]) for entry in problems if entry["funnel"]]).to_json(),
         "problems": problems,
     }
 
@@ -146,7 +149,9 @@ def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
     known = {"slug": slug, "state": state, "detail": detail, "replayed": False}
     empty = dict.fromkeys(("choice", "reference", "stopped"), "")
-    unknown: dict[str, Any] = dict.fromkeys(("problem", "label", "kernel", "accuracy", "device", "best", "error"))
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("problem", "label", "kernel", "accuracy", "device", "best", "error", "funnel")
+    )
     return {**known, **empty, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 

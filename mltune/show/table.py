@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from mltune.files.text import printable, printable_lines
+from mltune.files.text import many, printable, printable_lines
 from mltune.results.rating import Unit, unit_of, units_of
-from mltune.results.wording import UNKNOWN, percent
+from mltune.results.wording import UNKNOWN, percent, spaced_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -238,6 +238,35 @@ def facts(rows: Iterable[tuple[str, str]]) -> RichTable:
     for name, value in rows:
         made.add_row(name, value)
     return made
+
+
+def funnel(found: Mapping[str, Any], *, replayed: bool) -> Table:
+    """Return the table of the stages of a run: the fields of :class:`mltune.results.funnel.Funnel`."""
+    skipped = {name: f"{many(found[f'skipped_{name}'], 'skip')}" for name in ("before", "after")}
+    rows = [
+        ("valid", "valid", "", None),
+        ("scored by a model", "scored", "", None),
+        ("proposed", "proposed", "", "not_proposed_saved_s"),
+        ("compiled", "compiled", skipped["before"], "before_saved_s"),
+        ("measured", "measured", f"{skipped['after']}, {found['failed']:,} failed", "after_saved_s"),
+        ("finalists", "finalists", "", None),
+    ]
+    columns = [
+        Column("stage", (0,)),
+        number("configurations", lambda row: _configurations(row[1], found[row[1]])),
+        Column("left out", (2,)),
+        number("saved, as recorded" if replayed else "saved", lambda row: row[3] and found[row[3]], spaced_duration),
+    ]
+    return Table(rows, columns)
+
+
+def _configurations(stage: str, count: int | None) -> str:
+    """Write the number of configurations of a stage; above 1,024 that of the scored is an estimate."""
+    from mltune.records.distinct import KEPT  # with NumPy
+
+    if count is None:
+        return "not on record"
+    return f"about {float(f'{count:.2g}'):,.0f}" if stage == "scored" and count > KEPT else f"{count:,}"
 
 
 Figures = Mapping[str, Any]

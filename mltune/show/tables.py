@@ -27,7 +27,7 @@ from mltune.results.wording import (
     states,
     verification,
 )
-from mltune.show.table import Column, Table, facts, number, rated
+from mltune.show.table import Column, Table, facts, funnel, number, rated
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,12 +38,6 @@ Document = Mapping[str, Any]
 def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the facts of a run."""
     skips = document["skips"]
-    skipped = f"{skips['before_compile']} before compiling, {skips['after_compile']} after"
-    if skips["skipped"] or skips["audited"]:
-        skipped += f"; {skip_check(skips)}"
-    if skips["skipped"]:
-        between = " of the recording; searching here took" if document["replayed"] else " of the GPU; searching took"
-        skipped += f"; saved {skips['saved_time_s']:.1f} s{between} {skips['search_s']:.1f} s"
     known = document.get("optimum")
     return [
         ("problem", f"{document['label']} on {document['device']['name']}"),
@@ -54,7 +48,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         *winner,
         *([("optimum", of_optimum(known))] if known else []),
         ("seconds", phases(document["seconds"], document["replayed"])),
-        ("skipped", skipped),
+        *([("skips", skip_check(skips))] if skips["skipped"] or skips["audited"] else []),
         *([("", of_skipped(known))] if known and known["skipped"] else []),
     ]
 
@@ -70,7 +64,11 @@ def tuned(document: Document) -> list[RenderableType]:
             text = _declared(best, document["reference"], checked)
         winner = [("best", text), ("", configuration(best["configuration"]))]
     shown = facts([*_run_facts(document, winner), ("run", document["run"])])
-    return [shown, "", _kernels(document)] if "kernels" in document else [shown]
+    return [shown, "", _funnel(document), *(["", _kernels(document)] if "kernels" in document else [])]
+
+
+def _funnel(document: Document) -> Table:
+    return funnel(document["funnel"], replayed=document["replayed"])
 
 
 def _kernels(document: Document) -> RenderableType:
@@ -125,16 +123,21 @@ def _winner(document: Document) -> str:
 def run_summary(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune show``."""
     best = document["best"]
-    shown = facts([("run", document["run"]), *_run_facts(document, [("winner", _winner(document))])])
+    shown: list[RenderableType] = [
+        facts([("run", document["run"]), *_run_facts(document, [("winner", _winner(document))])]),
+        "",
+        _funnel(document),
+        "",
+    ]
     if not best:
-        return [shown, "", "No trial succeeded yet."]
+        return [*shown, "No trial succeeded yet."]
     columns = [
         number("trial", "trial"),
         *rated(best, [document["reference"]]),
         *([] if MS in units_of(best) else [number("ms", MS.value, MS.write, spare=2)]),
         Column("configuration", "configuration", configuration, wraps=True),
     ]
-    return [shown, "", Table(best, columns)]
+    return [*shown, Table(best, columns)]
 
 
 def campaign_summary(document: Document) -> list[RenderableType]:
@@ -152,12 +155,14 @@ def campaign_summary(document: Document) -> list[RenderableType]:
         Column("by state", "counts", states, wraps=True, spare=1),
     ]
     running = "running" if document["running"] else "not running"
+    replayed = any(entry["replayed"] for entry in problems)
     done, count = document["with_winner"], many(document["distinct"], "problem")
     title = f"{document['plan']}: {running}, {done} of {count} {'has' if done == 1 else 'have'} a winner"
-    if any(entry["replayed"] for entry in problems):
+    if replayed:
         title += f"; {REPLAYED}"
     details = [f"{entry['slug']}: {printable(entry['detail'])}" for entry in problems if entry["detail"]]
-    return [title, "", Table(problems, columns), *(["", *details] if details else [])]
+    passed = funnel(document["funnel"], replayed=replayed)
+    return [title, "", Table(problems, columns), *(["", *details] if details else []), "", passed]
 
 
 def pruned(document: Document) -> RenderableType:

@@ -209,6 +209,7 @@ class TestTune:
             "counts",
             "seconds",
             "stopped",
+            "funnel",
             "best",
             "run",
             "model",

@@ -10,6 +10,7 @@ from scipy.stats import binom
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import audit_skips, pooled
+from mltune.results.funnel import mean_seconds
 
 COMPILE_S = 0.5
 TIME_S = 0.02
@@ -32,8 +33,8 @@ def trial(number, batch, median_s=None, *, gate=None, audited=False, state=None,
     )
 
 
-def audit_of(records, search_s):
-    return audit_skips(Trials.from_records(records, ["P"]), search_s)
+def audit_of(records):
+    return audit_skips(Trials.from_records(records, ["P"]))
 
 
 def test_a_false_skip_is_faster_than_everything_in_earlier_batches():
@@ -45,34 +46,29 @@ def test_a_false_skip_is_faster_than_everything_in_earlier_batches():
         trial(4, 2, 0.6, gate="before_compile", audited=True),  # slower than 0.5: right
         trial(5, 2, gate="before_compile", audited=True, state=TrialState.CRASHED),  # right
     ]
-    audit = audit_of(records, 0.0)
+    audit = audit_of(records)
     assert (audit.audited, audit.false, audit.false_share, audit.skipped) == (4, 2, 0.5, 0)
-    assert audit_of(records[::-1], 0.0) == audit
+    assert audit_of(records[::-1]) == audit
 
 
-def test_what_was_saved():
+def test_a_skipped_configuration_would_have_taken_the_mean_seconds_of_the_audited():
     records = [
         *(trial(number, 0, 1.0, time_s=0.09) for number in range(5)),
         *(trial(number, 1, gate="before_compile") for number in range(5, 9)),
         *(trial(number, 1, gate="after_compile") for number in range(9, 15)),
         trial(15, 1, 2.0, gate="after_compile", audited=True, time_s=0.01),
     ]
-    audit = audit_of(records, 0.05)
+    audit = audit_of(records)
     assert (audit.skipped, audit.before_compile, audit.after_compile) == (10, 4, 6)
-    assert audit.saved_time_s == pytest.approx(10 * 0.02)
-    assert audit.saved_compile_s == pytest.approx(4 * COMPILE_S)
-    assert audit.net_s == pytest.approx(0.2 - 0.05)
-    replayed = audit_skips(Trials.from_records(records, ["P"]), 0.05, replayed=True)
-    assert (replayed.saved_time_s, replayed.net_s) == (audit.saved_time_s, None)  # recorded seconds, and real ones
-    assert pooled([audit, replayed]).net_s is None
-    without = audit_of(records[:-1], 0.0)
-    assert without.saved_time_s == pytest.approx(10 * 0.1)
+    assert mean_seconds(Trials.from_records(records, ["P"])) == pytest.approx((COMPILE_S, 0.02))
+    assert mean_seconds(Trials.from_records(records[:-1], ["P"])) == pytest.approx((COMPILE_S, 0.1))
+    without = audit_of(records[:-1])
     assert (without.false_share, without.false_share_at_most) == (None, 1.0)
 
 
 def test_a_run_without_skips_says_so():
-    audit = audit_of([trial(0, 0, 1.0)], 1.0)
-    assert (audit.skipped, audit.audited, audit.saved_time_s, audit.net_s) == (0, 0, 0.0, -1.0)
+    audit = audit_of([trial(0, 0, 1.0)])
+    assert (audit.skipped, audit.audited) == (0, 0)
     assert json.loads(json.dumps(audit.to_json()))["false_share"] is None
 
 
@@ -83,23 +79,18 @@ def test_the_bound_is_the_largest_share_that_the_audit_does_not_rule_out(audited
     times = [0.5] * false + [2.0] * (audited - false)
     records = [trial(0, 0, 1.0)]
     records += [trial(1 + at, 1, median, gate="after_compile", audited=True) for at, median in enumerate(times)]
-    bound = audit_of(records, 0.0).false_share_at_most
+    bound = audit_of(records).false_share_at_most
     assert false / audited <= bound <= 1.0
     if false < audited:
         assert binom.cdf(false, audited, bound) == pytest.approx(0.05, abs=1e-6)
 
 
 def test_the_audits_of_several_runs_are_pooled():
-    one = audit_of(
-        [trial(0, 0, 1.0), *(trial(at, 1, 2.0, gate="after_compile", audited=True) for at in range(1, 4))], 0.5
-    )
+    one = audit_of([trial(0, 0, 1.0), *(trial(at, 1, 2.0, gate="after_compile", audited=True) for at in range(1, 4))])
     other = audit_of(
-        [trial(0, 0, 1.0), trial(1, 1, 0.5, gate="after_compile", audited=True), trial(2, 1, gate="before_compile")],
-        0.25,
+        [trial(0, 0, 1.0), trial(1, 1, 0.5, gate="after_compile", audited=True), trial(2, 1, gate="before_compile")]
     )
     both = pooled([one, other])
     assert (both.audited, both.false, both.false_share, both.skipped) == (4, 1, 0.25, 1)
     assert binom.cdf(1, 4, both.false_share_at_most) == pytest.approx(0.05)
-    assert both.saved_time_s == one.saved_time_s + other.saved_time_s
-    assert both.net_s == pytest.approx(both.saved_time_s - 0.75)
     assert pooled([]).false_share_at_most == 1.0

@@ -10,6 +10,7 @@ from mltune.device.known import H200
 from mltune.device.peaks import peak_flops
 from mltune.records.trial import TrialState
 from mltune.resolve.plan_file import load_plan
+from mltune.results.funnel import Funnel
 from mltune.results.run import counts
 from mltune.results.summary import describe_dataset
 from mltune.show import inventory, table, tables
@@ -34,7 +35,9 @@ def campaign():
         "seconds": {"total": 3600.0},
     }
     problems = [problem | {"slug": slug} for slug in SLUGS]
-    return {"plan": "runs/mine", "running": False, "distinct": 3, "with_winner": 3, "problems": problems}
+    funnel = Funnel(6 * 10**12, 123_456, 12_288, 24, 12_264, 2_976, 288, 9_000, 24, 7200.0, 12.5, 90.0)
+    known = {"plan": "runs/mine", "running": False, "distinct": 3, "with_winner": 3, "funnel": funnel.to_json()}
+    return known | {"problems": problems}
 
 
 def mixed_campaign():
@@ -153,6 +156,7 @@ def test_what_was_measured_is_shown_with_its_share_of_the_data_sheet(printed):
 
 def test_kernels_that_compete_stand_side_by_side(printed):
     title, _, heading, *rows = printed("choice", None)
+    rows = rows[:3]
     assert "1 of 1 problem has a winner" in title
     assert heading.split()[:3] == ["problem", "state", "fastest"]
     assert ["yes" in row.split() for row in rows] == [False, True, False]
@@ -175,6 +179,7 @@ def test_the_least_important_columns_go_first(printed):
 @pytest.mark.parametrize("width", [60, 80, None])
 def test_every_unit_of_a_campaign_has_a_column(printed, width):
     _, _, heading, *rows = printed("mixed", width)
+    rows = rows[:4]
     start = heading.index("TFLOPS")
     cells = [row[start - 2 :].split()[:3] for row in rows]
     assert cells == [["45.30", "-", "-"], ["-", "4012", "-"], ["-", "-", "2.0000"], ["-", "-", "-"]]

@@ -13,6 +13,7 @@ from mltune.errors import DatasetError, RunDirectoryError, RunError, UsageError
 from mltune.records.store import Store
 from mltune.records.trial import Measurement
 from mltune.resolve.resolve import resolve_sweep
+from mltune.results.reader import read_run
 from mltune.search.pruning import FALSE_SHARE, Promise
 from mltune.tuning.sweep import pruned_sweep
 from mltune.tuning.training import train
@@ -44,6 +45,16 @@ def test_best_is_measured_in_a_fraction_of_the_seconds(swept):
     assert found.best == truth.best
     assert result.audit.measured == found.rows < 0.2 * truth.rows
     assert result.total_s < 0.2 * result.complete_s
+
+
+def test_its_model_scores_the_whole_space(swept):
+    result, run = swept
+    found = read_run(run).funnel()
+
+    assert found.valid == result.audit.valid
+    assert found.scored == pytest.approx(found.valid, rel=0.1)
+    assert found.proposed == found.compiled == result.audit.measured
+    assert found.not_proposed_saved_s == pytest.approx(result.complete_s - result.total_s, rel=0.25)
 
 
 def test_seconds_of_a_complete_sweep_are_estimated(swept):

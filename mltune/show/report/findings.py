@@ -23,6 +23,7 @@ from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
 from mltune.results.audit import pooled
+from mltune.results.funnel import total
 from mltune.results.rating import UNITS, rating
 from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
@@ -79,6 +80,7 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
         "counts": counts(chain.from_iterable(run.records.column("state").tolist() for run in source.runs)),
         "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in source.runs) for phase in PHASES},
         "skips": audit.to_json(),
+        "funnel": total([run.funnel() for run in source.runs]).to_json(),
         "winners": entries,
     }
     return {name: _finite(value) for name, value in document.items()}
@@ -171,7 +173,9 @@ def _blank(slug: str) -> dict[str, Any]:
         "seconds": {},
         "stopped": "",
         "notes": [],
-    } | dict.fromkeys([*unknown.split(), *rates, "reference", "verdict", "launch", "bound", "folder", "optimum"])
+    } | dict.fromkeys(
+        [*unknown.split(), *rates, "reference", "verdict", "launch", "bound", "folder", "optimum", "funnel"]
+    )
 
 
 def _missing(unread: Unread) -> dict[str, Any]:

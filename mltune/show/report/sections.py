@@ -18,6 +18,7 @@ from mltune.show.report.figures import bandwidths, not_drawn, roofline
 from mltune.show.report.findings import distinct
 from mltune.show.report.svg import Omission, Plot, drawn, plotting
 from mltune.show.report.tables import Entry
+from mltune.show.table import funnel
 
 NOTABLE = {"resumed", "interrupted", "drift", "worker_died", "gpu_lost", "gpu_back"}
 NOTABLE |= {"disk_full", "disk_back", "database_lost", "database_back"}
@@ -57,6 +58,7 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         "problems": problems,
         "winners": tables.winners(entries, reference),
         "kernels": tables.kernels(_competing(source, entries), reference),
+        "funnel": funnel(document["funnel"], replayed=any(entry["replayed"] for entry in entries)),
         "predictions": tables.predictions(entries, evidence),
         "times": tables.times(entries, document["seconds"]),
         "deviations": tables.deviations(entries, evidence),

@@ -1,0 +1,119 @@
+"""The funnel of a run: how many configurations each stage left over, and the seconds that this saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.records.trial import GATES, TrialState
+from mltune.records.trials import Trials
+
+
+@dataclass(frozen=True, slots=True)
+class Funnel:
+    """How many configurations each stage of a run left over, from the whole space to the finalists.
+
+    ``proposed = skipped_before + compiled`` and ``compiled = skipped_after + failed + measured``.
+
+    Attributes
+    ----------
+    valid : int or None
+        Valid configurations in the space, in replay those recorded. None where a stage is not on record.
+    scored : int or None
+        Distinct configurations whose speed was predicted to choose what is proposed: by the model of the search, before
+        it by physics and pretrained models, in a pruned sweep by its model. Exact up to 1,024, then within some 3 %. 0
+        where chance or another tuner proposes.
+    proposed : int
+        Trials.
+    skipped_before, skipped_after : int
+        Trials that the gates before and after compiling skipped. Those measured for the audit are not among them.
+    compiled : int
+        Trials that were given to the compiler.
+    failed, measured : int
+        Compiled trials that ended without a time, and with one.
+    finalists : int
+        Trials that the winner was chosen from; 0 before the finals.
+    not_proposed_saved_s, before_saved_s, after_saved_s : float or None
+        Seconds saved by not proposing what was scored, and by each gate, at the mean rates of the run. What was not
+        compiled saved the seconds of the busier of the compilers, which share the work, and the GPU; what was compiled
+        and not measured saved those of the GPU. In replay the seconds are recorded ones, and of one compiler.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> result = mltune.tune(trials=40, device="replay:h200-sgemm-nt-4096-complete", progress=None)
+    >>> funnel = result.funnel()
+    >>> funnel.valid, funnel.proposed, funnel.skipped_before + funnel.compiled
+    (5320, 40, 40)
+    >>> funnel.valid > funnel.scored > funnel.proposed
+    True
+    """
+
+    valid: int | None
+    scored: int | None
+    proposed: int
+    skipped_before: int
+    compiled: int
+    skipped_after: int
+    failed: int
+    measured: int
+    finalists: int
+    not_proposed_saved_s: float | None
+    before_saved_s: float
+    after_saved_s: float
+
+    def to_json(self) -> dict[str, int | float | None]:
+        """Return the funnel as plain JSON values."""
+        return asdict(self)
+
+
+def funnel_of(trials: Trials, *, valid: int | None, scored: int | None, finalists: int, compilers: float) -> Funnel:
+    """Return the funnel of a run from all its trials, and from what its store has of the other stages."""
+    skipped, gates = trials.in_state(TrialState.SKIPPED), trials.column("gate")
+    before, after = (int((skipped & (gates == gate)).sum()) for gate in GATES)
+    compiled, measured = len(trials) - before, int(trials.timed.sum())
+    compile_s, gpu_s = mean_seconds(trials)
+    busier_s = max(compile_s / compilers, gpu_s)
+    if scored is not None and valid is not None:
+        scored = min(scored, valid)
+    return Funnel(
+        valid=valid,
+        scored=scored,
+        proposed=len(trials),
+        skipped_before=before,
+        compiled=compiled,
+        skipped_after=after,
+        failed=compiled - after - measured,
+        measured=measured,
+        finalists=finalists,
+        not_proposed_saved_s=None if scored is None else busier_s * max(0, scored - len(trials)),
+        before_saved_s=busier_s * before,
+        after_saved_s=gpu_s * after,
+    )
+
+
+def total(funnels: Sequence[Funnel]) -> Funnel:
+    """Return the sums of several funnels; a stage that is not on record in one of them is not known of all."""
+    columns = {field.name: [getattr(one, field.name) for one in funnels] for field in fields(Funnel)}
+    sums: dict[str, Any] = {name: None if None in column else sum(column) for name, column in columns.items()}
+    return Funnel(**sums)
+
+
+def mean_seconds(trials: Trials) -> tuple[float, float]:
+    """Return the mean seconds of compiling a configuration, and of verifying and timing one that is predicted slow.
+
+    The latter are those of the audited trials, or of all where there are none.
+    """
+    compiled_s = trials.column("compile_s")[trials.column("build_state") != None]  # noqa: E711 - an array
+    taken_s = trials.column("verify_s") + trials.column("time_s")
+    return _mean(compiled_s), _mean(taken_s[trials.column("audited") == 1]) or _mean(taken_s)
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the values that are known; 0 where there is none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
