@@ -246,12 +246,6 @@ class ShippedSearch:
             batch, results, simulation.known = in_flight.popleft()
             search.tell(batch, results)
 
-    def with_cores(self, cores: int) -> ShippedSearch | None:
-        """Return the search with some compile cores; None where its proposals do not depend on them."""
-        if not (self.skip and self.build and math.isinf(self.compilers)):
-            return None
-        return replace(self, compilers=cores)
-
     def model(self, recording: Recording) -> ChosenModel | None:
         """Return the pretrained model that it starts from on a recording."""
         return choose_model(self.prior, recording.kernel)

@@ -8,7 +8,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CompareRequest:
     """A request for a comparison: each strategy searches each dataset with the seeds from 0 on.
 
@@ -75,7 +74,7 @@ class CompareRequest:
                     f"a comparison needs at least one {kind} and each once, got {', '.join(names) or 'none'}."
                 )
 
-    @cached_property
+    @property
     def played(self) -> dict[str, Strategy]:
         """The strategies, also for each number of compile cores where their proposals depend on it."""
         return with_cores(self.strategies, self.cores)
@@ -83,18 +82,15 @@ class CompareRequest:
     def jobs(self) -> list[Job]:
         """Return the jobs of this share, all of a seed before those of the next."""
         part, parts = self.share
+        fewer = self.fewer_seeds
         every = (
             Job(name, source.name, seed)
             for seed in range(self.seeds)
             for source in self.sources
             for name in self.played
-            if seed < self._seeds_of(name)
+            if seed < fewer.get(name, fewer.get(name.partition(COMPILERS)[0], self.seeds))
         )
         return [job for job in every if zlib.crc32("\n".join(map(str, job)).encode()) % parts == part - 1]
-
-    def _seeds_of(self, name: str) -> int:
-        fewer = self.fewer_seeds
-        return fewer.get(name, fewer.get(name.partition(COMPILERS)[0], self.seeds))
 
 
 def compare_request(

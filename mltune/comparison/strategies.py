@@ -6,11 +6,13 @@ import contextlib
 import hashlib
 import importlib
 import inspect
+import math
 import os
 import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -106,8 +108,9 @@ def with_cores(strategies: Mapping[str, Strategy], cores: Iterable[int]) -> dict
     ['mltune', 'mltune-noskip', 'random', 'mltune:compilers=2', 'mltune:compilers=16']
     """
     ours = {name: one for name, one in strategies.items() if isinstance(one, ShippedSearch)}
-    more = {f"{name}{COMPILERS}{number}": one.with_cores(number) for name, one in ours.items() for number in cores}
-    return dict(strategies) | {name: one for name, one in more.items() if one is not None}
+    gated = {name: one for name, one in ours.items() if one.skip and one.build and math.isinf(one.compilers)}
+    more = {f"{name}{COMPILERS}{n}": replace(one, compilers=n) for name, one in gated.items() for n in cores}
+    return {**strategies, **more}
 
 
 def available() -> tuple[str, ...]:
@@ -207,13 +210,11 @@ def _option(name: str, pair: str) -> tuple[str, int | str]:
     """Return an option of one of our strategies and its value."""
     options = [*_OPTIONS, "prior"] if name.startswith("mltune") else []
     key, _, value = pair.partition("=")
-    if key == "prior" in options and value:
+    if key == "prior" in options:
         return key, value
     if key not in options:
         has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
         raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
-    if key == "prior":
-        raise UsageError(f"a model is given as {name}:prior=auto, NAME or FILE, got {pair!r}.")
     least, most = _OPTIONS[key]
     if not (value.isdecimal() and least <= int(value[:9]) <= most):
         raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")

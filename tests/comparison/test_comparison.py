@@ -363,6 +363,15 @@ def test_the_score_over_time_is_that_of_each_number_of_cores(source: Source, tmp
     assert "| random | 4 |" in markdown(comparison.summary)
 
 
+def test_seconds_are_those_of_the_search_with_so_many_cores(source: Source, tmp_path: Path) -> None:
+    played = compare(request(source, tmp_path, strategies=("mltune", "random"), cores=(4,)))
+    assert ("mltune:compilers=4", "bowl") in played.runs
+    other = {("mltune:compilers=4", "bowl"): played.runs["random", "bowl"]}
+    found = replace(played, runs={**played.runs, **other}).summary["strategies"]
+    assert found["mltune"]["over_time"] == found["random"]["over_time"]
+    assert found["mltune"]["score"] == played.summary["strategies"]["mltune"]["score"] != found["random"]["score"]
+
+
 def test_a_strategy_with_fewer_seeds_has_them_with_all_cores(source: Source, tmp_path: Path) -> None:
     wanted = request(source, tmp_path, strategies=("mltune", "random"), fewer_seeds={"mltune": 1}, cores=(1, 4))
     names = [job.strategy for job in wanted.jobs() if job.seed]

@@ -57,7 +57,6 @@ class TestEveryStrategy(StrategyContract):
         ("mltune:in_flight=0", "in_flight=NUMBER with 1 <= NUMBER"),
         ("mltune:proposer=1", "options of mltune are"),
         ("mltune:compilers=0", "compilers=NUMBER with 1 <= NUMBER"),
-        ("mltune:prior=", "prior=auto, NAME or FILE"),
         ("random:prior=auto", "random has no options"),
         ("random:batch=2", "random has no options"),
     ],
