@@ -46,7 +46,8 @@ def table(document: Mapping[str, Any]) -> str:
     """Return the seconds of each space as Markdown."""
     lines = [
         f"Median seconds of {document['seeds']} seeds until 95 % and 99 % of the optimum, and the share of runs that",
-        f"got to 99 % in {document['evaluations']} evaluations (others count with all they took); mean score.",
+        f"got to 99 % in {document['evaluations']} evaluations (others count with all they took). The score is that",
+        "over time.",
         "",
         f"| strategy | cores | {' | '.join(document['datasets'])} | score |",
         "| --- | ---: |" + " ---: |" * (len(document["datasets"]) + 1),
