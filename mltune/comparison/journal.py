@@ -22,7 +22,7 @@ from mltune.files.reading import RefusedFileError, kind_of, opened_file, reason
 from mltune.files.text import printable
 
 _MAX_BYTES = 1 << 30
-_LONGEST_LINE = 1 << 22
+_LONGEST_LINE = 1 << 23
 _LONGEST_ERROR = 2000
 _MOST_DAMAGED = 10_000
 

@@ -7,6 +7,10 @@ from collections.abc import Iterator, Mapping
 from mltune.comparison.baselines import ShippedSearch
 from mltune.comparison.simulation import Recording, Strategy
 from mltune.cost.model_file import NONE
+from mltune.files.text import printable
+
+_LONGEST = 4000
+"""Most characters of a notice: a card may name any number of datasets."""
 
 
 def start_models(strategies: Mapping[str, Strategy], recording: Recording) -> Iterator[tuple[str, str, str]]:
@@ -31,4 +35,5 @@ def start_models(strategies: Mapping[str, Strategy], recording: Recording) -> It
         else:
             said = "has not seen this problem on this GPU"
         others = ", ".join(known) or "unknown datasets"
-        yield name, chosen.card.sha256, f"{name} starts from the model {chosen.name}, which {said}; trained on {others}"
+        notice = f"{name} starts from the model {chosen.name}, which {said}; trained on {others}"
+        yield name, chosen.card.sha256, printable(notice, _LONGEST)

@@ -579,27 +579,29 @@ _journal("facts-of-escapes", lambda facts, run: [{"facts": dict.fromkeys(facts["
 _journal("facts-of-infinity", lambda facts, run: [{"facts": dict.fromkeys(facts["facts"], float("inf"))}, run])
 _journal("an-array", lambda facts, run: [[facts, run]])
 _journal("a-field-more", lambda facts, run: [facts, {**run, "more": 1}])
-_journal("errors-of-escapes", lambda facts, run: [facts, {**run, "evaluations": None, "error": ESCAPE}])
-_journal("errors-of-3-megabytes", lambda facts, run: [facts, {**run, "evaluations": None, "error": "x" * 3_000_000}])
+_journal("errors-of-escapes", lambda facts, run: [facts, {**run, "builds": None, "error": ESCAPE}])
+_journal("errors-of-3-megabytes", lambda facts, run: [facts, {**run, "builds": None, "error": "x" * 3_000_000}])
 _journal("seeds-of-2-to-the-62", lambda facts, run: [facts, {**run, "seed": 1 << 62}])
 _journal(
     "seeds-of-a-million-digits",
     lambda facts, run: [facts, encoded(to_json(run)).replace(b": 0", b": " + b"9" * 1_000_000)],
 )
 _journal("strategies-of-escapes", lambda facts, run: [facts, {**run, "strategy": ESCAPE}])
-for _name, _evaluations in {
+for _name, _builds in {
     "of-a-text": "0",
     "of-texts": ["0", "0", "0"],
     "of-pairs": [[0, 0.0]],
-    "beyond-the-space": [[(1 << 31) - 1, 0.0, 0.0]],
-    "below-the-space": [[-1, 0.0, 0.0]],
+    "beyond-the-space": [[(1 << 31) - 1, True, 0, 0.0, 0.0]],
+    "below-the-space": [[-1, True, 0, 0.0, 0.0]],
     "of-nothing": [],
-    "of-one-configuration": [[0, 0.0, 0.0]] * 10,
-    "of-nan": [[0, float("nan"), 0.0]],
-    "of-1e300-seconds": [[0, 1e300, 0.0]],
-    "of-a-million-evaluations": [[number, 0.0, 0.0] for number in range(150_000)],
+    "of-one-configuration": [[0, True, 0, 0.0, 0.0]] * 10,
+    "of-skips-alone": [[0, False, 0, 0.0, 0.0]] * 10,
+    "from-results-to-come": [[0, True, 1, 0.0, 0.0], [1, True, 9, 0.0, 0.0]],
+    "of-nan": [[0, True, 0, float("nan"), 0.0]],
+    "of-1e300-seconds": [[0, True, 0, 1e300, 0.0]],
+    "of-many-evaluations": [[number, True, 0, 0.0, 0.0] for number in range(150_000)],
 }.items():
-    _journal(f"traces-{_name}", lambda facts, run, new=_evaluations: [facts, {**run, "evaluations": new}])
+    _journal(f"traces-{_name}", lambda facts, run, new=_builds: [facts, {**run, "builds": new}])
 _journal("counts-of-null", lambda facts, run: [facts, {**run, "repeats": None}])
 for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "garbage", "10-gigabytes-of-nothing"):
     for _file in ("runs-1of1.jsonl", "runs-2of2.jsonl"):
