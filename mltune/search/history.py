@@ -54,6 +54,14 @@ class History:
         order = np.argsort(-self.scores, kind="stable")[: min(count, self.measured)]  # NaN sorts last
         return self.indices[order]
 
+    def scores_of(self, indices: Indices) -> Floats:
+        """Return the scores of configurations: an array of the same shape, NaN where there is none."""
+        order = np.argsort(self.indices, kind="stable")
+        place = np.minimum(np.searchsorted(self.indices, indices, sorter=order), len(order) - 1)
+        found = order[place] if len(order) else np.zeros(indices.shape, dtype=np.int64)
+        known = np.isin(indices, self.indices)
+        return np.where(known, np.append(self.scores, math.nan)[found], math.nan)
+
 
 class Results:
     """The results that a search has learned, in the order of trial numbers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,8 @@ class SamplerOptions:
     start_head : float
         Share of the pool, the most promising, over which the initial design is spread.
     variant_parents, variants : int
-        Number of the best configurations that are tried with other compiler parameters, and most trials in a batch.
+        Number of the best configurations that are tried with other compiler parameters, and most trials in a batch, of
+        which they are at most a quarter.
     listed : int
         Largest space whose configurations are listed.
     drawn, near : int
@@ -93,6 +95,10 @@ class SamplerOptions:
     near: int = 400
     incumbents: int = 6
 
+
+COMPARED, HOPELESS, CERTAIN = 128, 0.01, 3
+"""Values of the compiler parameters are not tried again where, among so many of the best configurations, they are
+slower than the defaults by more than this, in the median of so many or more."""
 
 DRAWN = 64
 """Draws from a large space for each random proposal."""
@@ -181,10 +187,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
             draft.add(Choice(np.array([index])), 1, source)
         fixed = None
         if self.proposer is None and self.varied:
-            best = history.best(self.options.variant_parents)
-            variants = self.space.index_of(crossed(self.space.rows(best), self.varied))
-            draft.add(Choice(variants[variants >= 0]), self.options.variants, "variant")
-            fixed = partial(self._fixed, best=best[:1])
+            draft.add(Choice(self._variants(history)), min(self.options.variants, max(size // 4, 1)), "variant")
+            fixed = partial(self._fixed, best=history.best(1))
         context = ProposalContext(history, draft.taken, rng, fixed)
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)
@@ -195,6 +199,19 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
             draft.add(self._model.propose(context, chosen), chosen, self._model.name)
         draft.add(Choice(self._random(context, draft.room)), size, "random")
         return draft.proposals
+
+    def _variants(self, history: History) -> Indices:
+        """Return the best configurations with all values of the compiler parameters that may be faster."""
+        crossings = crossed(self.space.rows(history.best(COMPARED)), self.varied)
+        table = self.space.index_of(crossings).reshape(-1, math.prod(map(len, self.varied.values())))
+        scores = history.scores_of(np.unique(table, axis=0))  # the first of a row is that of the defaults
+        gains = np.sort(scores - scores[:, :1], axis=0)  # NaN sorts last
+        count = np.isfinite(gains).sum(axis=0)
+        if not len(gains):
+            return _NONE
+        median = gains[np.maximum(count - 1, 0) // 2, np.arange(gains.shape[1])]
+        promising = table[: self.options.variant_parents, (count < CERTAIN) | (median >= -HOPELESS)]
+        return promising[promising >= 0]
 
     def _random(self, context: ProposalContext, count: int) -> Indices:
         """Return random configurations; those of the model with the compiler parameters that it proposes now."""

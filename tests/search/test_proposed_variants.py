@@ -16,11 +16,11 @@ SLOW, FAST = (0, 0), (1, 2)
 VALUES = {"S": (0, 1), "U": (0, 1, 2)}
 
 
-def searched(landscape, batches, gain, varied=VALUES, size=16):
-    """Search with S and U as parameters of the compiler; a gain is that of S = 1, U = 2."""
+def searched(landscape, batches, gain, varied=VALUES, size=16, loss=0.0):
+    """Search with S and U as parameters of the compiler; a gain is that of S = 1, U = 2, and a loss that of S = 1."""
     columns = landscape.columns
     scores = -0.1 * np.abs(np.log2(columns["P"]) - 3) - 0.01 * columns["R"] - 0.1 * columns["T"]
-    scores = scores + gain * ((columns["S"] == 1) & (columns["U"] == 2))
+    scores = scores + gain * ((columns["S"] == 1) & (columns["U"] == 2)) - loss * (columns["S"] == 1)
     sampler = BatchSampler(landscape.space, seed=0, varied=varied)
     results, planned = Results(), []
     for batch in range(batches):
@@ -81,6 +81,21 @@ def test_the_best_are_tried_with_all_others_a_few_in_each_batch(landscape):
     rows = landscape.space.rows(np.array([one.index for one in tried]))
     assert all((rows[name] == value).all() for name, value in others.items())
     assert SLOW not in variants(landscape, tried)
+
+
+def test_they_are_a_quarter_of_a_small_batch(landscape):
+    planned, _ = searched(landscape, 6, 0.2, size=8)
+    assert {sum(one.proposed_by == "variant" for one in batch) for batch in planned[1:]} == {2}
+
+
+def test_values_that_are_slower_three_times_are_not_tried_again(landscape):
+    def tried(loss):
+        planned, _ = searched(landscape, 16, 0.0, varied={"S": (0, 1)}, loss=loss)
+        return [sum(one.proposed_by == "variant" for one in batch) for batch in planned]
+
+    assert 3 <= sum(tried(0.02)) <= 4
+    assert not any(tried(0.02)[2:])
+    assert sum(tried(0.005)) > sum(tried(0.02))  # that may be noise
 
 
 def test_proposals_follow_the_best(landscape):
