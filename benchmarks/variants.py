@@ -4,12 +4,14 @@ Each tune is a process of its own with an empty cache of cubins, as a user's fir
 each tune, with the share of the reference implementation that the finals measured.
 
     python benchmarks/variants.py --cases "sgemm NN 4096;dgemm * 4096;softmax" --time 20 --seeds 0,1,2 --output FILE
+    python benchmarks/variants.py --merge FILE FILE --output FILE
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -78,6 +80,31 @@ def tune(case: str, seed: int, budget_s: float, *, variants: bool, keep: Path | 
         }
 
 
+def table(rows: list[dict[str, object]]) -> str:
+    """Return the shares of the reference as Markdown, a line for each case, and their geometric means."""
+    shares: dict[str, dict[bool, list[float]]] = {}
+    for row in rows:
+        of_case = shares.setdefault(str(row["case"]), {False: [], True: []})
+        if row["share_of_reference"] is not None:
+            of_case[bool(row["variants"])].append(float(row["share_of_reference"]))
+    lines = ["| case | without | with compiler parameters |", "|---|---|---|"]
+    lines += [
+        f"| {case} | {' | '.join(', '.join(f'{one:.3f}' for one in arms[with_]) or '-' for with_ in (False, True))} |"
+        for case, arms in shares.items()
+    ]
+    groups: dict[str, dict[bool, list[float]]] = {}
+    for case, arms in shares.items():
+        name, *_, size = case.split()
+        for with_, found in arms.items():
+            groups.setdefault(f"{name} {size}", {False: [], True: []})[with_] += found
+    for name, arms in groups.items():
+        means = [
+            f"{statistics.geometric_mean(one):.3f} (least {min(one):.3f})" if one else "-" for one in arms.values()
+        ]
+        lines.append(f"| **{name}**, geometric mean | {' | '.join(means)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run all tunes, or one in this process."""
     parser = harness.parser_of(__doc__)
@@ -87,7 +114,14 @@ def main() -> None:
     parser.add_argument("--arms", choices=ARMS, default="both")
     parser.add_argument("--keep", type=Path, help="folder for the runs as datasets")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "SEED", "VARIANTS"), help="one tune, in this process")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="results to join, in place of measuring")
     options = parser.parse_args()
+    if options.merge:
+        parts = [json.loads(part.read_text()) for part in options.merge]
+        rows = [row for part in parts for row in part["all"]]
+        command = "; ".join(dict.fromkeys(part["command"] for part in parts))
+        harness.write(options.output, {**parts[0], "command": command, "all": rows}, table(rows))
+        return
     if options.one:
         case, seed, variants = options.one
         row = tune(case, int(seed), options.time, variants=variants == "True", keep=options.keep)

@@ -34,7 +34,7 @@ FASTEST = 300
 FAR = 30.0
 """A problem with so many times more or fewer operations is far from another."""
 
-FEWEST_FITTED = 150
+FEWEST_FITTED = 250
 """Fewest configurations of a sweep that a regressor is fitted to beside larger ones."""
 
 EMPHASIS = 2.0
