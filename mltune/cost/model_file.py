@@ -69,6 +69,7 @@ class _CardMember(BaseModel):
     fastest: Annotated[tuple[dict[Name, _Value], ...], Field(max_length=10)] = ()
     over_physics: dict[Literal["model", "physics"], _Ratio] = {}
     has_regressor: StrictBool = True
+    device: Annotated[StrictStr, Field(max_length=200)] = ""
 
 
 class Origin(NamedTuple):
@@ -107,7 +108,7 @@ class Card(BaseModel):
     Attributes
     ----------
     members : list
-        For each sweep its name, the architecture of its device, case, class and operations of its problem, its fastest
+        For each sweep its name, device and architecture, case, class and operations of its problem, its fastest
         configurations, the measured time of the first choice over that of physics, and whether it has a regressor.
     sha256 : str
         Of the file of regressors.

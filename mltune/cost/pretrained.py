@@ -50,6 +50,9 @@ DIFFERENT = 3
 FIRST = 4
 """Most configurations of those that are remembered of the closest sweeps, which a search measures first."""
 
+ELSEWHERE = 1
+"""Most of them that were fast on another device: more would displace what the sources expect, and were no faster."""
+
 LARGEST_RATIO = 1e6
 """Of a measured time and that of physics, either way; a larger one is a mistake."""
 
@@ -73,6 +76,8 @@ class Sweep:
         Operations of the problem; 0 where they are not known.
     median_s : ndarray of shape (n_configs,)
         Seconds; NaN for configurations that failed.
+    device : str
+        Name of the device.
     """
 
     name: str
@@ -83,6 +88,7 @@ class Sweep:
     flops: float
     columns: Columns
     median_s: Floats
+    device: str = ""
 
     def relative(self) -> Floats:
         """Return the logs of the speeds, relative to the fastest."""
@@ -112,6 +118,7 @@ class Member:
     regressor: Any
     fastest: tuple[Mapping[str, int], ...] = ()
     over_physics: Mapping[str, float] = field(default_factory=dict)
+    device: str = ""
 
     @property
     def has_regressor(self) -> bool:
@@ -127,8 +134,9 @@ class PretrainedModel:
     ----------
     parameters : tuple of str
         The features of the regressors: log2(1 + value) of each.
-    first : tuple of mapping of str to int
-        Configurations to measure first, for the problem and the device that it was chosen for.
+    first, elsewhere : tuple of mapping of str to int
+        Configurations to measure first, for the problem and the device that it was chosen for: those that were fast on
+        such a device, and on others of its architecture.
     facts : mapping
         Further content of the card: datasets, versions, scores.
     digest : str
@@ -139,6 +147,7 @@ class PretrainedModel:
     parameters: tuple[str, ...]
     members: tuple[Member, ...]
     first: tuple[Mapping[str, int], ...] = ()
+    elsewhere: tuple[Mapping[str, int], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
@@ -147,17 +156,21 @@ class PretrainedModel:
 
         The sweeps are narrowed down step by step, each step only if it leaves some: the problem's class; its case or a
         similar number of operations (:data:`FAR`); the device's architecture. The fastest configurations of sweeps on
-        that architecture and of a similar number of operations are its ``first``, those of the problem's case before
-        others. Sweeps with CUDA say nothing of a device without it, nor the reverse: there the result is None. (Orders
-        of a convolution on AMD's GPUs reach .6 to .7 of the optimum of NVIDIA's with the first choice, physics alone
-        .9.)
+        that architecture and of a similar number of operations are its ``first`` and ``elsewhere``, those of the
+        problem's case before others. Sweeps with CUDA say nothing of a device without it, nor the reverse: there the
+        result is None. (Orders of a convolution on AMD's GPUs reach .6 to .7 of the optimum of NVIDIA's with the first
+        choice, physics alone .9.)
         """
         left = _closest([one for one in self.members if one.has_regressor], problem, device)
         near = _closest(self.members, problem, device)
         near = [one for one in near if one.flops == problem.flops or are_near(one.flops, problem.flops)]
         near = [one for one in near if one.architecture == device.architecture]
         near.sort(key=lambda one: (one.case != problem.case, distance(one.flops, problem.flops)))
-        return replace(self, members=tuple(left), first=_in_turn([one.fastest for one in near])) if left else None
+        first = _in_turn([one.fastest for one in near if one.device == device.name])
+        elsewhere = _in_turn([first, *(one.fastest for one in near if one.device != device.name)])
+        others = tuple(one for one in elsewhere if one not in first)[: min(ELSEWHERE, FIRST - len(first))]
+        members = (*left, *(one for one in near if not one.has_regressor))
+        return replace(self, members=members, first=first, elsewhere=others) if left else None
 
     def predict(self, columns: Columns) -> Floats:
         """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""
@@ -264,7 +277,8 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
 def member_of(sweep: Sweep, regressor: Any) -> Member:
     """Return the member of a sweep with a regressor, or None."""
     known = fastest_of(sweep)
-    return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops, regressor, known)
+    facts = sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops
+    return Member(*facts, regressor, known, device=sweep.device)
 
 
 def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:

@@ -124,6 +124,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         the middle of the space; then a Gaussian process proposes.
     first : mapping of int to str
         Indices of the configurations that are proposed first, in this order, each with its ``proposed_by``.
+    elsewhere : sequence of int
+        Indices of those that were fast on similar devices: they follow the first one of the initial design.
     varied : mapping of str to sequence of int
         Values of the compiler parameters, the default first. The initial design and the proposals of the Gaussian
         process have their defaults, and later the values of the best configuration so far; other values are tried on
@@ -141,11 +143,13 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         options: SamplerOptions | None = None,
         proposer: Proposer | None = None,
         first: Mapping[int, str] | None = None,
+        elsewhere: Sequence[int] = (),
         varied: Mapping[str, Sequence[int]] | None = None,
         scored: DistinctCount | None = None,
     ) -> None:
         self.scored = DistinctCount() if scored is None else scored
         self.first = dict(first or {})
+        self.elsewhere = np.array(elsewhere, dtype=np.int64)
         known = {name: [one for one in values if one in space.values[name]] for name, values in (varied or {}).items()}
         self.varied = {name: values for name, values in known.items() if len(values) > 1}
         self.space = space
@@ -185,6 +189,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         draft = _Draft(size, set(history.tried))
         for index, source in self.first.items():
             draft.add(Choice(np.array([index])), 1, source)
+        if len(self.elsewhere) and history.measured < self.options.start_trials:
+            draft.add(Choice(np.concatenate([self._initial_design[:1], self.elsewhere])), size, "start")
         fixed = None
         if self.proposer is None and self.varied:
             draft.add(Choice(self._variants(history)), min(self.options.variants, max(size // 4, 1)), "variant")

@@ -177,11 +177,19 @@ class Search:
         self._compilers = compilers
         sources = _sources(space, features, pretrained)
         proposer = _proposer(search, space, features)
-        kernel, remembered = features.kernel, () if pretrained is None or proposer is not None else pretrained.first
-        first = _first(kernel, space, default, known, remembered)
+        kernel, model = features.kernel, pretrained if proposer is None else None
+        first = _first(kernel, space, default, known, model.first if model else ())
+        near = [find_near(space, kernel.completed(one)) for one in (model.elsewhere if model and not known else ())]
         varied = {name: kernel.compiler_parameters[name] for name in kernel.varied}
         self._sampler = BatchSampler(
-            space, sources, seed=seed, proposer=proposer, first=first, varied=varied, scored=scored
+            space,
+            sources,
+            seed=seed,
+            proposer=proposer,
+            first=first,
+            elsewhere=[index for index in near if index >= 0],
+            varied=varied,
+            scored=scored,
         )
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)

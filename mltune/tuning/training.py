@@ -162,6 +162,7 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
             float(one.manifest.problem.flops),
             _completed(one, parameters),
             np.where(one.states == TrialState.OK, one.numbers("median_s"), np.nan),
+            one.manifest.device.name,
         )
         for one, group in zip(datasets, architectures, strict=True)
     ]

@@ -108,6 +108,7 @@ def _sweep(run: TuneResult) -> Sweep:
         float(run.problem.flops),
         {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters},
         np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran],
+        run.device.name,
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mltune.cost.pretrained import (
+    ELSEWHERE,
     FEWEST_FITTED,
     FIRST,
     SLOWEST,
@@ -28,11 +29,11 @@ def gemm(name, trans="NT"):
     return problem_from_name(name, trans=trans, size=64)
 
 
-def sweep(fastest, case="sgemm NT", architecture="sm_90", flops=0.0):
+def sweep(fastest, case="sgemm NT", architecture="sm_90", flops=0.0, device="NVIDIA H200"):
     """Return a sweep whose fastest tile has some log2, with failures."""
     time_s = 1e-3 * (1 + np.abs(np.log2(COLUMNS["TILE"]) - fastest) + 0.05 * COLUMNS["UNROLL"])
     time_s[:10] = np.nan
-    return Sweep(f"s{fastest}", "a", architecture, case, case[0], flops, COLUMNS, time_s)
+    return Sweep(f"s{fastest}", "a", architecture, case, case[0], flops, COLUMNS, time_s, device)
 
 
 def model(*sweeps):
@@ -121,7 +122,17 @@ def test_a_small_sweep_beside_large_ones_is_remembered_alone():
     assert [one.has_regressor for one in fit_members([small], tuple(COLUMNS))] == [True]
     found = PretrainedModel("toy", tuple(COLUMNS), members).closest(gemm("sgemm", "NN"), find_device("h200")[0])
     assert [int(np.log2(one["TILE"])) for one in found.first[:2]] == [3, 1]
-    assert [one.sweep for one in found.members] == ["s1"]
+    assert [one.sweep for one in found.members] == ["s1", "s3"]
+
+
+def test_what_was_fast_on_such_a_device_is_apart_from_what_was_fast_on_others():
+    flops = float(gemm("sgemm").flops)
+    here, there = sweep(3, "sgemm NN", flops=flops), sweep(1, "sgemm NN", flops=flops, device="NVIDIA H100")
+    found = model(there, here).closest(gemm("sgemm", "NN"), find_device("h200")[0])
+    assert found.first == fit_member(here, tuple(COLUMNS)).fastest
+    assert int(np.log2(found.elsewhere[0]["TILE"])) == 1
+    assert len(found.elsewhere) == ELSEWHERE
+    assert found.elsewhere[0] not in found.first
 
 
 def test_what_several_sweeps_remember_is_measured_once():

@@ -295,6 +295,20 @@ def test_what_a_model_remembers_of_another_problem_is_replaced_by_what_is_near()
     assert find_near(data.space, {**almost, "of another kernel": 1}) == -1
 
 
+def test_what_was_fast_on_another_gpu_follows_the_choice_of_physics_and_model():
+    data = load_dataset(SMALL)
+    rows = [{key: int(column[0]) for key, column in data.space.rows(np.array([at])).items()} for at in (77, 5)]
+    model = replace(train([data]), first=(), elsewhere=())
+    chosen = Replay(SMALL, pretrained=model).search.ask().candidates[0]
+
+    found = Replay(SMALL, pretrained=replace(model, first=(rows[0],), elsewhere=(rows[1],))).search.ask().candidates
+    known = Replay(SMALL, pretrained=replace(model, elsewhere=(rows[1],)), known=rows[:1]).search.ask().candidates
+
+    assert [one.index for one in found[:3]] == [77, chosen.index, 5]
+    assert {one.proposed_by for one in found} == {"start"}
+    assert [one.index for one in known[:2]] == [77, chosen.index]
+
+
 def test_known_configurations_that_do_not_fit_a_batch_follow_in_the_next():
     space = load_dataset(SMALL).space
     known = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in range(5)]
