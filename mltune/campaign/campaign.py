@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,8 +117,7 @@ def run_plan(
     try:
         claim_directory(plan, directory)
         if cluster is None:
-            make = partial(Child, worker) if isinstance(worker, str) else worker
-            workers = [DeviceWorker(device, make(), heartbeat_timeout_s) for device in plan.devices]
+            workers = [DeviceWorker(device, _process(worker, device), heartbeat_timeout_s) for device in plan.devices]
             gpus: dict[str, Device] = {}
         else:
             from mltune.campaign.cluster.remote_process import remote_workers
@@ -143,6 +141,13 @@ def run_plan(
         return campaign.finish()
     finally:
         os.close(lock)
+
+
+def _process(worker: str | Callable[[], Process], device: str) -> Process:
+    """Return the process of a device; only mltune's own worker is told its device."""
+    if not isinstance(worker, str):
+        return worker()
+    return Child(worker, (device,) if worker == DEVICE_WORKER else ())
 
 
 @dataclass

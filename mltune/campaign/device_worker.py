@@ -214,19 +214,26 @@ Tune = Callable[..., TuneResult]
 """The function that runs a time slice: :func:`mltune.tuning.tuner.tune`, or a function with its signature."""
 
 
-def make_device_worker(*, tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
+def make_device_worker(device: str = "", *, tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
     """Return the function of a worker process that runs time slices. SIGTERM ends the one under way.
 
     Parameters
     ----------
+    device : str
+        The device of all time slices: the worker process of a GPU starts while the tuner is imported.
     tune : callable, optional
         Runs a time slice; the tuner by default.
     """
     if tune is None:
+        pool = ChildPool()
+        if device.startswith("cuda:"):
+            from mltune.measure.runner import start_worker
+
+            start_worker(pool, int(device.removeprefix("cuda:")))
         from mltune.tuning import tuner
 
         tuner.preload()
-        tune = partial(tuner.tune, pool=ChildPool())
+        tune = partial(tuner.tune, pool=pool)
     interrupt = Interrupt(STOP_TIMEOUT_S, twice=False).__enter__()
     return partial(run_slice, tune=tune, interrupt=interrupt, on_message=send_to_parent)
 

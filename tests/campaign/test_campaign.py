@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from mltune.campaign.device_worker import make_device_worker
 from mltune.errors import RunDirectoryError
 from mltune.records.directory import runs_in
 from mltune.show.follow import Watch
@@ -167,3 +169,12 @@ def test_what_passed_before_a_campaign_began_is_part_of_its_budget(tmp_path):
     assert not any(standing.trials for standing in result.standings.values())
     (ended,) = [event for event in events_of(tmp_path / "run") if event["event"] == "plan_ended"]
     assert ended["elapsed_s"] >= 60.0
+
+
+def test_the_worker_of_a_gpu_starts_with_its_device_worker(monkeypatch):
+    started = []
+    monkeypatch.setattr("mltune.measure.runner.start_worker", lambda pool, index: started.append(index))
+    monkeypatch.setattr("mltune.campaign.device_worker.Interrupt", lambda *_, **__: nullcontext(bool))
+    for device in ("cuda:3", "replay:convolution_w6600", ""):
+        make_device_worker(device)
+    assert started == [3]
