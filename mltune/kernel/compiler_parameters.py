@@ -19,11 +19,11 @@ from mltune.kernel.launch import APPLY
 
 COMPILER_OPTION = re.compile(
     r"--?use_fast_math|--?maxrregcount=[0-9]{1,3}|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|-lineinfo"
-    r"|--extra-device-vectorization"
+    r"|--extra-device-vectorization|--ptxas-options=-O[0-3]"
 )
 COMPILER_OPTION_LAW = (
-    "be --use_fast_math, --maxrregcount=N, --fmad=, --ftz=, --prec-div= or --prec-sqrt= with true or false, -lineinfo "
-    "or --extra-device-vectorization"
+    "be --use_fast_math, --maxrregcount=N, --fmad=, --ftz=, --prec-div= or --prec-sqrt= with true or false, -lineinfo, "
+    "--extra-device-vectorization or --ptxas-options=-O with 0 to 3"
 )
 
 NAME, LEVEL, CONTROLS = "entry_name", "register_usage_level", "apply_controls"

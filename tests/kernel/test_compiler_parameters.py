@@ -60,9 +60,12 @@ def test_every_kernel_with_a_source_has_those_that_are_built_in_but_its_space_do
 def test_a_bundle_narrows_widens_and_adds(tmp_path):
     table = (
         '[compiler]\nentry_name = [""]\nregister_usage_level = [8, 5, 0]\nmath = ["", "--use_fast_math --fmad=false"]\n'
+        'optimization = ["", "--ptxas-options=-O2"]\n'
     )
     kernel = bundle(tmp_path, table)
-    assert kernel.compiler_parameters == {"entry_name": (0,), "register_usage_level": (8, 5, 0), "math": (0, 1)}
+    built_in = {"entry_name": (0,), "register_usage_level": (8, 5, 0)}
+    assert kernel.compiler_parameters == {**built_in, "math": (0, 1), "optimization": (0, 1)}
+    assert kernel.variant({"register_usage_level": 5, "optimization": 1}).options == ("--ptxas-options=-O2",)
     assert kernel.variant({}).options == ("--ptxas-options=--register-usage-level=8",)
     assert kernel.variant({"register_usage_level": 5, "math": 1}).options == ("--use_fast_math", "--fmad=false")
     assert kernel.space_hash != bundle(tmp_path).space_hash
@@ -92,6 +95,8 @@ def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
         ('own = ["--use_fast_math  --fmad=true"]', "an option of the compiler must"),
         ('own = ["--use_fast_math\\t--include-path=/"]', "an option of the compiler must"),
         ('own = ["--ptxas-options=--apply-controls=/etc/passwd"]', "an option of the compiler must"),
+        ('own = ["--ptxas-options=-O2,--apply-controls=/etc/passwd"]', "an option of the compiler must"),
+        ('own = ["--ptxas-options=-O4"]', "an option of the compiler must"),
         ('own = ["--fmad=true --output-file=/tmp/x"]', "an option of the compiler must"),
         ('own = ["-lineinfo\\u0000"]', "an option of the compiler must"),
         (f'own = ["{"x" * 201}"]', "at most 200 characters"),

@@ -62,6 +62,7 @@ def test_the_name_of_any_kernel_can_be_changed(source, name, tmp_path):
 
 def test_a_value_that_this_compiler_does_not_know_is_left_out_with_a_notice(monkeypatch):
     assert compiles_with("sm_90", ("--ptxas-options=--register-usage-level=8",))
+    assert compiles_with("sm_90", ("--ptxas-options=-O2",))
     assert not compiles_with("sm_90", ("--ptxas-options=--no-such-option=8",))
     compiles_with.cache_clear()
     with monkeypatch.context() as patch:
