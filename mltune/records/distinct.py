@@ -35,11 +35,8 @@ class DistinctCount:
 
     def add(self, indices: NDArray[np.int64]) -> None:
         """Add configurations by their indices: ndarray of shape (n_configs,)."""
-        mixed = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in (
-            (30, 0xBF58476D1CE4E5B9),
-            (27, 0x94D049BB133111EB),
-        ):  # SplitMix64: Steele, Lea, Flood, 2014
+        mixed = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # SplitMix64: Steele, Lea, Flood, 2014
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
         hashes = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - _BITS)
         self._hashes = np.union1d(self._hashes, hashes)[:KEPT]
