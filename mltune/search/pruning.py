@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,21 @@ FALSE_SHARE = 0.01
 AUDIT_CONFIDENCE = 0.95
 """Confidence of the bound on the share of false skips."""
 
+NEAR = 0.15
+"""Share by which a configuration near the fastest is slower: one such leads the model to its group."""
+
+MOST_AUDITED = 0.1
+"""Share of the space that the random sample and the audit of the strata have at most together."""
+
+SWITCHES = 12
+"""Most switches, which are parameters with two values, whose combinations are strata."""
+
+FASTEST = 8
+"""The fastest, of which the audit measures what differs from them in one or two switches."""
+
+STRANGE = 0.1
+"""Share of the configurations, those of which the model knows least, that are a stratum too."""
+
 FAST_SHARE = 3
 """Residuals come from the fastest third of the measured configurations."""
 
@@ -58,6 +74,9 @@ RECENT = 3
 DOUBT = 0.5
 """Fast configurations that are added to both sides of that comparison."""
 
+LEAST_CALIBRATION = 0.5
+"""Least factor by which that comparison corrects what is expected: few rounds prove no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:
@@ -68,7 +87,8 @@ class Promise:
     within : float
         Share by which a configuration may be slower than the fastest and still count as fast: 0.01 is 1 %.
     confidence : float
-        The sweep ends once the model expects fewer fast configurations among the rest than ``1 - confidence``.
+        The sweep ends once the model expects fewer fast configurations among the rest than ``1 - confidence``. Where
+        the audit could not see that much, the sweep promises less.
 
     Raises
     ------
@@ -119,8 +139,11 @@ class PruningAudit:
     ----------
     valid, measured : int
         Configurations of the space, and of those that were measured.
-    within, confidence : float
+    within : float
         See :class:`Promise`.
+    confidence : float
+        What the sweep promises: the confidence that was asked for, or the probability that the audit of the weakest
+        stratum (:class:`Stratum`) would have met a group that the model knows nothing of, where that is less.
     expected_missed : float
         Fast configurations that the model expects among those that were not measured. The promise is that it is at most
         ``1 - confidence``; it is as good as the calibration of the model.
@@ -131,6 +154,12 @@ class PruningAudit:
     false_share_at_most : float
         Upper bound of the share of fast ones among all that the rule leaves out (Clopper and Pearson, 1934, for a
         finite number), at 95 % confidence.
+    group : int
+        Size of such a group: the number of configurations near the fastest, in the stratum with most of them.
+    weakest_left_out, weakest_audited : int
+        Configurations of the weakest stratum that the rule leaves out, and those of them that were audited.
+    weakest_share_at_most : float
+        ``false_share_at_most`` of the weakest stratum.
     """
 
     valid: int
@@ -141,10 +170,54 @@ class PruningAudit:
     audited: int
     false: int
     false_share_at_most: float
+    group: int
+    weakest_left_out: int
+    weakest_audited: int
+    weakest_share_at_most: float
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit as plain JSON values."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """A part of the space whose audit is judged by itself.
+
+    The configurations that share the values of two switches are a stratum, for every two and all their values (the
+    whole space, where it has not two), and what the model knows least of is one. They overlap. Those audited are the
+    first of the stratum in the random order: a uniform sample of it.
+
+    Attributes
+    ----------
+    left_out, audited, false : int
+        As in :class:`PruningAudit`.
+    next : ndarray of shape (n_left,)
+        Its configurations not measured, in the random order.
+    """
+
+    left_out: int
+    audited: int
+    false: int
+    next: Indices
+
+    @property
+    def share_at_most(self) -> float:
+        """Upper bound of the share of fast ones among those that are left out."""
+        return missed_at_most(self.left_out, self.audited, self.false) / max(self.left_out, 1)
+
+    def sees(self, group: int, audited: int | None = None) -> float:
+        """Return the probability that a random sample meets one of a group (hypergeometric)."""
+        size, others = self.audited if audited is None else audited, max(self.left_out - group, 0)
+        if size > others or not self.left_out:
+            return 1.0
+        ways = math.lgamma(others + 1) - math.lgamma(others - size + 1)
+        return 1.0 - math.exp(ways - math.lgamma(self.left_out + 1) + math.lgamma(self.left_out - size + 1))
+
+    def needed(self, group: int, confidence: float) -> int:
+        """Return how many more must be audited to meet one of a group with a confidence."""
+        sizes = range(self.audited, self.left_out)
+        return bisect_left(sizes, confidence, key=lambda size: self.sees(group, size))
 
 
 class Pruner:
@@ -158,6 +231,8 @@ class Pruner:
     promise : Promise, optional
     expected : ndarray of shape (n_configs,), optional
         Expected log speeds of a pretrained model: one more feature, whose fastest are measured first.
+    parameters : int, optional
+        Number of features, the first, that are parameters; by default all.
 
     Examples
     --------
@@ -171,14 +246,28 @@ class Pruner:
     (True, True)
     """
 
-    def __init__(self, X: Floats, *, seed: int, promise: Promise | None = None, expected: Floats | None = None) -> None:
+    def __init__(
+        self,
+        X: Floats,
+        *,
+        seed: int,
+        promise: Promise | None = None,
+        expected: Floats | None = None,
+        parameters: int | None = None,
+    ) -> None:
         self.promise = promise or Promise()
         self._seed = seed
         self._expected = expected
         table = X if expected is None else np.column_stack([X, expected])
         self._X = table
         self._order = np.random.default_rng(seed).permutation(len(X))
+        two_valued = np.array([len(np.unique(column)) == 2 for column in X[:, :parameters].T])
+        self._sizes = X[:, :parameters][:, ~two_valued]
+        switches = X[:, :parameters][:, two_valued]
+        self._switches = switches == switches.max(axis=0, initial=-np.inf)
+        self._strata = combinations_of(self._switches)
         self._drawn = 0  # the random sample is the beginning of the order
+        self._random = 0  # configurations of the sample and of the audit
         self._speed = np.full(len(X), np.nan)
         self._told = np.zeros(len(X), dtype=bool)
         self._asked = np.zeros(len(X), dtype=bool)
@@ -215,7 +304,7 @@ class Pruner:
         if not self.ready:
             raise RuntimeError("the next round is planned from the results of those before it")
         if self._asked.all():
-            return self._end(0.0, 0, 0, 0.0)
+            return self._end(0.0, Stratum(0, 0, 0, self._order[:0]), 0)
         if not np.isfinite(self._speed[self._open]).any():
             return self._round(self._draw(FIRST), 0, "random")
         chances = self._chances()
@@ -251,37 +340,74 @@ class Pruner:
         self._open[chosen] = self._asked[chosen] = True
         self._beside = self._draw(beside)
         self._asked[self._beside] = True
+        self._random += len(self._beside) + (0 if proposed_by == "model" else len(chosen))
         self._rounds += 1
         return Round(self._rounds - 1, chosen, self._beside, proposed_by)
 
     def _close(self, chances: _Chances, expected: float) -> Round | None:
-        """Judge the random sample; return a round that extends it, or None when it bounds the share of false skips."""
+        """Judge the audit; return a round that extends it, or None when it has seen enough or all that it may."""
         if not self._open[self._beside].all():
             return self._round(np.empty(0, dtype=np.int64), 0, "random")
-        sample = self._order[: self._drawn]
-        left_out = sample[chances.unseen[sample] <= chances.left.max(initial=-1.0)]
-        goal = self._goal()
-        false = int((self._speed[left_out] >= goal).sum())
-        unmeasured = len(chances.indices)
-        population = unmeasured + len(left_out)
-        at_most = missed_at_most(population, len(left_out), false)
-        if at_most >= FALSE_SHARE * population and self._drawn < len(self._order):
-            return self._round(self._draw(audit_size(population, false) - len(left_out)), 0, "audit")
-        return self._end(expected, len(left_out), false, at_most / max(population, 1))
+        everything = self._stratum(np.ones(len(self._open), dtype=bool), chances)
+        if len(partners := self._partners()):
+            return self._round(partners, 0, "model")
+        if everything.share_at_most >= FALSE_SHARE and len(everything.next):
+            more = audit_size(everything.left_out, everything.false) - everything.audited
+            return self._round(everything.next[:more], 0, "audit")
+        group = max(int((mask & chances.near).sum()) for mask in self._strata)
+        strange = chances.spread >= np.quantile(chances.spread[chances.indices], 1.0 - STRANGE)
+        strata = [self._stratum(mask, chances) for mask in (*self._strata, strange)]
+        room = max(int(MOST_AUDITED * len(self._open)) - self._random, 0)
 
-    def _end(self, expected: float, audited: int, false: int, at_most: float) -> Round | None:
+        def wanted(confidence: float) -> Indices:
+            return np.unique(np.concatenate([one.next[: one.needed(group, confidence)] for one in strata]))
+
+        levels = np.append(np.arange(self.promise.confidence, 0.0, -0.01), 0.0)
+        chosen = wanted(levels[bisect_left(levels, True, key=lambda level: len(wanted(level)) <= room)])
+        if len(chosen):
+            return self._round(chosen, 0, "audit")
+        return self._end(
+            expected, everything, group, min(strata, key=lambda one: (one.sees(group), -one.share_at_most))
+        )
+
+    def _partners(self) -> Indices:
+        """Return what differs from one of the fastest in one or two switches alone, and is not measured."""
+        fastest = np.argsort(-np.nan_to_num(self._speed, nan=-np.inf), kind="stable")[:FASTEST]
+        left = np.flatnonzero(~self._asked)
+        near = [
+            (self._sizes[left] == self._sizes[one]).all(axis=1)
+            & ((self._switches[left] != self._switches[one]).sum(axis=1) <= 2)
+            for one in fastest[np.isfinite(self._speed[fastest])]
+        ]
+        return left[np.logical_or.reduce(near)]
+
+    def _stratum(self, mask: NDArray[np.bool_], chances: _Chances) -> Stratum:
+        """Return a part of the space as far as the rule leaves it out, and how much of it is audited."""
+        order = self._order[mask[self._order]]
+        following = order[~self._asked[order]]
+        sample = order[: int(np.argmin(self._asked[order])) if len(following) else None]
+        audited = sample[chances.unseen[sample] <= chances.left.max(initial=-1.0)]
+        false = int((self._speed[audited] >= self._goal()).sum())
+        return Stratum(len(following) + len(audited), len(audited), false, following)
+
+    def _end(self, expected: float, everything: Stratum, group: int, weakest: Stratum | None = None) -> Round | None:
         """End the sweep, or wait in an empty round for results that are missing."""
         if not self._open[self._asked].all():
             return self._round(np.empty(0, dtype=np.int64), 0, "random")
+        weakest = weakest or everything
         self._result = PruningAudit(
             valid=len(self._open),
             measured=int(self._open.sum()),
             within=self.promise.within,
-            confidence=self.promise.confidence,
+            confidence=min(self.promise.confidence, weakest.sees(group)),
             expected_missed=expected,
-            audited=audited,
-            false=false,
-            false_share_at_most=at_most,
+            audited=everything.audited,
+            false=everything.false,
+            false_share_at_most=everything.share_at_most,
+            group=min(group, weakest.left_out),
+            weakest_left_out=weakest.left_out,
+            weakest_audited=weakest.audited,
+            weakest_share_at_most=weakest.share_at_most,
         )
         return None
 
@@ -297,7 +423,7 @@ class Pruner:
         """
         goal, recent = self._goal(), self._bets[-RECENT:]
         found = sum(int((self._speed[chosen] >= goal).sum()) for chosen, _ in recent)
-        return (DOUBT + found) / (DOUBT + sum(expected for _, expected in recent))
+        return max(LEAST_CALIBRATION, (DOUBT + found) / (DOUBT + sum(expected for _, expected in recent)))
 
     def _chances(self) -> _Chances:
         """Return the probability of every configuration to be fast, by a model that did not see it."""
@@ -320,9 +446,11 @@ class Pruner:
         residuals = np.concatenate([error[fast] / (spread[fast] + offset), *self._errors[-RECENT:]])
         mean, wide = model.predict(self._X[left])
         self._predicted = left, mean, wide + offset
-        chances = np.ones(len(self._open))
+        chances, spreads, expected = np.ones(len(self._open)), *np.full((2, len(self._open)), np.nan)
         chances[seen[known]] = upper_tail(((goal - unseen) / (spread + offset))[known], residuals)
-        return _Chances(left, upper_tail((goal - mean) / (wide + offset), residuals), chances)
+        spreads[seen], spreads[left], expected[seen], expected[left] = spread, wide, target, mean
+        near = expected >= compress(np.array(np.nanmax(speed) - math.log1p(NEAR)), knee)
+        return _Chances(left, upper_tail((goal - mean) / (wide + offset), residuals), chances, spreads, near)
 
     def _note_errors(self, targets: Mapping[int, float]) -> None:
         """Note the errors of the last predictions, of the configurations measured since."""
@@ -352,11 +480,33 @@ class _Chances:
         The configurations not asked for, and their probabilities.
     unseen : ndarray of shape (n_configs,)
         The probabilities of those that the model has seen, each without itself; 1 for the others.
+    spread : ndarray of shape (n_configs,)
+        Spread of the predictions, of those seen without themselves.
+    near : ndarray of shape (n_configs,), bool
+        Whether a configuration is near the fastest (:data:`NEAR`), as measured or expected.
     """
 
     indices: Indices
     left: Floats
     unseen: Floats
+    spread: Floats
+    near: NDArray[np.bool_]
+
+
+def combinations_of(switches: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Return the configurations that share the values of two switches, of every two; else all, in one.
+
+    Each is an ndarray of shape (n_configs,), bool; the switches have the shape (n_configs, n_switches).
+
+    Examples
+    --------
+    >>> switches = np.array([[True, False], [False, True], [True, True]])
+    >>> [mask.tolist() for mask in combinations_of(switches)]
+    [[False, False, True], [True, False, False], [False, True, False]]
+    """
+    pairs = combinations(switches.T[:SWITCHES], 2)
+    masks = (mask for one, other in pairs for mask in (one & other, one & ~other, ~one & other, ~one & ~other))
+    return [mask for mask in masks if mask.any()] or [np.ones(len(switches), dtype=bool)]
 
 
 def upper_tail(z: Floats, residuals: Floats) -> Floats:

@@ -177,6 +177,11 @@ def pruned(document: Document) -> RenderableType:
         f"{found['false']} of {found['audited']} fast; at most {percent(found['false_share_at_most'], 2)} of what is "
         "left out (95 % confidence)"
     )
+    weakest = (
+        f"{found['weakest_audited']:,} of {found['weakest_left_out']:,} audited; at most "
+        f"{percent(found['weakest_share_at_most'])} of it is fast (95 % confidence); a group of {found['group']:,} "
+        f"would be met with at least {percent(found['confidence'])}"
+    )
     seconds = (
         f"{duration(found['saved_s'])} saved: {duration(found['total_s'])} in place of about "
         f"{duration(found['complete_s'])} ({percent(found['total_s'] / found['complete_s'])})"
@@ -188,6 +193,7 @@ def pruned(document: Document) -> RenderableType:
             ("measured", f"{measured:,} of {valid:,} configurations ({percent(measured / valid)})"),
             ("unmeasured", promise),
             ("audit", audit),
+            ("weakest part", weakest),
             ("time", seconds),
         ]
     )

@@ -166,7 +166,7 @@ def pruned_sweep(
         "prior": "none" if model is None else model.card.sha256,
     }
     with _begun(request, session, settings) as store:
-        pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected)
+        pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected, parameters=len(columns))
         observer = Observer(session.problem, session.device, "gpu", report=progress)
         scored = DistinctCount()
         scored.add(np.arange(session.space.count))  # each round predicts all that are left

@@ -55,6 +55,14 @@ def mixed_campaign():
     return document | {"problems": problems}
 
 
+def pruned():
+    """Return a pruned sweep that promises less than was asked for."""
+    figures = {"valid": 5000, "measured": 600, "within": 0.01, "confidence": 0.6, "expected_missed": 0.04}
+    figures |= {"audited": 500, "false": 0, "false_share_at_most": 0.006, "group": 10}
+    figures |= {"weakest_left_out": 1200, "weakest_audited": 105, "weakest_share_at_most": 0.027}
+    return {"pruning": figures | dict.fromkeys(("saved_s", "total_s", "complete_s"), 60.0) | {"replayed": False}}
+
+
 def choice_campaign():
     """Return a campaign of one problem with three kernels, of which one was left out."""
     document = campaign()
@@ -102,6 +110,7 @@ TABLES = {
     "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
     "choice": (lambda: tables.campaign_summary(choice_campaign()), SLUGS),
     "mixed": (lambda: tables.campaign_summary(mixed_campaign()), ["transpose-8192x8192"]),
+    "pruned": (lambda: [tables.pruned(pruned())], ["105 of 1,200 audited"]),
     "devices": (lambda: inventory.devices(devices()), ["NVIDIA H200", "cuda:1", "13.5.37"]),
     "measured": (lambda: inventory.devices(measured()), ["measured on NVIDIA H200", "L2 cache", "4400 GB/s"]),
     "comparison": (lambda: tables.comparison(comparison()), ["adaptive_tabu_greywolf"]),
@@ -161,6 +170,14 @@ def test_kernels_that_compete_stand_side_by_side(printed):
     assert heading.split()[:3] == ["problem", "state", "fastest"]
     assert ["yes" in row.split() for row in rows] == [False, True, False]
     assert ["0.025 of bound" in row for row in rows] == [True, True, False]
+
+
+def test_a_pruned_sweep_says_what_its_audit_could_see(printed):
+    lines = [" ".join(line.split()) for line in printed("pruned", None)]
+    assert "unmeasured nothing within 1.0 % of the best, 60.0 % confidence (0.04 expected by the model)" in lines
+    (weakest,) = [line for line in lines if line.startswith("weakest part")]
+    assert "105 of 1,200 audited; at most 2.7 % of it is fast" in weakest
+    assert "a group of 10 would be met with at least 60.0 %" in weakest
 
 
 def test_a_pipe_gets_every_column(printed):

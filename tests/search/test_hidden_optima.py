@@ -1,0 +1,113 @@
+"""Pruned sweeps where the fast configurations are hard to meet: what is measured, and what is said of the rest."""
+
+import numpy as np
+import pytest
+from hidden_optima import FAMILIES, hidden
+from scipy.stats import binomtest, hypergeom
+
+from mltune.search.pruning import FASTEST, MOST_AUDITED, Promise, Pruner, Stratum, combinations_of
+
+
+def swept(space, seed):
+    """Return the pruner at the end of a sweep, and the number of fast configurations that it left out."""
+    pruner = Pruner(space.X, seed=seed)
+    while (asked := pruner.ask()) is not None:
+        for indices in (asked.chosen, asked.beside):
+            pruner.tell(dict(zip(indices.tolist(), space.speed[indices].tolist(), strict=True)))
+    fast = space.speed >= Promise().goal(float(space.speed.max()))
+    return pruner, int((fast & ~pruner.measured).sum())
+
+
+HELD = {"mirrored": [(2, 0), (3, 0)], "isolated": [(0, 2), (3, 1)], "narrow": [(0, 0), (5, 0)]}
+
+
+@pytest.mark.parametrize(("family", "number", "seed"), [(name, *one) for name, some in HELD.items() for one in some])
+def test_all_that_is_fast_is_measured(family, number, seed):
+    pruner, missed = swept(hidden(family, number), seed)
+
+    assert missed == 0
+    assert pruner.measured.mean() < 0.3
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_promise_holds_as_often_as_it_says(family):
+    """Of ten spaces, two sweeps each: by the interval of 95 % of how many held."""
+    sweeps = [swept(hidden(family, number), seed) for number in range(10) for seed in range(2)]
+    held = sum(missed == 0 for _, missed in sweeps)
+    said = np.mean([pruner.audit().confidence for pruner, _ in sweeps])
+
+    assert said <= binomtest(held, len(sweeps)).proportion_ci().high
+    assert held >= 0.8 * len(sweeps)
+
+
+def test_a_promise_is_weaker_where_the_audit_could_not_see():
+    """A tenth of the space is audited at most: it meets a group of ten with about 65 %."""
+    few, many = (swept(hidden(family, 0), 0)[0].audit() for family in ("isolated", "narrow"))
+
+    assert few.group < 15
+    assert few.confidence < 0.8
+    assert few.confidence == pytest.approx(
+        1 - hypergeom.pmf(0, few.weakest_left_out, few.group, few.weakest_audited), abs=1e-9
+    )
+    assert many.confidence == 0.95
+
+
+@pytest.fixture(scope="module")
+def rare():
+    """Return a sweep of a space where two switches are rarely set together, and the rare configurations."""
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.integers(0, 12, (4000, 2)), rng.random((4000, 2)) < 0.04]).astype(float)
+    pruner = Pruner(X, seed=0)
+    speed = -0.02 * np.square(X[:, :2] - 5).sum(axis=1) - 0.5 * X[:, 2:].sum(axis=1)
+    while (asked := pruner.ask()) is not None:
+        for indices in (asked.chosen, asked.beside):
+            pruner.tell(dict(zip(indices.tolist(), speed[indices].tolist(), strict=True)))
+    return pruner, X, speed
+
+
+def test_a_rare_combination_of_switches_is_audited(rare):
+    pruner, X, _ = rare
+    together = X[:, 2:].all(axis=1)
+
+    assert 1 <= together.sum() < 20
+    assert (pruner.measured & together).any()
+    assert pruner.audit().weakest_audited > 0
+
+
+def test_the_fastest_are_measured_with_other_switches(rare):
+    pruner, X, speed = rare
+    measured = np.flatnonzero(pruner.measured)
+    for one in measured[np.argsort(-speed[measured], kind="stable")][:FASTEST]:
+        assert pruner.measured[(X[:, :2] == X[one, :2]).all(axis=1)].all()
+
+
+def test_an_audit_of_strata_takes_a_tenth_of_a_space_at_most():
+    pruner = Pruner(hidden("isolated", 1).X, seed=0)
+    rounds = []
+    speed = hidden("isolated", 1).speed
+    while (asked := pruner.ask()) is not None:
+        rounds.append(asked)
+        for indices in (asked.chosen, asked.beside):
+            pruner.tell(dict(zip(indices.tolist(), speed[indices].tolist(), strict=True)))
+    drawn = sum(len(one.beside) + len(one.chosen) * (one.proposed_by != "model") for one in rounds)
+
+    assert 320 < drawn <= MOST_AUDITED * len(speed)
+    assert pruner.audit().confidence < 0.95
+
+
+@pytest.mark.parametrize(("left_out", "audited", "group"), [(1000, 50, 20), (1000, 0, 3), (30, 29, 1), (10, 4, 50)])
+def test_what_a_stratum_sees_is_hypergeometric(left_out, audited, group):
+    stratum = Stratum(left_out, audited, 0, np.arange(left_out - audited))
+
+    assert stratum.sees(group) == pytest.approx(1 - hypergeom.pmf(0, left_out, min(group, left_out), audited), abs=1e-9)
+    more = stratum.needed(group, 0.95)
+    assert stratum.sees(group, audited + more) >= 0.95
+    assert more == 0 or stratum.sees(group, audited + more - 1) < 0.95
+
+
+def test_strata_cover_the_space_for_every_two_switches():
+    switches = np.random.default_rng(0).random((500, 4)) < 0.5
+
+    assert sum(combinations_of(switches)).tolist() == [6] * 500
+    assert [mask.all() for mask in combinations_of(switches[:, :1])] == [True]
