@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypeAlias
 
@@ -31,6 +32,9 @@ COMPILERS = ":compilers="
 
 Given: TypeAlias = str | Strategy | type[Strategy]
 """A strategy: a name, ``module:Class``, an object or a class."""
+
+GROUP = "mltune.strategies"
+"""The group of entry points with which other packages give their strategies a name."""
 
 KERNEL_TUNER = "kernel_tuner:"
 """Prefix of the names of Kernel Tuner's strategies."""
@@ -61,8 +65,9 @@ _OPTIONS |= dict.fromkeys(("skip", "build", "resources"), (0, 1))
 def strategy(given: Given) -> Strategy:
     """Return a strategy: an object as it is, a class without arguments, a text by its name.
 
-    A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"``, or is ``"module:Class"``, a class of the
-    user. Options follow the name: ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``.
+    A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"``, the name of an installed package's entry
+    point (:data:`GROUP`), or ``"module:Class"``, a class of the user. Options follow the name:
+    ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``.
 
     Raises
     ------
@@ -77,11 +82,14 @@ def strategy(given: Given) -> Strategy:
     known = OURS | PEERS
     if name in known:
         return known[name](name=given, **dict(_option(name, pair) for pair in pairs))
+    for entry in entry_points(group=GROUP, name=name):
+        return _of_user(entry.module, entry.attr, *pairs)
     if pairs and "=" not in pairs[0]:
         return _of_user(name, *pairs)
+    names = [*known, *entry_points(group=GROUP).names]
     raise UsageError(
-        f"a strategy is one of {', '.join(known)}, {KERNEL_TUNER}NAME or MODULE:CLASS, but there is none called "
-        f"{name!r}{did_you_mean(name, known) or '.'}"
+        f"a strategy is one of {', '.join(names)}, {KERNEL_TUNER}NAME or MODULE:CLASS, but there is none called "
+        f"{name!r}{did_you_mean(name, names) or '.'}"
     )
 
 
@@ -123,7 +131,7 @@ def available() -> tuple[str, ...]:
             return False
         return True
 
-    return (*OURS, *filter(is_installed, PEERS))
+    return (*OURS, *filter(is_installed, [*PEERS, *sorted(entry_points(group=GROUP).names)]))
 
 
 def fingerprint(strategy: Strategy) -> str:

@@ -14,7 +14,7 @@ import pytest
 from mltune.comparison.jobs import run_jobs
 from mltune.comparison.journal import Job
 from mltune.comparison.simulation import Strategy, simulate
-from mltune.comparison.strategies import OURS, PEERS, fingerprint, named, strategy, with_cores
+from mltune.comparison.strategies import OURS, PEERS, available, fingerprint, named, strategy, with_cores
 from mltune.errors import UsageError
 from mltune.records.trial import BATCH
 from mltune.testing import StrategyContract
@@ -94,6 +94,26 @@ def test_a_strategy_of_a_user_runs_in_a_process(given, recording) -> None:
     for seed, outcome in outcomes.items():
         assert outcome.error == ""
         assert outcome.trace.indices.tolist() == [seed + 7 * step for step in range(5)]
+
+
+def test_an_installed_package_gives_a_strategy_its_name(tmp_path, monkeypatch, recording) -> None:
+    installed = tmp_path / "strides-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: strides\nVersion: 1\n")
+    entries = f"stride = {__name__}:Stride\ngone = no_such_module:Stride\n"
+    (installed / "entry_points.txt").write_text(f"[mltune.strategies]\n{entries}")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    strategies, _ = named(["stride:step=7"])
+    (outcome,) = run_jobs([Job("stride:step=7", "hill", 1)], {"hill": recording}, strategies, 5, 1)
+
+    assert outcome.trace.indices.tolist() == [1, 8, 15, 22, 29]
+    assert "stride" in available()
+    assert "gone" not in available()
+    with pytest.raises(UsageError, match="no_such_module:Stride cannot be: ModuleNotFoundError"):
+        strategy("gone")
+    with pytest.raises(UsageError, match="did you mean 'stride'"):
+        strategy("strid")
 
 
 def test_an_error_of_a_user_is_an_outcome(recording) -> None:
