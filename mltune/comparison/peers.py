@@ -1,8 +1,9 @@
-"""Strategies of third parties, run with their own code: Kernel Tuner's, and Optuna's Gaussian process."""
+"""Strategies of third parties, run with their own code: Kernel Tuner's, Optuna's Gaussian process, and pymoo's."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import math
 import os
@@ -188,6 +189,71 @@ class OptunaGp:
             if math.isfinite(score):
                 params = dict(zip(space.names, projection.codes[index].tolist(), strict=True))
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
+
+
+@dataclass(frozen=True, slots=True)
+class Pymoo:
+    """An algorithm of pymoo (Blank and Deb, 2020, 10.1109/ACCESS.2020.2990567) with its default options.
+
+    The value of a parameter is its position in the sorted list of values. Each proposal is projected to the nearest
+    untried configuration, which is reported in its place; a failure counts as the slowest so far.
+
+    ``algorithm`` is one of :data:`ALGORITHMS`.
+    """
+
+    name: str
+    algorithm: str
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            hint = did_you_mean(self.algorithm, ALGORITHMS) or "."
+            raise UsageError(
+                f"pymoo's strategies are {', '.join(ALGORITHMS)}, but there is none called {self.algorithm!r}{hint}"
+            )
+        if importlib.util.find_spec("pymoo") is None:
+            raise UsageError(
+                f"strategy {self.name} needs pymoo, but it is not installed: pip install 'mltune-gpu[peers]'."
+            )
+
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Search a generation at a time; see :class:`mltune.comparison.simulation.Strategy`."""
+        with _quiet():
+            from pymoo.core.evaluator import Evaluator
+            from pymoo.core.problem import Problem
+            from pymoo.core.termination import NoTermination
+            from pymoo.problems.static import StaticProblem
+
+            module, kind = ALGORITHMS[self.algorithm]
+            algorithm = getattr(importlib.import_module(module), kind)()
+        space = simulation.space
+        projection = Projection(space)
+        last = np.array([len(space.values[name]) - 1.0 for name in space.names])
+        problem = Problem(n_var=len(last), n_obj=1, xl=np.zeros(len(last)), xu=last)
+        algorithm.setup(problem, termination=NoTermination(), seed=seed, verbose=False)
+        slowest = 0.0
+        simulation.begin()
+        while not projection.exhausted:
+            proposed = algorithm.ask()
+            taken, times_s = [], []
+            for position in proposed.get("X"):
+                if projection.exhausted:
+                    return
+                taken.append(projection.take(np.rint(position).astype(int)))
+                median_s = simulation.evaluate(taken[-1])
+                slowest = max(slowest, median_s or 0.0)
+                times_s.append(median_s)
+            proposed.set("X", projection.codes[taken].astype(float))
+            found = np.array([[slowest if time_s is None else time_s] for time_s in times_s])
+            Evaluator().eval(StaticProblem(problem, F=np.log(np.maximum(found, 1e-12))), proposed)
+            algorithm.tell(infills=proposed)
+
+
+ALGORITHMS = {
+    "ga": ("pymoo.algorithms.soo.nonconvex.ga", "GA"),
+    "de": ("pymoo.algorithms.soo.nonconvex.de", "DE"),
+    "pso": ("pymoo.algorithms.soo.nonconvex.pso", "PSO"),
+}
+"""The modules and classes of pymoo's algorithms for one objective."""
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mltune.comparison.baselines import Astra, Random, ShippedSearch, StockTpe
-from mltune.comparison.peers import KernelTuner, OptunaGp
+from mltune.comparison.peers import ALGORITHMS, KernelTuner, OptunaGp, Pymoo
 from mltune.comparison.simulation import Strategy
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
@@ -36,8 +36,8 @@ Given: TypeAlias = str | Strategy | type[Strategy]
 GROUP = "mltune.strategies"
 """The group of entry points with which other packages give their strategies a name."""
 
-KERNEL_TUNER = "kernel_tuner:"
-"""Prefix of the names of Kernel Tuner's strategies."""
+KERNEL_TUNER, PYMOO = "kernel_tuner:", "pymoo:"
+"""Prefixes of the names of Kernel Tuner's and pymoo's strategies."""
 
 OURS: dict[str, Callable[..., Strategy]] = {
     "mltune": ShippedSearch,
@@ -65,8 +65,8 @@ _OPTIONS |= dict.fromkeys(("skip", "build", "resources"), (0, 1))
 def strategy(given: Given) -> Strategy:
     """Return a strategy: an object as it is, a class without arguments, a text by its name.
 
-    A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"``, the name of an installed package's entry
-    point (:data:`GROUP`), or ``"module:Class"``, a class of the user. Options follow the name:
+    A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"`` or ``"pymoo:NAME"``, the name of an installed
+    package's entry point (:data:`GROUP`), or ``"module:Class"``, a class of the user. Options follow the name:
     ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``.
 
     Raises
@@ -78,6 +78,8 @@ def strategy(given: Given) -> Strategy:
         return _checked(given() if isinstance(given, type) else given, repr(given))
     if given.startswith(KERNEL_TUNER):
         return KernelTuner(name=given, strategy=given.removeprefix(KERNEL_TUNER))
+    if given.startswith(PYMOO):
+        return Pymoo(name=given, algorithm=given.removeprefix(PYMOO))
     name, *pairs = given.split(":")
     known = OURS | PEERS
     if name in known:
@@ -88,8 +90,8 @@ def strategy(given: Given) -> Strategy:
         return _of_user(name, *pairs)
     names = [*known, *entry_points(group=GROUP).names]
     raise UsageError(
-        f"a strategy is one of {', '.join(names)}, {KERNEL_TUNER}NAME or MODULE:CLASS, but there is none called "
-        f"{name!r}{did_you_mean(name, names) or '.'}"
+        f"a strategy is one of {', '.join(names)}, {KERNEL_TUNER}NAME, {PYMOO}NAME or MODULE:CLASS, but there is none "
+        f"called {name!r}{did_you_mean(name, names) or '.'}"
     )
 
 
@@ -131,7 +133,12 @@ def available() -> tuple[str, ...]:
             return False
         return True
 
-    return (*OURS, *filter(is_installed, [*PEERS, *sorted(entry_points(group=GROUP).names)]))
+    return (
+        *OURS,
+        *filter(
+            is_installed, [*PEERS, *(PYMOO + name for name in ALGORITHMS), *sorted(entry_points(group=GROUP).names)]
+        ),
+    )
 
 
 def fingerprint(strategy: Strategy) -> str:

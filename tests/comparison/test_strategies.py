@@ -19,13 +19,18 @@ from mltune.errors import UsageError
 from mltune.records.trial import BATCH
 from mltune.testing import StrategyContract
 
-OTHERS = [pytest.param(name, marks=pytest.mark.system) for name in (*PEERS, "kernel_tuner:pso")]
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.system)
+    for name in (*PEERS, "kernel_tuner:pso", "pymoo:ga", "pymoo:de", "pymoo:pso")
+]
 
 
 @pytest.fixture(params=[*OURS, *OTHERS])
 def name(request: pytest.FixtureRequest) -> str:
     if request.param == "gp":
         pytest.importorskip("torch")
+    elif request.param.startswith("pymoo:"):
+        pytest.importorskip("pymoo")
     elif request.param in PEERS or ":" in request.param:
         pytest.importorskip("kernel_tuner")
     return request.param
@@ -52,6 +57,7 @@ class TestEveryStrategy(StrategyContract):
         ("mltune.comparison.baselines:Random:step=1", "Random: .* unexpected keyword argument 'step'"),
         ("mltune.comparison.baselines:Random:step=x", "NAME=NUMBER"),
         ("randm", "did you mean 'random'"),
+        ("pymoo:gaa", "pymoo's strategies are ga, de, pso, .*did you mean 'ga'"),
         ("mltune:bach=3", "did you mean 'batch'"),
         ("mltune:batch=x", "batch=NUMBER with 1 <= NUMBER"),
         ("mltune:in_flight=0", "in_flight=NUMBER with 1 <= NUMBER"),
