@@ -212,8 +212,9 @@ class ExtraTreesModel:
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
         """Predict; see :meth:`mltune.cost.regressors.CostModel.predict`."""
-        predictions = self._predictions(np.asarray(X, dtype=np.float32))
-        return self._target.expand(predictions.mean(axis=0)), predictions.std(axis=0, ddof=1)
+        # Of one configuration NumPy adds in another order than of several, unless each is a row.
+        predictions = np.ascontiguousarray(self._predictions(np.asarray(X, dtype=np.float32)).T)
+        return self._target.expand(predictions.mean(axis=1)), predictions.std(axis=1, ddof=1)
 
     def unseen(self) -> tuple[Floats, Floats]:
         """Predict each row from the trees that did not see it, NaN where there are fewer than two.

@@ -30,6 +30,14 @@ def test_unseen_predictions_err_more_than_the_fit(data):
     assert np.abs(model.unseen()[0] - y).mean() > np.abs(model.predict(X)[0] - y).mean()
 
 
+def test_trees_predict_the_same_of_a_configuration_whatever_is_asked_with_it(data):
+    """A resumed run asks for the rest of a batch."""
+    X, y = data
+    model = ExtraTreesModel(random_state=0).fit(X, y)
+    alone = [model.predict(X[at : at + 1]) for at in range(len(X))]
+    np.testing.assert_array_equal(np.array(alone)[..., 0].T, model.predict(X))
+
+
 def test_many_configurations_are_predicted_in_parts(data):
     X, y = data
     model = Ensemble(random_state=0).fit(X, y)
