@@ -16,7 +16,7 @@ import numpy as np
 from mltune.cost.model_file import NONE, ChosenModel, choose_model
 from mltune.kernel.coding import row
 from mltune.kernel.space import TableSpace, find
-from mltune.records.trial import Build, Candidate, Measurement, TrialRecord, TrialState
+from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -179,15 +179,15 @@ def _moved(
 
 @dataclass(frozen=True, slots=True)
 class ShippedSearch:
-    """:class:`mltune.search.search.Search`, by default with the batches of a run on a GPU.
+    """:class:`mltune.search.search.Search`, by default with batches that adapt as in a run on a GPU.
 
     Attributes
     ----------
-    batch : int
-        Proposals of a batch.
-    in_flight : int
+    batch : int or None
+        Proposals of a batch, 16 if only `in_flight` is given; where neither is, it adapts to the compilers.
+    in_flight : int or None
         Most batches in flight (:func:`mltune.search.search.gradually`): the search learns the results of a batch only
-        when so many have been planned.
+        when so many have been planned. 3 if only `batch` is given.
     proposer : str
         One of :data:`mltune.records.trial.SEARCHES`.
     skip : bool
@@ -205,8 +205,8 @@ class ShippedSearch:
     """
 
     name: str = "mltune"
-    batch: int = 16
-    in_flight: int = 3
+    batch: int | None = None
+    in_flight: int | None = None
     proposer: str = "model"
     skip: bool = True
     build: bool = True
@@ -228,8 +228,9 @@ class ShippedSearch:
             search=self.proposer,
             seed=seed,
             pretrained=pretrained,
-            batch=self.batch,
-            in_flight=gradually(self.in_flight),
+            batch=self.batch or BATCH,
+            adapts=self.adapts,
+            in_flight=gradually(1 if self.adapts else self.in_flight or 3),
             skip=self.skip,
             stop=False,
             compilers=self.compilers,
@@ -245,6 +246,11 @@ class ShippedSearch:
                 return
             batch, results, simulation.known = in_flight.popleft()
             search.tell(batch, results)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the sizes of batches follow from recorded seconds."""
+        return self.batch is None and self.in_flight is None
 
     def model(self, recording: Recording) -> ChosenModel | None:
         """Return the pretrained model that it starts from on a recording."""

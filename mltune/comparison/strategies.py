@@ -114,12 +114,13 @@ def named(given: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
 def with_cores(strategies: Mapping[str, Strategy], cores: Iterable[int]) -> dict[str, Strategy]:
     """Return strategies, and those among them whose proposals depend on the compile cores once more for each number.
 
-    >>> [*with_cores({name: strategy(name) for name in ("mltune", "mltune-noskip", "random")}, [2, 16])]
-    ['mltune', 'mltune-noskip', 'random', 'mltune:compilers=2', 'mltune:compilers=16']
+    >>> [*with_cores({name: strategy(name) for name in ("mltune", "mltune:batch=4:skip=0", "random")}, [2, 16])]
+    ['mltune', 'mltune:batch=4:skip=0', 'random', 'mltune:compilers=2', 'mltune:compilers=16']
     """
     ours = {name: one for name, one in strategies.items() if isinstance(one, ShippedSearch)}
-    gated = {name: one for name, one in ours.items() if one.skip and one.build and math.isinf(one.compilers)}
-    more = {f"{name}{COMPILERS}{n}": replace(one, compilers=n) for name, one in gated.items() for n in cores}
+    free = {name: one for name, one in ours.items() if math.isinf(one.compilers)}
+    depend = {name: one for name, one in free.items() if one.adapts or (one.skip and one.build)}
+    more = {f"{name}{COMPILERS}{n}": replace(one, compilers=n) for name, one in depend.items() for n in cores}
     return {**strategies, **more}
 
 

@@ -190,7 +190,7 @@ class TrialRecord:
 
 
 BATCH = 16
-"""Candidates of a batch: enough to keep all compilers busy, few enough to learn often."""
+"""Most candidates of the first batch: enough to keep many compilers busy, few enough to learn soon."""
 
 
 SEARCHES = ("model", "tpe", "random", "astra")

@@ -102,7 +102,8 @@ class Results:
         first = len(self._builds[BUILD_COLUMNS[0]])
         self._build_of |= {index: first + at for at, index in enumerate(trials.column("index")[built].tolist())}
         _extend(self._builds.values(), *(trials.column(name)[built] for name in self._builds))
-        for compile_s in trials.column("compile_s")[built].tolist():  # the same sum, however the trials are divided
+        compiled_s = np.where(trials.column("cached") == 1, 0.0, trials.column("compile_s"))
+        for compile_s in compiled_s[built].tolist():  # the same sum, however the trials are divided
             self._compile_s += compile_s
             self._compiled += 1
 
@@ -120,7 +121,23 @@ class Results:
 
     def is_bound_by_runner(self, compilers: float) -> bool:
         """Return whether builds wait for the runner. Otherwise a skip after compiling saves no time."""
-        return self._ran > 0 and self._run_s / self._ran > self._compile_s / max(self._compiled, 1) / compilers
+        compile_s, run_s = self._means
+        return run_s > compile_s / compilers
+
+    def occupancy(self, compilers: float) -> float:
+        """Return how many trials in flight keep busy what is slower, the compilers or the runner; 1 if not known.
+
+        That is its throughput times the seconds of a trial (Little, 1961). Infinitely many compilers take no time.
+        """
+        compile_s, run_s = self._means
+        if math.isinf(compilers) or compile_s + run_s == 0.0:
+            return 1.0
+        return (compile_s + run_s) / max(run_s, compile_s / compilers)
+
+    @property
+    def _means(self) -> tuple[float, float]:
+        """Mean seconds of a build on one core, and of a run."""
+        return self._compile_s / max(self._compiled, 1), self._run_s / max(self._ran, 1)
 
 
 def _extend(columns: Iterable[array[Any]], *new: NDArray[np.float64] | NDArray[np.int64]) -> None:

@@ -33,6 +33,9 @@ from mltune.search.stopping import ENOUGH, INCUMBENTS, LOOKED_AT, Stopping, Stop
 SOME = 1000
 """Random configurations: physics expects shares of the speed of the fastest among them."""
 
+FEWEST, MOST = 4, 48
+"""Fewest and most proposals of a later batch where :class:`Search` adapts: larger ones learn too late."""
+
 ALONE = 3
 """Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
 
@@ -95,9 +98,12 @@ class Search:
     seed : int
     batch : int
         Proposals of a batch.
+    adapts : bool
+        Whether the size of a batch follows from the seconds of the trials so far: as many as keep compilers and runner
+        busy, at least 4, at most 48 and as many as all before. The first has at most ``batch``.
     in_flight : callable
         Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
-        :func:`gradually`. The caller keeps to it by asking only while not :attr:`waits`.
+        :func:`gradually`; one where it adapts. The caller keeps to it by asking only while not :attr:`waits`.
     skip : bool
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
@@ -155,6 +161,7 @@ class Search:
         search: str = "model",
         seed: int = 0,
         batch: int = BATCH,
+        adapts: bool = False,
         in_flight: Callable[[int], int] = lambda number: 1,
         skip: bool = True,
         stop: bool = True,
@@ -167,6 +174,7 @@ class Search:
         scored: DistinctCount | None = None,
     ) -> None:
         self.batch = batch
+        self._adapts = adapts
         self._in_flight = in_flight
         self._space = space
         self._features = features
@@ -201,8 +209,9 @@ class Search:
         self._results = Results()
         self._gates = Gates(features, self._results, space, seed)
         self._open: dict[int, Batch] = {}
-        self._recorded: dict[int, dict[int, Proposal]] = {}
+        self._recorded: dict[int, Proposal] = {}
         self._next = 0
+        self._planned = 0
         self._learned = 0
 
     @property
@@ -228,13 +237,21 @@ class Search:
         """
         trials = trials.by_number()
         unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
-        complete = int(unknown[0] if len(unknown) else len(trials)) // self.batch
-        self._next = max(0, complete + 1 - self._in_flight(complete))
-        self._learned = self._next * self.batch
-        for record in trials[self._learned :]:
-            number, place = divmod(record.number, self.batch)
-            self._recorded.setdefault(number, {})[place] = Proposal(record.index, record.proposed_by, record.predicted)
-        self._learn(trials[: self._learned])
+        complete = int(unknown[0] if len(unknown) else len(trials))
+        if self._adapts:
+            while (end := self._planned + self._size()) <= complete:
+                self._learn(trials[self._planned : end])
+                self._next, self._planned = self._next + 1, end
+        else:
+            known = complete // self.batch
+            self._next = max(0, known + 1 - self._in_flight(known))
+            self._planned = self._next * self.batch
+            self._learn(trials[: self._planned])
+        self._learned = self._planned
+        self._recorded = {
+            record.number: Proposal(record.index, record.proposed_by, record.predicted)
+            for record in trials[self._learned :]
+        }
         return self._learned
 
     def ask(self, count: int | None = None) -> Batch:
@@ -250,14 +267,15 @@ class Search:
         Batch
             Without candidates when the search has ended: :meth:`verdict` says why.
         """
-        number = self._next
+        number, size = self._next, self._size()
         if self.verdict():
             return Batch(number)
-        recorded = self._recorded.get(number, {})
+        places = range(self._planned, self._planned + size)
+        recorded = {at: self._recorded[one] for at, one in enumerate(places) if one in self._recorded}
         if not recorded and self._results.best >= self._enough:
             return self._ended(ENOUGH)
-        history = None if len(recorded) == self.batch else self._results.history(self._running())
-        planned = [] if history is None else self._sampler.plan(history, number, self.batch)
+        history = None if len(recorded) == size else self._results.history(self._running())
+        planned = [] if history is None else self._sampler.plan(history, number, size)
         proposals = _completed(recorded, planned)
         if not proposals:
             left = self._space.count - (0 if history is None else len(history.tried))
@@ -271,7 +289,17 @@ class Search:
             self._apply_stopping_rule(gates, history)
         batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
+        self._planned += size
         return batch
+
+    def _size(self) -> int:
+        """Return the proposals of the next batch, whose first trial is the next one."""
+        if not self._adapts:
+            return self.batch
+        if self._planned == 0:  # the initial design, and a further one for each compiler that would be idle
+            cores = 0 if math.isinf(self._compilers) else int(self._compilers)
+            return min(self.batch, max(self._sampler.options.start_trials, cores))
+        return max(FEWEST, min(round(self._results.occupancy(self._compilers)), self._planned, MOST))
 
     def _ended(self, reason: str) -> Batch:
         self.stopping = replace(self.stopping, reason=reason, batch=self._next - 1)

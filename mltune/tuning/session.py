@@ -36,7 +36,7 @@ FEWEST = 4
 """Fewest proposals of a batch."""
 
 BATCH_S = 5.0
-"""Most seconds that the GPU may take for a batch of more: batches planned meanwhile have not learned from it."""
+"""Most seconds that the GPU may take for a first batch of more, which is planned before anything is known."""
 
 REACHED = 0.6
 """Share of the device's limit that is assumed for the seconds of a batch."""
@@ -56,10 +56,8 @@ class Session:
         The runner, if it runs on a GPU.
     recorded : Dataset or None
         The replayed dataset.
-    batches : int
-        Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
-        another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: planning from
-        fewer results costs more than busier compilers bring (docs/explanation/time-sharing.md).
+    batch : int
+        Most proposals of the first batch; the later ones follow from the seconds of trials.
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int
@@ -78,7 +76,6 @@ class Session:
     gpu: GpuRunner | None = None
     recorded: Dataset | None = None
     batch: int = BATCH
-    batches: int = 2
     compilers: float = math.inf
     default: Mapping[str, int] = field(default_factory=dict)
     begun: float = field(default_factory=time.perf_counter)
@@ -225,7 +222,6 @@ def _on_gpu(
         {"nvrtc": nvrtc_version(), **linker, "driver": driver, **cupy_packages()},
         gpu=runner,
         batch=batch_size(problem, device),
-        batches=3,
         compilers=builder.workers,
         default=kernel.default,
     )
@@ -296,7 +292,7 @@ def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:
 
 
 def batch_size(problem: Problem, device: Device) -> int:
-    """Return the proposals of a batch: 16, or where measurements are long, 8 or 4, so that the search learns in time.
+    """Return the most proposals of the first batch: 16, or where measurements are long, 8 or 4.
 
     The seconds of a measurement follow from the limits of the device, not from a clock: a resumed run has the same
     batches.

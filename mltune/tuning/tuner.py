@@ -114,7 +114,7 @@ def tune(
         settings = {
             "target": "gpu" if target.dataset is None else str(target),
             "batch": session.batch,
-            "in_flight": session.batches,
+            "in_flight": "adapts",
             "space": str(session.space.count),
             "search": request.search,
             "skip": request.skip,
@@ -378,7 +378,7 @@ def _search_of(
     pretrained: PretrainedModel | None,
     scored: DistinctCount | None,
 ) -> Search:
-    from mltune.search.search import Search, gradually
+    from mltune.search.search import Search
 
     features, enough = Features(session.kernel, session.problem, session.device), math.inf
     if request.enough is not None:
@@ -389,12 +389,12 @@ def _search_of(
         search=request.search,
         seed=request.seed,
         batch=session.batch,
+        adapts=True,
         skip=request.skip,
         stop=request.stop,
         enough=enough,
         compilers=session.compilers,
         stopping=stopping,
-        in_flight=gradually(session.batches),
         default=session.default,
         known=known,
         pretrained=pretrained,

@@ -43,7 +43,7 @@ MOST_SIBLINGS = 4
 """Most siblings that a model is trained on: each takes .2 s."""
 
 FEWEST = 32
-"""Fewest timings of a sibling that a regressor is fitted to: two batches."""
+"""Fewest timings of a sibling that a regressor is fitted to."""
 
 LATEST = 24
 """Most earlier runs that are read."""
@@ -186,7 +186,7 @@ FACT = "wisdom"
 """Name of the fact in the store of a run: the configurations that a resumed run must propose again."""
 
 MOST = 5
-"""Most configurations that a run measures first: with the default configuration less than half of a batch, so that most
+"""Most configurations that a run measures first: with the default less than half of a first batch of 16, so that most
 of the first batch stays with the search, and about 3 CPU seconds of compiling for a GEMM."""
 
 _FAILED = frozenset(TrialState) - {TrialState.OK, TrialState.SKIPPED, TrialState.UNSTABLE}

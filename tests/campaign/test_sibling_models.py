@@ -26,8 +26,8 @@ from tests.campaign.conftest import events_of, kill, placed, records_of, start, 
 PLAN = """
 [plan]
 title = "Two transpositions"
-budget = "80 trials"
-minimum = "40 trials"
+budget = "160 trials"
+minimum = "80 trials"
 produce = []
 
 [[problems]]
@@ -51,7 +51,7 @@ def test_the_second_problem_starts_from_a_model_of_the_first(uninterrupted):
 @pytest.mark.slow
 def test_a_campaign_that_is_killed_and_resumed_uses_the_same_model(uninterrupted, tmp_path):
     process = start(tmp_path, PLAN)
-    assert wait_until(lambda: stored_trials(tmp_path) >= 56)
+    assert wait_until(lambda: stored_trials(tmp_path) >= 96)
     kill(process)
 
     run_plan(placed(PLAN), tmp_path)
@@ -64,9 +64,9 @@ def test_a_run_whose_model_is_damaged_goes_on_without(uninterrupted, tmp_path):
     directory = Path(shutil.copytree(uninterrupted / "problems" / SECOND, tmp_path / "run"))
     (directory / "siblings.npy").write_bytes(b"nothing")
     before = read_run(directory)
-    request = TuneRequest(before.problem, load_kernel("gemm_simt"), Target(dataset=SECOND), trials=50, run=directory)
+    request = TuneRequest(before.problem, load_kernel("gemm_simt"), Target(dataset=SECOND), trials=90, run=directory)
     with pytest.warns(MltuneWarning, match="goes on without it"):
-        assert len(tune(request, events=lambda *_, **__: None).records) == 50
+        assert len(tune(request, events=lambda *_, **__: None).records) == 90
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from mltune.comparison.journal import Job
 from mltune.comparison.simulation import Strategy, simulate
 from mltune.comparison.strategies import OURS, PEERS, available, fingerprint, named, strategy, with_cores
 from mltune.errors import UsageError
-from mltune.records.trial import BATCH
 from mltune.testing import StrategyContract
 
 OTHERS = [
@@ -161,15 +160,33 @@ def test_a_gate_that_saves_no_time_with_few_cores_is_off(recording) -> None:
 
 
 def test_the_search_is_played_anew_for_each_number_of_cores_where_it_matters() -> None:
-    given = named(["mltune:batch=4", "mltune-noskip", "mltune-nobuild", "mltune:compilers=8", "tpe"])[0]
+    given = named(["mltune:batch=4", "mltune-noskip", "mltune:skip=0:batch=4", "mltune:compilers=8", "tpe"])[0]
     played = with_cores(given, (1, 16))
-    assert [*played][5:] == ["mltune:batch=4:compilers=1", "mltune:batch=4:compilers=16"]
+    names = ("mltune:batch=4", "mltune-noskip")  # the one skips after compiling, the batches of the other adapt
+    assert [*played][5:] == [f"{name}:compilers={cores}" for name in names for cores in (1, 16)]
     assert (played["mltune:batch=4:compilers=16"].compilers, played["mltune:batch=4"].compilers) == (16, math.inf)
 
 
 def test_the_default_is_what_a_run_on_a_gpu_does() -> None:
     made = strategy("mltune")
-    assert (made.batch, made.in_flight, made.proposer) == (BATCH, 3, "model")
+    assert (made.adapts, made.proposer) == (True, "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "batches"),
+    [
+        ("mltune", [0, *range(8, 48, 4)]),
+        ("mltune:compilers=2", [0, *range(8, 48, 4)]),
+        ("mltune:compilers=16", [0, 16, 32]),
+        ("mltune:batch=16:compilers=2", [0, 16, 32]),
+        ("mltune:in_flight=1:compilers=2", [0, 16, 32]),
+    ],
+)
+def test_batches_follow_from_cores_and_recorded_seconds_unless_they_are_given(recording, name, batches) -> None:
+    """A build takes 2 s of a core, a run 1 ms."""
+    told = replace(recording, run_s=np.full(recording.space.count, 1e-3))
+    known = simulate(replace(strategy(name), skip=False), told, 48, seed=0).builds["known"]
+    assert np.unique(known).tolist() == batches
 
 
 @pytest.mark.system

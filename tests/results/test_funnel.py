@@ -15,7 +15,7 @@ from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.records.store import Store
-from mltune.records.trial import BATCH, GATES, Build, Measurement, Skip, TrialRecord, TrialState
+from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
@@ -105,7 +105,7 @@ def test_stages_on_a_gpu_add_up_in_one_part_and_in_two(tmp_path, idle_workers, m
         found = result.funnel()
         adds_up(found)
         assert (found.valid, found.proposed, result.compilers) == (200, trials, 2)
-        assert found.scored == 200 - BATCH, "no model had scored the first batch"
+        assert found.scored == 200 - 8 - 4, "no model scored the first two batches: a kernel of the first failed"
         assert found.failed == result.counts["crashed"] > 0
         assert found.finalists > 1
     assert rest.funnel() == whole.funnel()

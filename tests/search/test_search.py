@@ -49,20 +49,22 @@ def recorded(name):
 class Replay:
     """A search of a recorded space, with its results."""
 
-    def __init__(self, name, **options):
+    def __init__(self, name, seconds=lambda index: (0.0, 0.1), **options):
+        self.seconds = seconds
         self.data, space, features, self.times_s, self.builds = recorded(name)
         self.search = Search(space, features, **options)
         self.records = {}
 
     def result(self, candidate):
-        build = self.builds[candidate.index]
+        compile_s, time_s = self.seconds(candidate.index)
+        build = replace(self.builds[candidate.index], compile_s=compile_s)
         if not candidate.is_skipped and build.state is TrialState.OK:
             (candidate,) = self.search.decide([(candidate, build)])
         if candidate.is_skipped:
             return candidate.record(TrialState.SKIPPED)
-        time_s = float(self.times_s[candidate.index])
-        state = TrialState.OK if math.isfinite(time_s) else TrialState.LAUNCH_ERROR
-        measured = Measurement(state, median_s=time_s if state is TrialState.OK else None, time_s=0.1)
+        median_s = float(self.times_s[candidate.index])
+        state = TrialState.OK if math.isfinite(median_s) else TrialState.LAUNCH_ERROR
+        measured = Measurement(state, median_s=median_s if state is TrialState.OK else None, time_s=time_s)
         return candidate.record(state, build=build, measurement=measured)
 
     def run(self, batches, begun=()):
@@ -137,6 +139,50 @@ def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, 
     assert again == whole
     skipped = [record.number for record in whole if record.state is TrialState.SKIPPED]
     assert min(skipped) < cut * 16 < max(skipped) or cut < 5
+
+
+@pytest.mark.parametrize(
+    ("compile_s", "time_s", "compilers", "sizes"),
+    [
+        pytest.param(1.0, 0.02, 16, [16, 16, 16, 16], id="compiling dominates"),
+        pytest.param(1.0, 0.02, 64, [16, 16, 32, 48], id="many cores"),
+        pytest.param(1.0, 0.02, 2, [8, 4, 4, 4], id="few cores"),
+        pytest.param(0.1, 1.0, 16, [16, 4, 4, 4], id="measuring dominates"),
+        pytest.param(3.0, 0.5, 16, [16, 7, 7, 7], id="builds wait for the GPU, but it would for builds"),
+        pytest.param(1.0, 0.02, math.inf, [8, 4, 4, 4], id="builds take no time"),
+        pytest.param(0.0, 0.0, 16, [16, 4, 4, 4], id="no seconds"),
+    ],
+)
+def test_a_batch_is_as_wide_as_the_seconds_of_the_trials_before_it_demand(compile_s, time_s, compilers, sizes):
+    options = {"skip": False, "stop": False, "adapts": True, "compilers": compilers}
+    records = Replay(GATED, lambda index: (compile_s, time_s), **options).run(4)
+    assert np.bincount([record.batch for record in records]).tolist() == sizes
+
+
+def test_a_first_batch_is_no_larger_than_asked_for_and_builds_from_the_cache_take_no_time():
+    replay = Replay(GATED, lambda index: (1.0, 0.02), adapts=True, compilers=16, batch=4)
+    replay.builds = [replace(build, cached=True) for build in replay.builds[:]]
+    assert np.bincount([record.batch for record in replay.run(4)]).tolist() == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("cut", [3, 16, 25, 47, 90])
+def test_a_resumed_search_has_the_same_batches(cut):
+    """What compiles for long comes late: the batches before and after the interruption differ in size."""
+    options = {"adapts": True, "compilers": 32, "stop": False}
+    seconds = {}
+
+    def growing(index):
+        return seconds.setdefault(index, (0.05 * len(seconds), 0.1))
+
+    whole = Replay(SMALL, growing, **options).run(12)
+    resumed = Replay(SMALL, growing, **options)
+    resumed.records = {record.number: record for record in whole if record.number < cut}
+    learned = resumed.search.resume(Trials.from_records(resumed.records.values(), resumed.search._space.names))
+    sizes = np.bincount([record.batch for record in whole]).tolist()
+    assert len(set(sizes)) > 3
+    told = resumed.search._next
+    assert learned == sum(sizes[:told]) <= cut < sum(sizes[: told + 1])
+    assert resumed.run(12 - told) == whole
 
 
 def test_a_batch_that_was_interrupted_keeps_what_is_on_record_though_the_plan_is_another():

@@ -210,7 +210,7 @@ def noted(self, configuration):
 
 ReplayBuilder.submit = noted
 mltune.tune(device="replay:convolution_rtx_a4000", trials=48, run={str(tmp_path / "run")!r}, progress=None)
-print(json.dumps([seen[15], seen[16]]))
+print(json.dumps([seen[7], seen[8]]))
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment)
@@ -284,6 +284,21 @@ def test_what_gates_skipped_is_proposed_the_same_in_two_parts(gated, tmp_path, t
 
     assert stored(tmp_path / "run") == essence(gated.records)
     assert sides_of(gated, trials) == {True, False}
+
+
+def test_batches_that_follow_from_seconds_are_the_same_in_two_parts(tmp_path, monkeypatch):
+    def with_compilers(*given, **options):
+        return dataclasses.replace(open_session(*given, **options), compilers=12)
+
+    monkeypatch.setattr(tuner, "open_session", with_compilers)
+    whole = search(tmp_path / "whole", trials=70)
+    search(tmp_path / "run", trials=33)
+    search(tmp_path / "run", trials=70)
+
+    assert stored(tmp_path / "run") == essence(whole.records)
+    sizes = np.bincount([record.batch for record in whole.records])
+    assert sizes[0] == 12, "an initial design for each compiler"
+    assert 8 < sizes[1] <= 12, "compiling dominates"
 
 
 def test_without_the_skip_everything_is_measured(undisturbed, tmp_path):
@@ -382,7 +397,7 @@ def test_a_time_limit_ends_the_run(tmp_path):
 
 def test_the_shortest_time_has_trials(tmp_path):
     """Loading takes longer than that, and is not part of it."""
-    assert len(search(tmp_path / "run", trials=None, time_s=1e-3).records) >= BATCH
+    assert len(search(tmp_path / "run", trials=None, time_s=1e-3).records) >= 8
 
 
 def test_a_run_without_a_result_goes_on_until_its_first(tmp_path, monkeypatch):
@@ -446,7 +461,7 @@ def test_a_run_ends_at_its_goal_and_goes_on_with_a_higher_one(tmp_path):
     first = search(tmp_path / "run", trials=7 * BATCH, enough=0.5)
     assert first.stopped == ENOUGH
     assert len(first.records) < 100
-    assert len(first.records) % BATCH == 0
+    assert len(first.records) % 4 == 0, "whole batches"
     assert essence(first.records) == essence(whole.records)[: len(first.records)]
     assert len(search(tmp_path / "run", trials=7 * BATCH, enough=0.5).records) == len(first.records)
     assert stored(tmp_path / "run") == essence(first.records)
