@@ -32,6 +32,9 @@ MAX_FAILURES = 3
 MAX_IDLE = 5
 """Time slices without a failure, a new trial or a reason to stop after which a task is set aside."""
 
+FAR_BEHIND, CERTAIN_S = 1.5, 1e-4
+"""Ratio of least times of which the larger is far behind, and a least time below which they tell little."""
+
 FRESH_S = 20.0
 """Seconds during which the content of a run, once read, is passed to new problems without reading it again.
 
@@ -132,7 +135,7 @@ class Scheduler:
                 continue
             choice = self._plan.task(time_slice.slug).choice if time_slice.reason == "minimum" else ""
             if not (choice and self.find_bound(choice)):
-                return time_slice
+                return self._whole(time_slice, left_s) if choice else time_slice
             while self.find_bound(choice):  # then the most promising kernel begins, and others may be left out
                 pass
             return self.next(running, left_s)
@@ -174,6 +177,21 @@ class Scheduler:
                 self._least_s[task.slug] = least_time(task, fitting)
                 return True
         return False
+
+    def _whole(self, time_slice: TimeSlice, left_s: float | None) -> TimeSlice:
+        """Return a first time slice of a kernel; all of the budget where no other can be nearly as fast.
+
+        Each time slice has a start and finals of its own, which take seconds. That needs one device, one problem, and
+        least times that count: in microseconds launches decide.
+        """
+        least_s = self._least_s.get(time_slice.slug, 0.0)
+        others_s = [self._least_s.get(task.slug, 0.0) for task in self._plan.tasks if task.slug != time_slice.slug]
+        one = len(self._plan.devices) == 1 and len({task.choice for task in self._plan.tasks}) == 1
+        if not one or least_s < CERTAIN_S or min(others_s, default=0.0) < FAR_BEHIND * least_s:
+            return time_slice
+        left = self._plan.budget - sum(standing.spent for standing in self.standings.values())
+        left = left if left_s is None else min(left, left_s)
+        return replace(time_slice, limit=max(time_slice.limit, self.standings[time_slice.slug].spent + left))
 
     def _end_outdone(self) -> None:
         """End the tasks without trials whose kernel cannot be as fast as another one of its choice already is."""

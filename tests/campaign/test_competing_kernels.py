@@ -83,6 +83,23 @@ def test_the_better_one_gets_the_rest_at_once(uninterrupted):
     assert slices == [("poor", 16), ("good", 16), ("good", TRIALS - 16)]
 
 
+@pytest.mark.parametrize(
+    ("least_s", "limit"),
+    [
+        ({"poor": 2e-3, "good": 1e-3}, TRIALS),
+        ({"poor": 1.4e-3, "good": 1e-3}, 16),
+        ({"poor": 2e-5, "good": 1e-5}, 16),
+        ({"poor": 2e-3, "good": 0.0}, 16),
+    ],
+)
+def test_a_kernel_that_no_other_can_approach_gets_all_at_once(kernels, tmp_path, monkeypatch, least_s, limit):
+    monkeypatch.setattr("mltune.campaign.scheduler.least_time", lambda task, devices: least_s[task.slug])
+    carry_out(plan_of(kernels, "poor", "good", **SIMPLE), tmp_path / "run")
+    slices = [one for one in events_of(tmp_path / "run") if one["event"] == "slice_started"]
+    assert (slices[0]["slug"], slices[0]["limit"]) == ("good", limit)
+    assert len(slices) == 1 or limit < TRIALS
+
+
 @pytest.mark.slow
 def test_kernels_that_are_equally_fast_share_the_budget(kernels, tmp_path):
     write_kernel(tmp_path, "good", 1.0)
