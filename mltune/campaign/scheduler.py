@@ -121,7 +121,7 @@ class Scheduler:
 
         ``running`` holds the slugs of the tasks that other devices work on, ``left_s`` the rest of a budget in seconds.
         """
-        running = set(running)
+        running, begun = set(running), time.monotonic()
         unread = [slug for slug, standing in self.standings.items() if standing.unread and not standing.ended]
         if unread:  # the shares of the others depend on what these have spent
             free = [slug for slug in unread if slug not in running]
@@ -138,7 +138,7 @@ class Scheduler:
                 return self._whole(time_slice, left_s) if choice else time_slice
             while self.find_bound(choice):  # then the most promising kernel begins, and others may be left out
                 pass
-            return self.next(running, left_s)
+            return self.next(running, None if left_s is None else left_s - (time.monotonic() - begun))
         for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
             standing = self.standings[slug]
             self._undeclared.discard(slug)

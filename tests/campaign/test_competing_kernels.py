@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from functools import partial
+from time import sleep
 
 import pytest
 
 from mltune.campaign import competition as choice
 from mltune.campaign.competition import fastest
+from mltune.campaign.scheduler import Scheduler
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.errors import MltuneWarning, RunDirectoryError
 from mltune.kernel.reader import load_kernel
@@ -98,6 +100,13 @@ def test_a_kernel_that_no_other_can_approach_gets_all_at_once(kernels, tmp_path,
     slices = [one for one in events_of(tmp_path / "run") if one["event"] == "slice_started"]
     assert (slices[0]["slug"], slices[0]["limit"]) == ("good", limit)
     assert len(slices) == 1 or limit < TRIALS
+
+
+def test_the_seconds_of_the_bounds_are_not_given_again(kernels, tmp_path, monkeypatch):
+    least_s = {"poor": 2e-3, "good": 1e-3}
+    monkeypatch.setattr("mltune.campaign.scheduler.least_time", lambda task, devices: sleep(0.2) or least_s[task.slug])
+    plan = dataclasses.replace(plan_of(kernels, "poor", "good"), unit="s")
+    assert 9.0 < Scheduler(plan, tmp_path).next([], 10.0).limit <= 10.0 - 2 * 0.2
 
 
 @pytest.mark.slow
