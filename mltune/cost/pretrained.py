@@ -167,10 +167,10 @@ class PretrainedModel:
         near = [one for one in near if one.architecture == device.architecture]
         near.sort(key=lambda one: (one.case != problem.case, distance(one.flops, problem.flops)))
         first = _in_turn([one.fastest for one in near if one.device == device.name])
-        elsewhere = _in_turn([first, *(one.fastest for one in near if one.device != device.name)])
-        others = tuple(one for one in elsewhere if one not in first)[: min(ELSEWHERE, FIRST - len(first))]
+        others = _in_turn([one.fastest for one in near if one.device != device.name])
+        elsewhere = tuple(one for one in others if one not in first)[: min(ELSEWHERE, FIRST - len(first))]
         members = (*left, *(one for one in near if not one.has_regressor))
-        return replace(self, members=members, first=first, elsewhere=others) if left else None
+        return replace(self, members=members, first=first, elsewhere=elsewhere) if left else None
 
     def predict(self, columns: Columns) -> Floats:
         """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""

@@ -58,8 +58,8 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     result = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
     if alpha and problem.k:
         left, right = factors(problem, operands)
-        exact = problem.types.has_wider_on_gpu
-        result = alpha * (left.astype(wider) @ right.astype(wider) if exact else product(left, right))
+        is_long = not problem.types.has_wider_on_gpu
+        result = alpha * (product(left, right) if is_long else left.astype(wider) @ right.astype(wider))
     if beta:
         result = result + beta * problem.result(operands["C"]).astype(wider)
     return result

@@ -57,10 +57,8 @@ class History:
     def scores_of(self, indices: Indices) -> Floats:
         """Return the scores of configurations: an array of the same shape, NaN where there is none."""
         order = np.argsort(self.indices, kind="stable")
-        place = np.minimum(np.searchsorted(self.indices, indices, sorter=order), len(order) - 1)
-        found = order[place] if len(order) else np.zeros(indices.shape, dtype=np.int64)
-        known = np.isin(indices, self.indices)
-        return np.where(known, np.append(self.scores, math.nan)[found], math.nan)
+        place = order[np.minimum(np.searchsorted(self.indices, indices, sorter=order), len(order) - 1)]
+        return np.where(self.indices[place] == indices, self.scores[place], math.nan)
 
 
 class Results:

@@ -208,13 +208,13 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
 
     def _variants(self, history: History) -> Indices:
         """Return the best configurations with all values of the compiler parameters that may be faster."""
+        if not history.measured:
+            return _NONE
         crossings = crossed(self.space.rows(history.best(COMPARED)), self.varied)
         table = self.space.index_of(crossings).reshape(-1, math.prod(map(len, self.varied.values())))
         scores = history.scores_of(np.unique(table, axis=0))  # the first of a row is that of the defaults
         gains = np.sort(scores - scores[:, :1], axis=0)  # NaN sorts last
         count = np.isfinite(gains).sum(axis=0)
-        if not len(gains):
-            return _NONE
         median = gains[np.maximum(count - 1, 0) // 2, np.arange(gains.shape[1])]
         promising = table[: self.options.variant_parents, (count < CERTAIN) | (median >= -HOPELESS)]
         return promising[promising >= 0]

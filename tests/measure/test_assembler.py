@@ -15,6 +15,7 @@ from mltune.measure.build import NvrtcBuilder, compile_options, with_known_optio
 from mltune.measure.compiler import Source, make_compiler
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
+from tests.own_bundle import write_bundle
 
 SOURCE = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] *= 2; }\n'
 BY_CONTROLS = (f"{APPLY}fast.acf",)
@@ -42,25 +43,8 @@ def test_options_for_the_assembler_go_to_nvjitlink_and_all_others_to_nvrtc():
 
 
 def bundle(folder: Path, content: bytes) -> Path:
-    (folder / "own.cu").write_text(SOURCE)
     (folder / "fast.acf").write_bytes(content)
-    (folder / "kernel.toml").write_text("""
-[kernel]
-name = "own"
-source = "own.cu"
-entry = "entry"
-problem = "arrays"
-[arguments]
-out = {dtype = "float32", shape = ["32"], role = "inout"}
-[parameters]
-WIDTH = [1, 2]
-[compiler]
-apply_controls = ["", "fast.acf"]
-[launch]
-block = ["32"]
-grid = ["1"]
-""")
-    return folder
+    return write_bundle(folder, SOURCE, 'apply_controls = ["", "fast.acf"]')
 
 
 @pytest.fixture

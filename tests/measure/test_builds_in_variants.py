@@ -15,6 +15,7 @@ from mltune.measure.bundle_check import check_bundle
 from mltune.measure.compiler import compiles_with
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
+from tests.own_bundle import write_bundle
 
 pytestmark = pytest.mark.system
 
@@ -85,24 +86,7 @@ def test_a_value_that_this_compiler_does_not_know_is_left_out_with_a_notice(monk
 def test_a_check_compiles_the_variants_of_the_default(tmp_path):
     source = 'extern "C" __global__ void entry(float* out) { entry_of<WIDTH>(out); }'
     text = "template <int N> __device__ void entry_of(float* out) { out[0] = N; }\n"
-    (tmp_path / "own.cu").write_text(text + source)
-    (tmp_path / "kernel.toml").write_text("""
-[kernel]
-name = "own"
-source = "own.cu"
-entry = "entry"
-problem = "arrays"
-[arguments]
-out = {dtype = "float32", shape = ["4"], role = "out"}
-[parameters]
-WIDTH = [1, 2]
-[compiler]
-math = ["", "--fmad=false"]
-[launch]
-block = ["1"]
-grid = ["1"]
-""")
-    kernel = load_kernel(tmp_path)
+    kernel = load_kernel(write_bundle(tmp_path, text + source, 'math = ["", "--fmad=false"]'))
     found = check_bundle(kernel, kernel.arrays.problem(), H200)
     assert found.passed, found
     asked = [
