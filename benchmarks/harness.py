@@ -8,7 +8,10 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ from mltune.results.run import TuneResult
 RESULTS = Path(__file__).parent / "results"
 SEARCHING = ("numpy", "scipy", "scikit-learn", "optuna")
 """Packages whose versions decide what a search proposes."""
+ARMS = {"both": (False, True), "with": (True,), "without": (False,)}
+"""Whether tunes have compiler parameters, by the value of ``--arms``."""
 
 
 def parser_of(description: str | None, output: Path | None = None) -> argparse.ArgumentParser:
@@ -87,3 +92,48 @@ def curve(records: list[TrialRecord], started: float, flops: float) -> list[tupl
             if not points or tflops > points[-1][1]:
                 points.append((round(record.finished_at - started, 2), round(tflops, 3)))
     return points
+
+
+def improvements(records: Iterable[TrialRecord], begun: float) -> list[tuple[float, float]]:
+    """Return the best time so far at every improvement: (seconds since the beginning, seconds of the kernel)."""
+    points: list[tuple[float, float]] = []
+    for record in sorted(records, key=lambda record: record.finished_at):
+        best_s = record.median_s
+        if record.state == "ok" and best_s and (not points or best_s < points[-1][1]):
+            points.append((round(record.finished_at - begun, 2), best_s))
+    return points
+
+
+def best_after(points: Iterable[tuple[float, float]], moments: Iterable[float]) -> dict[str, float | None]:
+    """Return the best time so far after some seconds, by these seconds; None where nothing was measured by then."""
+    points = list(points)
+    return {str(at): min((best_s for when, best_s in points if when <= at), default=None) for at in moments}
+
+
+def tunes_in_turns(
+    script: str, cases: Sequence[str], seeds: str, arms: Sequence[bool], given: Sequence[object], output: Path | None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Run ``script --one CASE SEED VARIANTS`` for each case, with and without compiler parameters in turns.
+
+    Each is a process of its own with an empty cache of cubins and further arguments as `given`. It prints a row with
+    the ``head`` of the result. What there is so far is written after each; return the head and all rows.
+    """
+    head: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for seed in map(int, seeds.split(",")):
+        for number, case in enumerate(cases):
+            for variants in arms[::-1] if (seed + number) % 2 else arms:
+                command = [sys.executable, script, *map(str, given), "--one", case, str(seed), str(variants)]
+                with tempfile.TemporaryDirectory() as cache:
+                    own = {**os.environ, "XDG_CACHE_HOME": cache}
+                    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env=own)
+                if done.returncode:
+                    print(case, seed, variants, "exit code", done.returncode, flush=True)
+                    continue
+                row = json.loads(done.stdout.splitlines()[-1])
+                head = row.pop("head") | {"command": provenance()["command"]}
+                rows.append(row)
+                shown = ("case", "seed", "variants", "share_of_reference", "best_s", "call_s")
+                print(*(row[name] for name in shown if name in row), flush=True)
+                write(output, {**head, "all": rows})
+    return head, rows

@@ -10,10 +10,7 @@ each tune, with the share of the reference implementation that the finals measur
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,9 +22,6 @@ from mltune.problem.gemm_operands import transpositions
 
 AFTER_S = (5, 10, 15, 20, 40)
 """Seconds after the beginning of a call at which the best so far is noted."""
-
-
-ARMS = {"both": (False, True), "with": (True,), "without": (False,)}
 
 
 def cases_of(text: str) -> Iterator[str]:
@@ -55,7 +49,7 @@ def tune(case: str, seed: int, budget_s: float, *, variants: bool, keep: Path | 
         )  # fmt: skip
         call_s = time.perf_counter() - call
         runs = {one.kernel: one for one in (result, *result.rivals)}.values()
-        timed = [one for run in runs for one in run.records if one.state == "ok" and one.median_s]
+        records = [one for run in runs for one in run.records]
         for run in runs if keep else ():
             if run.best is not None:
                 export_run(run.directory, keep / label)
@@ -71,10 +65,7 @@ def tune(case: str, seed: int, budget_s: float, *, variants: bool, keep: Path | 
             "best_s": result.best_time_s,
             "share_of_reference": rating.get("share_of_reference"),
             "configuration": result.best_config,
-            "after_s": {
-                str(at): min((one.median_s for one in timed if one.finished_at - begun <= at), default=None)
-                for at in AFTER_S
-            },
+            "after_s": harness.best_after(harness.improvements(records, begun), AFTER_S),
             "call_s": call_s,
             "seconds": dict(result.seconds),
         }
@@ -111,7 +102,7 @@ def main() -> None:
     parser.add_argument("--cases", default="sgemm NN 4096;sgemm TN 4096;cgemm NN 4096;dgemm TN 4096;softmax")
     parser.add_argument("--time", type=float, default=20.0, help="seconds")
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--arms", choices=ARMS, default="both")
+    parser.add_argument("--arms", choices=harness.ARMS, default="both")
     parser.add_argument("--keep", type=Path, help="folder for the runs as datasets")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "SEED", "VARIANTS"), help="one tune, in this process")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="results to join, in place of measuring")
@@ -127,24 +118,9 @@ def main() -> None:
         row = tune(case, int(seed), options.time, variants=variants == "True", keep=options.keep)
         print(json.dumps({"head": harness.gpu_provenance(), **row}))
         return
-    rows = []
-    for seed in map(int, options.seeds.split(",")):
-        for number, case in enumerate(cases_of(options.cases)):
-            arms = ARMS[options.arms]
-            for variants in arms[::-1] if (seed + number) % 2 else arms:
-                command = [sys.executable, __file__, "--time", str(options.time), "--one", case, str(seed)]
-                command += [str(variants), *(["--keep", str(options.keep)] if options.keep else [])]
-                with tempfile.TemporaryDirectory() as cache:
-                    own = {**os.environ, "XDG_CACHE_HOME": cache}
-                    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env=own)
-                if done.returncode:
-                    print(case, seed, variants, "exit code", done.returncode, flush=True)
-                    continue
-                row = json.loads(done.stdout.splitlines()[-1])
-                head = row.pop("head") | {"command": harness.provenance()["command"]}
-                rows.append(row)
-                print(case, seed, variants, row["share_of_reference"], row["best_s"], row["call_s"], flush=True)
-                harness.write(options.output, {**head, "all": rows})  # what there is so far
+    given = ["--time", options.time, *(["--keep", options.keep] if options.keep else [])]
+    cases, arms = [*cases_of(options.cases)], harness.ARMS[options.arms]
+    harness.tunes_in_turns(__file__, cases, options.seeds, arms, given, options.output)
 
 
 if __name__ == "__main__":
