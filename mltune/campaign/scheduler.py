@@ -20,7 +20,7 @@ from mltune.resolve.plan import Plan, Task
 from mltune.results.reader import RunReader, Unread, read_or_set_aside
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds
-from mltune.tuning.bound import find_bound
+from mltune.tuning.bound import find_bound, hardware_time
 from mltune.tuning.wisdom import Siblings, found_so_far, near_run, nearest
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class Scheduler:
             if stop():
                 self.left_out.add(task.slug)
             self.standings[task.slug] = self._read(task)
-        self._least_s: dict[str, float] = {}
+        self._least_s: dict[str, float] = {}  # those of the hardware, until those of the kernels are known
+        self._bounded = set[str]()
         self._has_choices = any(task.choice for task in plan.tasks)
         self._failures: Counter[str] = Counter()
         self._idle = ""  # the last time slice was of this task and brought no trial: another one comes first
@@ -134,10 +135,12 @@ class Scheduler:
             if time_slice is None:
                 continue
             choice = self._plan.task(time_slice.slug).choice if time_slice.reason == "minimum" else ""
-            if not (choice and self.find_bound(choice)):
-                return self._whole(time_slice, left_s) if choice else time_slice
-            while self.find_bound(choice):  # then the most promising kernel begins, and others may be left out
-                pass
+            if not choice:
+                return time_slice
+            if self._is_alone(time_slice.slug):
+                return self._whole(time_slice, left_s)
+            if not self.find_bound(choice):
+                return time_slice
             return self.next(running, None if left_s is None else left_s - (time.monotonic() - begun))
         for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
             standing = self.standings[slug]
@@ -166,29 +169,41 @@ class Scheduler:
     def find_bound(self, choice: str = "") -> bool:
         """Compute the least time of one more kernel that competes with others; return whether there was one.
 
-        With ``choice`` it is a kernel of that choice. This takes a second or more, so it is done while the devices are
-        busy. Kernels with trials need none.
+        With ``choice`` it is a kernel of that choice, the one for which the hardware needs least. It takes a second or
+        more, so it is done while the devices are busy. Kernels with trials need none.
         """
-        for task in self._plan.tasks:
-            wanted = task.choice == choice if choice else bool(task.choice)
-            if wanted and task.slug not in self._least_s and not self.standings[task.slug].trials:
-                devices = [self._gpus.get(device, device) for device in self._plan.devices]
-                fitting = [one for one in devices if isinstance(one, str) or task.model in ("", one.name)]
-                self._least_s[task.slug] = least_time(task, fitting)
-                return True
-        return False
+        left = [
+            task
+            for task in self._plan.tasks
+            if task.choice and task.slug not in self._bounded and not self.standings[task.slug].trials
+        ]
+        left = [task for task in left if task.choice == (choice or left[0].choice)]
+        for task in left:
+            if task.slug not in self._least_s:
+                self._least_s[task.slug] = least_time(task, self._devices_of(task), of_hardware=True)
+        if left:
+            task = min(left, key=lambda one: self._least_s[one.slug])
+            self._least_s[task.slug] = least_time(task, self._devices_of(task), of_hardware=False)
+            self._bounded.add(task.slug)
+        return bool(left)
 
-    def _whole(self, time_slice: TimeSlice, left_s: float | None) -> TimeSlice:
-        """Return a first time slice of a kernel; all of the budget where no other can be nearly as fast.
+    def _devices_of(self, task: Task) -> list[str | Device]:
+        devices = [self._gpus.get(device, device) for device in self._plan.devices]
+        return [one for one in devices if isinstance(one, str) or task.model in ("", one.name)]
+
+    def _is_alone(self, slug: str) -> bool:
+        """Whether no other kernel can be nearly as fast, so that it is given all of the budget at once.
 
         Each time slice has a start and finals of its own, which take seconds. That needs one device, one problem, and
-        least times that count: in microseconds launches decide.
+        least times that count: in microseconds launches decide. For the other kernels that of the hardware will do.
         """
-        least_s = self._least_s.get(time_slice.slug, 0.0)
-        others_s = [self._least_s.get(task.slug, 0.0) for task in self._plan.tasks if task.slug != time_slice.slug]
         one = len(self._plan.devices) == 1 and len({task.choice for task in self._plan.tasks}) == 1
-        if not one or least_s < CERTAIN_S or min(others_s, default=0.0) < FAR_BEHIND * least_s:
-            return time_slice
+        others_s = [self._least_s.get(task.slug, 0.0) for task in self._plan.tasks if task.slug != slug]
+        least_s = self._least_s[slug] if slug in self._bounded else 0.0
+        return one and least_s >= CERTAIN_S and min(others_s, default=0.0) >= FAR_BEHIND * least_s
+
+    def _whole(self, time_slice: TimeSlice, left_s: float | None) -> TimeSlice:
+        """Return a first time slice with all of the budget."""
         left = self._plan.budget - sum(standing.spent for standing in self.standings.values())
         left = left if left_s is None else min(left, left_s)
         return replace(time_slice, limit=max(time_slice.limit, self.standings[time_slice.slug].spent + left))
@@ -284,14 +299,17 @@ class Scheduler:
         return replace(known, unread=found.reason) if isinstance(found, Unread) else found
 
 
-def least_time(task: Task, devices: Sequence[str | Device]) -> float:
+def least_time(task: Task, devices: Sequence[str | Device], *, of_hardware: bool) -> float:
     """Return the least time in seconds that the kernel of a task needs on any device; 0 where that is not known.
 
-    Devices are those of a placed plan (:func:`mltune.resolve.placement.place`), or their facts.
+    That of the hardware is known at once, and never more. Devices are those of a placed plan
+    (:func:`mltune.resolve.placement.place`), or their facts.
     """
     try:
         found = [_device(task, spec) for spec in devices]
         distinct = [device for at, device in enumerate(found) if device not in found[:at]]
+        if of_hardware:
+            return min(hardware_time(task.problem, task.kernel, device) for device in distinct)
         return min(find_bound(task.problem, task.kernel, device).best.time_s for device in distinct)
     except (MltuneError, ArithmeticError, LookupError, ValueError):  # such as a kernel without resources
         return 0.0

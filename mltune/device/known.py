@@ -5,6 +5,7 @@ Known GPUs also have the measured rates of mixes of instructions, by architectur
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import re
@@ -104,10 +105,18 @@ def _mixes(architecture: str) -> tuple[Mix, ...]:
     path = Path(__file__).parent / "mixes" / f"{architecture}.csv"
     if not path.is_file():
         return ()
-    import pandas as pd
-
-    table = pd.read_csv(path, comment="#").astype({"per_load": float, "dependent": bool})
-    return tuple(Mix(**{str(name): value for name, value in row.items()}) for row in table.to_dict("records"))
+    rows = csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#"))
+    return tuple(
+        Mix(
+            arithmetic=row["arithmetic"],
+            load_bytes=int(row["load_bytes"]),
+            per_load=float(row["per_load"]),
+            threads=int(row["threads"]),
+            dependent=row["dependent"] == "1",
+            per_clock=float(row["per_clock"]),
+        )
+        for row in rows
+    )
 
 
 _FIELDS = {

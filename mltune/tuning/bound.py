@@ -120,6 +120,22 @@ def find_bound(
     return ProblemBound(unit, hardware_limits(device, problem, unit), best, given, examined, count)
 
 
+def hardware_time(problem: Problem, kernel: Kernel, device: Device) -> float:
+    """Return the least time in seconds of any kernel on the same unit, whatever its configurations.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200
+    >>> from mltune.kernel.reader import load_kernel
+    >>> from mltune.problem.kinds import problem_from_name
+    >>> problem = problem_from_name("dgemm", size=4096)
+    >>> times_s = (hardware_time(problem, load_kernel(name), H200) for name in ("gemm_mma64", "gemm_simt"))
+    >>> [f"{1e3 * time_s:.1f} ms" for time_s in times_s]
+    ['2.1 ms', '4.1 ms']
+    """
+    return max(hardware_limits(device, problem, kernel.unit).values())
+
+
 def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[Kernel, ProblemBound]]:
     """Compute the upper bounds of the kernels that can be built for a device, that of the least time first.
 
