@@ -85,9 +85,9 @@ def table(rows: list[dict[str, object]]) -> str:
     ]
     groups: dict[str, dict[bool, list[float]]] = {}
     for case, arms in shares.items():
-        name, *_, size = case.split()
-        for with_, found in arms.items():
-            groups.setdefault(f"{name} {size}", {False: [], True: []})[with_] += found
+        name, *shape = case.split()
+        for with_, found in arms.items() if shape else ():
+            groups.setdefault(f"{name} {shape[-1]}", {False: [], True: []})[with_] += found
     for name, arms in groups.items():
         means = [
             f"{statistics.geometric_mean(one):.3f} (least {min(one):.3f})" if one else "-" for one in arms.values()
