@@ -1,4 +1,4 @@
-"""Draw the pictures of README and of the site from the results of gemm.py and search_efficiency.py.
+"""Draw the pictures of README and of the site from the results of gemm.py and of a comparison of 2026-11-22.
 
 python benchmarks/pictures.py [--output docs/images]
 """

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mltune.api.campaigns import check_cluster, load_run, plan, report, run, summarise
-from mltune.api.comparing import compare
+from mltune.api.comparing import compare, scoreboard
 from mltune.api.datasets import export_dataset, import_dataset, list_datasets, merge_datasets, verify_datasets
 from mltune.api.inventory import check, check_wisdom, devices, new_kernel, space
 from mltune.api.models import bound, load_model, predict, train
@@ -65,6 +65,7 @@ __all__ = [
     "report",
     "run",
     "run_kernel",
+    "scoreboard",
     "space",
     "summarise",
     "sweep",

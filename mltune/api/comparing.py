@@ -1,11 +1,12 @@
-"""Compare search strategies on recorded timings."""
+"""Compare search strategies on recorded timings, on a scoreboard of all with a licence, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
+from mltune.api.datasets import list_datasets
 from mltune.api.display import interruptible, shown, warn
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def compare(
     from mltune.comparison.comparison import compare as run
     from mltune.comparison.comparison import compare_request
     from mltune.comparison.results import PartialComparison, write_results
+    from mltune.show import scoreboard as page
 
     request = compare_request(
         strategies=strategies,
@@ -165,8 +167,66 @@ def compare(
         return comparison
     if report is None:
         warn(f"{name}: {text}" for name, recording in comparison.recordings.items() for text in recording.notices)
-    write_results(comparison, request.output)
+    summary = comparison.summary
+    write_results(
+        comparison, request.output, {"table.md": page.markdown(summary), "scoreboard.html": page.html(summary)}
+    )
     return comparison
+
+
+SCOREBOARD = ("mltune", "mltune-raw", "tpe", "hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "random")
+"""The strategies of the scoreboard."""
+
+
+def scoreboard(
+    strategies: Strategies | Sequence[Strategies] = SCOREBOARD,
+    datasets: str | Sequence[str] | None = None,
+    *,
+    evaluations: int = 250,
+    seeds: int = 3,
+    compile_cores: str | int | Sequence[int] = "16",
+    jobs: int | None = None,
+    output: str | Path | None = None,
+    share: str | None = None,
+    progress: ComparisonReport | Literal["auto"] | None = "auto",
+    interrupt: Callable[[], bool] | None = None,
+) -> Comparison | PartialComparison:
+    """Compare search strategies on every dataset that comes with mltune and has a licence.
+
+    It is :func:`compare` with other defaults: ``scoreboard.html`` and ``table.md`` of the directory are the scoreboard.
+
+    Parameters
+    ----------
+    strategies, datasets
+        As those of :func:`compare`. By default mltune with and without what it knows of a kernel, Optuna's TPE, three
+        strategies of Kernel Tuner and random search; a strategy of your own takes its place beside them.
+    evaluations, seeds : int
+        As those of :func:`compare`; more seeds add to fewer.
+    compile_cores, jobs, output, share, progress, interrupt
+        As those of :func:`compare`.
+
+    Returns
+    -------
+    Comparison or PartialComparison
+        The latter for one share of several.
+
+    Raises
+    ------
+    UsageError
+        As by :func:`compare`; the default strategies need the extra ``peers``.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> board = mltune.scoreboard("random", "convolution_w6600", seeds=2, output=tempfile.mkdtemp())
+    >>> (board.directory / "scoreboard.html").exists()
+    True
+    """
+    licensed = [one.name for one in list_datasets() if one.licence or not one.source]
+    options: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "compile_cores": compile_cores}
+    options |= {"jobs": jobs, "output": output, "share": share, "progress": progress, "interrupt": interrupt}
+    found: Comparison | PartialComparison = compare(strategies, datasets or licensed, **options)
+    return found
 
 
 def _joined(names: str | Sequence[object] | None) -> str | None:

@@ -1,11 +1,11 @@
-"""The commands ``tune``, ``sweep``, ``bound``, ``predict``, ``train`` and ``compare``."""
+"""The commands ``tune``, ``sweep``, ``bound``, ``predict``, ``train``, ``compare`` and ``scoreboard``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -214,20 +214,26 @@ PATIENCE_S = 60.0
 """Seconds after a first signal until the process ends by force: the figures of many datasets take some."""
 
 
+COMPARED: Given = {
+    "strategies": text("--strategies", "A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
+    "evaluations": number("--evaluations", "Distinct configurations that each run measures.", 2, 60_000),
+    "seeds": number("--seeds", "Runs of each strategy and dataset.", 1, 60_000),
+    "compile_cores": text("--compile-cores", "N,M", "Compile cores of the clock for the score over time."),
+    "jobs": number("--jobs", "Processes.  [default: one per processor]", 1),
+    "output": file("--output", "DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
+    "share": text("--share", "I/N", "Do the I-th of N shares, one on each of N machines, say."),
+}
+"""The options of comparisons."""
+
+
 @command(
     api.compare,
-    strategies=text("--strategies", "A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
     datasets=text("--datasets", "X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
     table=file("--table", "FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
     parameters=text("--parameters", "A,B", "Columns of the table that are parameters."),
     time=text("--time", "COLUMN", "Column of the table that holds the times: time_ms."),
     aggregate=flag("--aggregate", "Merge rows of the table that differ in columns that are no parameters."),
-    evaluations=number("--evaluations", "Distinct configurations that each run measures.", 2, 60_000),
-    seeds=number("--seeds", "Runs of each strategy and dataset.", 1, 60_000),
-    compile_cores=text("--compile-cores", "N,M", "Compile cores of the clock for the score over time."),
-    jobs=number("--jobs", "Processes.  [default: one per processor]", 1),
-    output=file("--output", "DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
-    share=text("--share", "I/N", "Do the I-th of N shares, one on each of N machines, say."),
+    **COMPARED,
 )
 def compare(given: Given, as_json: AsJson = False) -> None:
     """Compare search strategies on recorded timings.
@@ -239,12 +245,31 @@ def compare(given: Given, as_json: AsJson = False) -> None:
     such as my_module:MyStrategy. Ctrl-C ends the comparison with the runs that have ended; the same command goes on.
     With --output, it also joins the shares of several machines.
     """
+    _compare(api.compare, given, as_json)
+
+
+@command(
+    api.scoreboard,
+    datasets=text("--datasets", "X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
+    **COMPARED,
+)
+def scoreboard(given: Given, as_json: AsJson = False) -> None:
+    """Compare search strategies on all recorded timings with a licence: a page, and a table in Markdown.
+
+    The page is scoreboard.html and the table table.md of the directory. Needs the extra "peers", or --strategies. Your
+    own strategy, MODULE:CLASS, takes its place beside the others. It is mltune compare with other defaults: Ctrl-C ends
+    it with the runs that have ended, and the same command goes on.
+    """
+    _compare(api.scoreboard, given, as_json)
+
+
+def _compare(function: Callable[..., Any], given: Given, as_json: bool) -> None:
     from mltune.process.signals import Interrupt
     from mltune.show import tables
     from mltune.show.live import ComparisonDisplay
 
     with ComparisonDisplay() as progress, Interrupt(patience_s=PATIENCE_S) as interrupt:
-        found = api.compare(**given, progress=progress, interrupt=interrupt)
+        found = function(**given, progress=progress, interrupt=interrupt)
     table.write(f"written: {found.directory}", stderr=True)
     for job, error in found.errors.items():
         table.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
@@ -257,7 +282,7 @@ def compare(given: Given, as_json: AsJson = False) -> None:
 
 def _after_comparison(given: Given, document: Given) -> Iterable[object]:
     """Return the command that imports the table that was searched, or that searches the first dataset."""
-    if given["table"] is not None:
+    if given.get("table") is not None:
         table = "--kernel", given["table"].stem, "--device", "unknown", "--out", "datasets"
         return "datasets", "import", given["table"], *table, *again(given, "parameters", "time", "aggregate")
     first, *_ = (given["datasets"] or "all").split(",")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mltune.search.search import Batch, Search
 
 
-SPARSE = 0.01
+SPARSE = 0.04
 """A space with less than this share of the raw combinations of its values is sparse: few proposals are in it."""
 
 

@@ -29,7 +29,7 @@ _MOST_DAMAGED = 10_000
 DATASET, STRATEGY = "dataset ", "strategy "
 """Prefixes of the names of facts about a dataset, and about the source of a user's strategy."""
 
-_OWN = ("runs-", "summary.json", "table.md", "evaluations.parquet", "curves")
+_OWN = ("runs-", "summary.json", "table.md", "scoreboard.html", "evaluations.parquet", "curves")
 """Beginnings of the names of a comparison's files."""
 
 

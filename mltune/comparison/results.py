@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +20,17 @@ import numpy as np
 from mltune.comparison.clock import best_over_time, ended_seconds
 from mltune.comparison.figures import draw
 from mltune.comparison.journal import Job
-from mltune.comparison.scores import evaluations_to, holm, paired_test, scored_range, scores
+from mltune.comparison.scores import bands, evaluations_to, holm, paired_test, scored_range, scores
 from mltune.comparison.simulation import COUNTS, Recording, Trace
 from mltune.comparison.strategies import COMPILERS
 from mltune.dataset.parquet import rounded
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
-from mltune.files.text import many
 from mltune.kernel.coding import Floats
 from mltune.records.versions import installed_versions
 
-AT = (25, 50, 100, 200, 400)
+AT = (1, 2, 3, 5, 10, 25, 50, 100, 200, 400)
 """Numbers of evaluations for which the fraction of the optimum is given."""
 
 TO = (0.95, 0.98, 0.99)
@@ -34,6 +38,9 @@ TO = (0.95, 0.98, 0.99)
 
 _DIGITS = 11
 """Bits of the seconds that are kept, three digits: further ones are noise and would not compress."""
+
+PACKAGES = ("numpy", "scikit-learn", "optuna", "kernel-tuner", "pymoo", "torch")
+"""Packages whose versions are given."""
 
 REFERENCE = "mltune"
 """The strategy that the others are tested against."""
@@ -148,12 +155,17 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
     for name in comparison.strategies:
         spaces = {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
         over_time = {str(cores): _over_time(comparison, name, cores) for cores in comparison.cores}
-        found[name] = _over_all(spaces) | {"over_time": over_time, "datasets": spaces}
+        figures = {"score_interval": _interval(comparison, name), "over_time": over_time, "datasets": spaces}
+        found[name] = _over_all(spaces) | figures
     order = sorted(found, key=lambda name: -found[name]["score"])
     return {
         "evaluations": comparison.evaluations,
         "datasets": {
             name: {
+                "kernel": recording.kernel.name,
+                "problem": recording.problem.label,
+                "device": recording.device.name,
+                **recording.origin,
                 "configurations": recording.space.count,
                 "failed": int(np.isnan(recording.median_s).sum()),
                 "optimum_s": recording.optimum_s,
@@ -167,8 +179,20 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         "significance": _significance(comparison, order),
         "missing": comparison.missing,
         "errors": _errors(comparison.errors),
-        "versions": installed_versions("optuna", "scikit-learn", "numpy", "kernel-tuner", "torch"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "versions": {"python": platform.python_version(), **installed_versions(*PACKAGES)},
     }
+
+
+def _interval(comparison: Comparison, name: str) -> list[float] | None:
+    """Return the 95 % interval of the mean score over the runs of a strategy; None where a dataset has one run."""
+    scored = [run_scores(comparison, name, dataset)[:, None] for dataset in comparison.recordings]
+    if min(map(len, scored)) < 2:
+        return None
+    ends: list[float] = bands(scored, np.random.default_rng(0))[:, 0].tolist()
+    return ends
 
 
 def run_scores(comparison: Comparison, name: str, dataset: str) -> Floats:
@@ -202,7 +226,7 @@ def _on_clock(comparison: Comparison, name: str, dataset: str, cores: int) -> di
         ]
         counted_s = np.minimum(reached_s, [ends_s.max(initial=0.0) for ends_s in ended])
         to[str(target)] = {"seconds": float(np.median(counted_s)), "reached": float(np.isfinite(reached_s).mean())}
-    return {**_scored(scores(best_s, recording.pessimal_s)), "to": to, "seeds": len(runs.seeds)}
+    return {**_scored(scores(best_s, recording.pessimal_s, comparison.evaluations)), "to": to, "seeds": len(runs.seeds)}
 
 
 def _scored(scored: Floats) -> dict[str, float | None]:
@@ -288,12 +312,13 @@ def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Fl
     return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
 
 
-def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
-    """Write the summary, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``; return the summary."""
+def write_results(comparison: Comparison, directory: Path, pages: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Write the summary, pages by name, ``evaluations.parquet``, ``curves*.svg`` and ``.png``; return the summary."""
     document = comparison.summary
     try:
         write_file_atomically(directory / "summary.json", (json.dumps(document, indent=1) + "\n").encode())
-        write_file_atomically(directory / "table.md", markdown(document).encode())
+        for name, text in (pages or {}).items():
+            write_file_atomically(directory / name, text.encode("utf-8", "backslashreplace"))
         write_file_atomically(directory / "evaluations.parquet", evaluations(comparison))
         curves = {
             name: {dataset: comparison.fraction(name, dataset) for dataset in comparison.recordings}
@@ -306,71 +331,6 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
             f"results are written to the output directory, but {directory} cannot be: {reason(error)}."
         ) from error
     return document
-
-
-def markdown(document: Mapping[str, Any]) -> str:
-    """Return the summary of a comparison (:func:`summarise`) as Markdown."""
-    strategies, datasets = document["strategies"], document["datasets"]
-    on_clock = [
-        [name, cores, _score(found), *(f"{to['seconds']:.2f} ({to['reached']:.0%})" for to in found["to"].values())]
-        for name in strategies
-        for cores, found in strategies[name]["over_time"].items()
-    ]
-    first = next(iter(strategies.values()))
-    limit = document["evaluations"]
-    header = ["strategy", "score", *(f"at {at}" for at in first["at"])]
-    header += [f"evaluations to {float(to):.0%} (reached)" for to in first["to"]]
-    header += ["own ms per evaluation", "seeds"]
-    clock = ["strategy", "compile cores", "score", *(f"seconds to {float(to):.0%} (reached)" for to in first["to"])]
-    overall = [
-        [name, _score(found), *(f"{value:.3f}" for value in found["at"].values())]
-        + [f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in found["to"].values()]
-        + [f"{1e3 * found['seconds']['own_per_evaluation']:.2f}", str(found["seeds"])]
-        for name, found in strategies.items()
-    ]
-    spaces = [
-        [name, *(_score(found["datasets"][dataset]) for dataset in datasets)] for name, found in strategies.items()
-    ]
-    tests = [
-        [one["second"], f"{one['difference']:+.3f}", f"{one['p_adjusted']:.2g}"] for one in document["significance"]
-    ]
-    reference = next((one["first"] for one in document["significance"]), "")
-    title = f"Score of `{reference}` minus that of the others (permutation test of pairs, Holm's correction):"
-    compared = [title, "", *_lines(["other", "difference", "p"], tests), ""]
-    return "\n".join(
-        [
-            f"Means over {many(len(datasets), 'recorded space')}; at most {limit} distinct configurations a run.",
-            "`at N`: fraction of the optimum after N evaluations. A run that misses a target counts with all of them.",
-            "",
-            *_lines(header, overall),
-            "",
-            "Score by space:",
-            "",
-            *_lines(["strategy", *datasets], spaces),
-            "",
-            *(("Over time, with a simulated clock:", "", *_lines(clock, on_clock), "") if on_clock else ()),
-            *(compared if tests else ()),
-            *(f"- {text}" for text in _notices(document)),
-        ]
-    )
-
-
-def _notices(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a reader should know about the recordings and the runs."""
-    for name, dataset in document["datasets"].items():
-        yield from (f"{name}: {text}" for text in (dataset["account"], *dataset["notices"]) if text)
-    if document["missing"]:
-        yield f"The comparison was stopped: {many(document['missing'], 'run')} missing."
-
-
-def _score(found: Mapping[str, Any]) -> str:
-    error = found["score_error"]
-    return f"{found['score']:.3f}" + ("" if error is None else f" ± {error:.3f}")
-
-
-def _lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    ruler = ["---", *["---:"] * (len(header) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (header, ruler, *rows)]
 
 
 def evaluations(comparison: Comparison) -> bytes:

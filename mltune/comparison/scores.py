@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mltune.comparison.simulation import Trace
 
 SCORED_EVALUATIONS = 250
-"""Largest number of evaluations that the score covers."""
+"""Largest number of evaluations that the score over evaluations covers."""
 
 CUTOFF, CUTOFF_START = 0.95, 0.01
 """Expected positions of random search between median and optimum, at the end and the start of the scored range."""
@@ -85,14 +85,14 @@ def scored_range(times: Floats, evaluations: int) -> tuple[int, int]:
 
     At these, random search is expected to be 1 % and 95 % of the way from the median to the optimum (Willemsen et al.,
     2024, 10.1016/j.future.2024.05.021, equations 5 to 7), as computed by the package ``autotuning_methodology``. The
-    last is at most ``evaluations`` and :data:`SCORED_EVALUATIONS`.
+    last is at most ``evaluations``.
 
     Parameters
     ----------
     times : ndarray of shape (n_configs,)
         Times of all configurations, failures as the slowest.
     """
-    last = min(_evaluations_to(times, CUTOFF), evaluations, SCORED_EVALUATIONS)
+    last = min(_evaluations_to(times, CUTOFF), evaluations)
     last = max(last, min(2, evaluations))
     return min(max(_evaluations_to(times, CUTOFF_START), 1), last), last
 
@@ -107,7 +107,7 @@ def _evaluations_to(times: Floats, share: float) -> int:
     return math.ceil(place / (len(times) + 1 - place))
 
 
-def scores(best: Floats, times: Floats) -> Floats:
+def scores(best: Floats, times: Floats, most: int = SCORED_EVALUATIONS) -> Floats:
     """Return the score of each run: its mean position between random search (0) and the optimum (1).
 
     A score of 1 is the optimum from the first evaluation on (Willemsen et al., 2024, equation 8). The expectation of
@@ -119,8 +119,10 @@ def scores(best: Floats, times: Floats) -> Floats:
         From :func:`best_so_far`.
     times : ndarray of shape (n_configs,)
         Times of all configurations, failures as the slowest.
+    most : int
+        Largest number of evaluations that the score covers.
     """
-    first, last = scored_range(times, best.shape[1])
+    first, last = scored_range(times, min(most, best.shape[1]))
     random = expected_minimum(times, min(last, len(times)))[first - 1 :]
     averages: Floats = standardised(best[:, first - 1 : last], random, times).mean(axis=1)
     return averages

@@ -28,6 +28,7 @@ from mltune.records.trial import TrialState
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
+    from mltune.dataset.manifest import Manifest
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
@@ -61,6 +62,9 @@ class Recording:
         What was read of a table, and what is assumed of compile seconds that are not recorded.
     notices : tuple of str
         What the user should know about the recording.
+    origin : mapping of str to str
+        Kind, source and licence of the data, and what of it was in view when the constants of mltune were set
+        (``in_view``): the ``"space"``, or the ``"kernel"`` on another GPU.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Recording:
     builds: Mapping[str, Floats] = field(default_factory=dict)
     account: str = ""
     notices: tuple[str, ...] = ()
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.median_s).any():
@@ -127,9 +132,21 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
         median_s=median_s,
         compile_s=np.where(_known(compile_s), compile_s, assumed_s),
         run_s=np.where(_known(run_s), run_s, UNKNOWN_RUNS * np.nan_to_num(median_s)),
+        origin={
+            **{name: getattr(dataset.manifest, name) for name in ("kind", "source", "licence")},
+            "in_view": _in_view(dataset.manifest),
+        },
         account=f"{which} have no compile seconds: {assumed_s:.2g} s each is assumed" if unknown else "",
         builds={name: column for name, column in builds.items() if np.isfinite(column).any()},
     )
+
+
+def _in_view(manifest: Manifest) -> str:
+    """Return what of a dataset comes with mltune: a dataset of the same parameters, on the same GPU or on others."""
+    from mltune.dataset.dataset import list_datasets
+
+    alike = [one.device.name for one in list_datasets() if {*one.parameters} <= {*manifest.parameters}]
+    return "space" if manifest.device.name in alike else "kernel" if alike else ""
 
 
 def _known(seconds: Floats) -> NDArray[np.bool_]:
@@ -159,15 +176,19 @@ class Source:
             bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
             found = record(bare.dataset, bare_kernel(bare.dataset.manifest))
             account = "; ".join(filter(None, (bare.account, found.account)))
-            return replace(found, name=self.name, account=account, notices=bare.notices)
-        from mltune.dataset.dataset import load_dataset
+            origin = {**found.origin, "source": self.table.name}
+            return replace(found, name=self.name, account=account, notices=bare.notices, origin=origin)
+        from mltune.dataset.dataset import load_dataset, shipped_datasets
         from mltune.dataset.replay import recorded_kernel
 
         dataset = load_dataset(self.name)
         kernel, notice = recorded_kernel(dataset.manifest)
         warning = dataset.manifest.check_kernel(kernel)
         pruned = PRUNED if dataset.manifest.kind == "pruned" else ""
-        return replace(record(dataset, kernel), notices=tuple(filter(None, (notice, warning, pruned))))
+        found = record(dataset, kernel)
+        is_ours = self.name in shipped_datasets() and not dataset.manifest.source
+        origin = {**found.origin, **({"source": "mltune", "licence": "Apache-2.0"} if is_ours else {})}
+        return replace(found, notices=tuple(filter(None, (notice, warning, pruned))), origin=origin)
 
 
 IDLE_MOVES = 50

@@ -369,12 +369,16 @@ def _time_of_first(document: Document) -> str:
     )
 
 
+FEWEST_EVALUATIONS = 25
+"""Fewest evaluations for which a terminal has the fraction of the optimum; the page has the first ones, too."""
+
+
 def comparison(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
     strategies = [{"name": name, **found} for name, found in document["strategies"].items()]
     first: Document = strategies[0] if strategies else {"at": {}, "to": {}}
     curves = [
-        *(number(f"at {at}", ("at", at), "{:.3f}".format) for at in first["at"]),
+        *(number(f"at {at}", ("at", at), "{:.3f}".format) for at in first["at"] if int(at) >= FEWEST_EVALUATIONS),
         *(number(f"to {100 * float(share):.0f} %", partial(_reached, "evaluations", share)) for share in first["to"]),
     ]
     columns = [

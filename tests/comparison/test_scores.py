@@ -58,6 +58,14 @@ def test_seconds_are_spent_until_the_end_of_a_run() -> None:
     assert spent_seconds([trace([0, 1], own=0.5, recorded=1.0)], 3).tolist() == [[1.5, 3.0, 3.0]]
 
 
+def test_over_evaluations_at_most_250_count_and_over_time_all() -> None:
+    times = np.concatenate([[1.0], np.linspace(2.0, 3.0, 4999)])
+    best = np.full((1, 1000), 2.0)
+    best[:, 300:] = 1.0
+    assert scored_range(times, 1000)[1] == 1000
+    assert scores(best, times) < 0.1 < 0.6 < scores(best, times, most=1000)
+
+
 def test_evaluations_to_a_target() -> None:
     fraction = np.array([[0.5, 0.96, 1.0], [0.1, 0.2, 0.3]])
     assert evaluations_to(fraction, 0.95).tolist() == [2.0, np.inf]

@@ -165,7 +165,7 @@ def random_comparison(place: Place) -> None:
     if how == "bytes":
         path.write_bytes(damaged(path.read_bytes(), rng))
     elif how == "obstacle":
-        names = (path.name, "runs-2of2.jsonl", "summary.json", "table.md")
+        names = (path.name, "runs-2of2.jsonl", "summary.json", "table.md", "scoreboard.html")
         obstruct(place, path.with_name(rng.choice(names)), rng.choice(list(OBSTACLES)))
     else:
         change_events(place, path, path)
@@ -610,7 +610,7 @@ for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "gar
             obstruct(place, place.copy("comparison", "comparison") / file, obstacle)
 
         add("comparison", f"{_slug(_file)}-is-{_obstacle}", _build)
-for _file in ("comparison.json", "summary.json", "comparison.md", "figures", "table.csv"):
+for _file in ("comparison.json", "summary.json", "scoreboard.html", "figures", "table.csv"):
 
     def _build_output(place: Place, file: str = _file) -> None:
         obstruct(place, place.copy("comparison", "comparison") / file, "a-canary")

@@ -129,7 +129,7 @@ def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int) ->
             if after.get(name) != before.get(name)
         ]
         before = after
-    for page in (path for path in folder.rglob("report.html") if path.is_file() and not path.is_symlink()):
+    for page in (path for path in folder.rglob("*.html") if path.is_file() and not path.is_symlink()):
         if page.stat().st_size < LARGEST_PAGE and XSS in page.read_text(errors="replace"):
             found.append(f"{page.name}: holds markup of the input")
     return found, outcomes

@@ -63,21 +63,25 @@ def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
         "most_parameters": MOST_PARAMETERS,
         "fewest_rows": FEWEST_ROWS,
         "plan": None if found["plan"] is None else Markup("<pre>{}</pre>").format(clean(found["plan"])),
-        "style": "\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css")),
+        "style": style(),
         "script": script,
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    return _render("page.html", _printable, document, values)
+    return render("page.html", document, values)
 
 
 def markdown(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Return the report as Markdown: the same findings, without figures."""
-    return _render("report.md", _markdown, document, found)
+    return render("report.md", document, found)
 
 
-def _render(
-    template: str, finalize: Callable[[Any], Any], document: Mapping[str, Any], found: Mapping[str, Any]
-) -> str:
+def style() -> str:
+    """Return the style sheet of a page."""
+    return "\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css"))
+
+
+def render(template: str, document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Return what a template makes of some values: every text is cut and escaped, for HTML or for Markdown."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -86,7 +90,7 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        finalize=finalize,
+        finalize=_printable if template.endswith(".html") else _markdown,
     )
     environment.filters |= {
         "percent": percent,

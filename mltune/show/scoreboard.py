@@ -1,0 +1,235 @@
+"""The page and the Markdown of a comparison: a scoreboard of strategies, made of its summary alone.
+
+Names of datasets, kernels, GPUs and strategies are those of strangers: both templates escape every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from mltune.files.text import many
+from mltune.show.report.svg import SERIES, Omission, Plot, axes, drawn, finish, plotting
+from mltune.show.report.writing import render, style
+
+Summary = Mapping[str, Any]
+"""The document of :func:`mltune.comparison.results.summarise`, or a part of it."""
+
+PICKS = (1, 2, 3, 5, 10, 25, 50, 100)
+"""Numbers of evaluations for which each GPU has the fraction of the optimum."""
+
+MOST_FIGURES = 40
+"""Figures of a page: each takes a tenth of a second and some kilobytes."""
+
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: paragraphs, a table, a list, figures. The first column is that of the rows' names."""
+
+    heading: str
+    text: tuple[str, ...] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    items: Sequence[str] = ()
+    figures: Sequence[Plot | Omission] = ()
+
+
+def html(document: Summary) -> str:
+    """Return the scoreboard as one page of HTML without script and external resources."""
+    with plotting():
+        return render("scoreboard.html", document, {"sections": [*_sections(document)], "style": style()})
+
+
+def markdown(document: Summary) -> str:
+    """Return the scoreboard as Markdown, without figures."""
+    return render("scoreboard.md", document, {"sections": [*_sections(document, draw=False)]})
+
+
+def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
+    strategies, datasets = document["strategies"], document["datasets"]
+    yield _overall(document)
+    if rows := [_on_clock(name, *one) for name, found in strategies.items() for one in found["over_time"].items()]:
+        text = (
+            "By a simulated clock with some compile cores and one GPU. The score is that of the best at the time in "
+            "which random search, one by one, makes as many evaluations, until it is expected to be 95 % of the way "
+            "from the median to the optimum: with one core the time-based score of the community.",
+        )
+        targets = (f"seconds to {float(to):.0%} (reached)" for to in next(iter(strategies.values()))["to"])
+        yield Section("In seconds", text, ("strategy", "compile cores", "score", *targets), rows)
+    yield _picks(document, draw=draw)
+    header = ("", "spaces", *strategies)
+    kernels = {f"kernel {name}": spaces for name, spaces in _groups(datasets, "kernel").items()}
+    groups = kernels | {f"GPU {name}": spaces for name, spaces in _groups(datasets, "device").items()}
+    rows = [[name, str(len(spaces)), *_scores(document, spaces)] for name, spaces in groups.items()]
+    yield Section("Score by kernel and by GPU", (), header, rows)
+    by_space = [[space, *(_score(found["datasets"][space]) for found in strategies.values())] for space in datasets]
+    yield Section("Score by space", ("Mean and standard error of the runs.",), ("", *strategies), by_space)
+    yield _spaces(datasets)
+    yield Section("What was seen, and what was left out", items=[*_seen(document)])
+    yield Section("Submit a strategy", _SUBMIT)
+    yield Section(
+        "How this was made",
+        header=("", ""),
+        rows=[
+            ["date", document["date"]],
+            ["command", document["command"]],
+            ["machine", f"{document['machine']}; own seconds of strategies are CPU seconds there"],
+            *([name, version] for name, version in document["versions"].items()),
+        ],
+    )
+
+
+_SUBMIT = (
+    "A strategy is a class with a name and a method search(simulation, seed), which calls simulation.evaluate(index) "
+    "until its budget is spent. Give it as module:Class, or give your package an entry point in the group "
+    "mltune.strategies, and play it under the same rules: mltune scoreboard --strategies "
+    "mltune,random,my_module:MyStrategy.",
+    "Then open an issue with the package or the module, its licence, and the summary.json of that run; what is "
+    "published is played again. docs/developers/extend.md has an example, mltune.testing.StrategyContract has tests.",
+)
+
+
+def _overall(document: Summary) -> Section:
+    strategies = document["strategies"]
+    tests = {one["second"]: one for one in document["significance"]}
+    reference = next((one["first"] for one in document["significance"]), "")
+    header = ["strategy", "score", "95 % interval", *([f"{reference} minus this", "p"] if tests else [])]
+    header += [f"evaluations to {float(to):.0%} (reached)" for to in next(iter(strategies.values()))["to"]]
+    rows = []
+    for name, found in strategies.items():
+        interval, test = found["score_interval"], tests.get(name)
+        cells = [name, f"{found['score']:.3f}", "-" if interval is None else "{:.3f} to {:.3f}".format(*interval)]
+        if tests:
+            cells += ["", ""] if test is None else [f"{test['difference']:+.3f}", f"{test['p_adjusted']:.2g}"]
+        cells += [f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in found["to"].values()]
+        rows.append([*cells, f"{1e3 * found['seconds']['own_per_evaluation']:.2f}", str(found["seeds"])])
+    datasets, limit = document["datasets"], document["evaluations"]
+    kinds = [many(len(_groups(datasets, key)), noun) for key, noun in (("kernel", "kernel"), ("device", "GPU"))]
+    text = (
+        f"Means over {many(len(datasets), 'recorded space')} ({', '.join(kinds)}) with equal weights; at most {limit} "
+        "distinct configurations a run. Each configuration that a strategy proposes is looked up.",
+        "Score: 0 is random search, 1 the optimum at once, averaged over the evaluations until random search is "
+        "expected to be 95 % of the way from the median to the optimum, at most 250. A run that misses a target counts "
+        "with all of its evaluations. Intervals are bootstrapped over the runs of each space; p is that of a "
+        "permutation test of pairs with the same space and seed, with Holm's correction. Own: milliseconds of the "
+        "strategy itself per evaluation.",
+    )
+    return Section("Strategies", text, [*header, "own ms", "seeds"], rows)
+
+
+def _on_clock(name: str, cores: str, found: Summary) -> list[str]:
+    seconds = (f"{to['seconds']:.2f} ({to['reached']:.0%})" for to in found["to"].values())
+    return [name, cores, _score(found), *seconds]
+
+
+def _picks(document: Summary, *, draw: bool) -> Section:
+    """Return the mean fractions of the optimum after some evaluations, over all spaces and for each GPU."""
+    strategies, datasets = document["strategies"], document["datasets"]
+    at = [str(pick) for pick in PICKS if pick <= document["evaluations"]]
+    groups = {"all GPUs": [*datasets]} | _groups(datasets, "device")
+    curves = {
+        group: {
+            name: [fmean(found["datasets"][space]["at"][pick] for space in spaces) for pick in at]
+            for name, found in strategies.items()
+        }
+        for group, spaces in groups.items()
+    }
+    rows = [
+        [group, name, *(f"{value:.3f}" for value in values)]
+        for group, found in curves.items()
+        for name, values in found.items()
+    ]
+    text = ("The best after so many evaluations, as a fraction of the optimum: mean of the runs and the spaces.",)
+    shown = [*enumerate(curves.items())][: MOST_FIGURES if draw else 0]
+    figures = [drawn(group, _figure, f"picks-{number}", group, at, found) for number, (group, found) in shown]
+    return Section("Picks for each GPU", text, ("GPU", "strategy", *at), rows, figures=figures)
+
+
+def _figure(name: str, group: str, at: Sequence[str], curves: Mapping[str, Sequence[float]]) -> Plot:
+    made = axes(3.6, 2.5)
+    for number, (strategy, values) in enumerate(curves.items()):
+        style = {"color": SERIES[number % len(SERIES)], "linestyle": _DASHES[number // len(SERIES) % len(_DASHES)]}
+        made.plot([int(pick) for pick in at], values, label=f"\u200b{strategy}", **style)
+    made.set(xscale="log", xlabel="evaluations", ylim=(None, 1.01))
+    made.set_xticks([int(pick) for pick in at], at, minor=False)
+    made.minorticks_off()
+    made.legend(loc="lower right", fontsize=6.5, borderpad=0.0)
+    best = max(curves, key=lambda strategy: curves[strategy][-1])
+    return finish(made, name, f"Picks: {group}", f"{group}: after {at[-1]} best is {best}, {curves[best][-1]:.3f}.")
+
+
+def _spaces(datasets: Summary) -> Section:
+    header = ("space", "kernel", "problem", "GPU", "kind", "configurations", "failed", "optimum, ms")
+    rows = [
+        [
+            *(name, one["kernel"], one["problem"], one["device"], one.get("kind", "")),
+            *(f"{one['configurations']:,}", f"{one['failed']:,}", f"{1e3 * one['optimum_s']:.4g}"),
+            *(str(one["budget"]["evaluations"]), f"{one['budget']['seconds']:.1f}"),
+            *(one.get("in_view") or "no", one.get("source") or "not stated", one.get("licence") or "not stated"),
+        ]
+        for name, one in datasets.items()
+    ]
+    text = (
+        "The budget is where random search is expected to be 95 % of the way from the median to the optimum, in "
+        "evaluations and in seconds one by one, at most that of a run.",
+    )
+    budget = ("budget", "budget, s", "in view", "source", "licence")
+    return Section("Spaces", text, (*header, *budget), rows)
+
+
+def _seen(document: Summary) -> Iterator[str]:
+    """Yield what strategies had seen of the spaces before, and what is not in the figures."""
+    datasets = document["datasets"]
+    unseen = [name for name, one in datasets.items() if not one.get("in_view")]
+    kernels = sum(one.get("in_view") == "kernel" for one in datasets.values())
+    yield (
+        "The constants of mltune's own search were set with the spaces in view that come with mltune: "
+        f"{len(datasets) - len(unseen) - kernels} of {len(datasets)} here, and {kernels} are of such a kernel on "
+        "another GPU. On these its figures are no results on unseen kernels."
+    )
+    if 0 < len(unseen) < len(datasets):
+        scores = ", ".join(map(" ".join, zip(document["strategies"], _scores(document, unseen), strict=True)))
+        yield f"Score on the other {many(len(unseen), 'space')}: {scores}."
+    yield (
+        "Strategies start from nothing: no pretrained model and no remembered configurations. One that is named with "
+        "prior= starts from a model; what that has learned from stands below for each space."
+    )
+    yield (
+        "Other packages' strategies have their default options. Kernel Tuner's hybrid_vndx and adaptive_tabu_greywolf "
+        "were designed on its own benchmark kernels, GEMM and convolution among them."
+    )
+    samples = [name for name, one in datasets.items() if one.get("kind") not in ("complete", "pruned")]
+    if samples:
+        yield f"The optimum of {many(len(samples), 'space')} is that of a sample: {', '.join(samples)}."
+    for name, dataset in datasets.items():
+        yield from (f"{name}: {text}" for text in (dataset["account"], *dataset["notices"]) if text)
+    failed: dict[tuple[str, str], list[str]] = {}
+    for one in document["errors"]:
+        failed.setdefault((one["strategy"], one["error"]), []).append(one["dataset"])
+    for (strategy, error), spaces in failed.items():
+        yield f"{many(len(spaces), 'run')} of {strategy} failed, on {', '.join(dict.fromkeys(spaces))}: {error}"
+    if document["missing"]:
+        yield f"The comparison was stopped: {many(document['missing'], 'run')} missing."
+
+
+def _groups(datasets: Summary, key: str) -> dict[str, list[str]]:
+    """Return the names of the spaces by what they have in common."""
+    groups: dict[str, list[str]] = {}
+    for name, one in datasets.items():
+        groups.setdefault(one[key], []).append(name)
+    return groups
+
+
+def _scores(document: Summary, spaces: Sequence[str]) -> list[str]:
+    """Return the mean score of each strategy over some spaces."""
+    found = [one["datasets"] for one in document["strategies"].values()]
+    return [f"{fmean(figures[space]['score'] for space in spaces):.3f}" for figures in found]
+
+
+def _score(found: Summary) -> str:
+    error = found["score_error"]
+    return f"{found['score']:.3f}" + ("" if error is None else f" ± {error:.3f}")
