@@ -60,6 +60,7 @@ def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
         )
         targets = (f"seconds to {float(to):.0%} (reached)" for to in next(iter(strategies.values()))["to"])
         yield Section("In seconds", text, ("strategy", "compile cores", "score", *targets), rows)
+    yield Section("What was seen, and what was left out", items=[*_seen(document)])
     yield _picks(document, draw=draw)
     header = ("", "spaces", *strategies)
     kernels = {f"kernel {name}": spaces for name, spaces in _groups(datasets, "kernel").items()}
@@ -69,7 +70,6 @@ def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
     by_space = [[space, *(_score(found["datasets"][space]) for found in strategies.values())] for space in datasets]
     yield Section("Score by space", ("Mean and standard error of the runs.",), ("", *strategies), by_space)
     yield _spaces(datasets)
-    yield Section("What was seen, and what was left out", items=[*_seen(document)])
     yield Section("Submit a strategy", _SUBMIT)
     yield Section(
         "How this was made",
@@ -187,9 +187,9 @@ def _seen(document: Summary) -> Iterator[str]:
     unseen = [name for name, one in datasets.items() if not one.get("in_view")]
     kernels = sum(one.get("in_view") == "kernel" for one in datasets.values())
     yield (
-        "The constants of mltune's own search were set with the spaces in view that come with mltune: "
-        f"{len(datasets) - len(unseen) - kernels} of {len(datasets)} here, and {kernels} are of such a kernel on "
-        "another GPU. On these its figures are no results on unseen kernels."
+        "The constants of mltune's own search were set, and the resources of its kernels described, with the spaces in "
+        f"view that come with mltune: {len(datasets) - len(unseen) - kernels} of {len(datasets)} here, and {kernels} "
+        "are of such a kernel on another GPU. On these its figures are no results on unseen kernels."
     )
     if 0 < len(unseen) < len(datasets):
         scores = ", ".join(map(" ".join, zip(document["strategies"], _scores(document, unseen), strict=True)))

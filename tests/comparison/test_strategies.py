@@ -256,7 +256,7 @@ def test_a_strategy_of_kernel_tuner_moves_as_in_its_own_simulation_mode(peer: st
 
 def test_tpe_finds_configurations_in_a_sparse_space(hill) -> None:
     product = list(itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8), range(6), (0, 1), range(5)))
-    few = [product[position] for position in np.random.default_rng(0).choice(len(product), 11, replace=False)]
-    trace = simulate(strategy("tpe"), hill(failures=False, order=few), 11, seed=0)
-    assert sorted(trace.indices.tolist()) == list(range(11))
+    few = [product[position] for position in np.random.default_rng(0).choice(len(product), 40, replace=False)]
+    trace = simulate(strategy("tpe"), hill(failures=False, order=few), 40, seed=0)
+    assert sorted(trace.indices.tolist()) == list(range(40))
     assert trace.invalid == 0
