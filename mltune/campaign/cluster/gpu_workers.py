@@ -8,12 +8,13 @@ import os
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
-from mltune.errors import MltuneError, UsageError, WorkerError
+from mltune.errors import MltuneError, MltuneWarning, UsageError, WorkerError
 from mltune.files.text import printable
 from mltune.measure.compile_farm import GPU, connect, import_distributed, versions, workers_with
 from mltune.process.child import SAFE_PATH, Child
@@ -90,13 +91,18 @@ class Cluster:
         WorkerError
             The scheduler is lost, and was not back in time.
         """
-        client, deadline = self.client(), time.monotonic() + wait_s
+        client, deadline, said = self.client(), time.monotonic() + wait_s, False
+        start = f"CUDA_VISIBLE_DEVICES=0 dask worker {self._where} --nthreads 1 --resources GPU=1"
         while not (workers := self._answering(client, lost_until=deadline)):
             if time.monotonic() >= deadline:
                 raise UsageError(
                     f"a campaign on a cluster needs workers with the resource {GPU}, but {self._where} has none: "
-                    f"CUDA_VISIBLE_DEVICES=0 dask worker {self._where} --nthreads 1 --resources GPU=1."
+                    f"{start}."
                 )
+            if not said:
+                notice = f"waiting up to {wait_s:.0f} s for the first worker with the resource {GPU}: {start}."
+                warnings.warn(notice, MltuneWarning, stacklevel=2)
+                said = True
             time.sleep(POLL_S)
         self.known = {worker.name: worker for worker in sorted(workers, key=lambda worker: worker.name)}
         return list(self.known.values())
