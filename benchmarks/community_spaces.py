@@ -103,11 +103,11 @@ def by_work(document: Any) -> Any:
     """Return a document in which the times of what has a speed are those of 1 TFLOP, in milliseconds."""
     try:
         for entry in (document.get("cache") or {}).values():
-            if speed := entry.get("GFLOP/s"):
+            if isinstance(speed := entry.get("GFLOP/s"), int | float) and speed:  # others have failed
                 entry["time"] = 1e6 / speed
         for result in document.get("results") or ():
             measured = {one["name"]: one["value"] for one in result["measurements"]}
-            if speed := measured.get("GFLOP/s"):
+            if isinstance(speed := measured.get("GFLOP/s"), int | float) and speed:
                 result["measurements"] = [{"name": "time", "value": 1e6 / speed, "unit": "ms"}]
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Draw the pictures of README and of the site from the results of gemm.py and of a comparison of 2026-11-22.
+"""Draw the pictures of README and of the site from the results of gemm.py and of the scoreboard.
 
 python benchmarks/pictures.py [--output docs/images]
 """
@@ -23,17 +23,18 @@ STRATEGIES = {
     "genetic_algorithm": (SERIES[2], "-"),
     "adaptive_tabu_greywolf": (SERIES[3], (0, (6, 2))),
     "hybrid_vndx": (SERIES[4], "-"),
-    "bayes_opt": (SERIES[5], (0, (6, 2))),
-    "simulated_annealing": (INK, "-"),
     "random": (QUIET, (0, (1, 2))),
 }
 """Colours and dashes of mltune, Optuna's TPE, the strategies of Kernel Tuner, and random search."""
+
+FIRST = 10
+"""Evaluations from which on curves are drawn."""
 
 
 def gemm_4096() -> str:
     """Draw what tunes of all cases of the BLAS found, as a share of cuBLAS."""
     found = json.loads((RESULTS / "gemm_4096.json").read_text())["problems"]
-    panel = axes(9.0, 2.9, left=0.72, right=0.15, top=0.3)
+    panel = axes(9.0, 2.9, left=0.72, top=0.3)
     names = []
     for precision, colour in zip("scdz", SERIES, strict=False):
         rows = [row for row in found if row["problem"].startswith(precision)]
@@ -56,12 +57,14 @@ def gemm_4096() -> str:
 
 def search_efficiency() -> str:
     """Draw the fraction of the optimum that strategies reach after some evaluations."""
-    found = json.loads((RESULTS / "search_efficiency" / "summary.json").read_text())
+    found = json.loads((RESULTS / "scoreboard" / "summary.json").read_text())
     spaces = len(found["datasets"])
-    panel = axes(9.0, 3.6, left=0.72, right=2.45, top=0.3)
+    panel = axes(9.0, 3.6, left=0.72, top=0.3)
+    box = panel.get_position()
+    panel.set_position((box.x0, box.y0, 0.65, box.height))  # the legend is beside it
     ends = {}
     for name, (colour, dashes) in STRATEGIES.items():
-        reached = {int(at): fraction for at, fraction in found["strategies"][name]["at"].items()}
+        reached = {int(at): share for at, share in found["strategies"][name]["at"].items() if int(at) >= FIRST}
         distances = 1.0 - np.array(list(reached.values()))
         width = 2.2 if name == "mltune" else 1.4
         panel.plot([*reached], distances, "o", color=colour, markersize=2 * width, clip_on=False, zorder=3)
@@ -71,7 +74,7 @@ def search_efficiency() -> str:
     panel.set_xticks([*reached], [str(at) for at in reached])
     panel.minorticks_off()
     scale_to_optimum(panel, min(1.0 - end for end, _ in ends.values()))
-    panel.set(ylim=(0.25, panel.get_ylim()[1]), ylabel="fraction of the optimum")
+    panel.set(ylim=(0.3, panel.get_ylim()[1]), ylabel="fraction of the optimum")
     panel.set_title(f"Best so far, mean over {spaces} recorded spaces")
     label_ends(panel, ends)
     return standalone(panel, "search-efficiency", "Fraction of the optimum after some evaluations, by strategy")

@@ -153,6 +153,7 @@ def _figure(name: str, group: str, at: Sequence[str], curves: Mapping[str, Seque
     made = axes(3.6, 2.5)
     for number, (strategy, values) in enumerate(curves.items()):
         style = {"color": SERIES[number % len(SERIES)], "linestyle": _DASHES[number // len(SERIES) % len(_DASHES)]}
+        # a name that begins with _ would have no entry in the legend
         made.plot([int(pick) for pick in at], values, label=f"\u200b{strategy}", **style)
     made.set(xscale="log", xlabel="evaluations", ylim=(None, 1.01))
     made.set_xticks([int(pick) for pick in at], at, minor=False)
