@@ -33,7 +33,7 @@ CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
 
 FEWEST = 50
-"""Fewest configurations of a dataset that a model is trained on."""
+"""Fewest measured configurations of a sweep that a model is trained on."""
 
 PREDICTED_FAST = 0.05
 """Share of the configurations of a sweep, those predicted to be the fastest, on which bias and error are judged."""
@@ -66,10 +66,11 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
             raise ModelError(
                 f"a model is of one kernel and its parameters, but {one.manifest.name} has others than {first.name}."
             )
-        if int((one.states == TrialState.OK).sum()) < FEWEST:
-            raise ModelError(f"a model learns from datasets of {FEWEST} times or more, got {one.manifest.name}.")
     each = as_sweeps(datasets)
     sweeps = joined(datasets, each)
+    for sweep in sweeps:
+        if int(np.isfinite(sweep.median_s).sum()) < FEWEST:
+            raise ModelError(f"a model learns from {FEWEST} times or more of a problem on a device, got {sweep.name}.")
     with one_thread():  # several are slower: there is little to do between two waits for all of them
         members = fit_members(sweeps, parameters, seed=seed)
         model = PretrainedModel(first.kernel, parameters, members)

@@ -115,6 +115,18 @@ def test_a_model_learns_from_runs(tmp_path):
         datasets_of_runs(tmp_path / "plan" / "problems" / "short")
 
 
+def test_datasets_of_one_sweep_count_together():
+    found = load_dataset("h200-sgemm-nt-1024-random")
+
+    def part(name, start, stop):
+        manifest = replace(found.manifest, name=name, rows=stop - start)
+        return replace(found, manifest=manifest, table=found.table.slice(start, stop - start))
+
+    with pytest.raises(ModelError, match="50 times or more of a problem on a device, got first"):
+        train([part("first", 0, 30)])
+    assert len(train([part("first", 0, 30), part("second", 30, 60)]).members) == 1
+
+
 def test_a_folder_holds_datasets():
     found = find_datasets(str(folders.assets("datasets") / "convolution"))
     assert {one.manifest.name for one in found} == {*CONVOLUTION}
