@@ -8,15 +8,18 @@ decide on others of the space, of which the truth is known.
 - false: share of the skipped that was faster than the best measured.
 - missed: share of what was faster than the best measured that is skipped.
 
-Then the same where the rows were chosen by a search (extra trees, 15 of a batch by upper confidence bound and one at
-random): errors on all untried configurations of a model that saw mostly its own proposals, and the batch at which the
-rule of mltune/search/stopping.py ends the search.
+Then the searches themselves, of every recorded space as described and by its parameters alone, and of made spaces
+(`tests/hidden_optima.py`). After 50, 100 and 200 measurements: what the gate would skip of everything untried, of the
+next 50 that were measured, and of what is better than the best so far; also by the rules that it is made of. And where
+the rule of mltune/search/stopping.py ends the search, how near the best is then to the optimum, and whether as many
+measurements again gain 1 %.
 
-    OMP_NUM_THREADS=1 python benchmarks/skip.py [--seeds 4] [--searches 3] [--spaces NAME,NAME] [--output skip.json]
+    OMP_NUM_THREADS=1 python benchmarks/skip.py [--seeds 4] [--searches 4] [--spaces NAME,NAME] [--output skip.json]
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,15 +29,29 @@ from cost_models import Space, spaces
 from harness import SEARCHING, parser_of, provenance, write
 from numpy.typing import NDArray
 
-from mltune.cost.regressors import ExtraTreesModel
-from mltune.search.gates import Gate
-from mltune.search.stopping import StoppingRule
+from mltune.cost.features import Features
+from mltune.cost.regressors import ExtraTreesModel, one_thread
+from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.dataset.replay import bare_kernel, recorded_kernel
+from mltune.kernel.space import TableSpace
+from mltune.records.trial import TrialState
+from mltune.search.gates import FIRST, Gate, Gates
+from mltune.search.history import History, Results
+from mltune.search.search import Search
+from mltune.search.stopping import GAIN, little_gained
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from hidden_optima import FAMILIES, hidden, play, search_of
 
 Floats = NDArray[np.float64]
 
 SIZES = (50, 100, 200, 400, 1000)
-LOOKED_AT = (104, 200, 296)
-MOST = 600
+LOOKED_AT = (50, 100, 200)
+MADE = 20
+"""Made spaces of each family."""
+
+EXAMINED = 4000
+"""Most untried configurations that a gate judges, besides those that are better than the best."""
 
 
 def judge(space: Space, gate_name: str, size: int, seed: int) -> dict[str, float]:
@@ -45,15 +62,10 @@ def judge(space: Space, gate_name: str, size: int, seed: int) -> dict[str, float
     gate = Gate(gate_name)
     gate.calibrate(space.speed[known], *model.unseen())
     mean, spread = model.predict(X[others])
-    best = float(np.nanmax(space.speed[known]))
-    return figures(gate, space.speed[others], mean, spread, best)
-
-
-def figures(gate: Gate, truth: Floats, mean: Floats, spread: Floats, best: float) -> dict[str, float]:
-    """Count how often the decision of a gate is right, given the truth (NaN: failed)."""
-    skip, optimistic = gate.decide(mean, spread, best)
+    truth, speed = space.speed[others], space.speed[known]
+    skip, optimistic = gate.decide(mean, spread, float(np.nanmax(speed[:FIRST], initial=-np.inf)))
     ran = np.isfinite(truth)
-    better = truth > best
+    better = truth > np.nanmax(speed)
     return {
         "covered": float((truth <= gate.interval.end(mean, spread))[ran].mean()),
         "covered_cautious": float((truth <= optimistic)[ran].mean()),
@@ -64,49 +76,113 @@ def figures(gate: Gate, truth: Floats, mean: Floats, spread: Floats, best: float
     }
 
 
-def search(space: Space, seed: int) -> Iterator[dict[str, Any]]:
-    """Search a space; yield how the gate judges all that is untried, now and then, and how the search ended."""
-    X, y = space.before, space.speed
-    rng, rule = np.random.default_rng(seed), StoppingRule()
-    tried = rng.permutation(len(y))[:24]
-    while True:
-        model = ExtraTreesModel(random_state=int(rng.integers(2**31))).fit(X[tried], y[tried])
-        gate, best = Gate("before_compile"), float(np.nanmax(y[tried]))
-        gate.calibrate(y[tried], *model.unseen())
-        untried = np.setdiff1d(np.arange(len(y)), tried)
-        mean, spread = model.predict(X[untried])
-        if len(tried) in LOOKED_AT:
-            yield {"rows": len(tried), **figures(gate, y[untried], mean, spread, best)}
-        ends = None if gate.is_open else gate.cautious.end(mean, spread)
-        stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
-        if stop or len(tried) >= MOST:
-            yield {"rows": len(tried), "stopped": bool(stop), "found": float(np.exp(best - np.nanmax(y)))}
-            return
-        chosen = {int(untried[np.argmax(mean + weight * spread)]) for weight in rng.exponential(size=15)}
-        others = np.setdiff1d(untried, sorted(chosen))
-        tried = np.concatenate([tried, sorted(chosen), rng.choice(others, 16 - len(chosen), replace=False)])
+def searches(names: str, seeds: int) -> Iterator[dict[str, Any]]:
+    """Search recorded and made spaces; yield what gates would skip, and how the searches ended."""
+    known = names.split(",") if names else [one.name for one in list_datasets() if one.kind != "pruned"]
+    for name, seed in ((name, seed) for name in known for seed in range(seeds)):
+        dataset = load_dataset(name)
+        manifest = dataset.manifest
+        times_s = np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan)
+        for way, kernel in (("described", recorded_kernel(manifest)[0]), ("parameters", bare_kernel(manifest))):
+            features, space = Features(kernel, manifest.problem, manifest.device), TableSpace(dataset.columns)
+            search = Search(space, features, seed=seed, adapts=True, skip=False, stop=False)
+            for found in searched(search, space, features, times_s, seed):
+                yield {"space": name, "family": f"{manifest.kernel}, {way}", "seed": seed, **found}
+    for family, number in ((family, number) for family in FAMILIES if not names for number in range(MADE)):
+        made = hidden(family, number)
+        search = search_of(made, seed=number, stop=False)
+        for found in searched(search, search._space, search._features, np.exp(-made.speed), number):
+            yield {"space": f"{family} {number}", "family": family, "seed": number, **found}
+
+
+def searched(search: Search, space: TableSpace, features: Features, times_s: Floats, seed: int) -> Iterator[dict]:
+    """Search on after the end, and yield what is judged of one search."""
+    speed, order = -np.log(times_s), np.empty(0, dtype=np.int64)
+    ended, reason = 0, ""
+    while len(order) < (2 * ended or space.count) and len(more := play(search, times_s, 1)):
+        order = np.concatenate([order, more])
+        if not reason and (reason := little_gained(speed[order], space.count)):
+            ended = len(order)
+    for rows in LOOKED_AT:
+        if rows + 50 <= len(order):
+            yield {"rows": rows, **gated(space, features, speed, order, rows, seed)}
+    best, later = (float(np.nanmax(speed[order[:most]])) for most in (ended or len(order), len(order)))
+    found = float(np.exp(best - np.nanmax(speed)))
+    yield {"ended": ended, "found": found, "false": bool(later - best >= np.log1p(GAIN))}
+
+
+def gated(
+    space: TableSpace, features: Features, speed: Floats, order: NDArray[np.int64], rows: int, seed: int
+) -> dict[str, Any]:
+    """Count what the gate before compiling would skip after so many measurements."""
+    tried, best = order[:rows], float(np.nanmax(speed[order[:rows]]))
+    untried = np.setdiff1d(np.arange(space.count), tried)
+    better, following = untried[speed[untried] > best], order[rows : rows + 50]
+    some = np.random.default_rng(seed).permutation(untried)[:EXAMINED]
+    judged = np.unique(np.concatenate([some, better, following]))
+    nothing = np.empty(0, dtype=np.int64)
+    history = History(tried, speed[tried], nothing, np.empty(0), nothing, nothing, set(tried.tolist()))
+    gates = Gates(features, Results(), space, seed).following(history)
+    gate, model = gates._fitted("before_compile")
+    columns = space.rows(judged)
+    near = gates.near(columns)
+    skips: dict[str, NDArray[np.bool_]] = {name: np.zeros(len(judged), dtype=bool) for name in RULES}
+    if model is not None and not gate.is_open:
+        mean, spread = model.predict(features.before(columns))
+        measured = speed[tried][np.isfinite(speed[tried])]
+        below_best, below_first = (gate.decide(mean, spread, one)[0] for one in (best, measured[:FIRST].max()))
+        skips = dict(zip(RULES, (below_best, below_best & ~near, below_first, below_first & ~near), strict=True))
+    counts = {"others": len(some), "following": len(following), "better": len(better)}
+    parts = {"others": some, "following": following, "better": better}
+    return counts | {
+        f"{rule}: {part}": int(skip[np.isin(judged, indices)].sum())
+        for rule, skip in skips.items()
+        for part, indices in parts.items()
+    }
+
+
+RULES = ("below the best", "and not near", "below the first", "both")
+"""The rules of the gate: the one before, with each of the two that it has now, and with both."""
 
 
 def searched_table(results: list[dict[str, Any]]) -> str:
-    """Return what the searches say as Markdown: one line a space."""
-    lines = [
-        "| space | skipped, false after 104 | after 200 | after 296 | stopped after (found) |",
-        "|---|---|---|---|---|",
+    """Return what the searches say as Markdown: skips by family and rule, and ends by family."""
+    families = list(dict.fromkeys(one["family"] for one in results))
+    lines = ["| rows | rule | of better | of the others | of the next 50 |", "|---|---|---|---|---|"]
+    looked = [one for one in results if "rows" in one]
+    for rows in LOOKED_AT:
+        for rule in RULES:
+            some = [one for one in looked if one["rows"] == rows]
+            total = {key: sum(one[key] for one in some) for key in ("others", "following", "better")}
+            skipped = {part: sum(one[f"{rule}: {part}"] for one in some) for part in total}
+            shares = " | ".join(f"{skipped[part] / total[part]:.2f}" for part in ("others", "following"))
+            lines.append(f"| {rows} | {rule} | {skipped['better']} of {total['better']} | {shares} |")
+    lines += ["", "| space | better skipped: before, now | next 50 skipped: before, now |", "|---|---|---|"]
+    for family in families:
+        mine = [one for one in looked if one["family"] == family]
+        old, new = (
+            [sum(one[f"{rule}: {part}"] for one in mine) for part in ("better", "following")]
+            for rule in (RULES[0], RULES[-1])
+        )
+        total = [sum(one[part] for one in mine) for part in ("better", "following")]
+        lines.append(
+            f"| {family} | {old[0]}, {new[0]} of {total[0]} | "
+            f"{old[1] / max(total[1], 1):.2f}, {new[1] / max(total[1], 1):.2f} |"
+        )
+    lines += [
+        "",
+        "| space | ended | after (median, most) | found (mean, least) | at least .99 | false |",
     ]
-    for name in dict.fromkeys(one["space"] for one in results):
-        mine = [one for one in results if one["space"] == name]
-        cells = []
-        for rows in LOOKED_AT:
-            some = [one for one in mine if one["rows"] == rows and "skipped" in one]
-            total = {key: sum(one[key] for one in some) for key in ("others", "skipped", "better", "false")}
-            cells.append(
-                f"{total['skipped'] / max(1, total['others']):.2f}, {total['false'] / max(1, total['skipped']):.4f} "
-                f"({total['false']} of {total['better']})"
-                if some
-                else "-"
-            )
-        ends = [f"{one['rows'] if one['stopped'] else 'not'} ({one['found']:.3f})" for one in mine if "stopped" in one]
-        lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(ends)} |")
+    lines += ["|---|---|---|---|---|---|"]
+    for family in [*families, "all"]:
+        ends = [one for one in results if "ended" in one and family in (one["family"], "all")]
+        stopped = [one for one in ends if one["ended"]]
+        after, found = ([one[key] for one in stopped] for key in ("ended", "found"))
+        lines.append(
+            f"| {family} | {len(stopped)} of {len(ends)} | {np.median(after):.0f}, {max(after)} | "
+            f"{np.mean(found):.3f}, {min(found):.3f} | {sum(one >= 0.99 for one in found)} | "
+            f"{sum(one['false'] for one in stopped)} |"
+        )
     return "\n".join(lines)
 
 
@@ -140,7 +216,7 @@ def main() -> None:
     """Measure, print the table, and write the JSON."""
     parser = parser_of(__doc__, Path("skip.json"))
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--searches", type=int, default=3)
+    parser.add_argument("--searches", type=int, default=4)
     parser.add_argument("--spaces", default="")
     arguments = parser.parse_args()
     results = [
@@ -150,14 +226,10 @@ def main() -> None:
         for size in SIZES
         for seed in range(arguments.seeds)
     ]
-    searched = [
-        {"space": space.name, "seed": seed, **found}
-        for space in spaces(arguments.spaces)
-        for seed in range(arguments.searches)
-        for found in search(space.part(6000), seed)
-    ]
-    write(arguments.output, provenance(*SEARCHING) | {"results": {"random": results, "searched": searched}})
-    print(table(results), searched_table(searched), sep="\n\n")
+    with one_thread():
+        found = list(searches(arguments.spaces, arguments.searches))
+    write(arguments.output, provenance(*SEARCHING) | {"results": {"random": results, "searched": found}})
+    print(table(results), searched_table(found), sep="\n\n")
 
 
 if __name__ == "__main__":

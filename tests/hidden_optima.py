@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mltune.cost.features import Features
+from mltune.device.known import UNKNOWN
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats
+from mltune.kernel.space import TableSpace
+from mltune.problem.kinds import timed_problem
+from mltune.records.trial import Measurement, TrialState
+from mltune.search.search import Search
 
 SIZES = {"M": (16, 32, 64, 128), "N": (16, 32, 64, 128), "K": (8, 16, 32), "VM": (1, 2, 4), "VN": (1, 2, 4)}
 SWITCHES = ("SA", "SB", "PAD", "CACHE", "LATE")
@@ -64,6 +71,27 @@ def narrow(size, switch, rng):
 
 
 FAMILIES = {"mirrored": mirrored, "isolated": isolated, "narrow": narrow}
+
+
+def search_of(space, **options):
+    """Return a search of a space that knows its parameters alone."""
+    table, problem = TableSpace(space.columns), timed_problem("hidden")
+    kernel = Kernel(name="hidden", problem=problem.kind, parameters=table.values)
+    return Search(table, Features(kernel, problem, UNKNOWN), adapts=True, skip=False, **options)
+
+
+def play(search, times_s, most):
+    """Measure what a search proposes, until it ends or has so many; return the configurations in order."""
+    order = []
+    while len(order) < most and (batch := search.ask()).candidates:
+        order += [one.index for one in batch.candidates]
+        states = [TrialState.CRASHED if np.isnan(times_s[one.index]) else TrialState.OK for one in batch.candidates]
+        told = [
+            one.record(state, measurement=Measurement(state, median_s=float(times_s[one.index])))
+            for one, state in zip(batch.candidates, states, strict=True)
+        ]
+        search.tell(batch, told)
+    return np.array(order)
 
 
 def _hill(size, rng, **centres):

@@ -278,7 +278,7 @@ OPTIONS: dict[str, Any] = {
     "seed": number("--seed", "The same seed proposes the same trials.", 0, LARGEST_SEED),
     "search": choice("--search", SEARCHES, "The search strategy; the others than model are for comparison."),
     "skip": flag("--skip/--no-skip", "Skip what is predicted to be slow."),
-    "stop": flag("--stop/--no-stop", "End once nothing untried can be expected to be 1 % faster."),
+    "stop": flag("--stop/--no-stop", "End once half of the measurements, at least 250, gained less than 1 %."),
     "variants": flag("--variants/--no-variants", "Try the fastest with other options of the compiler, too."),
     "enough": share("--enough", "End once the best reaches this share of the upper bound (mltune bound).", 1, 100),
     "prior": text(

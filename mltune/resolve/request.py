@@ -48,7 +48,7 @@ class RunOptions:
     skip : bool
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
-        Whether the run ends by itself once nothing untried can be expected to be faster.
+        Whether a search by ``"model"`` ends by itself when it has gained little for long.
     variants : bool
         Whether the fastest configurations are tried with other options of the compiler, too
         (:mod:`mltune.kernel.compiler_parameters`). A run that goes on does as it began.
@@ -74,8 +74,8 @@ class RunOptions:
 
     @property
     def fits_models(self) -> bool:
-        """Whether the search fits models: to propose, to skip, or to stop."""
-        return self.search == "model" or self.skip or self.stop
+        """Whether the search fits models: to propose, or to skip."""
+        return self.search == "model" or self.skip
 
 
 USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(RunOptions)}

@@ -28,6 +28,15 @@ GROWTH = 1.5
 
 SMALLEST_OFFSET = 1e-6
 
+FIRST = 8
+"""Measurements at the beginning of a run: a gate skips nothing that may be as fast as the best of them."""
+
+FASTEST_SHARE, MOST_FASTEST = 0.1, 100
+"""Share of the measured configurations that are the fastest, and how many they are at most."""
+
+NEAR = 3
+"""Parameters in which a configuration near one of the fastest differs from it: a gate does not skip it."""
+
 
 def upper_quantile(scores: Floats, confidence: float) -> float:
     """Return a bound that a new score is below with at least the given probability.
@@ -105,7 +114,10 @@ class UpperEnd:
 
 @dataclass(slots=True)
 class Gate:
-    """Skip a configuration if the optimistic end of its predicted speed is below the best so far, less a margin.
+    """Skip a configuration if the optimistic end of its predicted speed is below the best at first, less a margin.
+
+    Not below the best so far: what nothing measured resembles is underrated, and a search that has gained much since
+    its first measurements may gain as much again.
 
     Two intervals are calibrated. ``interval`` has marginal coverage: the speed of a share ``confidence`` of all
     configurations lies below its end (:class:`UpperEnd`). This is not sufficient for a skip,
@@ -124,7 +136,7 @@ class Gate:
     confidence : float
         Share of the configurations whose speed lies below the optimistic end.
     margin : float
-        A configuration is measured if its optimistic end is less than this share slower than the best.
+        A configuration is measured if its optimistic end is less than this share slower than the best at first.
     audit : float
         Share of the skipped configurations that are measured nevertheless.
     minimum : int
@@ -159,18 +171,18 @@ class Gate:
         width = max(0.0, self.interval.width, upper_quantile(scores, self.confidence))
         self.cautious = replace(self.interval, width=width)
 
-    def decide(self, predicted: Floats, spread: Floats, best: float) -> tuple[NDArray[np.bool_], Floats]:
+    def decide(self, predicted: Floats, spread: Floats, first: float) -> tuple[NDArray[np.bool_], Floats]:
         """Return which configurations to skip, and their optimistic ends.
 
         Parameters
         ----------
         predicted, spread : ndarray of shape (n_configs,)
             Predicted log shares of peak.
-        best : float
-            The best measured log share of peak.
+        first : float
+            The best log share of peak of the first measurements.
         """
         optimistic = self.cautious.end(np.asarray(predicted, dtype=np.float64), np.asarray(spread, dtype=np.float64))
-        return optimistic < best + math.log1p(-self.margin), optimistic
+        return optimistic < first + math.log1p(-self.margin), optimistic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,8 +199,6 @@ class Gates:
         The trials that were known when the models became due; None skips nothing.
     fitted_to : int
         Number of trials, the earliest, that the models are fitted to.
-    best : float
-        The best measured log share of peak when the batch was planned.
     """
 
     features: Features
@@ -197,25 +207,16 @@ class Gates:
     seed: int
     history: History | None = None
     fitted_to: int = 0
-    best: float = -math.inf
     _models: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
 
     def following(self, history: History | None) -> Self:
         """Return the gates of the next batch. It has the same models until the schedule demands another fit."""
         if history is None:
-            return replace(self, best=-math.inf)
-        best = float(np.nanmax(history.scores)) if history.measured else -math.inf
+            return replace(self, history=None, fitted_to=0, _models={})
         fitted_to = milestone(len(history.indices), first=Gate(GATES[0]).minimum, growth=GROWTH)
         if fitted_to in (0, self.fitted_to):
-            return replace(self, best=best)
-        return replace(self, best=best, history=history, fitted_to=fitted_to, _models={})
-
-    def optimistic(self, columns: Columns) -> Floats | None:
-        """Return the optimistic ends of the speeds predicted before compiling; None while that gate is open."""
-        gate, model = self._fitted(GATES[0])
-        if model is None or gate.is_open:
-            return None
-        return gate.cautious.end(*model.predict(self.features.before(columns)))
+            return self
+        return replace(self, history=history, fitted_to=fitted_to, _models={})
 
     def decide(
         self,
@@ -240,19 +241,34 @@ class Gates:
         if exempt.all():
             return nothing
         gate, model = self._fitted(name)
-        if model is None or gate.is_open:
+        if model is None or self.history is None or gate.is_open:
             return nothing
+        scores = self.history.scores
+        first = float(scores[np.isfinite(scores)][:FIRST].max())
         early = name == GATES[0]
         table = self.features.before(columns) if early else self.features.after(columns, build_columns(builds))
         predicted, spread = model.predict(table)
-        slow, optimistic = gate.decide(predicted, spread, self.best)
+        slow, optimistic = gate.decide(predicted, spread, first)
         skips = [
             Skip(name, float(mean), float(end)) if skip else None
-            for skip, mean, end in zip(slow & ~exempt, predicted, optimistic, strict=True)
+            for skip, mean, end in zip(slow & ~exempt & ~self.near(columns), predicted, optimistic, strict=True)
         ]
         step = GATES.index(name)
         drawn = [float(np.random.default_rng((self.seed, number, step)).random()) for number in numbers]
         return skips, np.array([skip is not None for skip in skips]) & (np.array(drawn) < gate.audit)
+
+    def near(self, columns: Columns) -> NDArray[np.bool_]:
+        """Return the configurations near one of the fastest: ndarray of shape (n_configs,), bool.
+
+        What is still better than the best is mostly there, where models are surest of the contrary.
+        """
+        assert self.history is not None  # noqa: S101 - the models are fitted to it
+        scores = self.history.scores[: self.fitted_to]
+        count = math.ceil(min(FASTEST_SHARE * np.isfinite(scores).sum(), MOST_FASTEST))
+        fastest = self.space.rows(self.history.indices[np.argsort(-scores, kind="stable")[:count]])  # NaN is last
+        differing = np.sum([columns[name][:, None] != values for name, values in fastest.items()], axis=0)
+        found: NDArray[np.bool_] = (differing <= NEAR).any(axis=1)
+        return found
 
     def _fitted(self, name: str) -> tuple[Gate, CostModel | None]:
         """Return a gate with its model; an open one without, where too little is known."""

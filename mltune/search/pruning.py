@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from mltune.cost.regressors import Ensemble, compress
 from mltune.errors import UsageError
 from mltune.kernel.coding import Floats, Indices
 from mltune.search.history import milestone
+from mltune.search.strata import FALSE_SHARE, Stratum, audit_size, combinations_of
 
 FIRST = 128
 """Configurations of the first round, drawn at random."""
@@ -38,20 +38,11 @@ BESIDE = 24
 LEADING = 32
 """Configurations that a pretrained model adds to the first round."""
 
-FALSE_SHARE = 0.01
-"""The audit grows until it bounds the share of false skips below this."""
-
-AUDIT_CONFIDENCE = 0.95
-"""Confidence of the bound on the share of false skips."""
-
 NEAR = 0.15
 """Share by which a configuration near the fastest is slower: one such leads the model to its group."""
 
 MOST_AUDITED = 0.1
 """Share of the space that the random sample and the audit of the strata have at most together."""
-
-SWITCHES = 12
-"""Most switches, which are parameters with two values, whose combinations are strata."""
 
 FASTEST = 8
 """The fastest, of which the audit measures what differs from them in one or two switches."""
@@ -178,46 +169,6 @@ class PruningAudit:
     def to_json(self) -> dict[str, Any]:
         """Return the audit as plain JSON values."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    """A part of the space whose audit is judged by itself.
-
-    The configurations that share the values of two switches are a stratum, for every two and all their values (the
-    whole space, where it has not two), and what the model knows least of is one. They overlap. Those audited are the
-    first of the stratum in the random order: a uniform sample of it.
-
-    Attributes
-    ----------
-    left_out, audited, false : int
-        As in :class:`PruningAudit`.
-    next : ndarray of shape (n_left,)
-        Its configurations not measured, in the random order.
-    """
-
-    left_out: int
-    audited: int
-    false: int
-    next: Indices
-
-    @property
-    def share_at_most(self) -> float:
-        """Upper bound of the share of fast ones among those that are left out."""
-        return missed_at_most(self.left_out, self.audited, self.false) / max(self.left_out, 1)
-
-    def sees(self, group: int, audited: int | None = None) -> float:
-        """Return the probability that a random sample meets one of a group (hypergeometric)."""
-        size, others = self.audited if audited is None else audited, max(self.left_out - group, 0)
-        if size > others or not self.left_out:
-            return 1.0
-        ways = math.lgamma(others + 1) - math.lgamma(others - size + 1)
-        return 1.0 - math.exp(ways - math.lgamma(self.left_out + 1) + math.lgamma(self.left_out - size + 1))
-
-    def needed(self, group: int, confidence: float) -> int:
-        """Return how many more must be audited to meet one of a group with a confidence."""
-        sizes = range(self.audited, self.left_out)
-        return bisect_left(sizes, confidence, key=lambda size: self.sees(group, size))
 
 
 class Pruner:
@@ -493,22 +444,6 @@ class _Chances:
     near: NDArray[np.bool_]
 
 
-def combinations_of(switches: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """Return the configurations that share the values of two switches, of every two; else all, in one.
-
-    Each is an ndarray of shape (n_configs,), bool; the switches have the shape (n_configs, n_switches).
-
-    Examples
-    --------
-    >>> switches = np.array([[True, False], [False, True], [True, True]])
-    >>> [mask.tolist() for mask in combinations_of(switches)]
-    [[False, False, True], [True, False, False], [False, True, False]]
-    """
-    pairs = combinations(switches.T[:SWITCHES], 2)
-    masks = (mask for one, other in pairs for mask in (one & other, one & ~other, ~one & other, ~one & ~other))
-    return [mask for mask in masks if mask.any()] or [np.ones(len(switches), dtype=bool)]
-
-
 def upper_tail(z: Floats, residuals: Floats) -> Floats:
     """Return the probability that a residual is at least ``z``: ndarray of shape (n_configs,).
 
@@ -526,38 +461,3 @@ def upper_tail(z: Floats, residuals: Floats) -> Floats:
     mean = max(float(excess.mean()) if len(excess) else 0.0, 1e-6)
     empirical = 1.0 - np.searchsorted(ordered, z, side="left") / (len(ordered) + 1)
     return np.where(z <= threshold, empirical, TAIL * np.exp(-np.maximum(z - threshold, 0.0) / mean))
-
-
-def missed_at_most(population: int, audited: int, false: int = 0) -> int:
-    """Return the largest number of fast configurations in a population that a random sample of it allows.
-
-    The sample is drawn without replacement, so the number of fast ones in it is hypergeometric: the bound of Clopper
-    and Pearson (1934) for a finite population. ``false`` of the ``audited`` in the sample are fast.
-
-    Examples
-    --------
-    >>> missed_at_most(4500, 300), missed_at_most(100, 100), missed_at_most(4500, 300, 1)
-    (43, 0, 68)
-    """
-    from scipy.stats import hypergeom
-
-    def is_refuted(missed: int) -> bool:
-        return bool(hypergeom.cdf(false, population, missed, audited) <= 1.0 - AUDIT_CONFIDENCE)
-
-    return false + bisect_left(range(false + 1, population - audited + false + 1), True, key=is_refuted)
-
-
-def audit_size(population: int, false: int = 0) -> int:
-    """Return the smallest sample that, with so many fast ones, bounds their share below :data:`FALSE_SHARE`.
-
-    Examples
-    --------
-    >>> audit_size(4500), audit_size(50), audit_size(0)
-    (289, 48, 0)
-    """
-
-    def is_enough(audited: int) -> bool:
-        return missed_at_most(population, audited, false) < FALSE_SHARE * population
-
-    fewest = min(false, population)
-    return fewest + bisect_left(range(fewest, population), True, key=is_enough)

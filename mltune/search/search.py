@@ -28,7 +28,7 @@ from mltune.search.gates import Gates, exempt_proposals
 from mltune.search.history import History, Results
 from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
 from mltune.search.sampling import BatchSampler, Proposal
-from mltune.search.stopping import ENOUGH, INCUMBENTS, LOOKED_AT, Stopping, StoppingRule
+from mltune.search.stopping import ENOUGH, Stopping, little_gained
 
 SOME = 1000
 """Random configurations: physics expects shares of the speed of the fastest among them."""
@@ -107,7 +107,8 @@ class Search:
     skip : bool
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
-        Whether the search ends when no untried configuration is expected to be faster.
+        Whether a search by ``"model"`` ends when it has gained little for long
+        (:func:`mltune.search.stopping.little_gained`).
     enough : float
         The search ends once the best reaches this log share of the device's peak.
     compilers : float
@@ -180,7 +181,7 @@ class Search:
         self._features = features
         self._seed = seed
         self._skip = skip
-        self._stop = stop
+        self._stop = stop and search == "model"  # the promise of the rule was measured with this one
         self._enough = enough
         self._compilers = compilers
         sources = _sources(space, features, pretrained)
@@ -201,11 +202,9 @@ class Search:
         )
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
-        self._rule = StoppingRule()
-        self.stopping = Stopping(**(stopping or {})) if stop else Stopping()
+        self.stopping = Stopping(stopping["reason"], stopping["batch"]) if stop and stopping else Stopping()
         if self.stopping.reason == ENOUGH:  # there may be another goal now
             self.stopping = replace(self.stopping, reason="")
-        self._rule.streak = self.stopping.held
         self._results = Results()
         self._gates = Gates(features, self._results, space, seed)
         self._open: dict[int, Batch] = {}
@@ -272,9 +271,9 @@ class Search:
             return Batch(number)
         places = range(self._planned, self._planned + size)
         recorded = {at: self._recorded[one] for at, one in enumerate(places) if one in self._recorded}
-        if not recorded and self._results.best >= self._enough:
-            return self._ended(ENOUGH)
         history = None if len(recorded) == size else self._results.history(self._running())
+        if history is not None and not recorded and (reason := self._reason_to_end(history)):
+            return self._ended(reason)
         planned = [] if history is None else self._sampler.plan(history, number, size)
         proposals = _completed(recorded, planned)
         if not proposals:
@@ -283,10 +282,7 @@ class Search:
             if left:
                 fact = f"{left:,} configurations are not on record, with other compiler parameters than the fastest"
             return self._ended(f"nothing is left to try: {fact}")
-        known = history if self._skip or self._stop else None
-        gates = self._gates = self._gates.following(known)
-        if history is not None and self._stop and gates.fitted_to > self.stopping.fitted_to:
-            self._apply_stopping_rule(gates, history)
+        gates = self._gates = self._gates.following(history if self._skip else None)
         batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
         self._planned += size
@@ -360,20 +356,10 @@ class Search:
     def _running(self) -> list[int]:
         return [candidate.index for batch in self._open.values() for candidate in batch.candidates]
 
-    def _apply_stopping_rule(self, gates: Gates, history: History) -> None:
-        space = self._space
-        rng = np.random.default_rng((self._seed, len(history.indices)))
-        untried = space.sample(LOOKED_AT, rng, history.tried)
-        around = [untried[:0], *(space.neighbours(index) for index in history.best(INCUMBENTS).tolist())]
-        near = np.setdiff1d(np.concatenate(around), np.fromiter(history.tried, dtype=np.int64))
-        reason = self._rule.check(
-            gates.optimistic(space.rows(untried)),
-            float(np.nanmax(history.scores)) if history.measured else -math.inf,
-            measured=history.measured,
-            untried=space.count - len(history.tried),
-            near=gates.optimistic(space.rows(near)) if len(near) else None,
-        )
-        self.stopping = Stopping(gates.fitted_to, self._rule.streak, reason, self._next)
+    def _reason_to_end(self, history: History) -> str:
+        if self._results.best >= self._enough:
+            return ENOUGH
+        return little_gained(history.scores, self._space.count) if self._stop else ""
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:

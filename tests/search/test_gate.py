@@ -20,17 +20,17 @@ def calibrated(count=400, noise=0.1, seed=0, **options):
 def test_nothing_is_skipped_before_enough_is_measured():
     slow, certain = np.array([-100.0]), np.zeros(1)
     gate = Gate("before_compile", minimum=40)
-    assert not gate.decide(slow, certain, best=0.0)[0].any()
+    assert not gate.decide(slow, certain, first=0.0)[0].any()
     gate.calibrate(*np.zeros((3, 39)))
     assert gate.is_open
-    assert not gate.decide(slow, certain, best=0.0)[0].any()
+    assert not gate.decide(slow, certain, first=0.0)[0].any()
     gate.calibrate(*np.zeros((3, 40)))
     assert not gate.is_open
-    assert gate.decide(slow, certain, best=0.0)[0].all()
+    assert gate.decide(slow, certain, first=0.0)[0].all()
 
 
 def test_nothing_is_skipped_while_nothing_ran():
-    assert not calibrated().decide(np.array([-100.0]), np.zeros(1), best=-math.inf)[0].any()
+    assert not calibrated().decide(np.array([-100.0]), np.zeros(1), first=-math.inf)[0].any()
 
 
 def test_failures_and_rows_without_a_prediction_do_not_count():
@@ -71,13 +71,13 @@ def test_a_model_that_underrates_the_fastest_is_not_trusted_with_them():
     spread = np.full(400, 0.01)
     gate = Gate("before_compile")
     gate.calibrate(measured[:200], predicted[:200], spread[:200])
-    skip, _ = gate.decide(predicted[200:], spread[200:], best=float(measured[:200].max()))
+    skip, _ = gate.decide(predicted[200:], spread[200:], first=float(measured[:200].max()))
     assert not skip[measured[200:] > -0.05].any()
     assert skip.any()
 
 
 def test_the_interval_is_narrow_where_the_model_is_sure():
-    optimistic = calibrated().decide(np.zeros(2), np.array([0.01, 0.3]), best=0.0)[1]
+    optimistic = calibrated().decide(np.zeros(2), np.array([0.01, 0.3]), first=0.0)[1]
     assert optimistic[0] < optimistic[1]
 
 

@@ -5,7 +5,8 @@ import pytest
 from hidden_optima import FAMILIES, hidden
 from scipy.stats import binomtest, hypergeom
 
-from mltune.search.pruning import FASTEST, MOST_AUDITED, Promise, Pruner, Stratum, combinations_of
+from mltune.search.pruning import FASTEST, MOST_AUDITED, Promise, Pruner
+from mltune.search.strata import Stratum, combinations_of
 
 
 def swept(space, seed):

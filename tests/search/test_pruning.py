@@ -6,15 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltune.errors import UsageError
-from mltune.search.pruning import (
-    FALSE_SHARE,
-    FIRST,
-    Promise,
-    Pruner,
-    audit_size,
-    missed_at_most,
-    upper_tail,
-)
+from mltune.search.pruning import FIRST, Promise, Pruner, upper_tail
+from mltune.search.strata import FALSE_SHARE, audit_size, missed_at_most
 
 
 @pytest.fixture(scope="module")

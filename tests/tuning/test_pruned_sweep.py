@@ -14,7 +14,8 @@ from mltune.records.store import Store
 from mltune.records.trial import Measurement
 from mltune.resolve.resolve import resolve_sweep
 from mltune.results.reader import read_run
-from mltune.search.pruning import FALSE_SHARE, Promise
+from mltune.search.pruning import Promise
+from mltune.search.strata import FALSE_SHARE
 from mltune.tuning.sweep import pruned_sweep
 from mltune.tuning.training import train
 

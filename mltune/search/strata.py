@@ -1,0 +1,113 @@
+"""Strata of a space, each audited by itself: what a random sample proves about all that it is drawn from."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.kernel.coding import Indices
+
+FALSE_SHARE = 0.01
+"""The audit grows until it bounds the share of false skips below this."""
+
+AUDIT_CONFIDENCE = 0.95
+"""Confidence of the bound on the share of false skips."""
+
+SWITCHES = 12
+"""Most switches, which are parameters with two values, whose combinations are strata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """A part of the space whose audit is judged by itself.
+
+    The configurations that share the values of two switches are a stratum, for every two and all their values (the
+    whole space, where it has not two), and what the model knows least of is one. They overlap. Those audited are the
+    first of the stratum in the random order: a uniform sample of it.
+
+    Attributes
+    ----------
+    left_out, audited, false : int
+        As in :class:`PruningAudit`.
+    next : ndarray of shape (n_left,)
+        Its configurations not measured, in the random order.
+    """
+
+    left_out: int
+    audited: int
+    false: int
+    next: Indices
+
+    @property
+    def share_at_most(self) -> float:
+        """Upper bound of the share of fast ones among those that are left out."""
+        return missed_at_most(self.left_out, self.audited, self.false) / max(self.left_out, 1)
+
+    def sees(self, group: int, audited: int | None = None) -> float:
+        """Return the probability that a random sample meets one of a group (hypergeometric)."""
+        size, others = self.audited if audited is None else audited, max(self.left_out - group, 0)
+        if size > others or not self.left_out:
+            return 1.0
+        ways = math.lgamma(others + 1) - math.lgamma(others - size + 1)
+        return 1.0 - math.exp(ways - math.lgamma(self.left_out + 1) + math.lgamma(self.left_out - size + 1))
+
+    def needed(self, group: int, confidence: float) -> int:
+        """Return how many more must be audited to meet one of a group with a confidence."""
+        sizes = range(self.audited, self.left_out)
+        return bisect_left(sizes, confidence, key=lambda size: self.sees(group, size))
+
+
+def combinations_of(switches: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Return the configurations that share the values of two switches, of every two; else all, in one.
+
+    Each is an ndarray of shape (n_configs,), bool; the switches have the shape (n_configs, n_switches).
+
+    Examples
+    --------
+    >>> switches = np.array([[True, False], [False, True], [True, True]])
+    >>> [mask.tolist() for mask in combinations_of(switches)]
+    [[False, False, True], [True, False, False], [False, True, False]]
+    """
+    pairs = combinations(switches.T[:SWITCHES], 2)
+    masks = (mask for one, other in pairs for mask in (one & other, one & ~other, ~one & other, ~one & ~other))
+    return [mask for mask in masks if mask.any()] or [np.ones(len(switches), dtype=bool)]
+
+
+def missed_at_most(population: int, audited: int, false: int = 0) -> int:
+    """Return the largest number of fast configurations in a population that a random sample of it allows.
+
+    The sample is drawn without replacement, so the number of fast ones in it is hypergeometric: the bound of Clopper
+    and Pearson (1934) for a finite population. ``false`` of the ``audited`` in the sample are fast.
+
+    Examples
+    --------
+    >>> missed_at_most(4500, 300), missed_at_most(100, 100), missed_at_most(4500, 300, 1)
+    (43, 0, 68)
+    """
+    from scipy.stats import hypergeom
+
+    def is_refuted(missed: int) -> bool:
+        return bool(hypergeom.cdf(false, population, missed, audited) <= 1.0 - AUDIT_CONFIDENCE)
+
+    return false + bisect_left(range(false + 1, population - audited + false + 1), True, key=is_refuted)
+
+
+def audit_size(population: int, false: int = 0) -> int:
+    """Return the smallest sample that, with so many fast ones, bounds their share below :data:`FALSE_SHARE`.
+
+    Examples
+    --------
+    >>> audit_size(4500), audit_size(50), audit_size(0)
+    (289, 48, 0)
+    """
+
+    def is_enough(audited: int) -> bool:
+        return missed_at_most(population, audited, false) < FALSE_SHARE * population
+
+    fewest = min(false, population)
+    return fewest + bisect_left(range(fewest, population), True, key=is_enough)
