@@ -85,11 +85,11 @@ def play(search, times_s, most):
     order = []
     while len(order) < most and (batch := search.ask()).candidates:
         order += [one.index for one in batch.candidates]
-        states = [TrialState.CRASHED if np.isnan(times_s[one.index]) else TrialState.OK for one in batch.candidates]
-        told = [
-            one.record(state, measurement=Measurement(state, median_s=float(times_s[one.index])))
-            for one, state in zip(batch.candidates, states, strict=True)
-        ]
+        told = []
+        for one in batch.candidates:
+            failed = np.isnan(times_s[one.index])
+            state, median_s = (TrialState.CRASHED, None) if failed else (TrialState.OK, float(times_s[one.index]))
+            told.append(one.record(state, measurement=Measurement(state, median_s=median_s)))
         search.tell(batch, told)
     return np.array(order)
 

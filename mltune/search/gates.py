@@ -34,8 +34,8 @@ FIRST = 8
 FASTEST_SHARE, MOST_FASTEST = 0.1, 100
 """Share of the measured configurations that are the fastest, and how many they are at most."""
 
-NEAR = 3
-"""Parameters in which a configuration near one of the fastest differs from it: a gate does not skip it."""
+NEAR_SHARE, NEAR = 0.25, 3
+"""Share of the parameters, and most of them, in which a configuration near one of the fastest differs from it."""
 
 
 def upper_quantile(scores: Floats, confidence: float) -> float:
@@ -260,14 +260,16 @@ class Gates:
     def near(self, columns: Columns) -> NDArray[np.bool_]:
         """Return the configurations near one of the fastest: ndarray of shape (n_configs,), bool.
 
-        What is still better than the best is mostly there, where models are surest of the contrary.
+        They are not skipped: what is still better than the best is mostly there, where models are surest of the
+        contrary.
         """
         assert self.history is not None  # noqa: S101 - the models are fitted to it
         scores = self.history.scores[: self.fitted_to]
         count = math.ceil(min(FASTEST_SHARE * np.isfinite(scores).sum(), MOST_FASTEST))
         fastest = self.space.rows(self.history.indices[np.argsort(-scores, kind="stable")[:count]])  # NaN is last
         differing = np.sum([columns[name][:, None] != values for name, values in fastest.items()], axis=0)
-        found: NDArray[np.bool_] = (differing <= NEAR).any(axis=1)
+        varied = sum(len(values) > 1 for values in self.space.values.values())
+        found: NDArray[np.bool_] = (differing <= min(math.ceil(NEAR_SHARE * varied), NEAR)).any(axis=1)
         return found
 
     def _fitted(self, name: str) -> tuple[Gate, CostModel | None]:
