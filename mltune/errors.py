@@ -15,6 +15,7 @@
     │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
     │   │   └── DamagedRunError what a run directory holds is damaged, or was not written by mltune
     │   ├── WisdomError         a wisdom is malformed, or cannot be read or written
+    │   ├── LibraryError        a library, or what one is built from, is malformed or damaged
     │   └── DeviceError         no such device, or what it needs is not installed
     └── RunError                a run failed: exit code 1
         ├── WorkerError         a worker process cannot be started or kept alive
@@ -81,6 +82,10 @@ class DamagedRunError(RunDirectoryError):
 
 class WisdomError(UsageError):
     """A wisdom is malformed, or cannot be read or written."""
+
+
+class LibraryError(UsageError):
+    """A library, or what one is built from, is malformed or damaged."""
 
 
 class DeviceError(UsageError):

@@ -12,6 +12,7 @@ from mltune.api.campaigns import check_cluster, load_run, plan, report, run, sum
 from mltune.api.comparing import compare, scoreboard
 from mltune.api.datasets import export_dataset, import_dataset, list_datasets, merge_datasets, verify_datasets
 from mltune.api.inventory import check, check_wisdom, devices, new_kernel, space
+from mltune.api.libraries import build_library
 from mltune.api.models import bound, load_model, predict, train
 from mltune.api.own_kernels import run_kernel, tune_kernel
 from mltune.api.search import Search
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.reader import load_kernel
     from mltune.known.wisdom import Wisdom
+    from mltune.library.loaded import load_library
     from mltune.problem.problem import Problem
     from mltune.resolve.plan_file import load_plan
     from mltune.results.run import TuneResult
@@ -45,6 +47,7 @@ __all__ = [
     "Wisdom",
     "WisdomCheck",
     "bound",
+    "build_library",
     "check",
     "check_cluster",
     "check_wisdom",
@@ -55,6 +58,7 @@ __all__ = [
     "list_datasets",
     "load_dataset",
     "load_kernel",
+    "load_library",
     "load_model",
     "load_plan",
     "load_run",
@@ -92,6 +96,7 @@ _MODULES = {
     "WisdomCheck": "mltune.api.results",
     "load_dataset": "mltune.dataset.dataset",
     "load_kernel": "mltune.kernel.reader",
+    "load_library": "mltune.library.loaded",
     "load_plan": "mltune.resolve.plan_file",
 }
 """The module of each name that is imported on first use."""

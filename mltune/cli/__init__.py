@@ -16,7 +16,7 @@ from typing import Any, cast
 import typer
 from typer.main import get_command
 
-from mltune.cli import inventory, runs, tuning, wisdom
+from mltune.cli import inventory, libraries, runs, tuning, wisdom
 from mltune.cli.application import app
 from mltune.cli.completion import COMPLETING
 from mltune.errors import MltuneError, MltuneWarning, UsageError
@@ -28,6 +28,7 @@ __all__ = [
     "comparison",
     "datasets",
     "inventory",
+    "libraries",
     "main",
     "models",
     "plans",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,9 +110,11 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
     None for a kernel given in Python: its launch is computed there, and not known at other sizes.
     """
-    if not winner.kernel.has_formulas:
-        return None
-    known, kernel = _known(winner), winner.kernel
+    return formulas_of(winner.kernel, _known(winner)) if winner.kernel.has_formulas else None
+
+
+def formulas_of(kernel: Kernel, known: Mapping[str, int | float | str]) -> dict[str, Any]:
+    """Return the launch of a kernel as formulas of what is not known."""
     return {
         "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
         "block": [formula(expression, known, kernel.derived) for expression in kernel.block],
@@ -123,14 +125,26 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
 def size_restrictions(winner: Winner) -> dict[str, str]:
     """Return the conditions of the configuration on the problem's sizes, each with its reason."""
-    known, kernel = _known(winner), winner.kernel
+    return restrictions_on(winner.kernel, _known(winner), winner.problem.size_names)
+
+
+def restrictions_on(kernel: Kernel, known: Mapping[str, int | float | str], sizes: Collection[str]) -> dict[str, str]:
+    """Return the conditions of a kernel on sizes, each with its reason."""
     found = {formula(one.expression, known, kernel.derived): one.reason for one in kernel.restrictions}
-    return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*winner.problem.size_names}}
+    return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*sizes}}
+
+
+def known_values(
+    kernel: Kernel, problem: Problem, device: Device, configuration: Mapping[str, int]
+) -> dict[str, int | float | str]:
+    """Return what is the same at all sizes: the parameters of a configuration, facts of the problem and the device."""
+    variables = variables_of(problem, device)
+    fixed = {name: value for name, value in variables.items() if name not in problem.size_names}
+    return {**fixed, **kernel.labelled(configuration)}
 
 
 def _known(winner: Winner) -> dict[str, int | float | str]:
-    variables = {name: value for name, value in winner.variables().items() if name not in winner.problem.size_names}
-    return {**variables, **winner.kernel.labelled(winner.record.configuration)}
+    return known_values(winner.kernel, winner.problem, winner.device, winner.record.configuration)
 
 
 def _tree(text: str) -> ast.expr:

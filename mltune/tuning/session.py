@@ -119,6 +119,7 @@ def open_session(
     target: Target,
     *,
     values: Mapping[str, Sequence[int]] | None = None,
+    space: SearchSpace | None = None,
     compilers: int | None = None,
     compile_on: str = "",
     pool: ChildPool | None = None,
@@ -129,6 +130,8 @@ def open_session(
     ----------
     values : mapping of str to sequence of int, optional
         Values of some parameters: a sub-space.
+    space : SearchSpace, optional
+        Valid configurations on a GPU, in place of all that are valid.
     compilers : int or None
         Compile processes; None is one per core.
     compile_on : str
@@ -163,7 +166,7 @@ def open_session(
         )
     else:
         part = kernel.with_values(values) if values else kernel
-        session = _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
+        session = _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on, space)
     session.begun = begun
     return session
 
@@ -193,7 +196,12 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
 
 
 def _on_gpu(
-    kernel: Kernel, problem: RunnableProblem, index: int, compilers: Mapping[str, Any], compile_on: str
+    kernel: Kernel,
+    problem: RunnableProblem,
+    index: int,
+    compilers: Mapping[str, Any],
+    compile_on: str,
+    given: SearchSpace | None,
 ) -> Session:
     from mltune.device.packages import cupy_packages
     from mltune.measure.assembler import nvjitlink_version
@@ -205,7 +213,7 @@ def _on_gpu(
     kernel, notices = with_known_options(kernel, kernel.architecture_on(device.architecture))
     for notice in notices:
         warnings.warn(notice, MltuneWarning, stacklevel=4)
-    space = make_space(kernel, variables_of(problem, device))
+    space = make_space(kernel, variables_of(problem, device)) if given is None else given
     kernel = replace(kernel, default=default_configuration(kernel, space))
     farm = farm_of(compile_on, bool(kernel.controls)) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)

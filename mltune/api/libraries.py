@@ -1,0 +1,331 @@
+"""Build a library: a kernel in a few configurations for many sizes, with a dispatcher, callable from C and Python."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mltune.api.campaigns import run as carry_out
+from mltune.api.display import interruptible
+from mltune.errors import DamagedRunError, RunError, UsageError
+from mltune.files.reading import read_file
+from mltune.records.trial import Build, TrialState
+from mltune.records.versions import __version__
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.coding import Floats
+    from mltune.library.source import Configuration, Content
+    from mltune.library.spec import Spec
+    from mltune.problem.problem import RunnableProblem
+    from mltune.resolve.device import Target
+    from mltune.resolve.plan import Plan, Task
+    from mltune.results.progress import CampaignReport
+    from mltune.results.run import TuneResult
+
+
+CROSS = "cross.json"
+"""The file in the directory of the run with the times of candidates at sizes."""
+
+_CROSS_BYTES = 1 << 26
+_MOST_LOOKED_AT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A configuration of a kernel that may be in a library, and the sizes whose tuning found it."""
+
+    kernel: Kernel
+    configuration: Mapping[str, int]
+    found_at: set[int]
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of times: the kernel with its source, and its parameters."""
+        values = json.dumps(self.kernel.labelled(self.configuration), sort_keys=True)
+        return f"{self.kernel.label} {self.kernel.source_hash} {values}"
+
+
+def build_library(
+    spec: str | Path | Mapping[str, Any],
+    out: str | Path,
+    *,
+    device: str = "auto",
+    run: str | Path | None = None,
+    compilers: int | None = None,
+    progress: CampaignReport | Literal["auto"] | None = "auto",
+    interrupt: Callable[[], bool] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Build a library: tune an operation at representative sizes, choose a few configurations, and write C source.
+
+    The candidates are the fastest configuration of every tuned size, and the fastest one there that is valid at all
+    sizes. Each is timed at every size. Those of the portfolio are chosen by the mean speed with a floor under the
+    worst, and a decision tree or the nearest size maps sizes to them.
+
+    Parameters
+    ----------
+    spec : str, pathlib.Path or mapping
+        A TOML file, or a mapping of its form: the operation and its sizes (docs/reference/library.md).
+    out : str or pathlib.Path
+        The folder of the library, which is replaced as a whole.
+    device : str
+        ``"auto"``, ``"all"``, ``"cuda:N"``, or ``"replay"``: then candidates have times where they were recorded.
+    run : str or pathlib.Path, optional
+        Directory of the run; a run of the same library there is resumed. By default a new one under ``runs/``.
+    compilers : int, optional
+        Compile processes; by default one per core.
+    progress, interrupt
+        See :func:`mltune.run`.
+    **options
+        ``search``, ``skip``, ``stop``, ``variants``, ``enough``, ``prior`` and ``wisdom`` of :func:`mltune.tune`.
+
+    Returns
+    -------
+    dict
+        The content of ``library.json``, whose ``report`` says where each configuration is used and what is lost.
+
+    Raises
+    ------
+    LibraryError
+        The description is malformed, or the folder holds something else.
+    UsageError
+        The operation, or a kernel for it, cannot be in a library.
+    RunError
+        At some size no candidate could be timed, the run was interrupted, or a configuration cannot be compiled.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> spec = {"library": {"operation": "sgemm", "trans": "NT"}, "sizes": {"shapes": [1024, 4096]}}
+    >>> built = mltune.build_library(spec, "sgemm_nt", device="replay")  # doctest: +SKIP
+    >>> built["report"]["dispatched"]["least"] > 0.8  # doctest: +SKIP
+    True
+    """
+    from mltune.library.folder import check_place, write_library
+    from mltune.library.spec import load_spec
+    from mltune.resolve.device import Target, find_gpus
+    from mltune.resolve.placement import place
+
+    wanted = load_spec(spec)
+    check_place(Path(out))
+    plan, problems = _plan(wanted, device, {**options, "compilers": compilers})
+    with interruptible(interrupt) as interrupted:
+        campaign = carry_out(plan, run=run, progress=progress, interrupt=interrupted)
+        if campaign.interrupted:
+            raise RunError(f"the tuning was interrupted: the same command with --run {campaign.directory} goes on.")
+        placed = place(plan, *find_gpus())
+        runs = _runs(placed, campaign.directory)
+        candidates = _candidates(runs, [problems[one] for one in wanted.tuned], wanted.tuned)
+        cuda = None if placed.replayed else Target(cuda=int(placed.devices[0].removeprefix("cuda:")))
+        times_s = _times(candidates, problems, runs, campaign.directory, cuda, interrupted, compilers)
+    return write_library(Path(out), _content(wanted, problems, candidates, times_s, runs[0][1], compilers))
+
+
+def _plan(spec: Spec, device: str, options: Mapping[str, Any]) -> tuple[Plan, list[RunnableProblem]]:
+    """Return the plan that tunes the representative sizes, and the problems of all sizes."""
+    from mltune.library.content import kernel_parameters
+    from mltune.problem.problem import RunnableProblem
+    from mltune.resolve.device import find_gpus
+    from mltune.resolve.problems import kernels_for, named_kernel, shaped_problem
+    from mltune.resolve.resolve import plan_of
+
+    asked = spec.library
+    subject, bundle = named_kernel(asked.operation, asked.kernel[0] if asked.kernel else None, asked.accuracy)
+    of_arrays = bundle is not None and bundle.arrays is not None
+    problems = []
+    for size in spec.sizes:
+        shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)
+        problem = shaped_problem(subject, bundle, {"trans": asked.trans, **shape}, device)
+        assert isinstance(problem, RunnableProblem)  # noqa: S101 - it has a name
+        problems.append(problem)
+    named = asked.kernel or bundle is None
+    kernels = kernels_for(problems[0], asked.kernel, asked.accuracy) if named or bundle is None else [bundle]
+    for kernel in kernels:
+        kernel_parameters(kernel, problems[0])
+    if not {*spec.extents} <= {*problems[0].size_names}:
+        raise UsageError(
+            f"the sizes of a library are those of its operation, {', '.join(problems[0].size_names) or 'none'}, got "
+            f"{', '.join(spec.extents)}."
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    budget: dict[str, Any] = {"trials": asked.trials, "time": asked.time}
+    tuned = [problems[place] for place in spec.tuned]
+    return plan_of(tuned, kernels, find_gpus()[0], device=device, seed=asked.seed, options=given, **budget), problems
+
+
+def _runs(plan: Plan, directory: Path) -> list[tuple[Task, TuneResult]]:
+    """Return the tasks that have trials, with their runs."""
+    from mltune.records.directory import PROBLEMS, is_begun
+    from mltune.results.reader import read_run
+
+    folders = [(task, directory / PROBLEMS / task.slug) for task in plan.tasks]
+    found = [(task, read_run(folder, task.slug)) for task, folder in folders if is_begun(folder)]
+    if not any(run.best_record for _, run in found):
+        raise RunError(f"a library needs a configuration that runs, but there is none in {directory}.")
+    return found
+
+
+def _candidates(
+    runs: Sequence[tuple[Task, TuneResult]], tuned: Sequence[RunnableProblem], places: Sequence[int]
+) -> list[_Candidate]:
+    """Return the fastest configuration of each run, and the fastest that is valid at every size."""
+    found: dict[str, _Candidate] = {}
+    for task, run in runs:
+        kernel = task.kernel.recorded_with(run.header.parameters)
+        records = [run.best_record, *run.records.fastest(_MOST_LOOKED_AT)]
+        ordered = [_Candidate(kernel, one.configuration, set()) for one in records if one is not None]
+        nothing = Build(TrialState.OK)
+        anywhere = (one for one in ordered if _described(one, tuned[0], run.device, nothing).is_fallback)
+        for one in (*ordered[:1], *itertools.islice(anywhere, 1)):
+            found.setdefault(one.key, one).found_at.update(
+                at for at, problem in zip(places, tuned, strict=True) if problem == task.problem
+            )
+    return list(found.values())
+
+
+def _times(
+    candidates: Sequence[_Candidate],
+    problems: Sequence[RunnableProblem],
+    runs: Sequence[tuple[Task, TuneResult]],
+    directory: Path,
+    cuda: Target | None,
+    stop: Callable[[], bool],
+    compilers: int | None,
+) -> Floats:
+    """Return the times of candidates at sizes, seconds; NaN where one is not valid or could not be timed.
+
+    They are kept in a file, to which those of each size are added. Without a GPU they are those on record.
+    """
+    import numpy as np
+
+    from mltune.files.atomic import write_file_atomically
+    from mltune.library.content import is_valid
+    from mltune.process.child import ChildPool
+    from mltune.tuning.cross import time_configurations
+
+    known, recorded = (
+        _known_times(directory / CROSS),
+        {(_id(task.kernel), task.problem): task.target for task, _ in runs},
+    )
+    times = np.full((len(problems), len(candidates)), np.nan)
+    with closing(ChildPool()) as pool:
+        for row, problem in enumerate(problems):
+            of_size = known.setdefault(problem.label, {})
+            valid = [one for one in candidates if is_valid(one.kernel, problem, runs[0][1].device, one.configuration)]
+            lacking = [one for one in valid if one.key not in of_size]
+            for kernel in {_id(one.kernel): one.kernel for one in lacking}.values():
+                target = cuda or recorded.get((_id(kernel), problem))
+                some = [one for one in lacking if _id(one.kernel) == _id(kernel)]
+                configurations = [one.configuration for one in some]
+                if target is None:
+                    continue
+                found = time_configurations(kernel, problem, target, configurations, pool=pool, compilers=compilers)
+                of_size.update(zip((one.key for one in some), found, strict=True))
+            if lacking:
+                write_file_atomically(directory / CROSS, json.dumps(known).encode(), inside=directory)
+            if stop():
+                raise RunError(
+                    f"the times of candidates are incomplete: the same command with --run {directory} goes on."
+                )
+            for column, candidate in enumerate(candidates):
+                times[row, column] = of_size.get(candidate.key) or np.nan
+    return times
+
+
+def _known_times(file: Path) -> dict[str, dict[str, float | None]]:
+    """Return the times on record by size and candidate; a file of another form is refused."""
+    from pydantic import PositiveFloat, TypeAdapter
+
+    if not file.is_file():
+        return {}
+    try:
+        return TypeAdapter(dict[str, dict[str, PositiveFloat | None]]).validate_json(
+            read_file(file, _CROSS_BYTES, inside=file.parent)
+        )
+    except (OSError, ValueError) as error:
+        raise DamagedRunError(f"{file} holds times by size and candidate, but it cannot be read; delete it.") from error
+
+
+def _id(kernel: Kernel) -> tuple[Path, str, tuple[str, ...]]:
+    """Return what two kernels differ in whose configurations cannot be timed together."""
+    return kernel.folder, kernel.preset, kernel.varied
+
+
+def _content(
+    spec: Spec,
+    problems: Sequence[RunnableProblem],
+    candidates: Sequence[_Candidate],
+    times_s: Floats,
+    run: TuneResult,
+    compilers: int | None,
+) -> Content:
+    """Choose, compile what is chosen, and return what the library consists of."""
+    import numpy as np
+
+    from mltune.library.content import alignment_of, kernel_parameters, name_of
+    from mltune.library.measured import Measured, choose
+    from mltune.library.source import Content
+
+    timed = np.flatnonzero(np.isfinite(times_s).any(axis=1))
+    if not len(timed):
+        raise RunError("a library needs times of its candidates, but none could be timed at any size.")
+    sizes = np.array([list(one.values()) for one in spec.sizes], dtype=np.int64)
+    place_of = {int(row): place for place, row in enumerate(timed)}
+    measured = Measured(
+        sizes[timed],
+        times_s[timed],
+        np.array(spec.weights)[timed],
+        np.array([_described(one, problems[0], run.device, Build(TrialState.OK)).is_fallback for one in candidates]),
+        tuple(frozenset(place_of.get(row, -1) for row in one.found_at) for one in candidates),
+    )
+    chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
+    used = [candidates[number] for number in chosen.chosen]
+    first = used[0].kernel
+    return Content(
+        spec.library.name or name_of(problems[0]),
+        {"kind": problems[0].kind, **problems[0].to_json()},
+        problems[0].formula,
+        problems[0].size_names,
+        spec.extents,
+        kernel_parameters(first, problems[0]),
+        max(alignment_of(one.kernel) for one in used),
+        {
+            "name": run.device.name,
+            "compute_capability": list(run.device.compute_capability or (0, 0)),
+            "sm_count": run.device.sm_count,
+        },
+        tuple(_built(used, problems[0], run.device, compilers)),
+        chosen.dispatcher,
+        {"mltune": __version__, **run.header.versions},
+        {**chosen.report(measured), "not_timed": [spec.sizes[row] for row in range(len(sizes)) if row not in place_of]},
+    )
+
+
+def _described(one: _Candidate, problem: RunnableProblem, device: Device, build: Build) -> Configuration:
+    from mltune.library.content import configuration_of
+
+    return configuration_of(one.kernel, problem, device, one.configuration, build)
+
+
+def _built(
+    used: Sequence[_Candidate], problem: RunnableProblem, device: Device, compilers: int | None
+) -> Iterator[Configuration]:
+    """Yield configurations with their machine code, which is the same at all sizes."""
+    from mltune.measure import build as builds
+
+    for one in used:
+        options = {"workers": compilers, "cache": builds.default_cache()}
+        with builds.NvrtcBuilder(one.kernel, problem, device.architecture, **options) as builder:
+            build = builder.submit(one.configuration).result()
+        if build.state is not TrialState.OK:
+            raise RunError(
+                f"a configuration of a library must compile, but {one.key} ends with {build.state}: {build.detail}."
+            )
+        yield _described(one, problem, device, build)

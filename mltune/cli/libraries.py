@@ -1,0 +1,51 @@
+"""The command ``library build``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mltune import api
+from mltune.cli.application import Given, answer, command, command_group
+from mltune.cli.options import AsJson, argument, file, path
+
+group = command_group("library", "Build a library of a kernel for many sizes.")
+
+
+@command(
+    api.build_library,
+    "build",
+    group=group,
+    spec=argument("SPEC", "The description (TOML, docs/reference/library.md): operation, sizes, budget."),
+    out=argument("FOLDER", "The folder of the library, which is replaced as a whole.", Path, parser=path("FOLDER")),
+    run=file("--run", "DIR", "Directory of the run; a run of the same library there is resumed."),
+)
+def build(given: Given, as_json: AsJson = False) -> None:
+    """Tune an operation at representative sizes, choose a few configurations, and write them as a library.
+
+    The library is C source with the machine code inside and, where there is a C compiler, a shared object. It maps
+    sizes to configurations by itself and needs the NVIDIA driver alone (docs/how-to/build-a-library.md).
+    """
+    from mltune.show.live import RunDisplay
+
+    with RunDisplay() as progress:
+        document = api.build_library(**given, progress=progress)
+    answer(document, as_json, lambda: _lines(document, given["out"]))
+
+
+def _lines(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """Yield what was written, where each configuration is used, and what is lost."""
+    report = document["report"]
+    yield f"wrote {folder}: {document['name']}, {len(document['configurations'])} configurations"
+    for number, one in enumerate(document["configurations"]):
+        used = [size["size"] for size in report["sizes"] if size["configuration"] == number]
+        some = ", ".join("x".join(map(str, size)) for size in used[:3])
+        yield f"  {number}: {one['kernel']}, used at {len(used)} of {len(report['sizes'])} sizes{some and f': {some}'}"
+    shares = {"best of the portfolio": report["portfolio"], "as dispatched": report["dispatched"]}
+    held_out = report["held_out"].get(document["dispatcher"]["learner"])
+    shares |= {"at sizes held out": held_out} if held_out else {}
+    for name, one in shares.items():
+        yield f"{name}: {one['mean']:.3f} of the best known on the mean, {one['least']:.3f} at least"
+    if document["shared_object"] is None:
+        yield "there is no C compiler here: no shared object was built"

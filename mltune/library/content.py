@@ -1,0 +1,85 @@
+"""From kernels, problems and builds to what a library consists of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mltune.errors import UsageError
+from mltune.kernel.bundle import variables_of
+from mltune.kernel.expressions import Expression
+from mltune.library.source import Configuration, Parameter, parameters_of
+from mltune.results.winner import formulas_of, known_values, restrictions_on
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import RunnableProblem
+    from mltune.records.trial import Build
+
+_ARRAYS_ALIGNMENT = 16
+"""What the addresses of arrays are multiples of: kernels of kind arrays are verified at such alone."""
+
+
+def configuration_of(
+    kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int], build: Build
+) -> Configuration:
+    """Return a configuration of a kernel as a library has it; its build has machine code, or none yet."""
+    known = known_values(kernel, problem, device, configuration)
+    launch = formulas_of(kernel, known)
+    return Configuration(
+        kernel.name,
+        kernel.labelled(configuration),
+        build.entry or kernel.entry or "",
+        build.cubin,
+        tuple(launch["grid"]),
+        tuple(launch["block"]),
+        launch["shared_bytes"],
+        launch["workspace_bytes"],
+        restrictions_on(kernel, known, problem.size_names),
+        tuple(int(configuration[name]) for name in kernel.arguments),
+        device.shared_bytes_per_block - (build.shared_bytes or 0),
+    )
+
+
+def is_valid(kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int]) -> bool:
+    """Return whether a configuration satisfies all restrictions of its kernel at a size."""
+    scope = kernel.scope({**variables_of(problem, device), **configuration})
+    return all(bool(one.expression.evaluate_partial(scope).truth()) for one in kernel.restrictions)
+
+
+def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:
+    """Return the parameters of a kernel's function that follow the problem.
+
+    Raises
+    ------
+    UsageError
+        Sizes are compiled in, the launch is not known at other sizes, or an array is in constant memory.
+    """
+    if not kernel.has_formulas or not problem.size_names:
+        raise UsageError(
+            f"a kernel of a library is compiled once for all sizes, but that of {problem.label} is compiled for its "
+            "own, or its launch is computed by your Python call."
+        )
+    roles = {buffer.name: buffer.role for buffer in problem.buffers}
+    if kernel.arrays is None:
+        return parameters_of(problem.argument_documents(), roles, problem.size_names, {})
+    values = {one.name: one.value for one in kernel.arrays.arguments}
+    formulas = {name: one.text for name, one in values.items() if isinstance(one, Expression) and one.names}
+    return parameters_of(problem.argument_documents(), roles, (), formulas)
+
+
+def alignment_of(kernel: Kernel) -> int:
+    """Return what the addresses of a kernel's arrays must be multiples of; 1 where any address is verified."""
+    return 1 if kernel.arrays is None else _ARRAYS_ALIGNMENT
+
+
+def name_of(problem: RunnableProblem) -> str:
+    """Return the name in C of a problem: ``sgemm_nt``.
+
+    >>> from mltune.problem.gemm import parse_problem
+    >>> name_of(parse_problem("sgemm", trans="NT", size=64))
+    'sgemm_nt'
+    """
+    return re.sub(r"[^a-z0-9_]", "_", problem.case.lower())[:40]

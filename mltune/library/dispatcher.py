@@ -1,0 +1,158 @@
+"""The dispatcher: from the sizes of a call to the configurations of a portfolio, the best first.
+
+It is data that C and Python evaluate alike: a decision tree over logarithms and alignments of the sizes, or the
+measured sizes of which the nearest decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEARNERS: Mapping[str, int] = {"nearest": 0, "tree": 1, "tree of leaves of 2": 2, "tree of leaves of 4": 4}
+"""What is compared, with the least sizes in a leaf of a tree."""
+
+MOST_ALIGNED = 4
+"""A size counts as divisible by at most 2 to this power."""
+
+_OF_ALIGNMENT = 0.25
+_SLOWEST = 1e-2
+_MOST_DEPTH = 12
+
+
+def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what a dispatcher is computed from: the log2 of every size, then the power of 2 that divides it.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (n, n_extents)
+
+    Returns
+    -------
+    ndarray of shape (n, 2 n_extents)
+
+    Examples
+    --------
+    >>> inputs(np.array([[64, 12]])).round(2).tolist()
+    [[6.0, 3.58, 4.0, 2.0]]
+    """
+    sizes = np.maximum(np.asarray(sizes, dtype=np.int64), 1)
+    lowest = np.minimum(sizes & -sizes, 1 << MOST_ALIGNED)
+    return np.hstack([np.log2(sizes), np.log2(lowest)])
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a tree: where ``weights`` times the inputs exceed the threshold it goes on at ``right``."""
+
+    weights: tuple[float, ...]
+    threshold: float
+    left: int
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """A map from inputs to a row of ``orders``: configurations by their numbers, the one for the sizes first.
+
+    With ``points`` the row is that of the nearest point. Otherwise it is found from node 0; a child that is negative is
+    the row ``-1 - child``. A tree without nodes has one row.
+    """
+
+    learner: str
+    orders: tuple[tuple[int, ...], ...]
+    nodes: tuple[Node, ...] = ()
+    points: tuple[tuple[float, ...], ...] = ()
+    scale: tuple[float, ...] = field(default=())
+
+    def row(self, x: Sequence[float]) -> int:
+        """Return the row of orders for the inputs of one call."""
+        if self.points:
+            distances = [
+                sum((s * (a - b)) ** 2 for a, b, s in zip(x, point, self.scale, strict=True)) for point in self.points
+            ]
+            return distances.index(min(distances))
+        at = 0 if self.nodes else -1
+        while at >= 0:
+            node = self.nodes[at]
+            at = node.right if sum(w * v for w, v in zip(node.weights, x, strict=True)) > node.threshold else node.left
+        return -1 - at
+
+    def order(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of the configurations for some sizes, the best first."""
+        return self.orders[self.row(inputs(np.array([sizes]))[0].tolist())]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "learner": self.learner,
+            "orders": [list(order) for order in self.orders],
+            "nodes": [[list(one.weights), one.threshold, one.left, one.right] for one in self.nodes],
+            "points": [list(point) for point in self.points],
+            "scale": list(self.scale),
+        }
+
+
+def learn(
+    learner: str, sizes: NDArray[np.int64], speed: NDArray[np.float64], weights: NDArray[np.float64]
+) -> Dispatcher:
+    """Learn a dispatcher.
+
+    Parameters
+    ----------
+    learner : str
+        One of :data:`LEARNERS`.
+    sizes : ndarray of shape (n_sizes, n_extents)
+    speed : ndarray of shape (n_sizes, n_configurations)
+        Shares of the best of the configurations of the portfolio; 0 where one is not valid.
+    weights : ndarray of shape (n_sizes,)
+
+    Returns
+    -------
+    Dispatcher
+        A tree is one of regression, whose leaves predict the logarithm of all shares at once: an error counts by what
+        it costs, and a leaf has an order of all configurations, for sizes at which its first one is not valid.
+    """
+    logs, x = np.log(np.maximum(speed, _SLOWEST)), inputs(sizes)
+    if learner == "nearest":
+        scale = np.repeat([1.0, _OF_ALIGNMENT], sizes.shape[1])
+        return Dispatcher(learner, _orders(logs), points=_tuples(x), scale=tuple(scale.tolist()))
+    from sklearn.tree import DecisionTreeRegressor
+
+    combined = _combinations(sizes.shape[1])
+    model = DecisionTreeRegressor(min_samples_leaf=LEARNERS[learner], max_depth=_MOST_DEPTH, random_state=0)
+    tree = model.fit(x @ combined.T, logs, sample_weight=weights / weights.mean()).tree_
+    leaves = np.flatnonzero(tree.children_left < 0)
+    inner = np.flatnonzero(tree.children_left >= 0)
+    place = {int(node): -1 - number for number, node in enumerate(leaves)}
+    place |= {int(node): number for number, node in enumerate(inner)}
+    nodes = tuple(
+        Node(
+            tuple(combined[tree.feature[one]].tolist()),
+            float(tree.threshold[one]),
+            place[int(tree.children_left[one])],
+            place[int(tree.children_right[one])],
+        )
+        for one in inner
+    )
+    return Dispatcher(learner, _orders(tree.value[leaves, :, 0]), nodes)
+
+
+def _combinations(extents: int) -> NDArray[np.float64]:
+    """Return weights of the inputs: each, the products and ratios of two sizes, and the product of all."""
+    one = np.eye(2 * extents)
+    rows = [*one, *(one[a] + sign * one[b] for a, b in combinations(range(extents), 2) for sign in (1, -1))]
+    return np.array([*rows, *([one[:extents].sum(axis=0)] if extents > 2 else [])])
+
+
+def _orders(logs: NDArray[np.float64]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(np.argsort(-row, kind="stable").tolist()) for row in logs)
+
+
+def _tuples(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, rows.tolist()))

@@ -1,0 +1,117 @@
+"""What a library is chosen from, the times of candidates at sizes, and what is lost by choosing few of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.library.dispatcher import LEARNERS, Dispatcher, learn
+from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Times of candidates at sizes.
+
+    Attributes
+    ----------
+    sizes : ndarray of shape (n_sizes, n_extents)
+    times_s : ndarray of shape (n_sizes, n_candidates)
+        Not finite where a candidate is not valid, failed or was not timed.
+    weights : ndarray of shape (n_sizes,)
+    is_fallback : ndarray of shape (n_candidates,)
+        Whether a candidate is valid at every size.
+    found_at : tuple of frozenset of int
+        For each candidate the sizes whose tuning found it.
+    """
+
+    sizes: NDArray[np.int64]
+    times_s: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    is_fallback: NDArray[np.bool_]
+    found_at: tuple[frozenset[int], ...]
+
+    def without(self, size: int) -> tuple[Measured, NDArray[np.intp]]:
+        """Return what is known without a size and what its tuning alone found, and the candidates that are left."""
+        rows = np.arange(len(self.sizes)) != size
+        left = np.array([number for number, at in enumerate(self.found_at) if at != {size}], dtype=np.intp)
+        return Measured(
+            self.sizes[rows],
+            self.times_s[np.ix_(rows, left)],
+            self.weights[rows],
+            self.is_fallback[left],
+            tuple(self.found_at[number] for number in left),
+        ), left
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A portfolio, its dispatcher, and what the choice loses.
+
+    ``chosen`` are candidates by number; those of the dispatcher are places in it. ``held_out`` are, for each learner,
+    the shares of the best at each size that portfolio and dispatcher reach which were made without it.
+    """
+
+    chosen: tuple[int, ...]
+    dispatcher: Dispatcher
+    held_out: dict[str, list[float]]
+
+    def report(self, measured: Measured) -> dict[str, Any]:
+        """Return what is lost, and where each configuration wins, as plain JSON values."""
+        speed = shares(measured.times_s)
+        picked = [
+            _pick(self.dispatcher.order(size), speed[row, self.chosen]) for row, size in enumerate(measured.sizes)
+        ]
+        kept = speed[:, self.chosen].max(axis=1)
+        used = [speed[row, self.chosen[pick]] for row, pick in enumerate(picked)]
+        return {
+            "portfolio": _summary(kept, measured.weights),
+            "dispatched": _summary(used, measured.weights),
+            "held_out": {name: _summary(found, measured.weights) for name, found in self.held_out.items()},
+            "sizes": [
+                {
+                    "size": size.tolist(),
+                    "weight": float(weight),
+                    "configuration": pick,
+                    "share": float(share),
+                    "best_s": float(np.nanmin(times)),
+                }
+                for size, weight, pick, share, times in zip(
+                    measured.sizes, measured.weights, picked, used, measured.times_s, strict=True
+                )
+            ],
+        }
+
+
+def _summary(found: Any, weights: NDArray[np.float64]) -> dict[str, float]:
+    return {"mean": geometric_mean(found, weights), "least": float(np.min(found))}
+
+
+def _pick(order: tuple[int, ...], speed: NDArray[np.float64]) -> int:
+    """Return the first of an order that is valid."""
+    return next((number for number in order if speed[number] > 0), order[0])
+
+
+def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
+    """Choose a portfolio and the dispatcher that is best at sizes which it has not seen.
+
+    Every size with a time is left out once, with what its tuning alone found; where only one is known, nothing is held
+    out, and the dispatcher has one answer.
+    """
+    speed = shares(measured.times_s)
+    held_out: dict[str, list[float]] = {name: [] for name in LEARNERS}
+    for size in range(len(measured.sizes)) if len(measured.sizes) > 1 else ():
+        rest, left = measured.without(size)
+        rest_speed = shares(rest.times_s)
+        chosen = choose_portfolio(rest_speed, rest.weights, rest.is_fallback, most=most, floor=floor)
+        for name, found in held_out.items():
+            order = learn(name, rest.sizes, rest_speed[:, chosen], rest.weights).order(measured.sizes[size])
+            at_size = speed[size, left[chosen]]
+            found.append(float(at_size[_pick(order, at_size)]))
+    means = {name: geometric_mean(found, measured.weights) for name, found in held_out.items() if found}
+    learner = max(means, key=lambda name: means[name], default="tree")
+    chosen = choose_portfolio(speed, measured.weights, measured.is_fallback, most=most, floor=floor)
+    return Chosen(tuple(chosen), learn(learner, measured.sizes, speed[:, chosen], measured.weights), held_out)

@@ -1,0 +1,219 @@
+"""The description of a library that is to be built: the operation, its sizes, and what the choice may take."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
+
+from mltune.errors import LibraryError
+from mltune.files.reading import parse_toml, read_text, reason
+from mltune.files.text import printable
+from mltune.files.validation import matching, problems_of
+from mltune.library.folder import NAME
+from mltune.library.portfolio import FLOOR, MOST
+
+MAX_BYTES = 2**24
+"""Largest description, and largest CSV file."""
+
+MOST_SIZES = 100_000
+"""Most sizes that are listed."""
+
+_COUNT = "count"
+_MOST_TUNED, _MOST_TIMED = 200, 2000
+
+_Extent = Annotated[StrictInt, Field(ge=1, lt=2**31)]
+_SizeName = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be the name of a size")]
+_Text = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+_Size = dict[_SizeName, _Extent]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class _Library(_Table):
+    """``[library]``."""
+
+    operation: _Text
+    trans: Annotated[StrictStr, Field(max_length=2)] | None = None
+    kernel: Annotated[list[_Text], Field(max_length=20)] = []
+    accuracy: Annotated[StrictStr, Field(max_length=20)] | None = None
+    name: Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")] | None = None
+    trials: Annotated[StrictInt, Field(ge=1)] | None = None
+    time: _Text | None = None
+    tuned: Annotated[StrictInt, Field(ge=2, le=_MOST_TUNED)] = 12
+    timed: Annotated[StrictInt, Field(ge=2, le=_MOST_TIMED)] = 64
+    most: Annotated[StrictInt, Field(ge=1, le=100)] = MOST
+    floor: Annotated[StrictFloat, Field(ge=0, le=1)] = FLOOR
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+
+
+class _Sizes(_Table):
+    """``[sizes]``: one of the ways to say which sizes are used, and how often."""
+
+    shapes: Annotated[list[_Extent | _Size], Field(max_length=MOST_SIZES)] | None = None
+    grid: dict[_SizeName, Annotated[list[_Extent], Field(min_length=1, max_length=1000)]] | None = None
+    ranges: dict[_SizeName, Annotated[list[_Extent], Field(min_length=2, max_length=2)]] | None = None
+    distribution: Literal["log-uniform", "uniform"] = "log-uniform"
+    csv: Annotated[StrictStr, matching(r"[^/\\\x00]{1,250}\.csv", "be the name of a .csv file beside it")] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if sum(one is not None for one in (self.shapes, self.grid, self.ranges, self.csv)) != 1:
+            raise ValueError("one of shapes, grid, ranges and csv must be there")
+        return self
+
+
+class _Document(_Table):
+    library: _Library
+    sizes: _Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A library that is to be built.
+
+    Attributes
+    ----------
+    library : object
+        ``[library]`` as it is written, with its defaults.
+    extents : tuple of str
+        Names of the sizes that are given.
+    sizes : tuple of mapping of str to int
+        Those at which candidates are timed.
+    weights : tuple of float
+        How often each is used.
+    tuned : tuple of int
+        Which of them are tuned.
+    """
+
+    library: _Library
+    extents: tuple[str, ...]
+    sizes: tuple[Mapping[str, int], ...]
+    weights: tuple[float, ...]
+    tuned: tuple[int, ...]
+
+
+def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
+    """Read a description, a TOML file or a mapping of the same form; docs/reference/library.md has the format.
+
+    Raises
+    ------
+    LibraryError
+        It is malformed, or has fewer than two sizes.
+
+    Examples
+    --------
+    >>> spec = load_spec({"library": {"operation": "sgemm"}, "sizes": {"shapes": [512, {"m": 64, "n": 64, "k": 4096}]}})
+    >>> spec.extents, spec.sizes[0], spec.tuned
+    (('m', 'n', 'k'), {'m': 512, 'n': 512, 'k': 512}, (0, 1))
+    """
+    place, content = Path.cwd(), spec
+    where = "it" if isinstance(spec, Mapping) else str(spec)
+    try:
+        if not isinstance(spec, Mapping):
+            place, content = Path(spec).parent, parse_toml(read_text(spec, MAX_BYTES))
+        document = _Document.model_validate(content)
+        rng = np.random.default_rng(document.library.seed)
+        counted = _counted(document.sizes, place, rng, document.library.timed)
+        sizes, weights = _drawn(counted, document.library.timed)
+        if len(sizes) < 2:
+            raise ValueError("a library is for several sizes, but there is one; `mltune tune` tunes one")
+        return Spec(document.library, tuple(sizes[0]), sizes, weights, spread(sizes, document.library.tuned))
+    except ValidationError as error:
+        fact = problems_of(error, content, model=_Document)
+    except (OSError, ValueError) as error:
+        fact = reason(error)
+    raise LibraryError(f"a library is described as in docs/reference/library.md, but {printable(where, 300)}: {fact}.")
+
+
+_Counted = dict[tuple[tuple[str, int], ...], float]
+
+
+def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -> _Counted:
+    """Return sizes with their weights."""
+    if sizes.shapes is not None:
+        return _of(({"m": one, "n": one, "k": one} if isinstance(one, int) else one, 1.0) for one in sizes.shapes)
+    if sizes.grid is not None:
+        if math.prod(map(len, sizes.grid.values())) > MOST_SIZES:
+            raise ValueError(f"a grid has at most {MOST_SIZES} sizes")
+        return _of((dict(zip(sizes.grid, one, strict=True)), 1.0) for one in itertools.product(*sizes.grid.values()))
+    if sizes.ranges is not None:
+        for name, (low, high) in sizes.ranges.items():
+            if low > high:
+                raise ValueError(f"low <= high must hold for the range of {name}, got low={low}, high={high}")
+        bounds = np.array(list(sizes.ranges.values()), dtype=float).reshape(-1, 2)
+        draws = rng.uniform(size=(count, len(bounds)))
+        if sizes.distribution == "log-uniform":
+            drawn = np.exp(np.log(bounds[:, 0]) + draws * np.log(bounds[:, 1] / bounds[:, 0]))
+        else:
+            drawn = bounds[:, 0] + draws * (bounds[:, 1] - bounds[:, 0])
+        rows = np.rint(drawn).astype(np.int64).tolist()
+        return _of((dict(zip(sizes.ranges, one, strict=True)), 1.0) for one in rows)
+    return _of(_rows(read_text(place / str(sizes.csv), MAX_BYTES, inside=place)))
+
+
+def _of(rows: Any) -> _Counted:
+    counted: Counter[tuple[tuple[str, int], ...]] = Counter()
+    names: tuple[str, ...] | None = None
+    for size, weight in rows:
+        names = names or tuple(size)
+        if set(size) != set(names) or not names:
+            raise ValueError(f"all sizes have the same names, but there are {', '.join(names)} and {', '.join(size)}")
+        counted[tuple((name, size[name]) for name in names)] += weight
+    return dict(counted)
+
+
+def _rows(text: str) -> Any:
+    """Yield the sizes of a CSV file, whose column ``count`` is their weight."""
+    rows = csv.DictReader(io.StringIO(text), strict=True)
+    names = [name.strip() for name in rows.fieldnames or ()]
+    if len(set(names)) < len(names) or not {*names} - {_COUNT}:
+        raise ValueError("the first line of a CSV file has the names of sizes, and count where there is one")
+    rows.fieldnames = names
+    try:
+        for number, row in enumerate(rows):
+            if number >= MOST_SIZES:
+                raise ValueError(f"a CSV file has at most {MOST_SIZES} sizes")
+            whole = {name: int(str(value)) for name, value in row.items() if name is not None}
+            weight = whole.pop(_COUNT, 1)
+            if None in row or not all(1 <= one < 2**31 for one in whole.values()) or not 0 <= weight < 2**53:
+                raise ValueError("sizes are from 1 to 2**31 - 1 and counts not negative")
+            if weight:
+                yield whole, float(weight)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"line {rows.line_num} of a CSV file has an integer for every name: {error!s:.200}") from error
+
+
+def _drawn(counted: _Counted, most: int) -> tuple[tuple[dict[str, int], ...], tuple[float, ...]]:
+    """Return the sizes that are timed: the most used ones."""
+    heaviest = sorted(counted.items(), key=lambda one: -one[1])[:most]
+    return tuple(dict(size) for size, _ in heaviest), tuple(weight for _, weight in heaviest)
+
+
+def spread(sizes: Sequence[Mapping[str, int]], count: int) -> tuple[int, ...]:
+    """Return the places of sizes that are far from each other on a logarithmic scale, from a central one on.
+
+    Each further one is the farthest from those before (Gonzalez, Clustering to minimize the maximum intercluster
+    distance, 1985): no size is more than twice as far from one of them as with the best choice of as many.
+
+    >>> spread([{"n": 2**power} for power in range(9)], 3)
+    (4, 0, 8)
+    """
+    logs = np.log2([list(one.values()) for one in sizes])
+    chosen = [int(np.argmin(np.linalg.norm(logs - logs.mean(axis=0), axis=1)))]
+    distance = np.linalg.norm(logs - logs[chosen[0]], axis=1)
+    while len(chosen) < min(count, len(sizes)) and distance.max() > 0:
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.linalg.norm(logs - logs[chosen[-1]], axis=1))
+    return tuple(chosen)

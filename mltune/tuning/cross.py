@@ -1,0 +1,56 @@
+"""Times of configurations that are known already at further sizes: what the choice of a few of them is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mltune.kernel.space import TableSpace, find
+from mltune.records.trial import TrialState
+from mltune.tuning.session import open_session
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import Problem
+    from mltune.process.child import ChildPool
+    from mltune.resolve.device import Target
+
+
+def time_configurations(
+    kernel: Kernel,
+    problem: Problem,
+    target: Target,
+    configurations: Sequence[Mapping[str, int]],
+    *,
+    pool: ChildPool | None = None,
+    compilers: int | None = None,
+    stop: Callable[[], bool] = bool,
+) -> list[float | None]:
+    """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
+
+    Parameters
+    ----------
+    configurations : sequence of mapping of str to int
+        With the parameters of the kernel, and valid for the problem.
+    stop : callable
+        Once it is true, what is not timed yet is None.
+    """
+    if not configurations:
+        return []
+    space = TableSpace({name: np.array([one[name] for one in configurations]) for name in configurations[0]})
+    with open_session(kernel, problem, target, space=space, compilers=compilers, pool=pool) as session:
+        known = [find(session.space, one) >= 0 for one in configurations]
+        builds = [
+            session.builder.submit(one) if here else None for one, here in zip(configurations, known, strict=True)
+        ]
+        times: list[float | None] = []
+        for configuration, building in zip(configurations, builds, strict=True):
+            build = None if building is None or stop() else building.result()
+            if build is None or build.state is not TrialState.OK:
+                times.append(None)
+                continue
+            measured = session.runner.submit(configuration, build).result()
+            times.append(measured.median_s if measured.state is TrialState.OK else None)
+    return times

@@ -1,0 +1,130 @@
+"""A library of some configurations of a kernel, and calls of it with a driver that records launches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mltune.device.known import H200
+from mltune.kernel.bundle import variables_of
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace, row
+from mltune.library.content import alignment_of, configuration_of, kernel_parameters, name_of
+from mltune.library.dispatcher import learn
+from mltune.library.source import Content
+from mltune.records.trial import Build, TrialState
+
+BYTES = {"int32": 4, "int64": 8, "float32": 4, "float64": 8}
+
+
+def fake_cubin(parameters: Sequence[Any], further: Sequence[int], mark: int) -> bytes:
+    """Return what the driver of fake_cuda.c takes for machine code: the bytes of all arguments."""
+    sizes = [8 if one.role in ("in", "out", "inout", "size") else BYTES[one.dtype] for one in parameters]
+    return b"\x7fELF" + bytes([len(sizes) + len(further), *sizes, *further, mark, mark])
+
+
+def content_of(
+    kernel_name: str, problem: Any, extents: Sequence[str], count: int = 6, learner: str = "tree", seed: int = 0
+) -> Content:
+    """Return a library of random configurations of a kernel with a dispatcher learned from random speeds."""
+    kernel, rng = load_kernel(kernel_name), np.random.default_rng(seed)
+    space = ConstrainedSpace(kernel, variables_of(problem, H200))
+    columns = space.rows(space.sample(count, rng))
+    parameters = kernel_parameters(kernel, problem)
+    configurations = []
+    for number in range(count):
+        one = row(columns, number)
+        further = [4] * len(kernel.arguments) + [8] * (kernel.workspace is not None)
+        build = Build(TrialState.OK, cubin=fake_cubin(parameters, further, number), registers=32, spill_bytes=0)
+        configurations.append(configuration_of(kernel, problem, H200, one, build))
+    sizes = np.unique((2 ** rng.uniform(4, 12, (40, len(extents)))).astype(np.int64), axis=0)
+    speed = rng.uniform(0.3, 1.0, (len(sizes), count))
+    dispatcher = learn(learner, sizes, speed, np.ones(len(sizes)))
+    return Content(
+        name_of(problem),
+        {"kind": problem.kind, **problem.to_json()},
+        problem.formula,
+        problem.size_names,
+        tuple(extents),
+        parameters,
+        alignment_of(kernel),
+        {"name": H200.name, "compute_capability": (9, 0), "sm_count": H200.sm_count},
+        tuple(configurations),
+        dispatcher,
+        {},
+        {},
+    )
+
+
+CALLER = """
+import ctypes, json, sys
+job = json.load(sys.stdin)
+driver, library = ctypes.CDLL(job["driver"], ctypes.RTLD_GLOBAL), ctypes.CDLL(job["library"])
+name, calls = job["name"], job["calls"]
+handle = ctypes.c_void_p()
+status = getattr(library, name + "_create")(ctypes.byref(handle), job["abi"])
+text = getattr(library, name + "_error"); text.restype = ctypes.c_char_p
+types = {"int64": ctypes.c_int64, "pointer": ctypes.c_void_p, "float32": ctypes.c_float, "float64": ctypes.c_double}
+call, found = getattr(library, name), []
+class Launch(ctypes.Structure):
+    _fields_ = [("shape", ctypes.c_int64 * 7), ("arguments", ctypes.c_int64 * 20)]
+last = Launch.in_dll(driver, "fake_last")
+counter, zeroed = ctypes.c_int64.in_dll(driver, "fake_count"), ctypes.c_int64.in_dll(driver, "fake_set_bytes")
+if not status:
+    for values in calls:
+        before, set_before = counter.value, zeroed.value
+        arguments = [types[t](v) for t, v in zip(job["types"], values["arguments"])]
+        done = call(handle, *arguments, ctypes.c_void_p(values["workspace"]), ctypes.c_size_t(values["bytes"]), None)
+        launched = counter.value > before
+        found.append([done, list(last.shape) if launched else None, list(last.arguments), zeroed.value - set_before])
+    getattr(library, name + "_destroy")(handle)
+print(json.dumps({"status": status, "text": text(status).decode(), "found": found,
+                  "left": ctypes.c_int64.in_dll(driver, "fake_loaded").value}))
+"""
+
+
+def build_driver(folder: Path) -> Path:
+    """Compile the recording driver."""
+    made = folder / "libcuda.so.1"
+    command = [
+        "gcc",
+        "-O1",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        str(Path(__file__).with_name("fake_cuda.c")),
+        "-o",
+        str(made),
+    ]
+    subprocess.run(command, check=True)
+    return made
+
+
+def call(
+    driver: Path,
+    shared: Path,
+    name: str,
+    types: Sequence[str],
+    calls: Sequence[Mapping[str, Any]],
+    abi: int = 1,
+    **environment: str,
+) -> dict[str, Any]:
+    """Make a library and call it in a process whose driver is the recording one."""
+    job = {"driver": str(driver), "library": str(shared), "name": name, "types": types, "calls": calls, "abi": abi}
+    done = subprocess.run(
+        [sys.executable, "-c", CALLER],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+        check=True,
+    )
+    return json.loads(done.stdout)

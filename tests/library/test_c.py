@@ -1,0 +1,235 @@
+"""The source of a library, compiled, against what mltune computes in Python. The driver only records launches."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from c_library import build_driver, call, content_of
+
+from mltune.device.known import H200
+from mltune.errors import ExpressionError, UsageError
+from mltune.kernel.expressions import parse
+from mltune.kernel.reader import load_kernel
+from mltune.library.c_expressions import to_c
+from mltune.library.dispatcher import Dispatcher
+from mltune.library.folder import compiled
+from mltune.library.source import Configuration, Content, Parameter, c_files, parameters_of
+from mltune.problem.gemm import parse_problem
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+EXPRESSIONS = (
+    "a + b * 3 - 7", "a // b", "(a - 50) // 7", "(a - 50) % 7", "a % b", "ceil_div(a - 60, b)", "ceil_div(a, 8) * 2**b",
+    "min(a, b, 9)", "max(a - b, b - a)", "abs(a - 40)", "a / b * 3", "floor(a / 7)", "ceil((a - 50) / 7)",
+    "log2(a - 9) + 1", "is_pow2(a)", "a if b > 3 else b", "a / 2 if b > 3 else b", "1 < a <= 30 < 2 * b",
+    "a > 3 and b // (a - 4) > 0",
+    "a == 4 or b // (a - 4) > 0", "not a % 2", "-a + 200", "+a", "1.5 * a", "a ** (b % 4)", "(a / 4) ** 2",
+    "3.0 // (b - 2)",
+    "(a / 2) % 3", "(a > 10) + 2 * (b > 10)", "max(a, 2.5)", "1000000 * a * 1000000 * b",
+)  # fmt: skip
+ARRAY = Parameter("out", "float32", "out")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    return build_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Return a function that compiles a library without a warning and returns its shared object."""
+
+    def build(content):
+        for name, data in c_files(content).items():
+            (tmp_path / name).write_bytes(data)
+        made = tmp_path / f"lib{content.name}.so"
+        strict = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-std=c99", "-shared", "-fPIC", f"{content.name}.c"]
+        subprocess.run([*strict, "-o", made.name, "-ldl", "-lm"], cwd=tmp_path, check=True)
+        return made
+
+    return build
+
+
+def of_expressions(expressions):
+    """Return a library of which configuration i is valid where `which` is i, with an expression as its grid."""
+    cubin = b"\x7fELF" + bytes([1, 8])
+    configurations = tuple(
+        Configuration(
+            "toy", {}, "toy", cubin, (f"floor(16 * ({one})) + 100000", "1", "1"), ("32", "1", "1"), "0", None,
+            {f"which == {number}": ""}, (), 0,
+        )
+        for number, one in enumerate(expressions)
+    )  # fmt: skip
+    dispatcher = Dispatcher("tree", (tuple(range(len(expressions))),))
+    device = {"name": "toy", "compute_capability": (9, 0), "sm_count": 132}
+    sizes = ("a", "b", "which")
+    return Content("toy", {}, "toy", sizes, ("a",), (ARRAY,), 16, device, configurations, dispatcher, {}, {})
+
+
+def test_expressions_have_the_values_that_they_have_in_python(driver, built):
+    pairs = [(a, b) for a in (1, 2, 4, 5, 9, 10, 17, 31, 32, 63, 64, 100) for b in (0, 1, 2, 3, 5, 40)]
+    calls = [(which, a, b) for which in range(len(EXPRESSIONS)) for a, b in pairs]
+    shared = built(of_expressions(EXPRESSIONS))
+    given = [{"arguments": [a, b, which, 4096], "workspace": 0, "bytes": 0} for which, a, b in calls]
+    answer = call(driver, shared, "toy", ["int64", "int64", "int64", "pointer"], given)
+    undefined = 0
+    for (which, a, b), (status, shape, *_) in zip(calls, answer["found"], strict=True):
+        try:
+            value = np.asarray(parse(f"floor(16 * ({EXPRESSIONS[which]})) + 100000").evaluate({"a": a, "b": b})).item()
+        except ExpressionError:
+            value, undefined = None, undefined + 1
+        expected = (-5, None) if value is None or not 0 <= value < 2**31 else (0, value)
+        assert (status, shape and shape[0]) == expected, (EXPRESSIONS[which], a, b)
+    assert undefined > 50
+
+
+@pytest.mark.parametrize("text", ["'wide' == 'wide'", "other + 1", "m.real", "[m][0]", "open(m)"])
+def test_what_has_no_counterpart_in_c_is_refused(text):
+    with pytest.raises(ExpressionError, match=r"counterpart"):
+        to_c(text, {"m": "m"})
+
+
+CASES = {
+    "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", size=1000), ("m", "n", "k"), "tree"),
+    "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", size=1000), ("m", "n", "k"), "nearest"),
+    "sgemm_nt": ("gemm_simt", parse_problem("sgemm", trans="NT", size=512, batch=7), ("m", "n", "k", "batch"), "tree"),
+    "reduction": ("reduction", load_kernel("reduction").arrays.problem(), ("n",), "tree"),
+    "softmax": ("softmax", load_kernel("softmax").arrays.problem(), ("rows", "columns"), "nearest"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
+    """The configuration, grid, block, shared memory, workspace and all arguments at many sizes."""
+    kernel_name, problem, extents, learner = CASES[name]
+    content = content_of(kernel_name, problem, extents, count=8, learner=learner)
+    signature, rng = content.signature(), np.random.default_rng(1)
+    calls, sizes_of = [], []
+    for number in range(300):
+        sizes = {one: int(2 ** rng.uniform(0, 12)) for one in content.sizes}
+        values = {
+            **sizes,
+            **{one.name: 256 * (1 + place) for place, one in enumerate(signature) if one.name not in sizes},
+        }
+        workspace = 2**20 if number % 3 else 0
+        calls.append({"arguments": [values[one.name] for one in signature], "workspace": workspace, "bytes": 2**40})
+        sizes_of.append(sizes)
+    types = ["int64" if one.role == "size" else one.dtype if one.role == "scalar" else "pointer" for one in signature]
+    answer = call(driver, built(content), name, types, calls)
+    assert (answer["status"], answer["left"]) == (0, 0)
+    kernel, used = load_kernel(kernel_name), set()
+    for sizes, made, (status, shape, arguments, zeroed) in zip(sizes_of, calls, answer["found"], strict=True):
+        one, launch = expected(kernel, content, problem, sizes, bool(made["workspace"]))
+        if one is None:
+            assert status == -5
+            continue
+        used.add(one)
+        assert status == 0
+        assert shape == [*launch.grid, *launch.block, launch.shared_bytes]
+        assert zeroed == (launch.workspace_bytes or 0)
+        after = len(content.parameters)
+        assert arguments[after : after + len(launch.arguments)] == list(launch.arguments)
+        for place, parameter in enumerate(content.parameters):
+            if parameter.role == "computed":
+                assert arguments[place] == parse(parameter.value).evaluate(sizes)
+            elif parameter.role != "scalar":
+                assert arguments[place] == made["arguments"][signature.index(parameter)]
+        if kernel.workspace is not None:
+            assert arguments[after + len(launch.arguments)] == made["workspace"]
+    assert len(used) > 2
+
+
+def expected(kernel, content, problem, sizes, has_workspace):
+    """Return the configuration and its launch by the bundle's own expressions."""
+    from mltune.kernel.bundle import device_variables
+
+    variables = {**problem.variables(), **device_variables(H200), **sizes}
+    for number in content.dispatcher.order([sizes[one] for one in content.extents]):
+        labels = content.configurations[number].values
+        configuration = {
+            name: kernel.labels[name].index(v) if name in kernel.labels else v for name, v in labels.items()
+        }
+        scope = kernel.scope({**variables, **configuration})
+        if not all(one.expression.evaluate_partial(scope).truth() for one in kernel.restrictions):
+            continue
+        launch = kernel.launch(configuration, variables)
+        if launch.grid[1] > 65535 or launch.grid[2] > 65535 or (launch.workspace_bytes and not has_workspace):
+            continue
+        return number, launch
+    return None, None
+
+
+def test_empty_results_are_no_launch_and_impossible_sizes_an_error(driver, built):
+    content = content_of(*CASES["sgemm_nn"][:3])
+    types = [
+        "int64",
+        "int64",
+        "int64",
+        "float32",
+        "pointer",
+        "int64",
+        "pointer",
+        "int64",
+        "float32",
+        "pointer",
+        "int64",
+    ]
+    sizes = [(0, 5, 5), (5, 0, 5), (5, 5, 0), (-1, 5, 5), (2**31, 5, 5)]
+    calls = [{"arguments": [*size, 1.0, 256, 8, 256, 8, 0.0, 256, 8], "workspace": 0, "bytes": 0} for size in sizes]
+    found = call(driver, built(content), "sgemm_nn", types, calls)["found"]
+    assert [(status, shape is not None) for status, shape, *_ in found] == [
+        (0, False), (0, False), (0, True), (-5, False), (-5, False),
+    ]  # fmt: skip
+
+
+def test_arrays_of_a_kernel_that_was_verified_aligned_must_be_aligned(driver, built):
+    content = content_of("reduction", CASES["reduction"][1], ("n",))
+    calls = [{"workspace": 0, "bytes": 0} for _ in range(2)]
+    types = ["pointer" if one.role in ("in", "inout") else "int64" for one in content.signature()]
+    order = [one.name for one in content.signature()]
+    for one, address in zip(calls, (256, 260), strict=True):
+        one["arguments"] = [{"n": 1000, "sum": 256, "input": address}[name] for name in order]
+    assert [status for status, *_ in call(driver, built(content), "reduction", types, calls)["found"]] == [0, -7]
+
+
+@pytest.mark.parametrize(
+    ("environment", "abi", "change", "status", "text"),
+    [
+        ({}, 1, {}, 0, "success"),
+        ({"FAKE_MAJOR": "8"}, 1, {}, -3, "built for NVIDIA H200 .compute capability 9.0.*build it for this GPU"),
+        ({"FAKE_SMS": "108"}, 1, {}, -3, "at least 132 multiprocessors"),
+        ({"FAKE_CONTEXT": "0"}, 1, {}, -2, "a CUDA context must be current"),
+        ({}, 2, {}, -4, "header and library must be of one version"),
+        ({}, 1, {"cubin": b"damaged code"}, 200, "the driver failed"),
+        ({}, 1, {"entry": "gone"}, 500, "the driver failed"),
+    ],
+)
+def test_what_cannot_run_is_refused_when_the_library_is_made(driver, built, environment, abi, change, status, text):
+    content = content_of(*CASES["sgemm_nn"][:3], count=3)
+    first = replace(content.configurations[1], **change)
+    content = replace(content, configurations=(content.configurations[0], first, content.configurations[2]))
+    answer = call(driver, built(content), "sgemm_nn", [], [], abi, **environment)
+    assert answer["status"] == status
+    assert re.search(text, answer["text"])
+    assert answer["left"] == 0
+
+
+def test_a_header_is_one_of_c_and_of_cpp(tmp_path):
+    files = c_files(content_of(*CASES["sgemm_nn"][:3]))
+    (tmp_path / "sgemm_nn.h").write_bytes(files["sgemm_nn.h"])
+    (tmp_path / "use.cpp").write_text('#include "sgemm_nn.h"\nint main() { return sgemm_nn_error(0) == nullptr; }\n')
+    subprocess.run(["g++", "-Wall", "-Wextra", "-Werror", "-c", "use.cpp"], cwd=tmp_path, check=True)
+
+
+def test_names_of_arguments_that_c_has_taken_are_others_there(tmp_path):
+    content = of_expressions(("a",))
+    content = replace(content, parameters=(replace(ARRAY, name="stream"), Parameter("int", "float64", "scalar")))
+    assert compiled("toy", c_files(content))
+
+
+def test_an_array_in_constant_memory_is_refused():
+    with pytest.raises(UsageError, match="filter lies in constant memory"):
+        parameters_of([{"name": "filter", "type": "pointer to float32", "role": "constant"}], {}, (), {})

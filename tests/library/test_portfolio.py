@@ -1,0 +1,97 @@
+"""The choice of a portfolio and of its dispatcher."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from mltune.library.dispatcher import LEARNERS, inputs, learn
+from mltune.library.measured import Measured, choose
+from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
+
+
+def speeds(seed, sizes=30, configurations=12):
+    """Return shares of configurations that are each good in a region of sizes."""
+    rng = np.random.default_rng(seed)
+    at, best_at = rng.uniform(5, 13, (sizes, 2)), rng.uniform(5, 13, (configurations, 2))
+    distance = np.linalg.norm(at[:, None] - best_at, axis=2)
+    times = np.exp(0.1 * distance + rng.normal(0, 0.02, distance.shape))
+    return (2**at).astype(np.int64), times
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_greedy_choice_is_nearly_the_best_of_all(seed):
+    _, times = speeds(seed)
+    speed = shares(times)
+    chosen = choose_portfolio(speed, np.ones(30), np.zeros(12, bool), most=3, floor=0.0)
+    best = max(speed[:, list(one)].max(axis=1).mean() for one in combinations(range(12), 3))
+    assert len(chosen) == 3
+    assert speed[:, chosen].max(axis=1).mean() > 0.98 * best
+
+
+def test_a_size_of_little_weight_does_not_fall_below_the_floor():
+    speed = np.array([[1.0, 0.9], [0.3, 0.85]])
+    weights = np.array([1000.0, 1.0])
+    assert choose_portfolio(speed, weights, np.zeros(2, bool), most=1, floor=0.8) == [1]
+    assert choose_portfolio(speed, weights, np.zeros(2, bool), most=1, floor=0.0) == [0]
+
+
+def test_one_that_is_valid_everywhere_is_chosen_even_if_it_is_slow():
+    speed = np.array([[1.0, 0.9, 0.1], [0.0, 1.0, 0.1]])
+    assert choose_portfolio(speed, np.ones(2), np.array([False, False, True]), most=2)[0] == 2
+
+
+def test_configurations_that_gain_nothing_are_left_out():
+    speed = np.array([[1.0, 1.0, 0.9995], [1.0, 0.9995, 1.0]])
+    assert len(choose_portfolio(speed, np.ones(2), np.zeros(3, bool), most=3)) == 1
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_dispatcher_finds_regions_and_orders_all_configurations(learner):
+    sizes, times = speeds(3, sizes=200, configurations=4)
+    speed = shares(times)
+    dispatcher = learn(learner, sizes[:150], speed[:150], np.ones(150))
+    orders = [dispatcher.order(size) for size in sizes[150:]]
+    assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
+    reached = [speed[150 + number, order[0]] for number, order in enumerate(orders)]
+    assert geometric_mean(reached) > geometric_mean(speed[150:].max(axis=1)) * 0.96
+    assert geometric_mean(reached) > geometric_mean(speed[150:].mean(axis=1)) * 1.05
+
+
+def test_a_tree_sees_alignment():
+    sizes = np.array([[size, 64] for size in range(1000, 1064)])
+    even = sizes[:, 0] % 8 == 0
+    speed = np.where(even[:, None], [1.0, 0.5], [0.5, 1.0])
+    dispatcher = learn("tree", sizes, speed, np.ones(len(sizes)))
+    assert [dispatcher.order((size, 64))[0] for size in (2000, 2001, 4008, 4012)] == [0, 1, 0, 1]
+    assert inputs(np.array([[0, 48]])).tolist() == [[0.0, np.log2(48), 0.0, 4.0]]
+
+
+def test_the_learner_is_the_one_that_is_best_at_sizes_left_out():
+    sizes, times = speeds(1, sizes=40)
+    measured = Measured(sizes, times, np.ones(40), np.ones(12, bool), tuple(frozenset({n, n + 12}) for n in range(12)))
+    chosen = choose(measured, most=5, floor=0.8)
+    report = chosen.report(measured)
+    means = {name: found["mean"] for name, found in report["held_out"].items()}
+    assert means[chosen.dispatcher.learner] == max(means.values())
+    assert means.keys() == LEARNERS.keys()
+    assert report["portfolio"]["mean"] >= report["dispatched"]["mean"] >= max(means.values()) - 0.02
+    assert len(report["sizes"]) == 40
+    assert len(chosen.chosen) <= 5
+
+
+def test_what_the_tuning_of_a_size_alone_found_is_held_out_with_it():
+    times = np.array([[1.0, 9.0, 1.5], [9.0, 1.0, 1.5]])
+    found_at = (frozenset({0}), frozenset({1}), frozenset({0, 1}))
+    measured = Measured(np.array([[64], [4096]]), times, np.ones(2), np.ones(3, bool), found_at)
+    held_out = choose(measured, most=3, floor=0.8).held_out["tree"]
+    assert held_out == pytest.approx([1 / 9, 1 / 9])  # each by the winner of the other, which it alone prefers
+
+
+def test_one_size_has_one_answer():
+    measured = Measured(
+        np.array([[64, 64]]), np.array([[2.0, 1.0]]), np.ones(1), np.ones(2, bool), (frozenset({0}),) * 2
+    )
+    chosen = choose(measured, most=3, floor=0.8)
+    assert chosen.chosen == (1,)
+    assert chosen.dispatcher.order((7, 9)) == (0,)

@@ -1,0 +1,125 @@
+"""The description of a library: its sizes with their weights, and what is refused."""
+
+import numpy as np
+import pytest
+
+from mltune.errors import LibraryError
+from mltune.library.spec import load_spec, spread
+
+LIBRARY = '[library]\noperation = "sgemm"\n'
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that reads a description with a CSV file beside it."""
+
+    def read(sizes, rows="", library=LIBRARY):
+        (tmp_path / "spec.toml").write_text(f"{library}[sizes]\n{sizes}\n")
+        (tmp_path / "shapes.csv").write_text(rows)
+        return load_spec(tmp_path / "spec.toml")
+
+    return read
+
+
+def test_shapes_are_listed(written):
+    spec = written("shapes = [512, {m = 64, n = 32, k = 4096}, 512]")
+    assert spec.extents == ("m", "n", "k")
+    assert spec.sizes == ({"m": 512, "n": 512, "k": 512}, {"m": 64, "n": 32, "k": 4096})
+    assert spec.weights == (2.0, 1.0)
+
+
+def test_a_grid_is_all_combinations(written):
+    spec = written("grid = {rows = [1, 2], columns = [3, 4, 5]}")
+    assert len(spec.sizes) == 6
+    assert spec.sizes[-1] == {"rows": 2, "columns": 5}
+
+
+def test_ranges_are_drawn_evenly_on_a_logarithmic_scale_by_the_seed(written):
+    sizes = "ranges = {m = [64, 8192], n = [64, 8192], k = [100, 100]}"
+    spec = written(sizes, library=f"{LIBRARY}timed = 400\n")
+    logs = np.log2([list(one.values()) for one in spec.sizes])
+    assert len(spec.sizes) == 400
+    assert logs[:, :2].min() >= 6
+    assert logs[:, :2].max() <= 13
+    assert abs(np.median(logs[:, 0]) - 9.5) < 0.4
+    assert set(logs[:, 2]) == {np.log2(100)}
+    assert written(sizes, library=f"{LIBRARY}timed = 400\n").sizes == spec.sizes
+    assert written(sizes, library=f"{LIBRARY}timed = 400\nseed = 1\n").sizes != spec.sizes
+    uniform = written(f'{sizes}\ndistribution = "uniform"', library=f"{LIBRARY}timed = 400\n")
+    assert abs(np.median([one["m"] for one in uniform.sizes]) - 4128) < 500
+
+
+def test_a_profile_is_a_csv_file_with_counts(written):
+    spec = written('csv = "shapes.csv"', "m, n,k,count\n8,16,32,5\n9,9,9,1\n8,16,32,2\n1,1,1,0\n7,7,7,100\n")
+    assert dict(zip(map(tuple, (one.values() for one in spec.sizes)), spec.weights, strict=True)) == {
+        (7, 7, 7): 100.0,
+        (8, 16, 32): 7.0,
+        (9, 9, 9): 1.0,
+    }
+
+
+def test_the_most_used_sizes_are_timed_and_far_ones_tuned(written):
+    rows = "n,count\n" + "".join(f"{2**power},{power}\n" for power in range(1, 21))
+    spec = written('csv = "shapes.csv"', rows, library=f"{LIBRARY}timed = 10\ntuned = 3\n")
+    assert [one["n"] for one in spec.sizes] == [2**power for power in range(20, 10, -1)]
+    assert {spec.sizes[place]["n"] for place in spec.tuned} >= {2**20, 2**11}
+    assert len(spec.tuned) == 3
+
+
+def test_equal_points_are_not_chosen_twice():
+    assert spread([{"n": 5}, {"n": 5}, {"n": 7}], 3) in [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "message"),
+    [
+        ("", "", "one of shapes, grid, ranges and csv must be there"),
+        ("shapes = [5]\ngrid = {m = [1]}", "", "one of shapes, grid, ranges and csv must be there"),
+        ("shapes = [64]", "", "a library is for several sizes"),
+        ("shapes = [0, 5]", "", "shapes"),
+        ("shapes = [{m = 5}, {n = 5}]", "", "all sizes have the same names, but there are m and n"),
+        ("shapes = [{}, {}]", "", "all sizes have the same names"),
+        ("ranges = {m = [9, 5]}", "", "low <= high must hold for the range of m, got low=9, high=5"),
+        ("ranges = {}", "", "all sizes have the same names"),
+        ("grid = {a = [1, 2], b = []}", "", "grid"),
+        (f"grid = {{a = {list(range(1, 400))}, b = {list(range(1, 400))}}}", "", "a grid has at most 100000 sizes"),
+        ('csv = "../shapes.csv"', "", "the name of a .csv file beside it"),
+        ('csv = "/etc/passwd"', "", "the name of a .csv file beside it"),
+        ('csv = "missing.csv"', "", "there is no such file"),
+        ('csv = "shapes.csv"', "", "the first line of a CSV file"),
+        ('csv = "shapes.csv"', "count\n5\n", "the first line of a CSV file"),
+        ('csv = "shapes.csv"', "m,m\n5,5\n", "the first line of a CSV file"),
+        ('csv = "shapes.csv"', "m,n\n5,x\n", "line 2 of a CSV file has an integer for every name"),
+        ('csv = "shapes.csv"', "m,n\n5\n", "line 2 of a CSV file has an integer for every name"),
+        ('csv = "shapes.csv"', "m,n\n5,6,7\n", "line 2 of a CSV file has an integer for every name"),
+        ('csv = "shapes.csv"', "m,count\n5,-1\n", "counts not negative"),
+        ('csv = "shapes.csv"', f"m\n{2**31}\n", "sizes are from 1"),
+        ('csv = "shapes.csv"', f"m\n{'9' * 5000}\n", "line 2 of a CSV file"),
+    ],
+)
+def test_what_is_no_description_is_refused(written, sizes, rows, message):
+    with pytest.raises(LibraryError, match=r"a library is described as in docs/reference/library\.md") as error:
+        written(sizes, rows)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        "",
+        "[library]\n",
+        f"{LIBRARY}floor = 2.0\n",
+        f"{LIBRARY}tuned = 1\n",
+        f'{LIBRARY}name = "a b"\n',
+        f"{LIBRARY}x = 1\n",
+    ],
+)
+def test_a_table_of_another_form_is_refused(written, library):
+    with pytest.raises(LibraryError):
+        written("shapes = [1, 2]", library=library)
+
+
+def test_a_link_to_another_file_is_not_followed(written, tmp_path):
+    (tmp_path / "other.csv").symlink_to("/etc/passwd")
+    with pytest.raises(LibraryError, match="link"):
+        written('csv = "other.csv"')
