@@ -25,7 +25,6 @@ from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
-from mltune.results.audit import audit_skips
 from mltune.tuning.tuner import tune
 
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -60,7 +59,7 @@ def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict
         "seed": seed,
         "cores": available_cores(),
         **{name: document[name] for name in ("trials", "counts", "best", "seconds")},
-        "skips": audit_skips(result.records).to_json(),
+        "skips": result.audit().to_json(),
         "reference_tflops": None if result.reference_s is None else problem.flops / result.reference_s / 1e12,
         **rates(result),
         "curve": curve(list(result.records), started, problem.flops),

@@ -64,7 +64,7 @@ def tune(
         Accuracy class of the kernel: one of :data:`mltune.problem.problem.ACCURACIES`. By default the strictest where
         no kernel is named.
     trials : int, optional
-        Most trials, skipped ones included.
+        Most configurations that are compiled.
     time : str or float, optional
         Most time: ``"20s"``, ``"1h30m"``, or seconds. Earlier runs in the same directory count.
     seed : int

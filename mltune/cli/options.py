@@ -273,7 +273,7 @@ OPTIONS: dict[str, Any] = {
     ),
     "precision": text("--precision", "P", "Of a GEMM, such as d.  [default: the kernel's first]"),
     "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET."),
-    "trials": number("--trials", "Most trials, skipped ones included.", 1),
+    "trials": number("--trials", "Most configurations that are compiled.", 1),
     "time": text("--time", "TIME", "Most time: 20s, 30m, 1h30m."),
     "seed": number("--seed", "The same seed proposes the same trials.", 0, LARGEST_SEED),
     "search": choice("--search", SEARCHES, "The search strategy; the others than model are for comparison."),

@@ -276,16 +276,13 @@ class _Measuring:
     def results(self, candidates: Sequence[Candidate]) -> list[TrialRecord]:
         """Build and measure candidates, except those that a gate skips."""
         if self._after_compile:
-            built = [(one, self._build(one.index)) for one in candidates if not one.is_skipped]
-            decided = {one.number: one for one in self._search.decide(built)} if built else {}
-            candidates = [decided.get(one.number, one) for one in candidates]
+            candidates = self._search.decide([(one, self._build(one.index)) for one in candidates])
         return [self._result(one) for one in candidates]
 
     def _result(self, candidate: Candidate) -> TrialRecord:
         simulation, index = self._simulation, candidate.index
         if candidate.is_skipped:
-            assert candidate.skip is not None  # noqa: S101 - that is why it is skipped
-            simulation.skip(index, after_compile=candidate.skip.gate == "after_compile")
+            simulation.skip(index, after_compile=True)
             return candidate.record(TrialState.SKIPPED)
         median_s = simulation.evaluate(index)
         state = TrialState.LAUNCH_ERROR if median_s is None else TrialState.OK

@@ -35,11 +35,12 @@ class DistinctCount:
 
     def add(self, indices: NDArray[np.int64]) -> None:
         """Add configurations by their indices: ndarray of shape (n_configs,)."""
-        mixed = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # SplitMix64: Steele, Lea, Flood, 2014
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        hashes = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - _BITS)
-        self._hashes = np.union1d(self._hashes, hashes)[:KEPT]
+        self._hashes = np.union1d(self._hashes, _hashes(indices))[:KEPT]
+
+    def without(self, indices: NDArray[np.int64]) -> int:
+        """Return the number of those that are not among other configurations: ndarray of shape (n_configs,)."""
+        others = int((~np.isin(self._hashes, _hashes(indices))).sum())
+        return round(self.estimate * others / max(len(self._hashes), 1))
 
     @property
     def estimate(self) -> int:
@@ -60,3 +61,11 @@ class DistinctCount:
         if not all(type(one) is int and 0 <= one < 1 << _BITS for one in document):
             return None
         return cls(np.unique(np.array(document, dtype=np.uint64)))
+
+
+def _hashes(indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+    mixed = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # SplitMix64: Steele, Lea, Flood, 2014
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    hashes: NDArray[np.uint64] = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - _BITS)
+    return hashes

@@ -121,7 +121,7 @@ class TuneRequest(RunOptions):
     target : Target
         A GPU, or the dataset that is replayed.
     trials : int or None
-        Most trials, skipped ones included; 0 only declares the winner of a run on record.
+        Most configurations that are compiled; 0 only declares the winner of a run on record.
     time_s : float or None
         Most seconds, those of earlier runs in the same directory included.
     seed : int

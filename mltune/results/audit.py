@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,7 +27,8 @@ class SkipAudit:
     Attributes
     ----------
     skipped : int
-        Configurations that were not measured: ``before_compile`` and ``after_compile`` by the gate that skipped them.
+        Configurations that were not measured: ``before_compile`` were proposed and not compiled, ``after_compile``
+        were compiled.
     audited, false : int
         Skips that were measured anyway, and those of them that were false.
     false_share_at_most : float
@@ -49,13 +49,12 @@ class SkipAudit:
         return asdict(self)
 
 
-def audit_skips(trials: Trials) -> SkipAudit:
-    """Audit the skips of a run from all its trials, in any order."""
-    skips = Counter(trials.column("gate")[trials.in_state(TrialState.SKIPPED)].tolist())
+def audit_skips(trials: Trials, before: int) -> SkipAudit:
+    """Audit the skips of a run from all its trials, in any order, and the number of those before compiling."""
+    after = int((trials.in_state(TrialState.SKIPPED) & (trials.column("gate") == GATES[1])).sum())
     audited = trials.column("audited") == 1
     times_s = np.where(trials.succeeded, trials.column("median_s"), np.inf)
     false = int((times_s < _best_before(trials.column("batch"), times_s))[audited].sum())
-    before, after = (skips[gate] for gate in GATES)
     return _audit(before, after, int(audited.sum()), false)
 
 

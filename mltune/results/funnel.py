@@ -28,11 +28,12 @@ class Funnel:
         it by physics and pretrained models, in a pruned sweep by its model. Exact up to 1,024, then within some 3 %. 0
         where chance or another tuner proposes.
     proposed : int
-        Trials.
+        Distinct configurations that were proposed.
     skipped_before, skipped_after : int
-        Trials that the gates before and after compiling skipped. Those measured for the audit are not among them.
+        Configurations that were proposed and never compiled (exact up to 1,024, then within some 3 %), and trials that
+        the gate after compiling skipped. Those measured for the audit are not among them.
     compiled : int
-        Trials that were given to the compiler.
+        Trials: what was given to the compiler.
     failed, measured : int
         Compiled trials that ended without a time, and with one.
     finalists : int
@@ -47,9 +48,9 @@ class Funnel:
     >>> import mltune
     >>> result = mltune.tune(trials=40, device="replay:h200-sgemm-nt-4096-complete", progress=None)
     >>> funnel = result.funnel()
-    >>> funnel.valid, funnel.proposed, funnel.skipped_before + funnel.compiled
-    (5320, 40, 40)
-    >>> funnel.valid > funnel.scored > funnel.proposed
+    >>> funnel.valid, funnel.compiled
+    (5320, 40)
+    >>> funnel.valid > funnel.scored > funnel.proposed > funnel.compiled
     True
     """
 
@@ -71,11 +72,24 @@ class Funnel:
         return asdict(self)
 
 
-def funnel_of(trials: Trials, *, valid: int | None, scored: int | None, finalists: int, compilers: float) -> Funnel:
-    """Return the funnel of a run from all its trials, and from what its store has of the other stages."""
+def funnel_of(
+    trials: Trials,
+    *,
+    valid: int | None,
+    scored: int | None,
+    never_compiled: int,
+    finalists: int,
+    compilers: float,
+) -> Funnel:
+    """Return the funnel of a run from all its trials, and from what its store has of the other stages.
+
+    A run that began with an earlier version may have trials that were skipped before compiling.
+    """
     skipped, gates = trials.in_state(TrialState.SKIPPED), trials.column("gate")
     before, after = (int((skipped & (gates == gate)).sum()) for gate in GATES)
     compiled, measured = len(trials) - before, int(trials.timed.sum())
+    before += never_compiled
+    proposed = before + compiled
     compile_s, gpu_s = mean_seconds(trials)
     busier_s = max(compile_s / compilers, gpu_s)
     if scored is not None and valid is not None:
@@ -83,14 +97,14 @@ def funnel_of(trials: Trials, *, valid: int | None, scored: int | None, finalist
     return Funnel(
         valid=valid,
         scored=scored,
-        proposed=len(trials),
+        proposed=proposed,
         skipped_before=before,
         compiled=compiled,
         skipped_after=after,
         failed=compiled - after - measured,
         measured=measured,
         finalists=finalists,
-        not_proposed_saved_s=None if scored is None else busier_s * max(0, scored - len(trials)),
+        not_proposed_saved_s=None if scored is None else busier_s * max(0, scored - proposed),
         before_saved_s=busier_s * before,
         after_saved_s=gpu_s * after,
     )

@@ -130,7 +130,7 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
     header, facts = store.header, store.facts()
     stopping, stages = facts.get("stopping"), facts.get("stages")
     stages = stages if isinstance(stages, dict) else {}
-    scored = DistinctCount.from_json(facts.get("scored"))
+    scored, skipped = (DistinctCount.from_json(facts.get(name)) for name in ("scored", "skipped"))
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
         raise ValueError("a device has a peak above 0")
@@ -155,6 +155,7 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         choice=str(facts.get("choice") or "")[:LONGEST_TEXT],
         valid=checked_count(stages.get("valid", header.settings.get("space"))),
         scored=None if scored is None else scored.estimate,
+        never_compiled=0 if skipped is None else skipped.without(records.column("index")),
         compilers=max(1.0, time_of(stages.get("compilers")) or 1.0),
     )
 

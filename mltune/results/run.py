@@ -67,6 +67,8 @@ class TuneResult:
     valid, scored : int or None
         Valid configurations, and those whose speed was predicted (:class:`~mltune.results.funnel.Funnel`); None where
         they are not on record.
+    never_compiled : int
+        Configurations that were proposed and skipped before compiling.
     compilers : float
         Configurations that were compiled at the same time; 1 where it is not on record.
     stopped : str
@@ -107,6 +109,7 @@ class TuneResult:
     rivals: tuple[TuneResult, ...] = ()
     valid: int | None = None
     scored: int | None = None
+    never_compiled: int = 0
     compilers: float = 1.0
 
     @property
@@ -245,13 +248,18 @@ class TuneResult:
 
     def audit(self) -> SkipAudit:
         """Return the audit of the skipped configurations."""
-        return audit_skips(self.records)
+        return audit_skips(self.records, self.funnel().skipped_before)
 
     def funnel(self) -> Funnel:
         """Return how many configurations each stage of the run left over, and the seconds that this saved."""
         finalists = 0 if self.declaration is None else len(self.declaration.finalists)
         return funnel_of(
-            self.records, valid=self.valid, scored=self.scored, finalists=finalists, compilers=self.compilers
+            self.records,
+            valid=self.valid,
+            scored=self.scored,
+            never_compiled=self.never_compiled,
+            finalists=finalists,
+            compilers=self.compilers,
         )
 
     def facts(self) -> dict[str, Any]:

@@ -99,9 +99,9 @@ def of_skipped(found: Mapping[str, Any]) -> str:
     """Write what a dataset knows of the skipped: the fields of :class:`mltune.results.summary.Optimum`.
 
     >>> of_skipped({"skipped": 90, "skipped_faster": 1, "best_skipped": 84, "best_skipped_ratio": 0.973})
-    'faster than the winner: 1 of the 90 skipped; the fastest of them, trial 84, takes 97.3 % of its time'
+    'faster than the winner: 1 of the 90 skipped trials; the fastest of them, trial 84, takes 97.3 % of its time'
     """
-    text = f"faster than the winner: {found['skipped_faster']:,} of the {found['skipped']:,} skipped"
+    text = f"faster than the winner: {found['skipped_faster']:,} of the {found['skipped']:,} skipped trials"
     if found["best_skipped"] is None:
         return text
     ratio = percent(found["best_skipped_ratio"])

@@ -1,4 +1,4 @@
-"""The skip: calibrated gates before and after compiling, and their audit."""
+"""The skip: what of the proposals is compiled, the calibrated gate after compiling, and their audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mltune.cost.features import Features
 from mltune.cost.regressors import CostModel, ExtraTreesModel, compress, expand
-from mltune.kernel.coding import Columns, Floats
+from mltune.kernel.coding import Columns, Floats, Indices
 from mltune.kernel.space import SearchSpace
 from mltune.records.trial import GATES, Build, Skip
 from mltune.search.history import History, Results, build_columns, fastest_and_some, milestone
@@ -33,6 +33,12 @@ FIRST = 8
 
 FASTEST_SHARE, MOST_FASTEST = 0.1, 100
 """Share of the measured configurations that are the fastest, and how many they are at most."""
+
+AUDIT = 0.02
+"""Share of the proposals skipped before compiling that are compiled all the same."""
+
+EXPLORING = frozenset({"default", "wisdom", "random", "start"})
+"""Sources of proposals that are never skipped: a wrong model would otherwise confirm itself."""
 
 NEAR_SHARE, NEAR = 0.25, 3
 """Share of the parameters, and most of them, in which a configuration near one of the fastest differs from it."""
@@ -187,11 +193,13 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gates:
-    """The gates before and after compiling, as of the time when a batch was planned.
+    """The models before and after compiling, as of the time when a batch was planned, and what they skip.
 
-    Their models are extra trees on all features: another kind of model than the one that proposes, so that their errors
-    differ. Decisions do not depend on when they are made, and the models are fitted to the earliest trials on a fixed
-    schedule (:func:`mltune.search.history.milestone`): a resumed run makes the same decisions.
+    Before compiling the fastest of several times as many proposals are kept (:meth:`screen`), after compiling a gate
+    decides (:meth:`decide`). The models are extra trees on all features: another kind of model than the one that
+    proposes, so that their errors differ. Decisions do not depend on when they are made, and the models are fitted to
+    the earliest trials on a fixed schedule (:func:`mltune.search.history.milestone`): a resumed run makes the same
+    decisions.
 
     Attributes
     ----------
@@ -218,43 +226,61 @@ class Gates:
             return self
         return replace(self, history=history, fitted_to=fitted_to, _models={})
 
+    @property
+    def screens(self) -> bool:
+        """Whether enough is measured for the model before compiling to choose among proposals."""
+        return not self._fitted(GATES[0])[0].is_open
+
+    def screen(self, columns: Columns, most: int, rng: np.random.Generator) -> tuple[Indices, list[Skip | None]]:
+        """Choose which proposals are compiled, where :attr:`screens`: those that are predicted to be the fastest.
+
+        For the audit a share of the others is compiled in place of the slowest of these, at most half of all.
+
+        Returns
+        -------
+        kept : ndarray of shape (min(most, n_configs),)
+            Positions, ascending.
+        audited : list of Skip or None
+            For each of them why it would have been skipped, if it is there for the audit.
+        """
+        gate, model = self._fitted(GATES[0])
+        assert model is not None  # noqa: S101 - it screens
+        predicted, spread = model.predict(self.features.before(columns))
+        optimistic = gate.cautious.end(predicted, spread)
+        order = np.argsort(-predicted, kind="stable")
+        others = order[most:]
+        drawn = others[rng.random(len(others)) < AUDIT][: most // 2]
+        skips = {at: Skip(gate.name, float(predicted[at]), float(optimistic[at])) for at in drawn.tolist()}
+        kept = np.sort(np.concatenate([order[: most - len(drawn)], drawn]))
+        return kept, [skips.get(at) for at in kept.tolist()]
+
     def decide(
-        self,
-        name: str,
-        columns: Columns,
-        numbers: Sequence[int],
-        exempt: NDArray[np.bool_],
-        builds: Sequence[Build] = (),
+        self, columns: Columns, numbers: Sequence[int], exempt: NDArray[np.bool_], builds: Sequence[Build]
     ) -> Decisions:
-        """Decide at a gate which configurations to skip.
+        """Decide after compiling which configurations to skip.
 
         Parameters
         ----------
         numbers : sequence of int
             Trial numbers: they determine the draw of the audit.
         exempt : ndarray of shape (n_configs,), bool
-            Configurations that are never skipped, such as random proposals.
-        builds : sequence of Build
-            Builds of the configurations, for the gate after compiling.
+            Configurations that are not skipped, such as random proposals.
         """
         nothing: Decisions = [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
         if exempt.all():
             return nothing
-        gate, model = self._fitted(name)
+        gate, model = self._fitted(GATES[1])
         if model is None or self.history is None or gate.is_open:
             return nothing
         scores = self.history.scores
         first = float(scores[np.isfinite(scores)][:FIRST].max())
-        early = name == GATES[0]
-        table = self.features.before(columns) if early else self.features.after(columns, build_columns(builds))
-        predicted, spread = model.predict(table)
+        predicted, spread = model.predict(self.features.after(columns, build_columns(builds)))
         slow, optimistic = gate.decide(predicted, spread, first)
         skips = [
-            Skip(name, float(mean), float(end)) if skip else None
+            Skip(gate.name, float(mean), float(end)) if skip else None
             for skip, mean, end in zip(slow & ~exempt & ~self.near(columns), predicted, optimistic, strict=True)
         ]
-        step = GATES.index(name)
-        drawn = [float(np.random.default_rng((self.seed, number, step)).random()) for number in numbers]
+        drawn = [float(np.random.default_rng((self.seed, number, 1)).random()) for number in numbers]
         return skips, np.array([skip is not None for skip in skips]) & (np.array(drawn) < gate.audit)
 
     def near(self, columns: Columns) -> NDArray[np.bool_]:
@@ -297,14 +323,3 @@ class Gates:
         model = ExtraTreesModel(random_state=self.seed).fit(table, scores)
         gate.calibrate(scores, *model.unseen())
         return gate, model
-
-
-def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]:
-    """Return the proposals that a gate never skips: ndarray of shape (n_proposals,), bool.
-
-    Exploring proposals are never skipped, because a wrong model would then confirm itself. The gate before compiling
-    also passes the proposals of the search's own model, which has used the same knowledge, and the best configurations
-    with other parameters of the compiler; only the compiler's report adds to it.
-    """
-    sources = {"default", "wisdom", "random", "start"} | ({"model", "variant"} if gate == GATES[0] else set())
-    return np.array([one in sources for one in proposed_by], dtype=bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -20,6 +20,7 @@ from mltune.cost.regressors import Compression
 from mltune.kernel.coding import Columns, Floats, Indices, ValueList, row
 from mltune.kernel.space import SearchSpace
 from mltune.records.distinct import DistinctCount
+from mltune.records.trial import Skip
 from mltune.search.history import History, fastest_and_some, milestone
 
 if TYPE_CHECKING:
@@ -241,10 +242,13 @@ class Choice:
         Distinct configurations, the best first.
     predicted : ndarray of shape (n_chosen,) or None
         Their predicted log shares of peak; None for proposers that predict nothing.
+    audited : sequence of Skip or None, optional
+        For each of them why it would have been skipped, if it is there for an audit.
     """
 
     indices: Indices
     predicted: Floats | None = None
+    audited: Sequence[Skip | None] | None = None
 
 
 class Proposer(Protocol):

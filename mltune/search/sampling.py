@@ -18,6 +18,8 @@ from mltune.errors import SpaceError
 from mltune.kernel.coding import Indices, crossed, row
 from mltune.kernel.space import SearchSpace
 from mltune.records.distinct import DistinctCount
+from mltune.records.trial import Skip
+from mltune.search.gates import Gates
 from mltune.search.history import History
 from mltune.search.proposers import (
     Choice,
@@ -48,11 +50,14 @@ class Proposal:
         design, ``"variant"`` one of the best with other parameters of the compiler.
     predicted : float or None
         Predicted log share of peak; None for proposers that predict nothing.
+    audited : Skip or None
+        Why it would have been skipped, were it not there for an audit.
     """
 
     index: int
     proposed_by: str
     predicted: float | None = None
+    audited: Skip | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class SamplerOptions:
 
     Attributes
     ----------
+    offers : int
+        Proposals for each one that is compiled, once enough is measured for a regressor to choose among them.
     random : float
         Share of random proposals, throughout the run: a wrong model would otherwise confirm itself.
     start_trials : int
@@ -82,6 +89,7 @@ class SamplerOptions:
         Number of the best configurations whose neighbourhoods are searched.
     """
 
+    offers: int = 3
     random: float = 0.03
     start_trials: int = 8
     start_pool: int = 4000
@@ -130,8 +138,9 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         Values of the compiler parameters, the default first. The initial design and the proposals of the Gaussian
         process have their defaults, and later the values of the best configuration so far; other values are tried on
         the best ones.
-    scored : DistinctCount, optional
-        Counts the configurations that the sources or the Gaussian process predict.
+    scored, skipped : DistinctCount, optional
+        Count the configurations that the sources or the Gaussian process predict, and those that gates skip before they
+        are compiled: a later batch may propose them again.
     """
 
     def __init__(
@@ -146,8 +155,10 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         elsewhere: Sequence[int] = (),
         varied: Mapping[str, Sequence[int]] | None = None,
         scored: DistinctCount | None = None,
+        skipped: DistinctCount | None = None,
     ) -> None:
         self.scored = DistinctCount() if scored is None else scored
+        self.skipped = DistinctCount() if skipped is None else skipped
         self.first = dict(first or {})
         self.elsewhere = np.array(elsewhere, dtype=np.int64)
         known = {name: [one for one in values if one in space.values[name]] for name, values in (varied or {}).items()}
@@ -183,8 +194,11 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         """Queue proposals for the next trials, in order."""
         self._queue.extend(proposals)
 
-    def plan(self, history: History, batch: int, size: int) -> list[Proposal]:
-        """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left."""
+    def plan(self, history: History, batch: int, size: int, gates: Gates | None = None) -> list[Proposal]:
+        """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left.
+
+        Where gates screen, the Gaussian process proposes several times as many, of which they keep the most promising.
+        """
         rng = np.random.default_rng((self.seed, batch))
         draft = _Draft(size, set(history.tried))
         for index, source in self.first.items():
@@ -201,10 +215,19 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         elif history.measured < self.options.start_trials:
             draft.add(Choice(self._initial_design), size, "start")
         else:
-            chosen = size - int(rng.binomial(size, self.options.random))
-            draft.add(self._model.propose(context, chosen), chosen, self._model.name)
+            chosen = min(size - int(rng.binomial(size, self.options.random)), draft.room)
+            draft.add(self._screened(context, chosen, gates), chosen, self._model.name)
         draft.add(Choice(self._random(context, draft.room)), size, "random")
         return draft.proposals
+
+    def _screened(self, context: ProposalContext, count: int, gates: Gates | None) -> Choice:
+        """Return what is compiled of the proposals of the Gaussian process, and count the others."""
+        if gates is None or not gates.screens:
+            return self._model.propose(context, count)
+        offered = self._model.propose(context, self.options.offers * count)
+        kept, audited = gates.screen(self.space.rows(offered.indices), count, context.rng)
+        self.skipped.add(np.delete(offered.indices, kept))
+        return Choice(offered.indices[kept], None if offered.predicted is None else offered.predicted[kept], audited)
 
     def _variants(self, history: History) -> Indices:
         """Return the best configurations with all values of the compiler parameters that may be faster."""
@@ -300,10 +323,11 @@ class _Draft:
     def add(self, choice: Choice, count: int, proposed_by: str) -> None:
         """Add up to ``count`` configurations of a choice while there is room."""
         predicted = repeat(None) if choice.predicted is None else map(float, choice.predicted)
-        for index, expected in zip(map(int, choice.indices), predicted, strict=False):
+        audited = choice.audited or repeat(None)
+        for index, expected, skip in zip(map(int, choice.indices), predicted, audited, strict=False):
             if count < 1 or self.room < 1:
                 return
             if index not in self.taken:
                 self.taken.add(index)
-                self.proposals.append(Proposal(index, proposed_by, expected))
+                self.proposals.append(Proposal(index, proposed_by, expected, skip))
                 count -= 1

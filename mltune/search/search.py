@@ -21,10 +21,10 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns
 from mltune.kernel.space import SearchSpace, find, find_near
 from mltune.records.distinct import DistinctCount
-from mltune.records.trial import BATCH, GATES, SEARCHES, Build, Candidate, TrialRecord, TrialState
+from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
-from mltune.search.gates import Gates, exempt_proposals
+from mltune.search.gates import EXPLORING, Gates
 from mltune.search.history import History, Results
 from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
 from mltune.search.sampling import BatchSampler, Proposal
@@ -58,24 +58,21 @@ class Batch:
     Attributes
     ----------
     candidates : tuple of Candidate
-        With the decisions of the gate before compiling; empty when there is nothing left to propose.
+        Empty when there is nothing left to propose.
     """
 
     number: int
     candidates: tuple[Candidate, ...] = ()
     _trials: tuple[Trial, ...] = ()
     _gates: Gates | None = None
-    _active: frozenset[str] = frozenset()
 
-    def _decide(self, gate: str, candidates: Sequence[Candidate], builds: Sequence[Build] = ()) -> list[Candidate]:
-        """Return candidates with the decisions of a gate. A candidate that the audit drew before keeps the first."""
-        exempt = np.ones(len(candidates), dtype=bool)
-        if gate in self._active:
-            exempt = exempt_proposals([one.proposed_by for one in candidates], gate)
-            exempt |= np.array([one.audited for one in candidates], dtype=bool)
+    def _decide(self, candidates: Sequence[Candidate], builds: Sequence[Build]) -> Sequence[Candidate]:
+        """Return candidates with the decisions of the gate after compiling, if it is used."""
+        if self._gates is None:
+            return candidates
+        exempt = np.array([one.audited or one.proposed_by in EXPLORING for one in candidates], dtype=bool)
         numbers = [candidate.number for candidate in candidates]
-        assert self._gates is not None  # noqa: S101 - a batch with candidates has gates
-        decisions = self._gates.decide(gate, _columns(candidates), numbers, exempt, builds)
+        decisions = self._gates.decide(_columns(candidates), numbers, exempt, builds)
         return [
             replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
             for one, skip, drawn in zip(candidates, *decisions, strict=True)
@@ -105,7 +102,7 @@ class Search:
         Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
         :func:`gradually`; one where it adapts. The caller keeps to it by asking only while not :attr:`waits`.
     skip : bool
-        Whether gates skip configurations that are predicted to be slow.
+        Whether the gates skip: most proposals before they are compiled, and what is predicted to be slow after it.
     stop : bool
         Whether a search by ``"model"`` ends when it has gained little for long
         (:func:`mltune.search.stopping.little_gained`).
@@ -122,8 +119,9 @@ class Search:
         default, the others after it; no gate skips them.
     pretrained : PretrainedModel, optional
         A model of the kernel, trained on recorded sweeps.
-    scored : DistinctCount, optional
-        Counts the configurations whose speed is predicted to choose what is proposed.
+    scored, skipped : DistinctCount, optional
+        Count the configurations whose speed is predicted to choose what is proposed, and those that are proposed and
+        not compiled.
 
     Raises
     ------
@@ -173,6 +171,7 @@ class Search:
         known: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
         scored: DistinctCount | None = None,
+        skipped: DistinctCount | None = None,
     ) -> None:
         self.batch = batch
         self._adapts = adapts
@@ -199,6 +198,7 @@ class Search:
             elsewhere=[index for index in near if index >= 0],
             varied=varied,
             scored=scored,
+            skipped=skipped,
         )
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
@@ -254,7 +254,7 @@ class Search:
         return self._learned
 
     def ask(self, count: int | None = None) -> Batch:
-        """Plan the next batch, with the decisions of the gate before compiling.
+        """Plan the next batch: what is compiled of the proposals.
 
         Parameters
         ----------
@@ -274,7 +274,8 @@ class Search:
         history = None if len(recorded) == size else self._results.history(self._running())
         if history is not None and not recorded and (reason := self._reason_to_end(history)):
             return self._ended(reason)
-        planned = [] if history is None else self._sampler.plan(history, number, size)
+        gates = self._gates = self._gates.following(history if self._skip else None)
+        planned = [] if history is None else self._sampler.plan(history, number, size, gates if self._skip else None)
         proposals = _completed(recorded, planned)
         if not proposals:
             left = self._space.count - (0 if history is None else len(history.tried))
@@ -282,7 +283,6 @@ class Search:
             if left:
                 fact = f"{left:,} configurations are not on record, with other compiler parameters than the fastest"
             return self._ended(f"nothing is left to try: {fact}")
-        gates = self._gates = self._gates.following(history if self._skip else None)
         batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
         self._planned += size
@@ -307,12 +307,20 @@ class Search:
         trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
         first = self._learned  # the number of the study's first trial
         candidates = [
-            Candidate(first + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted)
+            Candidate(
+                first + trial.number,
+                number,
+                one.index,
+                dict(trial.params),
+                one.proposed_by,
+                one.predicted,
+                one.audited,
+                one.audited is not None,
+            )
             for trial, one in zip(trials, proposals, strict=True)
         ]
-        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
-        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
-        return replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
+        used = self._skip and self._results.is_bound_by_runner(self._compilers)
+        return Batch(number, tuple(candidates), trials, gates if used else None)
 
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Return candidates of batches in flight with the decisions of the gate after compiling.
@@ -326,7 +334,7 @@ class Search:
         for number in dict.fromkeys(candidate.batch for candidate, _ in built):
             some = [(candidate, build) for candidate, build in built if candidate.batch == number]
             candidates, builds = [candidate for candidate, _ in some], [build for _, build in some]
-            decided |= {one.number: one for one in self._open[number]._decide(GATES[1], candidates, builds)}
+            decided |= {one.number: one for one in self._open[number]._decide(candidates, builds)}
         return [decided[candidate.number] for candidate, _ in built]
 
     def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:

@@ -253,20 +253,22 @@ def funnel(found: Mapping[str, Any], *, replayed: bool) -> Table:
     ]
     columns = [
         Column("stage", (0,)),
-        number("configurations", lambda row: _configurations(row[1], found[row[1]])),
+        number("configurations", lambda row: _configurations(row[1], found)),
         Column("left out", (2,)),
         number("saved, as recorded" if replayed else "saved", lambda row: row[3] and found[row[3]], spaced_duration),
     ]
     return Table(rows, columns)
 
 
-def _configurations(stage: str, count: int | None) -> str:
-    """Write the number of configurations of a stage; above 1,024 that of the scored is an estimate."""
+def _configurations(stage: str, found: Mapping[str, Any]) -> str:
+    """Write the number of configurations of a stage; above 1,024 scored or skipped before it is an estimate."""
     from mltune.records.distinct import KEPT  # with NumPy
 
+    count = found[stage]
     if count is None:
         return "not on record"
-    return f"about {float(f'{count:.2g}'):,.0f}" if stage == "scored" and count > KEPT else f"{count:,}"
+    estimated = {"scored": count, "proposed": found["skipped_before"]}.get(stage, 0) > KEPT
+    return f"about {float(f'{count:.2g}'):,.0f}" if estimated else f"{count:,}"
 
 
 Figures = Mapping[str, Any]

@@ -24,7 +24,7 @@ from mltune.measure.pipeline import Decide, Pipeline
 from mltune.records.declaration import Reference, drifts
 from mltune.records.events import EventLog, EventWriter
 from mltune.records.store import Seconds, Store
-from mltune.records.trial import Build, Candidate, Measurement, TrialRecord, TrialState
+from mltune.records.trial import Build, Candidate, Measurement, TrialRecord
 from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Progress, Report
@@ -186,7 +186,7 @@ class Loop:
             self._time_reference()
 
     def _plan(self) -> None:
-        """Plan until results are missing; candidates on record and skipped ones have their results at once."""
+        """Plan until results are missing; candidates on record have their results at once."""
         before = self._planned
         while not self._time_is_up() and not self.stop():
             with self.seconds.spent_on("search"):
@@ -201,17 +201,13 @@ class Loop:
                 self.store.set_seconds(self.seconds.to_json())
 
     def _begin(self, candidates: Sequence[Candidate]) -> None:
-        skipped = []
         for candidate in candidates:
             record = self._left.pop(candidate.number, None)
             if record is not None:
                 self._check_same(record, candidate)
                 self.planner.tell(record)
-            elif candidate.is_skipped:
-                skipped.append(candidate.record(TrialState.SKIPPED))
             else:
                 self._todo.append(candidate)
-        self._keep(skipped)
 
     def _check_same(self, record: TrialRecord, candidate: Candidate) -> None:
         if record.index != candidate.index:

@@ -212,9 +212,9 @@ class Batches:
         store: Store,
         trials: int | None,
         preloading: Preloading,
-        scored: DistinctCount | None = None,
+        counts: Mapping[str, DistinctCount | None],
     ) -> None:
-        self._scored = scored
+        self._counts = counts
         self._search = search
         self._store = store
         self._trials = trials
@@ -250,8 +250,9 @@ class Batches:
         if self._search.stopping != stopping:
             self._store.set_fact("stopping", asdict(self._search.stopping))
         if batch.candidates:
-            if self._scored is not None:
-                self._store.set_fact("scored", self._scored.to_json())
+            for name, count in self._counts.items():
+                if count is not None:
+                    self._store.set_fact(name, count.to_json())
             self._asked += len(batch.candidates)
             self._in_flight.append(batch)
         return batch.candidates
@@ -279,9 +280,12 @@ class Tuner:
         self._observer = observer
         self._stop = stop
         self._reader = RunReader(store.directory)
-        # Of a run that began without this count the first part is not on record: then it has none.
-        self._scored = DistinctCount.from_json(store.fact("scored")) if len(store) else DistinctCount()
-        self._search = _search_of(session, request, store.fact("stopping"), known, pretrained, self._scored)
+        # Of a run that began without a count the first part is not on record: then it has none.
+        self._counts = {
+            name: DistinctCount.from_json(store.fact(name)) if len(store) else DistinctCount()
+            for name in ("scored", "skipped")
+        }
+        self._search = _search_of(session, request, store.fact("stopping"), known, pretrained, self._counts)
         self._preloading = Preloading(fits_models=request.fits_models)
 
     def run(self) -> TuneResult:
@@ -313,7 +317,7 @@ class Tuner:
         """Return the loop, after the search has learned the trials on record."""
         session, request = self._session, self._request
         self._reader.read_from(self._store)
-        planner = Batches(self._search, self._store, request.trials, self._preloading, self._scored)
+        planner = Batches(self._search, self._store, request.trials, self._preloading, self._counts)
         peak, time_s = peak_flops(session.device, session.problem.arithmetic), request.time_s
         if time_s is not None and session.gpu is not None:
             time_s -= finals_s(time_s)
@@ -376,7 +380,7 @@ def _search_of(
     stopping: Mapping[str, Any] | None,
     known: Sequence[Mapping[str, int]],
     pretrained: PretrainedModel | None,
-    scored: DistinctCount | None,
+    counts: Mapping[str, DistinctCount | None],
 ) -> Search:
     from mltune.search.search import Search
 
@@ -398,5 +402,6 @@ def _search_of(
         default=session.default,
         known=known,
         pretrained=pretrained,
-        scored=scored,
+        scored=counts["scored"],
+        skipped=counts["skipped"],
     )

@@ -28,6 +28,15 @@ def test_many_are_counted_within_a_tenth(size, first):
     assert counted(range(first, first + size)).estimate == pytest.approx(size, rel=0.1)
 
 
+@given(st.lists(st.integers(0, 400)), st.lists(st.integers(0, 400)))
+def test_some_can_be_left_out(added, others):
+    assert counted(added).without(np.array(others, dtype=np.int64)) == len(set(added) - set(others))
+
+
+def test_of_many_the_share_that_is_left_is_an_estimate():
+    assert counted(range(20_000)).without(np.arange(15_000, 40_000)) == pytest.approx(15_000, rel=0.1)
+
+
 def test_what_was_added_before_and_the_order_change_nothing():
     once, parts = counted(range(9000)), [range(5000, 9000), range(6000), range(100)]
     assert counted(*parts).to_json() == once.to_json()

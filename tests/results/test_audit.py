@@ -33,8 +33,8 @@ def trial(number, batch, median_s=None, *, gate=None, audited=False, state=None,
     )
 
 
-def audit_of(records):
-    return audit_skips(Trials.from_records(records, ["P"]))
+def audit_of(records, before=0):
+    return audit_skips(Trials.from_records(records, ["P"]), before)
 
 
 def test_a_false_skip_is_faster_than_everything_in_earlier_batches():
@@ -58,7 +58,7 @@ def test_a_skipped_configuration_would_have_taken_the_mean_seconds_of_the_audite
         *(trial(number, 1, gate="after_compile") for number in range(9, 15)),
         trial(15, 1, 2.0, gate="after_compile", audited=True, time_s=0.01),
     ]
-    audit = audit_of(records)
+    audit = audit_of(records, before=4)
     assert (audit.skipped, audit.before_compile, audit.after_compile) == (10, 4, 6)
     assert mean_seconds(Trials.from_records(records, ["P"])) == pytest.approx((COMPILE_S, 0.02))
     assert mean_seconds(Trials.from_records(records[:-1], ["P"])) == pytest.approx((COMPILE_S, 0.1))
@@ -88,7 +88,8 @@ def test_the_bound_is_the_largest_share_that_the_audit_does_not_rule_out(audited
 def test_the_audits_of_several_runs_are_pooled():
     one = audit_of([trial(0, 0, 1.0), *(trial(at, 1, 2.0, gate="after_compile", audited=True) for at in range(1, 4))])
     other = audit_of(
-        [trial(0, 0, 1.0), trial(1, 1, 0.5, gate="after_compile", audited=True), trial(2, 1, gate="before_compile")]
+        [trial(0, 0, 1.0), trial(1, 1, 0.5, gate="after_compile", audited=True), trial(2, 1, gate="before_compile")],
+        before=1,
     )
     both = pooled([one, other])
     assert (both.audited, both.false, both.false_share, both.skipped) == (4, 1, 0.25, 1)

@@ -60,9 +60,11 @@ def test_stages_of_a_replay_add_up(whole):
 
     adds_up(found)
     assert found.valid == load_dataset(DATASET).manifest.rows
-    assert found.proposed == 100 == len(whole.records)
+    assert found.compiled == 100 == len(whole.records)
     assert found.valid >= found.scored > 10 * found.proposed
-    assert found.skipped_before + found.skipped_after == whole.counts["skipped"] > 0
+    assert found.skipped_before > 50, "three are proposed for each, and some of them again"
+    assert found.skipped_after == whole.counts["skipped"] > 0
+    assert whole.audit().skipped == found.skipped_before + found.skipped_after
     assert found.measured == len(whole.measured())
     assert found.finalists == len(whole.declaration.finalists) > 1
     assert read_run(whole.directory).funnel() == found
@@ -104,7 +106,7 @@ def test_stages_on_a_gpu_add_up_in_one_part_and_in_two(tmp_path, idle_workers, m
     for result, trials in ((part, 40), (whole, 72)):
         found = result.funnel()
         adds_up(found)
-        assert (found.valid, found.proposed, result.compilers) == (200, trials, 2)
+        assert (found.valid, found.compiled, result.compilers) == (200, trials, 2)
         assert found.scored == 200 - 8 - 4, "no model scored the first two batches: a kernel of the first failed"
         assert found.failed == result.counts["crashed"] > 0
         assert found.finalists > 1
@@ -136,17 +138,17 @@ def test_saved_seconds_follow_from_the_rates_of_the_run():
         for at, (state, skip, build, timed) in enumerate(outcomes)
     ]
     trials = Trials.from_records(records, ["P"])
-    found = funnel_of(trials, valid=10**13, scored=113, finalists=2, compilers=2)
+    found = funnel_of(trials, valid=10**13, scored=133, never_compiled=20, finalists=2, compilers=2)
 
     adds_up(found)
-    assert (found.skipped_before, found.compiled, found.skipped_after, found.failed, found.measured) == (4, 9, 5, 1, 3)
-    assert (found.not_proposed_saved_s, found.before_saved_s, found.after_saved_s) == pytest.approx((100.0, 4.0, 1.25))
-    by_gpu = funnel_of(trials, valid=None, scored=None, finalists=0, compilers=16)
+    assert (found.skipped_before, found.compiled, found.skipped_after, found.failed, found.measured) == (24, 9, 5, 1, 3)
+    assert (found.not_proposed_saved_s, found.before_saved_s, found.after_saved_s) == pytest.approx((100.0, 24.0, 1.25))
+    by_gpu = funnel_of(trials, valid=None, scored=None, never_compiled=0, finalists=0, compilers=16)
     assert (by_gpu.not_proposed_saved_s, by_gpu.before_saved_s) == (None, pytest.approx(1.0)), "the GPU is the busier"
 
     both = total([found, by_gpu])
     adds_up(both)
-    assert (both.valid, both.scored, both.proposed, both.finalists) == (None, None, 26, 2)
+    assert (both.valid, both.scored, both.proposed, both.finalists) == (None, None, 46, 2)
 
 
 @pytest.mark.parametrize("name", ["run-format-1", "run-format-2"])
@@ -168,10 +170,11 @@ def test_an_earlier_run_that_goes_on_has_no_count_of_its_end_alone(tmp_path):
     search(tmp_path / "run", trials=20)
     with Store.open(tmp_path / "run") as store:
         store.set_fact("scored", None)
+        store.set_fact("skipped", None)
 
     found = search(tmp_path / "run", trials=60).funnel()
     adds_up(found)
-    assert (found.proposed, found.scored) == (60, None)
+    assert (found.proposed, found.compiled, found.scored) == (60, 60, None)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +193,12 @@ def test_damaged_counts_are_not_on_record(scored, stages, whole, tmp_path):
     run = shutil.copytree(whole.directory, tmp_path / "run")
     with Store.open(run) as store:
         store.set_fact("scored", scored)
+        store.set_fact("skipped", scored)
         store.set_fact("stages", stages)
     found = read_run(run).funnel()
 
     adds_up(found)
-    assert found.scored is None
+    assert (found.scored, found.skipped_before) == (None, 0)
     assert found.valid in (None, whole.funnel().valid), "the header has it, too"
     assert found.after_saved_s == whole.funnel().after_saved_s
     json.dumps(summarise_run(read_run(run), 3), allow_nan=False)

@@ -76,7 +76,7 @@ def test_the_dataset_knows_what_was_skipped_and_faster(run):
     assert found.share < 1.0
     assert found.best_skipped_ratio == pytest.approx(found.share)
     truth = (
-        "faster than the winner: 1 of the 2 skipped; the fastest of them, trial 84, takes "
+        "faster than the winner: 1 of the 2 skipped trials; the fastest of them, trial 84, takes "
         f"{100 * found.share:.1f} % of its time"
     )
     output = Console(file=io.StringIO(), width=400)

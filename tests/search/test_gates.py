@@ -14,7 +14,7 @@ from mltune.kernel.space import TableSpace
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import Build, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.search.gates import MOST_ROWS, Gates, exempt_proposals
+from mltune.search.gates import MOST_ROWS, Gates
 from mltune.search.history import History, Results
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
@@ -71,39 +71,76 @@ def skipped(decisions):
     return np.array([skip is not None for skip in decisions[0]])
 
 
-def test_both_gates_skip_and_are_not_wrong(measured):
-    made = gates(measured)
+def decided(made, measured, exempt=NONE_EXEMPT):
+    return made.decide(measured.new, NUMBERS, exempt, measured.new_builds)
+
+
+def test_the_gate_after_compiling_skips_and_is_not_wrong(measured):
     better = measured.new_scores > np.nanmax(measured.history.scores)
-    before = skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT))
-    after = skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds))
-    assert before.mean() > 0.3
-    assert after.mean() > before.mean()
-    assert after[measured.spills].mean() > before[measured.spills].mean()
-    assert not (better & (before | after)).any()
+    after = skipped(decided(gates(measured), measured))
+    assert after.mean() > 0.3
+    assert after[measured.spills].mean() > after[~measured.spills].mean()
+    assert not (better & after).any()
+
+
+def test_before_compiling_the_fastest_of_the_proposals_are_kept_and_a_few_of_the_others(measured):
+    kept, audited = gates(measured).screen(measured.new, 200, np.random.default_rng(0))
+    drawn = np.array([skip is not None for skip in audited])
+
+    assert len(kept) == len(audited) == 200
+    assert np.all(np.diff(kept) > 0), "in the order of the proposals"
+    assert 0 < drawn.sum() < 0.1 * 500
+    fastest = np.argsort(-measured.new_scores)[:20]
+    assert np.isin(fastest, kept[~drawn]).mean() > 0.9
+    left = np.setdiff1d(np.arange(700), kept)
+    assert np.median(measured.new_scores[kept[~drawn]]) > np.median(measured.new_scores[left]) + 0.2
+    assert {skip.gate for skip in audited if skip} == {"before_compile"}
+    assert all(skip is None or skip.optimistic > skip.predicted for skip in audited)
+
+
+def test_what_is_wanted_is_kept_whole_and_at_most_half_of_it_for_the_audit(measured):
+    everything, nothing = gates(measured).screen(measured.new, 700, np.random.default_rng(0))
+    assert everything.tolist() == list(range(700))
+    assert nothing == [None] * 700
+    for seed in range(20):
+        kept, audited = gates(measured).screen(measured.new, 2, np.random.default_rng(seed))
+        assert len(kept) == 2
+        assert sum(skip is not None for skip in audited) <= 1
 
 
 @pytest.mark.parametrize("known", [None, 0, 23])
 def test_while_little_is_known_nothing_is_skipped(measured, known):
     history = None if known is None else history_of(measured.history.indices[:known], measured.history.scores[:known])
     made = gates(measured, history=history)
-    assert made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)[0] == [None] * 700
+    assert decided(made, measured)[0] == [None] * 700
+    assert not made.screens
 
 
 def test_while_everything_fails_nothing_is_skipped(measured):
     made = gates(measured, history=history_of(measured.history.indices[:60], np.full(60, np.nan)))
-    assert not skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
+    assert not skipped(decided(made, measured)).any()
+    assert not made.screens
 
 
 def test_without_builds_there_is_no_gate_after_compiling(measured):
     made = gates(measured, results=Results())
-    assert not skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds)).any()
-    assert skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
+    assert not skipped(decided(made, measured)).any()
+    assert made.screens
 
 
 def test_optimistic_ends_lie_above_most_of_the_truth(measured):
-    skips, _ = gates(measured).decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)
+    skips, _ = decided(gates(measured), measured)
     ends = [(skip.optimistic, truth) for skip, truth in zip(skips, measured.new_scores, strict=True) if skip]
     assert np.mean([end >= truth for end, truth in ends]) > 0.93
+
+
+def test_what_explores_is_exempt_and_the_audit_draws_from_the_skipped(measured):
+    exempt = np.arange(700) % 2 == 0
+    skips, audited = decided(gates(measured), measured, exempt)
+    was_skipped = skipped((skips,))
+    assert not was_skipped[exempt].any()
+    assert not audited[~was_skipped].any()
+    assert 0 < audited.sum() < 0.15 * was_skipped.sum()
 
 
 def test_what_differs_in_up_to_three_parameters_from_one_of_the_fastest_is_near(measured):
@@ -118,8 +155,8 @@ def test_nothing_is_skipped_that_may_be_faster_than_the_best_of_the_first_eight(
     order = np.argsort(measured.history.scores, kind="stable")  # all gains are still to come
     some = history_of(measured.history.indices[order], measured.history.scores[order])
     early = float(some.scores[7])
-    few, _ = gates(measured, history=some).decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)
-    many, _ = gates(measured).decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)
+    few, _ = decided(gates(measured, history=some), measured)
+    many, _ = decided(gates(measured), measured)
     assert all(skip.optimistic < early for skip in few if skip)
     assert skipped((few,)).sum() < skipped((many,)).sum()
 
@@ -134,9 +171,14 @@ def test_of_what_is_better_than_the_best_little_is_skipped():
             scores = space.speed[order[:rows]]
             history = history_of(order[:rows], scores)
             better = np.setdiff1d(np.flatnonzero(space.speed > scores.max()), order[:rows])
-            made = Gates(search._features, Results(), search._space, 0).following(history)
+            built, results = Build(TrialState.OK, registers=32), Results()  # the compiler's report says nothing
+            records = [
+                TrialRecord(at, 0, index, {}, TrialState.OK, build=built) for at, index in enumerate(order[:rows])
+            ]
+            results.learn(Trials.from_records(records, ()), scores)
+            made = Gates(search._features, results, search._space, 0).following(history)
             columns, exempt = search._space.rows(better), np.zeros(len(better), dtype=bool)
-            found += skipped(made.decide("before_compile", columns, better, exempt)).tolist()
+            found += skipped(made.decide(columns, better, exempt, [built] * len(better))).tolist()
     assert len(found) == 50
     assert np.mean(found) <= 0.05
 
@@ -147,7 +189,7 @@ def test_models_stay_until_the_schedule_asks_for_more(measured):
     scores[-1] = scores.max() + 0.5
     again = gates(measured, history=history_of(measured.history.indices, scores), previous=first)
     assert first.fitted_to == again.fitted_to > 0
-    one, other = (each.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT) for each in (first, again))
+    one, other = (decided(each, measured) for each in (first, again))
     assert one[0] == other[0]
 
 
@@ -157,18 +199,12 @@ def test_a_resumed_run_hears_the_same(measured):
     carried = gates(measured, history=late, previous=gates(measured, history=early))
     resumed = gates(measured, history=late)
     assert carried.fitted_to == resumed.fitted_to > 0
-    for gate in ("before_compile", "after_compile"):
-        first, second = (
-            each.decide(gate, measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds) for each in (carried, resumed)
-        )
-        assert first[0] == second[0]
-        np.testing.assert_array_equal(first[1], second[1])
-
-
-def test_what_explores_is_spared_by_both_gates_and_what_the_model_proposed_by_the_first():
-    sources = ["start", "random", "model", "tpe"]
-    assert exempt_proposals(sources, "before_compile").tolist() == [True, True, True, False]
-    assert exempt_proposals(sources, "after_compile").tolist() == [True, True, False, False]
+    first, second = (decided(each, measured) for each in (carried, resumed))
+    assert first[0] == second[0]
+    np.testing.assert_array_equal(first[1], second[1])
+    first, second = (each.screen(measured.new, 200, np.random.default_rng(0)) for each in (carried, resumed))
+    assert first[1] == second[1]
+    np.testing.assert_array_equal(first[0], second[0])
 
 
 def test_a_model_learns_from_a_bounded_number_of_rows(measured):

@@ -16,9 +16,9 @@ from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace, find_near
 from mltune.problem.gemm import GemmProblem
+from mltune.records.distinct import DistinctCount
 from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
-from mltune.search.gates import GATES, exempt_proposals
 from mltune.search.search import Search, gradually
 from mltune.tuning.training import train
 
@@ -282,9 +282,25 @@ def test_every_search_begins_with_the_default(name):
     assert [one.is_skipped for one in batch.candidates] == [False] * 4
 
 
-def test_gates_leave_the_default_alone_whenever_it_is_proposed():
-    for gate in GATES:
-        assert exempt_proposals(["default", "random", "start"], gate).all()
+def test_most_proposals_are_skipped_before_compiling_once_enough_is_measured():
+    skipped, none = DistinctCount(), DistinctCount()
+    replay = Replay(GATED, batch=8, skipped=skipped)
+    replay.run(3)
+    assert skipped.estimate == 0, "24 are measured first"
+
+    found = replay.run(17)
+    proposed = [record for record in found[24:] if record.proposed_by == "model"]
+    assert len(found) == 160
+    assert 1.2 * len(proposed) < skipped.estimate <= 2 * len(proposed), "three are proposed for each"
+    again = [record.index for record in found[24:]]
+    assert 0 < skipped.estimate - skipped.without(np.array(again)) < len(again), "some are compiled later"
+    audited = [record for record in found if record.audited and record.skip.gate == "before_compile"]
+    assert 0 < len(audited) < 0.15 * len(proposed)
+    assert {record.proposed_by for record in audited} == {"model"}
+    assert all(record.build is not None for record in audited)
+
+    Replay(GATED, batch=8, skip=False, skipped=none).run(10)
+    assert none.estimate == 0
 
 
 def test_a_default_outside_the_space_is_not_proposed():
@@ -304,7 +320,6 @@ def test_the_best_known_configuration_precedes_the_default_and_no_gate_skips_the
     assert first[:3] == [(5, "wisdom"), (77, "default"), (9, "wisdom")]
     assert first[3][1] == "start"
     assert not any(one.is_skipped for one in batch.candidates[:3])
-    assert all(exempt_proposals(["wisdom"], gate).all() for gate in GATES)
 
 
 def test_what_a_model_remembers_comes_after_the_default_in_place_of_what_a_wisdom_knows():
