@@ -19,6 +19,7 @@ from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import matching, problems_of
 from mltune.library.source import ABI, Content, c_files
+from mltune.problem.array_values import DTYPES
 
 FORMAT = 1
 """Version of the document's format."""
@@ -40,7 +41,7 @@ _Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be 
 
 class _Parameter(BaseModel):
     name: _Identifier
-    dtype: Annotated[StrictStr, Field(max_length=20)]
+    dtype: Literal[DTYPES]  # type: ignore[valid-type]
     role: Literal["size", "in", "out", "inout", "scalar"]
 
 
@@ -147,6 +148,8 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
                 f"and this mltune reads format {FORMAT} and ABI {ABI}; build it again"
             )
         document = Document.model_validate(content)
+        if not {*document.sizes} <= {one.name for one in document.parameters}:
+            raise ValueError("its sizes are not among its parameters")
         shared = b""
         for name, wanted in document.sha256.items():
             data = read_file(folder / name, _MAX_BYTES, inside=folder)

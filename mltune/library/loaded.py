@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mltune.errors import DeviceError, LibraryError
+from mltune.files.text import printable
 from mltune.library.folder import read_library
 from mltune.library.source import ABI
 from mltune.problem.array_values import STORAGE
@@ -266,6 +268,7 @@ _C_TYPES = {
     "float64": ctypes.c_double,
     "bool": ctypes.c_uint8,
 }
+_RANGES = {"bool": (0, 1)} | {one: (int(np.iinfo(one).min), int(np.iinfo(one).max)) for one in _C_TYPES if "int" in one}
 
 
 def _c_type(parameter: dict[str, Any]) -> Any:
@@ -278,7 +281,15 @@ def _given(value: Any, parameter: dict[str, Any], *, is_address: bool = False) -
     """Return what is passed to C, and what must live as long."""
     role, dtype = parameter["role"], parameter["dtype"]
     if role == "size" or (dtype in _C_TYPES and role == "scalar"):
-        return value, None
+        try:
+            if dtype.startswith("float"):
+                return float(value), None
+            low, high = _RANGES[dtype]
+            if low <= (whole := operator.index(value)) <= high:
+                return whole, None
+        except (TypeError, ValueError):
+            pass
+        raise LibraryError(f"{parameter['name']} is passed as {dtype}, got {printable(repr(value), 60)}.")
     if role == "scalar":
         held = np.array([value], dtype=STORAGE[dtype])
         return held.ctypes.data_as(ctypes.c_void_p), held

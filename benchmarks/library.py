@@ -1,0 +1,237 @@
+"""A library at shapes that its build has not seen, against cuBLAS and against tuning each size; and what a call costs.
+
+    python benchmarks/library.py build "sgemm NN" --time 5m --library FOLDER --run DIR --output FILE
+    python benchmarks/library.py compare "sgemm NN" --library FOLDER --shapes 200 --tuned 30 --output FILE
+    python benchmarks/library.py calls "sgemm NN" --library FOLDER --output FILE
+    python benchmarks/library.py dispatch --library FOLDER --output FILE
+
+Shapes are log-uniform in 64 to 8192 for each extent, those of a comparison by another seed than those of the build.
+Kernels are timed in turns, each run behind a write of 256 MiB, which empties the L2 cache and hides the launch.
+`dispatch` needs no GPU: a driver that does nothing takes the launches.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+
+LOWEST, HIGHEST = 64, 8192
+SEED_OF_SHAPES = 1000
+_FLUSH_BYTES = 1 << 28
+_SIZE_OF_CALLS = 64
+
+
+def shapes(count: int, seed: int = SEED_OF_SHAPES) -> list[dict[str, int]]:
+    """Return shapes that are log-uniform in each extent."""
+    drawn = np.exp(np.random.default_rng(seed).uniform(np.log(LOWEST), np.log(HIGHEST), (count, 3)))
+    return [dict(zip("mnk", map(int, np.rint(one)), strict=True)) for one in drawn]
+
+
+def build(case: str, folder: Path, budget: str, run: Path | None, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Build the library of a case; return its report, the seconds, and the bytes of its folder."""
+    import mltune
+
+    name, trans = case.split()
+    ranges = {extent: [LOWEST, HIGHEST] for extent in "mnk"}
+    spec = {"library": {"operation": name, "trans": trans, "time": budget, **sizes}, "sizes": {"ranges": ranges}}
+    begun = time.perf_counter()
+    document = mltune.build_library(spec, folder, run=run, wisdom="none")
+    return {
+        "case": case,
+        "build_s": time.perf_counter() - begun,
+        "folder_bytes": sum(one.stat().st_size for one in folder.iterdir()),
+        "configurations": len(document["configurations"]),
+        "learner": document["dispatcher"]["learner"],
+        "report": document["report"],
+    }
+
+
+def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each call, which are run in turns with an empty L2 cache."""
+    import cupy
+
+    flush = cupy.empty(_FLUSH_BYTES, dtype="uint8")
+    events = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        for name, call in sorted(calls.items(), key=lambda one: (hash((one[0], number)), one[0])):
+            flush.fill(number)
+            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+            begin.record()
+            call()
+            end.record()
+            if number:  # the first round warms up
+                events[name].append((begin, end))
+    cupy.cuda.Device().synchronize()
+    return {
+        name: statistics.median(cupy.cuda.get_elapsed_time(*pair) / 1e3 for pair in pairs)
+        for name, pairs in events.items()
+    }
+
+
+def compare(case: str, folder: Path, count: int, tuned: int, tune_s: float, rounds: int) -> list[dict[str, Any]]:
+    """Time a library beside cuBLAS at shapes, and at some of them beside the winner of a tune."""
+    import cupy
+
+    import mltune
+    from mltune.measure.libraries import bind_reference
+    from mltune.problem.kinds import problem_from_name
+
+    library, (name, trans), rows = mltune.load_library(folder), case.split(), []
+    for number, shape in enumerate(shapes(count)):
+        problem = problem_from_name(name, trans=trans, **shape)
+        operands = problem.operands(cupy, 0)
+        arguments = tuple(problem.kernel_arguments(operands).values())
+        addresses = {one: array.data.ptr for one, array in operands.items()}
+        calls: dict[str, Callable[[], object]] = {
+            "library": lambda arguments=arguments: library(*arguments),
+            "cublas": bind_reference(problem, addresses),
+        }
+        if number < tuned:
+            with tempfile.TemporaryDirectory() as run:
+                result = mltune.tune(problem, time=tune_s, run=f"{run}/run", wisdom="none", stop=False, progress=None)
+                winner = result.compile()
+            calls["tuned"] = lambda arguments=arguments, winner=winner: winner(*arguments)
+        found: dict[str, Any] = {**shape, **in_turns(calls, rounds)}
+        sizes = {one: int(getattr(problem, one)) for one in library.document["sizes"]}
+        found["of_cublas"] = found["cublas"] / found["library"]
+        found["of_tuned"] = found["tuned"] / found["library"] if "tuned" in found else None
+        found["right"] = right(problem, operands, calls)
+        rows.append(found | {"choice": library.choice(**sizes)})
+        print(number, shape, {one: found[one] for one in ("of_cublas", "of_tuned", "right")}, flush=True)
+    return rows
+
+
+def right(problem: Any, operands: Mapping[str, Any], calls: Mapping[str, Callable[[], object]]) -> bool:
+    """Return whether the library's result is that of cuBLAS, but for rounding: gross mistakes are seen."""
+    import cupy
+
+    results = {}
+    for name in ("cublas", "library"):
+        operands["C"].fill(float("nan"))
+        calls[name]()
+        results[name] = problem.result(operands["C"]).astype("float64").copy()
+    error = cupy.abs(results["library"] - results["cublas"]).max()
+    return bool(error <= 1e-2 * (1 + cupy.abs(results["cublas"]).max()))
+
+
+def calls(case: str, folder: Path, count: int = 2000) -> dict[str, float]:
+    """Return the host's seconds of a call: of a library as in C, of a product of arrays, and of CuPy's launch."""
+    import cupy
+
+    import mltune
+    from mltune.problem.kinds import problem_from_name
+
+    library, (name, trans) = mltune.load_library(folder), case.split()
+    problem = problem_from_name(name, trans=trans, size=_SIZE_OF_CALLS)
+    arguments = tuple(problem.kernel_arguments(problem.operands(cupy, 0)).values())
+    types = problem.dtype, problem.dtype, problem.result_dtype
+    a, b, c = (cupy.zeros((_SIZE_OF_CALLS, _SIZE_OF_CALLS), dtype=one) for one in types)
+    a, b = (one.T if op != "N" else one for one, op in zip((a, b), trans[::-1], strict=True))
+    bare = cupy.RawKernel('extern "C" __global__ void f(long long m, float* c) {}', "f")
+    kinds = {
+        "cupy_launch": lambda: bare((1,), (32,), (64, c)),
+        "library": lambda: library(*arguments),
+        "product": lambda: library.multiply(a, b, out=c),
+    }
+    found = {}
+    for kind, call in kinds.items():
+        medians = []
+        for _ in range(7):
+            cupy.cuda.Device().synchronize()
+            begun = time.perf_counter()
+            for _ in range(count):
+                call()
+            medians.append((time.perf_counter() - begun) / count)
+        found[kind] = statistics.median(medians)
+    return found
+
+
+DISPATCH = """
+#include "NAME.h"
+#include <stdio.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(void) {
+  NAME_library *library;
+  int status = NAME_create(&library, UPPER_ABI), failed = 0;
+  if (status) { fprintf(stderr, "%s\\n", NAME_error(status)); return 1; }
+  double begun = now();
+  for (long i = 0; i < 1000000; i++) {
+    const long long m = 64 + i * 7919 % 8000, n = 64 + i * 104729 % 8000, k = 64 + i * 1299709 % 8000;
+    failed += NAME(library, m, n, k, 1, 0, 8192, 0, 8192, 0, 0, 8192, NULL, 0, NULL) != 0;
+  }
+  printf("%.9f %d\\n", (now() - begun) / 1000000, failed);
+  return 0;
+}
+"""
+
+
+def dispatch(folder: Path) -> dict[str, Any]:
+    """Return the seconds of a call in C of a library of a matrix product, with a driver that does nothing."""
+    name = json.loads((folder / "library.json").read_text())["name"]
+    driver = Path(__file__).parents[1] / "tests/library/fake_cuda.c"
+    with tempfile.TemporaryDirectory() as scratch:
+        main = Path(scratch) / "main.c"
+        main.write_text(DISPATCH.replace("NAME", name).replace("UPPER", name.upper()))
+        shared = ["gcc", "-O2", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", driver, "-o", "libcuda.so.1"]
+        subprocess.run(shared, cwd=scratch, check=True)
+        command = ["gcc", "-O2", main, f"-I{folder.resolve()}", f"-L{folder.resolve()}", f"-l{name}", "-o", "main"]
+        subprocess.run(command, cwd=scratch, check=True)
+        environment = {"LD_LIBRARY_PATH": f"{scratch}:{folder.resolve()}"}
+        done = subprocess.run(["./main"], cwd=scratch, env=environment, capture_output=True, text=True, check=True)
+    call_s, failed = done.stdout.split()
+    return {"call_s": float(call_s), "failed": int(failed)}
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return geometric mean and least share of both comparisons."""
+    found: dict[str, Any] = {"shapes": len(rows), "wrong": sum(not row["right"] for row in rows)}
+    for of in ("of_cublas", "of_tuned"):
+        known = [row[of] for row in rows if row[of] is not None]
+        if known:
+            found[of] = {"shapes": len(known), "mean": statistics.geometric_mean(known), "least": min(known)}
+    return found
+
+
+def main() -> None:
+    """Run one of the measurements."""
+    parser = harness.parser_of(__doc__)
+    parser.add_argument("what", choices=("build", "compare", "calls", "dispatch"))
+    parser.add_argument("case", nargs="?", default="sgemm NN")
+    parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--time", default="5m")
+    parser.add_argument("--sizes-tuned", type=int, default=12)
+    parser.add_argument("--sizes-timed", type=int, default=64)
+    parser.add_argument("--shapes", type=int, default=200)
+    parser.add_argument("--tuned", type=int, default=30)
+    parser.add_argument("--tune-time", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=15)
+    given = parser.parse_args()
+    if given.what == "dispatch":
+        head, found = harness.provenance(of="wall time"), dispatch(given.library)
+    else:
+        head = harness.gpu_provenance()
+        if given.what == "build":
+            sizes = {"tuned": given.sizes_tuned, "timed": given.sizes_timed}
+            found = build(given.case, given.library, given.time, given.run, sizes)
+        elif given.what == "calls":
+            found = calls(given.case, given.library)
+        else:
+            rows = compare(given.case, given.library, given.shapes, given.tuned, given.tune_time, given.rounds)
+            found = {"summary": summary(rows), "rows": rows}
+    harness.write(given.output, {**head, **found})
+    print(json.dumps(found.get("summary", {one: value for one, value in found.items() if one != "report"}), indent=1))
+
+
+if __name__ == "__main__":
+    main()
