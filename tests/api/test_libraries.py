@@ -56,13 +56,20 @@ class Builder(ImaginaryBuilder):
 
     def __init__(self, kernel, problem, architecture, **options):
         self.problem = problem
+        self.speed = 2.0 if kernel.name == "large" and problem.m > 1000 else 1.0
 
     def submit(self, configuration):
+        if "TILE" not in configuration:
+            return built(time_s=1e-3 * (1 + 1e-3 * configuration["THREADS"]), noise=0.001)
         Builder.built_at.append(self.problem.m)
         away = abs(math.log2(configuration["TILE"]) - math.log2(self.problem.m) * 2 / 3)
         fails = configuration["TILE"] == 256 or (configuration["TILE"], self.problem.m) == (128, 250)
         deed = {"deed": "no build"} if fails else {}
-        return built(time_s=1e-3 * (1 + 0.2 * away) * (1.3 if configuration["VEC"] == 1 else 1.0), noise=0.001, **deed)
+        return built(
+            time_s=1e-3 / self.speed * (1 + 0.2 * away) * (1.3 if configuration["VEC"] == 1 else 1.0),
+            noise=0.001,
+            **deed,
+        )
 
 
 @pytest.fixture
@@ -89,7 +96,7 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
                 "variants": False,
             }
             request = TuneRequest(
-                task.problem, load_kernel(bundle), Target(cuda=0), trials=8, run=run / PROBLEMS / task.slug, **own
+                task.problem, task.kernel, Target(cuda=0), trials=8, run=run / PROBLEMS / task.slug, **own
             )
             tune(request)
         return type("Result", (), {"interrupted": False, "directory": run})
@@ -181,3 +188,28 @@ def test_a_folder_of_something_else_is_refused_before_anything_is_tuned(build, t
     with pytest.raises(LibraryError, match="holds something else"):
         build()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_kernel_of_kind_arrays_is_a_library_of_its_sizes(build, tmp_path):
+    spec = {"library": {"operation": "reduction", "trials": 20}, "sizes": {"grid": {"n": [2**20, 2**25, 12345]}}}
+    document = mltune.build_library(spec, tmp_path / "lib", run=tmp_path / "run", progress=None)
+    assert document["name"] == "reduction"
+    assert document["sizes"] == document["extents"] == ["n"]
+    assert [(one["name"], one["role"]) for one in document["parameters"]] == [
+        ("n", "size"), ("sum", "inout"), ("input", "in"),
+    ]  # fmt: skip
+    assert document["alignment"] == 16
+    header = (tmp_path / "lib" / "reduction.h").read_text()
+    assert "int reduction(reduction_library *library, int64_t n, float *sum, const float *input, void" in header
+
+
+def test_kernels_compete_for_places_in_a_library(build, bundle, tmp_path):
+    other = tmp_path / "large"
+    shutil.copytree(bundle, other)
+    (other / "kernel.toml").write_text(BUNDLE.replace('name = "tiles"', 'name = "large"'))
+    document = build(kernel=[str(bundle), str(other)])
+    used = {
+        one["size"][0]: document["configurations"][one["configuration"]]["kernel"]
+        for one in document["report"]["sizes"]
+    }
+    assert {used[1024], used[2001], used[4096]} == {"large"}
