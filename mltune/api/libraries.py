@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -149,6 +150,8 @@ def _plan(spec: Spec, device: str, options: Mapping[str, Any]) -> tuple[Plan, li
     kernels = kernels_for(problems[0], asked.kernel, asked.accuracy) if named or bundle is None else [bundle]
     for kernel in kernels:
         kernel_parameters(kernel, problems[0])
+    if any(one.macros() != problems[0].macros() for one in problems):
+        raise UsageError("the sizes of a library share machine code, but single products and batches have their own.")
     if not {*spec.extents} <= {*problems[0].size_names}:
         raise UsageError(
             f"the sizes of a library are those of its operation, {', '.join(problems[0].size_names) or 'none'}, got "
@@ -175,18 +178,21 @@ def _runs(plan: Plan, directory: Path) -> list[tuple[Task, TuneResult]]:
 def _candidates(
     runs: Sequence[tuple[Task, TuneResult]], tuned: Sequence[RunnableProblem], places: Sequence[int]
 ) -> list[_Candidate]:
-    """Return the fastest configuration of each run, and the fastest that is valid at every size."""
+    """Return the winner of each size, and the fastest of the same or the next kernel that is valid at every size."""
     found: dict[str, _Candidate] = {}
-    for task, run in runs:
-        kernel = task.kernel.recorded_with(run.header.parameters)
-        records = [run.best_record, *run.records.fastest(_MOST_LOOKED_AT)]
-        ordered = [_Candidate(kernel, one.configuration, set()) for one in records if one is not None]
-        nothing = Build(TrialState.OK)
-        anywhere = (one for one in ordered if _described(one, tuned[0], run.device, nothing).is_fallback)
+    for place, problem in zip(places, tuned, strict=True):
+        of_size = [(run, task.kernel) for task, run in runs if task.problem == problem and run.best_record is not None]
+        of_size.sort(key=lambda one: one[0].best_time_s or math.inf)
+        ordered = [
+            _Candidate(kernel.recorded_with(run.header.parameters), record.configuration, set())
+            for run, kernel in of_size
+            for record in (run.best_record, *run.records.fastest(_MOST_LOOKED_AT))
+            if record is not None
+        ]
+        device, nothing = runs[0][1].device, Build(TrialState.OK)
+        anywhere = (one for one in ordered if _described(one, problem, device, nothing).is_fallback)
         for one in (*ordered[:1], *itertools.islice(anywhere, 1)):
-            found.setdefault(one.key, one).found_at.update(
-                at for at, problem in zip(places, tuned, strict=True) if problem == task.problem
-            )
+            found.setdefault(one.key, one).found_at.add(place)
     return list(found.values())
 
 
@@ -212,7 +218,7 @@ def _times(
 
     known, recorded = (
         _known_times(directory / CROSS),
-        {(_id(task.kernel), task.problem): task.target for task, _ in runs},
+        {(*task.bundle, task.problem): task.target for task, _ in runs},
     )
     times = np.full((len(problems), len(candidates)), np.nan)
     with closing(ChildPool()) as pool:
@@ -221,7 +227,7 @@ def _times(
             valid = [one for one in candidates if is_valid(one.kernel, problem, runs[0][1].device, one.configuration)]
             lacking = [one for one in valid if one.key not in of_size]
             for kernel in {_id(one.kernel): one.kernel for one in lacking}.values():
-                target = cuda or recorded.get((_id(kernel), problem))
+                target = cuda or recorded.get((kernel.folder, kernel.preset, problem))
                 some = [one for one in lacking if _id(one.kernel) == _id(kernel)]
                 configurations = [one.configuration for one in some]
                 if target is None:

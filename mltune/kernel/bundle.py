@@ -145,6 +145,8 @@ class Kernel:
         Dynamic shared memory of a launch, bytes per block: the resource of that name, or 0.
     workspace : Expression or None
         Bytes of the memory that a launch is given besides its arguments; None for a kernel that takes none.
+    zeros : Expression or None
+        Bytes at its beginning that are zero before and after a launch; None for all of it.
     variables : frozenset of str
         Variables of a problem that its expressions may use.
     accesses : mapping of str to Access
@@ -200,6 +202,7 @@ class Kernel:
     grid: _Shape = (_ONE, _ONE, _ONE)
     shared_bytes: Expression = _ZERO
     workspace: Expression | None = None
+    zeros: Expression | None = None
     variables: frozenset[str] = frozenset()
     accesses: Mapping[str, Access] = field(default_factory=dict)
     options: tuple[str, ...] = ()

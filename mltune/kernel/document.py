@@ -120,6 +120,7 @@ class _Maker:
             grid=self.launch_shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
             workspace=self.optional("launch.workspace", launch.workspace, known),
+            zeros=self.optional("launch.zeros", launch.zeros, known),
             labels=labels,
             default=self.default(),
             arrays=self.arrays(files, known) if self.is_arrays else None,
@@ -384,7 +385,7 @@ class _Maker:
     def source_hash(self, files: BundleFiles, shared_bytes: Expression) -> str:
         if files.source is None:
             return ""
-        launch = self.document.launch.model_dump(exclude_none=True)  # what a bundle leaves out changes no hash
+        launch = self.document.launch.model_dump(exclude_none=True, exclude={"zeros"})  # no launch depends on it
         kernel = self.document.kernel
         controls = {name: content.hex() for name, content in files.controls.items()}
         further = [part for part in (files.headers.texts, kernel.options, kernel.architecture, controls) if part]

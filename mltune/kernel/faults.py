@@ -87,9 +87,10 @@ def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[
     yield _Law(
         f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes", [kernel.shared_bytes], 0, shared_bytes
     )
-    if kernel.workspace is not None:
-        law = f"launch.workspace: a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
-        yield _Law(law, [kernel.workspace], 0, LARGEST_WORKSPACE)
+    for name, size in (("workspace", kernel.workspace), ("zeros", kernel.zeros)):
+        if size is not None:
+            law = f"launch.{name}: a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
+            yield _Law(law, [size], 0, LARGEST_WORKSPACE)
     for name, expression in kernel.resources.items():
         yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
     for name, access in kernel.accesses.items():

@@ -127,6 +127,7 @@ class LaunchTable(_Table):
     parameters: Parameters = {}
     arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS), AfterValidator(_distinct)] = []
     workspace: ExpressionText | None = None
+    zeros: ExpressionText | None = None
 
 
 class AccessTable(_Table):

@@ -10,7 +10,7 @@ from mltune.errors import UsageError
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.expressions import Expression
 from mltune.library.source import Configuration, Parameter, parameters_of
-from mltune.results.winner import formulas_of, known_values, restrictions_on
+from mltune.results.winner import formula, formulas_of, known_values, restrictions_on
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -37,6 +37,7 @@ def configuration_of(
         tuple(launch["block"]),
         launch["shared_bytes"],
         launch["workspace_bytes"],
+        None if kernel.zeros is None else formula(kernel.zeros, known, kernel.derived),
         restrictions_on(kernel, known, problem.size_names),
         tuple(int(configuration[name]) for name in kernel.arguments),
         device.shared_bytes_per_block - (build.shared_bytes or 0),

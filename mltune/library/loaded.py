@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import operator
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from mltune.problem.array_values import STORAGE
 _MATRICES = ("A", "B", "C")
 _PRODUCT = {"m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc"}
 _DRIVER = "libcuda.so.1"
+_MOST_REMEMBERED = 10_000
 
 
 class _Array(NamedTuple):
@@ -67,6 +69,8 @@ class Library:
     _driver: Any
     _handles: dict[int, ctypes.c_void_p]
     _takes_workspace: bool
+    _needs: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _workspaces: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         """Return the product of matrices under the name of the operation, such as ``sgemm``."""
@@ -84,8 +88,9 @@ class Library:
         stream : int or stream, optional
             By default the current stream of the package of the first array, else the default stream.
         workspace : array, optional
-            Memory for configurations that need some, which no other stream uses. By default, on the current stream, it
-            is allocated by the package of the first array, if that is CuPy or PyTorch; otherwise none of them runs.
+            Zeros before the first use, for configurations that need some, which no other stream uses. By default, on
+            the current stream, the package of the first array allocates it once, if that is CuPy or PyTorch (before a
+            graph is captured, call the same sizes once); otherwise none of them runs.
 
         Raises
         ------
@@ -161,32 +166,31 @@ class Library:
         return [named[one] for one in _MATRICES]
 
     def _enqueue(self, values: Sequence[Any], array: Any, stream: Any, workspace: Any) -> None:
-        on, held, size = _stream(stream, array), None, 0
-        if workspace is not None:
-            interface = workspace.__cuda_array_interface__
-            size = int(np.prod(interface["shape"])) * int(interface["typestr"][2:])
-            held = interface["data"][0]
-        elif stream is None and self._takes_workspace and (allocate := _allocator(array)):
-            needed = ctypes.c_size_t()
-            sizes = dict(zip(self.parameters, values, strict=True))
-            number = self._functions.choice(
-                *(sizes[one] for one in self.document["sizes"]), 2**62, ctypes.byref(needed)
-            )
-            if number >= 0 and needed.value:
-                workspace, size = allocate(needed.value), needed.value
-                held = workspace.__cuda_array_interface__["data"][0]
-        self._check(self._functions.call(self._handle(), *values, held, size, on))
-
-    def _handle(self) -> ctypes.c_void_p:
-        """Return the library in the current context, into which it is loaded at the first call."""
-        context = ctypes.c_void_p()
+        on, context = _stream(stream, array), ctypes.c_void_p()
         self._driver.cuCtxGetCurrent(ctypes.byref(context))
+        if workspace is None and stream is None and self._takes_workspace:
+            workspace = self._workspace((context.value or 0, on), values, array)
         handle = self._handles.get(context.value or 0)
-        if handle is None:
+        if handle is None:  # it is loaded into a context at the first call there
             handle = ctypes.c_void_p()
             self._check(self._functions.create(ctypes.byref(handle), ABI))
             self._handles[context.value or 0] = handle
-        return handle
+        address, size = (None, 0) if workspace is None else _bytes_of(workspace)
+        self._check(self._functions.call(handle, *values, address, size, on))
+
+    def _workspace(self, key: tuple[int, int], values: Sequence[Any], array: Any) -> Any:
+        """Return the memory of a stream, which grows with the sizes of its calls; None as long as none needs any."""
+        sizes = tuple(values[self.parameters.index(one)] for one in self.document["sizes"])
+        if (needed := self._needs.get(sizes)) is None:
+            found = ctypes.c_size_t()
+            self._functions.choice(*sizes, 2**62, ctypes.byref(found))
+            if len(self._needs) >= _MOST_REMEMBERED:
+                self._needs.clear()
+            needed = self._needs[sizes] = found.value
+        held = self._workspaces.get(key)
+        if needed and (held is None or held.nbytes < needed) and (zeros := _zeros_of(array)):
+            held = self._workspaces[key] = zeros(needed)
+        return held
 
     def _check(self, status: int) -> None:
         if status > 0:
@@ -333,12 +337,18 @@ def _stream(stream: Any, array: Any) -> int:
     return 0
 
 
-def _allocator(array: Any) -> Any:
-    """Return what allocates bytes on the GPU of an array for its current stream; None where that is unknown."""
+def _bytes_of(array: Any) -> tuple[int, int]:
+    """Return the address and the size of an array on a GPU."""
+    interface = array.__cuda_array_interface__
+    return interface["data"][0], math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
+
+
+def _zeros_of(array: Any) -> Any:
+    """Return what makes bytes of zeros on the GPU of an array, on its current stream; None where that is unknown."""
     match _package(array):
         case "cupy":
-            return lambda count: sys.modules["cupy"].empty(count, dtype="uint8")
+            return lambda count: sys.modules["cupy"].zeros(count, dtype="uint8")
         case "torch":
             torch = sys.modules["torch"]
-            return lambda count: torch.empty(count, dtype=torch.uint8, device=array.device)
+            return lambda count: torch.zeros(count, dtype=torch.uint8, device=array.device)
     return None

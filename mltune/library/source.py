@@ -20,6 +20,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 ABI = 1
 """Version of the interface in C, and of the document."""
 
+COUNTERS = 1 << 18
+"""Bytes at the beginning of a workspace that are zero between calls: the counters of kernels that set them back."""
+
 _C_TYPES = {
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "float32": "float",
@@ -64,7 +67,8 @@ class Configuration:
     """A configuration of a kernel in a library: machine code, its launch as formulas of the sizes, and conditions.
 
     ``launched`` are passed after the arguments; ``most_shared_bytes`` is the most dynamic shared memory of a block.
-    ``workspace_bytes`` is None for a kernel that takes no workspace.
+    ``workspace_bytes`` is None for a kernel that takes no workspace; ``zeros`` are the bytes at its beginning that are
+    zero before and after a launch, None for all of it.
     """
 
     kernel: str
@@ -75,14 +79,15 @@ class Configuration:
     block: tuple[str, ...]
     shared_bytes: str
     workspace_bytes: str | None
+    zeros: str | None
     conditions: Mapping[str, str]
     launched: tuple[int, ...]
     most_shared_bytes: int
 
     @property
     def is_fallback(self) -> bool:
-        """Whether it is valid at every size, and needs no workspace."""
-        return not self.conditions and self.workspace_bytes in (None, "0")
+        """Whether it is valid at every size."""
+        return not self.conditions
 
     def to_json(self) -> dict[str, Any]:
         """Return kernel, parameters, launch and conditions as plain JSON values."""
@@ -95,6 +100,7 @@ class Configuration:
                 "block": list(self.block),
                 "shared_bytes": self.shared_bytes,
                 "workspace_bytes": self.workspace_bytes,
+                "zeros": self.zeros,
                 "launched": list(self.launched),
             },
             "sizes_must_satisfy": dict(self.conditions),
@@ -234,6 +240,7 @@ def _values(content: Content) -> dict[str, Any]:
         "points": [_braced(point) for point in dispatcher.points],
         "scale": ", ".join(map(repr, dispatcher.scale)) or "0",
         "most_aligned": MOST_ALIGNED,
+        "counters": COUNTERS,
     }
 
 
@@ -246,6 +253,7 @@ def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[s
         "block": [to_c(formula, names) for formula in one.block],
         "shared_bytes": to_c(one.shared_bytes, names),
         "workspace_bytes": to_c(one.workspace_bytes or "0", names),
+        "zeros": to_c(one.zeros or one.workspace_bytes or "0", names),
         "takes_workspace": int(one.workspace_bytes is not None),
         "conditions": [to_c(condition, names) for condition in one.conditions],
         "launched": one.launched,

@@ -173,6 +173,13 @@ def test_a_size_that_the_operation_does_not_have_is_refused(build):
         build(sizes=[{"rows": 5}, {"rows": 6}])
 
 
+def test_single_products_and_batches_are_two_libraries(tmp_path):
+    shapes = [{"m": 64, "n": 64, "k": 64, "batch": batch} for batch in (1, 8)]
+    spec = {"library": {"operation": "sgemm", "kernel": ["gemm_simt"]}, "sizes": {"shapes": shapes}}
+    with pytest.raises(UsageError, match="single products and batches have their own"):
+        mltune.build_library(spec, tmp_path / "lib")
+
+
 def test_a_kernel_whose_sizes_are_compiled_in_is_refused(build, tmp_path):
     spec = {"library": {"operation": "stencil"}, "sizes": {"shapes": [{"nx": 512}, {"nx": 1024}]}}
     kernel = load_kernel("stencil")

@@ -16,7 +16,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.library.c_expressions import to_c
 from mltune.library.dispatcher import Dispatcher
 from mltune.library.folder import compiled
-from mltune.library.source import Configuration, Content, Parameter, c_files, parameters_of
+from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, parameters_of
 from mltune.problem.gemm import parse_problem
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -58,7 +58,7 @@ def of_expressions(expressions):
     cubin = b"\x7fELF" + bytes([1, 8])
     configurations = tuple(
         Configuration(
-            "toy", {}, "toy", cubin, (f"floor(16 * ({one})) + 100000", "1", "1"), ("32", "1", "1"), "0", None,
+            "toy", {}, "toy", cubin, (f"floor(16 * ({one})) + 100000", "1", "1"), ("32", "1", "1"), "0", None, None,
             {f"which == {number}": ""}, (), 0,
         )
         for number, one in enumerate(expressions)
@@ -96,6 +96,8 @@ CASES = {
     "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", size=1000), ("m", "n", "k"), "tree"),
     "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", size=1000), ("m", "n", "k"), "nearest"),
     "sgemm_nt": ("gemm_simt", parse_problem("sgemm", trans="NT", size=512, batch=7), ("m", "n", "k", "batch"), "tree"),
+    "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
+    "sgemm_tn": ("gemm_split", parse_problem("sgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
     "reduction": ("reduction", load_kernel("reduction").arrays.problem(), ("n",), "tree"),
     "softmax": ("softmax", load_kernel("softmax").arrays.problem(), ("rows", "columns"), "nearest"),
 }
@@ -129,7 +131,8 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
         used.add(one)
         assert status == 0
         assert shape == [*launch.grid, *launch.block, launch.shared_bytes]
-        assert zeroed == (launch.workspace_bytes or 0)
+        needed, zeros, is_cleared = place_of(content.configurations[one], launch, sizes)
+        assert zeroed == (launch.workspace_bytes if is_cleared else 0)
         after = len(content.parameters)
         assert arguments[after : after + len(launch.arguments)] == list(launch.arguments)
         for place, parameter in enumerate(content.parameters):
@@ -138,8 +141,17 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
             elif parameter.role != "scalar":
                 assert arguments[place] == made["arguments"][signature.index(parameter)]
         if kernel.workspace is not None:
-            assert arguments[after + len(launch.arguments)] == made["workspace"]
+            assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
     assert len(used) > 2
+
+
+def place_of(configuration, launch, sizes):
+    """Return the bytes of a workspace with the counters before it, those that are zero, and whether it is cleared."""
+    size = launch.workspace_bytes or 0
+    zeros = size if configuration.zeros is None else int(parse(configuration.zeros).evaluate(sizes))
+    is_cleared = size > 0 and (zeros >= size or zeros > COUNTERS)
+    zeros = 0 if is_cleared else zeros
+    return COUNTERS + size - zeros if size else 0, zeros, is_cleared
 
 
 def expected(kernel, content, problem, sizes, has_workspace):
