@@ -123,11 +123,12 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         made = Path(scratch) / f"lib{name}.so"
         command = [compiler, "-O2", "-shared", "-fPIC", f"{name}.c", "-o", made.name, "-ldl", "-lm"]
         try:
-            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_COMPILE_S, check=False)  # noqa: S603
+            subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, text=True, timeout=_COMPILE_S)  # noqa: S603
+        except subprocess.CalledProcessError as error:
+            fact = printable(error.output, 500)
+            raise LibraryError(f"a library is compiled by {compiler}, but that fails: {fact}.") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {error!s:.300}.") from error
-        if done.returncode:
-            raise LibraryError(f"a library is compiled by {compiler}, but that fails: {printable(done.stderr, 500)}.")
         return made.read_bytes()
 
 
