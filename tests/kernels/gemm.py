@@ -65,10 +65,18 @@ def check(
     configuration: Configuration,
     device: Device = H200,
 ) -> None:
-    """Run one problem on random operands and on integers, and assert that the results are right."""
-    launch = kernel.launch(configuration, variables_of(problem, device))
+    """Run one problem on random operands and on integers, and assert that the results are right.
+
+    Of a workspace what must be zero is left zero, and the rest may hold anything before a launch.
+    """
+    variables = variables_of(problem, device)
+    launch = kernel.launch(configuration, variables)
     workspace = empty_workspace(launch)
+    zeros = len(workspace)
+    if kernel.zeros is not None:
+        zeros = min(zeros, int(kernel.zeros.evaluate(kernel.scope({**variables, **configuration}))))
     for integers in (False, True):
+        workspace[zeros:] = 0xFF  # NaN of any precision, and a raised flag
         made = problem.operands(np, seed=1, integers=integers)
         reference, bound = problem.answer(made), problem.error_bound(made)
         placed = zip(made.items(), offsets, strict=True)
@@ -81,6 +89,7 @@ def check(
         )
         assert not integers or (result == reference).all()
         assert np.isnan(problem.padding(operands["C"])).all(), "the padding of C was written"
+        assert zeros == len(workspace) or not workspace[:zeros].any(), "the zeros of the workspace are left zero"
 
 
 def lines(problem: GemmProblem, operands: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
