@@ -279,17 +279,19 @@ def _content(
     from mltune.library.measured import Measured, choose
     from mltune.library.source import Content
 
-    timed = np.flatnonzero(np.isfinite(times_s).any(axis=1))
-    if not len(timed):
+    timed = np.flatnonzero(np.isfinite(times_s).any(axis=1)).tolist()
+    if not timed:
         raise RunError("a library needs times of its candidates, but none could be timed at any size.")
     sizes = np.array([list(one.values()) for one in spec.sizes], dtype=np.int64)
-    place_of = {int(row): place for place, row in enumerate(timed)}
+    place_of = {row: place for place, row in enumerate(timed)}
     measured = Measured(
         sizes[timed],
         times_s[timed],
         np.array(spec.weights)[timed],
         np.array([_described(one, problems[0], run.device, Build(TrialState.OK)).is_fallback for one in candidates]),
         tuple(frozenset(place_of.get(row, -1) for row in one.found_at) for one in candidates),
+        np.array([[_blocks(one, problems[row], run.device) for one in candidates] for row in timed]),
+        run.device.sm_count,
     )
     chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
     used = [candidates[number] for number in chosen.chosen]
@@ -312,6 +314,16 @@ def _content(
         {"mltune": __version__, **run.header.versions},
         {**chosen.report(measured), "not_timed": [spec.sizes[row] for row in range(len(sizes)) if row not in place_of]},
     )
+
+
+def _blocks(one: _Candidate, problem: RunnableProblem, device: Device) -> float:
+    """Return the number of blocks of a launch; NaN where the configuration is not valid."""
+    from mltune.kernel.bundle import variables_of
+    from mltune.library.content import is_valid
+
+    if not is_valid(one.kernel, problem, device, one.configuration):
+        return math.nan
+    return math.prod(one.kernel.launch(one.configuration, variables_of(problem, device)).grid)
 
 
 def _described(one: _Candidate, problem: RunnableProblem, device: Device, build: Build) -> Configuration:

@@ -1,20 +1,23 @@
 """The dispatcher: from the sizes of a call to the configurations of a portfolio, the best first.
 
-It is data that C and Python evaluate alike: a decision tree over logarithms and alignments of the sizes, or the
-measured sizes of which the nearest decides.
+It is data that C and Python evaluate alike: times that each configuration is expected to take, by its waves of blocks;
+a decision tree over logarithms and alignments of the sizes; or the measured sizes, of which the nearest decides.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-LEARNERS: Mapping[str, int] = {"nearest": 0, "tree": 1, "tree of leaves of 2": 2, "tree of leaves of 4": 4}
+from mltune.library.portfolio import shares
+
+LEARNERS: Mapping[str, int] = {"waves": 0, "nearest": 0, "tree": 1, "tree of leaves of 2": 2, "tree of leaves of 4": 4}
 """What is compared, with the least sizes in a leaf of a tree."""
 
 MOST_ALIGNED = 4
@@ -60,15 +63,18 @@ class Node:
 class Dispatcher:
     """A map from inputs to a row of ``orders``: configurations by their numbers, the one for the sizes first.
 
-    With ``points`` the row is that of the nearest point. Otherwise it is found from node 0; a child that is negative is
-    the row ``-1 - child``. A tree without nodes has one row.
+    With ``waves`` there are no rows: each configuration has coefficients of :func:`wave_terms`, whose sum is its
+    expected time. With ``points`` the row is that of the nearest point. Otherwise it is found from node 0; a child that
+    is negative is the row ``-1 - child``. A tree without nodes has one row.
     """
 
     learner: str
     orders: tuple[tuple[int, ...], ...]
     nodes: tuple[Node, ...] = ()
     points: tuple[tuple[float, ...], ...] = ()
-    scale: tuple[float, ...] = field(default=())
+    scale: tuple[float, ...] = ()
+    waves: tuple[tuple[float, ...], ...] = ()
+    processors: int = 0
 
     def row(self, x: Sequence[float]) -> int:
         """Return the row of orders for the inputs of one call."""
@@ -83,8 +89,15 @@ class Dispatcher:
             at = node.right if sum(w * v for w, v in zip(node.weights, x, strict=True)) > node.threshold else node.left
         return -1 - at
 
-    def order(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return the numbers of the configurations for some sizes, the best first."""
+    def order(self, sizes: Sequence[int], blocks: Sequence[float] | NDArray[np.float64] = ()) -> tuple[int, ...]:
+        """Return the numbers of the configurations for some sizes, the best first.
+
+        With ``waves`` the blocks of each one's launch must be given; one that is not valid may have NaN, and is last.
+        """
+        if self.waves:
+            terms = wave_terms(np.array(blocks, dtype=float), math.prod(sizes), self.processors)
+            expected = (terms * np.array(self.waves)).sum(axis=1)
+            return tuple(np.argsort(np.where(np.isfinite(expected), expected, np.inf), kind="stable").tolist())
         return self.orders[self.row(inputs(np.array([sizes]))[0].tolist())]
 
     def to_json(self) -> dict[str, Any]:
@@ -95,11 +108,41 @@ class Dispatcher:
             "nodes": [[list(one.weights), one.threshold, one.left, one.right] for one in self.nodes],
             "points": [list(point) for point in self.points],
             "scale": list(self.scale),
+            "waves": [list(one) for one in self.waves],
+            "processors": self.processors,
         }
 
 
+def wave_terms(blocks: NDArray[np.float64], work: Any, processors: int) -> NDArray[np.float64]:
+    """Return terms of the time of a launch, of shape (n, 7), for its blocks and the product of all sizes.
+
+    A wave is as many blocks as the multiprocessors hold at once: 1, 2 or 4 each. The terms are a constant, the work,
+    the
+    work of the waves of each kind, the number of waves, and the work of a block.
+    """
+    of_block = work / np.maximum(blocks, 1.0)
+    waves = [np.ceil(blocks / (processors * held)) * (held * of_block) for held in (1, 2, 4)]
+    whole = [np.ones_like(blocks), work + np.zeros_like(blocks)]
+    return np.stack([*whole, *waves, np.ceil(blocks / processors), of_block], axis=-1)
+
+
+def _fitted(times_s: NDArray[np.float64], terms: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return coefficients, none below 0, with the least squares of relative errors."""
+    from scipy.optimize import nnls
+
+    known = np.isfinite(times_s)
+    relative = terms[known] / times_s[known, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    return tuple((nnls(relative / scale, np.ones(len(relative)))[0] / scale).tolist())
+
+
 def learn(
-    learner: str, sizes: NDArray[np.int64], speed: NDArray[np.float64], weights: NDArray[np.float64]
+    learner: str,
+    sizes: NDArray[np.int64],
+    times_s: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    blocks: NDArray[np.float64],
+    processors: int,
 ) -> Dispatcher:
     """Learn a dispatcher.
 
@@ -108,9 +151,13 @@ def learn(
     learner : str
         One of :data:`LEARNERS`.
     sizes : ndarray of shape (n_sizes, n_extents)
-    speed : ndarray of shape (n_sizes, n_configurations)
-        Shares of the best of the configurations of the portfolio; 0 where one is not valid.
+    times_s : ndarray of shape (n_sizes, n_configurations)
+        Of the configurations of the portfolio; not finite where one is not valid.
     weights : ndarray of shape (n_sizes,)
+    blocks : ndarray of shape (n_sizes, n_configurations)
+        Of their launches.
+    processors : int
+        Multiprocessors of the GPU.
 
     Returns
     -------
@@ -118,7 +165,11 @@ def learn(
         A tree is one of regression, whose leaves predict the logarithm of all shares at once: an error counts by what
         it costs, and a leaf has an order of all configurations, for sizes at which its first one is not valid.
     """
-    logs, x = np.log(np.maximum(speed, _SLOWEST)), inputs(sizes)
+    if learner == "waves":
+        terms = wave_terms(blocks, sizes.prod(axis=1, dtype=float)[:, None], processors)
+        waves = tuple(_fitted(times_s[:, one], terms[:, one]) for one in range(times_s.shape[1]))
+        return Dispatcher(learner, (tuple(range(len(waves))),), waves=waves, processors=processors)
+    logs, x = np.log(np.maximum(shares(times_s), _SLOWEST)), inputs(sizes)
     if learner == "nearest":
         scale = np.repeat([1.0, _OF_ALIGNMENT], sizes.shape[1])
         return Dispatcher(learner, _orders(logs), points=_tuples(x), scale=tuple(scale.tolist()))

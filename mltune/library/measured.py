@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,10 @@ class Measured:
         Whether a candidate is valid at every size.
     found_at : tuple of frozenset of int
         For each candidate the sizes whose tuning found it.
+    blocks : ndarray of shape (n_sizes, n_candidates)
+        Of the launches of candidates; NaN where one is not valid.
+    processors : int
+        Multiprocessors of the GPU.
     """
 
     sizes: NDArray[np.int64]
@@ -33,6 +38,13 @@ class Measured:
     weights: NDArray[np.float64]
     is_fallback: NDArray[np.bool_]
     found_at: tuple[frozenset[int], ...]
+    blocks: NDArray[np.float64]
+    processors: int
+
+    def learn(self, learner: str, chosen: Sequence[int]) -> Dispatcher:
+        """Return a dispatcher to some of the candidates."""
+        times_s, blocks = self.times_s[:, chosen], self.blocks[:, chosen]
+        return learn(learner, self.sizes, times_s, self.weights, blocks, self.processors)
 
     def without(self, size: int) -> tuple[Measured, NDArray[np.intp]]:
         """Return what is known without a size and what its tuning alone found, and the candidates that are left."""
@@ -44,6 +56,8 @@ class Measured:
             self.weights[rows],
             self.is_fallback[left],
             tuple(self.found_at[number] for number in left),
+            self.blocks[np.ix_(rows, left)],
+            self.processors,
         ), left
 
 
@@ -63,7 +77,8 @@ class Chosen:
         """Return what is lost, and where each configuration wins, as plain JSON values."""
         speed = shares(measured.times_s)
         picked = [
-            _pick(self.dispatcher.order(size), speed[row, self.chosen]) for row, size in enumerate(measured.sizes)
+            _pick(self.dispatcher.order(size.tolist(), measured.blocks[row, self.chosen]), speed[row, self.chosen])
+            for row, size in enumerate(measured.sizes)
         ]
         kept = speed[:, self.chosen].max(axis=1)
         used = [speed[row, self.chosen[pick]] for row, pick in enumerate(picked)]
@@ -108,10 +123,10 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
         rest_speed = shares(rest.times_s)
         chosen = choose_portfolio(rest_speed, rest.weights, rest.is_fallback, most=most, floor=floor)
         for name, found in held_out.items():
-            order = learn(name, rest.sizes, rest_speed[:, chosen], rest.weights).order(measured.sizes[size])
+            order = rest.learn(name, chosen).order(measured.sizes[size].tolist(), measured.blocks[size, left[chosen]])
             at_size = speed[size, left[chosen]]
             found.append(float(at_size[_pick(order, at_size)]))
     means = {name: geometric_mean(found, measured.weights) for name, found in held_out.items() if found}
     learner = max(means, key=lambda name: means[name], default="tree")
     chosen = choose_portfolio(speed, measured.weights, measured.is_fallback, most=most, floor=floor)
-    return Chosen(tuple(chosen), learn(learner, measured.sizes, speed[:, chosen], measured.weights), held_out)
+    return Chosen(tuple(chosen), measured.learn(learner, chosen), held_out)

@@ -239,6 +239,8 @@ def _values(content: Content) -> dict[str, Any]:
         ],
         "points": [_braced(point) for point in dispatcher.points],
         "scale": ", ".join(map(repr, dispatcher.scale)) or "0",
+        "waves": [_braced(one) for one in dispatcher.waves],
+        "processors": dispatcher.processors,
         "most_aligned": MOST_ALIGNED,
         "counters": COUNTERS,
     }

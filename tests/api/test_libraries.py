@@ -136,7 +136,7 @@ def test_a_library_is_built_from_its_description(build, tmp_path):
     assert [one["size"][0] for one in report["sizes"]] == SIZES
     assert report["portfolio"]["least"] > 0.8
     assert report["portfolio"]["mean"] >= report["dispatched"]["mean"]
-    assert set(report["held_out"]) == {"nearest", "tree", "tree of leaves of 2", "tree of leaves of 4"}
+    assert set(report["held_out"]) == {"waves", "nearest", "tree", "tree of leaves of 2", "tree of leaves of 4"}
     assert report["not_timed"] == []
     for size in report["sizes"]:
         chosen = document["configurations"][size["configuration"]]

@@ -1,5 +1,6 @@
 """The source of a library, compiled, against what mltune computes in Python. The driver only records launches."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -94,6 +95,7 @@ def test_what_has_no_counterpart_in_c_is_refused(text):
 
 CASES = {
     "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", size=1000), ("m", "n", "k"), "tree"),
+    "sgemm_tt": ("gemm_simt", parse_problem("sgemm", trans="TT", size=1000), ("m", "n", "k"), "waves"),
     "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", size=1000), ("m", "n", "k"), "nearest"),
     "sgemm_nt": ("gemm_simt", parse_problem("sgemm", trans="NT", size=512, batch=7), ("m", "n", "k", "batch"), "tree"),
     "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
@@ -142,7 +144,7 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
                 assert arguments[place] == made["arguments"][signature.index(parameter)]
         if kernel.workspace is not None:
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
-    assert len(used) > 2
+    assert len(used) > 1
 
 
 def place_of(configuration, launch, sizes):
@@ -159,7 +161,8 @@ def expected(kernel, content, problem, sizes, has_workspace):
     from mltune.kernel.bundle import device_variables
 
     variables = {**problem.variables(), **device_variables(H200), **sizes}
-    for number in content.dispatcher.order([sizes[one] for one in content.extents]):
+    blocks = [math.prod(int(parse(x).evaluate(sizes)) for x in one.grid) for one in content.configurations]
+    for number in content.dispatcher.order([sizes[one] for one in content.extents], blocks):
         labels = content.configurations[number].values
         configuration = {
             name: kernel.labels[name].index(v) if name in kernel.labels else v for name, v in labels.items()
