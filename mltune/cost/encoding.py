@@ -21,6 +21,9 @@ EXPECTED_WEIGHT = 0.5
 SCENARIOS = 256
 """Scenarios that are drawn. Half of them have the opposite errors of the others."""
 
+MOST_VALUES = 16
+"""Values of a parameter from which on a shorter length scale is not expected: neighbours in a long list are alike."""
+
 ERROR = 0.1
 """Standard deviation of the errors of the logs of speeds that a source expects."""
 
@@ -73,12 +76,21 @@ class Encoding:
     ----------
     mean_weights : ndarray of shape (n_basis,)
         Weights of the basis functions of :meth:`describe` before anything is measured.
+    prior : Hyperparameters
+        The mode of the prior for a Gaussian process over these points. Where there is no source, the length scales of
+        parameters with more values are shorter, and those of switches the longest: a long list of sizes changes more.
+    deviation : float
+        Standard deviation of the prior of the log of a hyperparameter. What a source leaves unexplained is less alike
+        from kernel to kernel, so it is larger where there is one.
     """
 
     def __init__(self, space: SearchSpace, sources: Sequence[Source] = ()) -> None:
         self.sources = tuple(sources)
         self._scales = [_Scale(name, space.values[name]) for name in space.names if len(space.values[name]) > 1]
         self.mean_weights = np.array([0.25, *(EXPECTED_WEIGHT for _ in sources)] if sources else [EXPECTED_WEIGHT])
+        relative = np.array([scale for one in self._scales for scale in one.relative] + [1.0] * len(sources) or [1.0])
+        self.prior = Hyperparameters.usual(len(relative), 1.0 if sources else relative)
+        self.deviation = 1.0 if sources else 0.5
 
     def describe(self, columns: Columns) -> tuple[Floats, Floats]:
         """Return the points of configurations, and their values of the basis functions of the mean function.
@@ -113,6 +125,7 @@ class _Scale:
         self._sorted = listed[order]
         coordinates = [_unit(np.log2(listed)) if positive else places] + ([_unit(odd)] if odd.any() else [])
         self._coordinates = [coordinate[order] for coordinate in coordinates]
+        self.relative = [(4.0 / min(len(listed), MOST_VALUES)) ** 0.7] + [1.0] * (len(self._coordinates) - 1)
         self._eccentricity = (np.square(places - 0.5) * (len(listed) > 2) + odd)[order]
 
     def describe(self, column: NDArray[np.int64]) -> tuple[list[Floats], Floats]:

@@ -40,26 +40,37 @@ class Hyperparameters:
     noise: float
 
     @classmethod
-    def usual(cls, dimensions: int) -> Self:
-        """Return the mode of the prior.
+    def usual(cls, dimensions: int, relative: Floats | float = 1.0) -> Self:
+        """Return the mode of the prior, with length scales relative to the usual ones.
 
         Length scales grow with the number of dimensions, as distances do (Hvarfner, Hellsten and Nardi, ICML 2024,
         "Vanilla Bayesian optimization performs great in high dimensions").
         """
-        return cls(np.full(dimensions, 0.5 * max(dimensions, 1) ** 0.35), 1.0, 0.1)
+        return cls(np.full(dimensions, 0.5 * max(dimensions, 1) ** 0.35) * relative, 1.0, 0.1)
 
     @classmethod
-    def most_likely(cls, X: Floats, y: Floats) -> Self:
-        """Return the maximum a posteriori estimate, from X of shape (n_points, n_dimensions) in the unit cube and y."""
+    def most_likely(cls, X: Floats, y: Floats, prior: Self | None = None, deviation: float = 1.0) -> Self:
+        """Return the maximum a posteriori estimate.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_points, n_dimensions)
+            In the unit cube.
+        y : ndarray of shape (n_points,)
+        prior : Hyperparameters, optional
+            The mode of the prior, by default the usual one.
+        deviation : float
+            Standard deviation of the prior of each log.
+        """
         from scipy.optimize import minimize
 
-        start = cls.usual(X.shape[1])._logs()
+        start = (prior or cls.usual(X.shape[1]))._logs()
         bounds = [tuple(map(math.log, _SCALE))] * X.shape[1] + [tuple(map(math.log, _AMPLITUDE))]
         bounds += [tuple(map(math.log, _NOISE))]
         found = minimize(
             _loss,
             start,
-            args=(X, (y - y.mean()) / _deviation(y), start),
+            args=(X, (y - y.mean()) / _deviation(y), start, deviation),
             jac=True,
             method="L-BFGS-B",
             bounds=bounds,
@@ -198,10 +209,10 @@ def _radius(A: Floats, B: Floats) -> Floats:
     return np.sqrt(squares, out=squares)
 
 
-def _loss(logs: Floats, X: Floats, z: Floats, centre: Floats) -> tuple[float, Floats]:
+def _loss(logs: Floats, X: Floats, z: Floats, centre: Floats, deviation: float) -> tuple[float, Floats]:
     """Return the negative log posterior of hyperparameters, and its gradient (Rasmussen and Williams, equation 5.9).
 
-    The priors are log-normal with their mode at :meth:`Hyperparameters.usual` and a deviation of one e-fold.
+    The priors are log-normal with their mode at a centre.
     """
     from scipy.linalg import LinAlgError, cho_solve, cholesky
 
@@ -224,6 +235,6 @@ def _loss(logs: Floats, X: Floats, z: Floats, centre: Floats) -> tuple[float, Fl
     gradient[:-2] = by_square.sum(axis=1) @ np.square(scaled) - np.einsum("ij,ij->j", scaled, by_square @ scaled)
     gradient[-2] = np.sum(slope * signal)
     gradient[-1] = noise * np.trace(slope)
-    away = logs - centre
+    away = (logs - centre) / deviation
     loss = 0.5 * float(z @ weights) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(away @ away)
-    return loss, gradient + away
+    return loss, gradient + away / deviation

@@ -291,6 +291,7 @@ class GaussianProposer:
         self.seed = seed
         self._target = Compression()
         self._mean_function = MeanFunction(encoding.mean_weights)
+        self._prior, self._deviation = encoding.prior, encoding.deviation
         self._known: dict[int, Hyperparameters] = {}
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
@@ -310,7 +311,7 @@ class GaussianProposer:
         known, running = points[: len(measured)], points[len(measured) :]
         weights = self._mean_function.fit(basis[: len(rows)], target[: len(rows)])
         residual = target - basis[: len(known)] @ weights
-        process = GaussianProcess(self._hyperparameters(history, points.shape[1])).fit(known, residual)
+        process = GaussianProcess(self._hyperparameters(history)).fit(known, residual)
         if len(running):
             process.fit(points, np.concatenate([residual, process.mean(running)]))
         for left in reversed(range(1 + REFINEMENTS)):
@@ -339,18 +340,18 @@ class GaussianProposer:
             best = max(best, float(mean[position]))
         return Choice(candidates[chosen], predicted[chosen])
 
-    def _hyperparameters(self, history: History, dimensions: int) -> Hyperparameters:
+    def _hyperparameters(self, history: History) -> Hyperparameters:
         first = milestone(len(history.indices))
         if first not in self._known:
             scores = history.scores[:first]
             if not np.isfinite(scores).any():
-                return Hyperparameters.usual(dimensions)
+                return self._prior
             target = Compression().fit(first, scores)
             rng = np.random.default_rng((self.seed, first))
             rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, rng)
             points, basis = self.pool.describe(history.indices[rows])
             residual = target[rows] - basis @ self._mean_function.fit(basis, target[rows])
-            self._known[first] = Hyperparameters.most_likely(points, residual)
+            self._known[first] = Hyperparameters.most_likely(points, residual, self._prior, self._deviation)
         return self._known[first]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from mltune.cost.encoding import SMALLEST_PRIOR, Encoding, MeanFunction, Source, physical, portfolio
+from mltune.cost.gaussian_process import Hyperparameters
 from mltune.kernel.space import TableSpace
 from mltune.search.sampling import BatchSampler, SamplerOptions
 
@@ -179,3 +180,19 @@ def test_variants_of_the_promising_are_found_in_a_large_space(landscape):
         best.append(np.mean([speeds[sampler._initial_design[0]] for sampler in designs]))
     assert best[0] < best[1]
     assert best[1] > speeds.max() - 0.1
+
+
+def test_parameters_with_more_values_have_shorter_length_scales():
+    space = table(SWITCH=(0, 1), VEC=(1, 2, 4), TILE=(16, 32, 48, 64), LONG=tuple(2**at for at in range(40)))
+    found = encoding_of(space)
+    usual = Hyperparameters.usual(5).scales[0]
+    switch, vec, tile, odd, long = found.prior.scales
+    assert switch > vec > tile == odd == usual > long > usual / 3
+    assert found.deviation < 1.0
+
+
+def test_length_scales_are_open_where_a_source_explains_what_sizes_do(landscape):
+    found = encoding_of(landscape.space, landscape.prior)
+    assert len(found.prior.scales) == found.describe(landscape.columns)[0].shape[1]
+    assert np.ptp(found.prior.scales) == 0.0
+    assert found.deviation == 1.0

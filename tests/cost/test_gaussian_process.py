@@ -10,6 +10,7 @@ RNG = np.random.default_rng(7)
 X = RNG.random((30, 4))
 Y = np.sin(5 * X[:, 0]) + X[:, 1] ** 2 + RNG.normal(0, 0.05, 30)
 NEW = RNG.random((11, 4))
+DEVIATION = 0.5
 SOME = Hyperparameters(np.array([0.4, 0.8, 2.0, 3.0]), 1.3, 0.2)
 
 
@@ -38,8 +39,9 @@ def test_gradient_is_that_of_finite_differences(seed):
     centre = Hyperparameters.usual(4)._logs()
     logs = centre + np.random.default_rng(seed).normal(0, 0.5, len(centre))
     z = (Y - Y.mean()) / Y.std()
-    error = check_grad(lambda at: _loss(at, X, z, centre)[0], lambda at: _loss(at, X, z, centre)[1], logs)
-    assert error < 1e-4 * max(np.linalg.norm(_loss(logs, X, z, centre)[1]), 1.0)
+    known = X, z, centre, DEVIATION
+    error = check_grad(lambda at: _loss(at, *known)[0], lambda at: _loss(at, *known)[1], logs)
+    assert error < 1e-4 * max(np.linalg.norm(_loss(logs, *known)[1]), 1.0)
 
 
 def test_the_loss_is_the_negative_log_posterior():
@@ -50,10 +52,10 @@ def test_the_loss_is_the_negative_log_posterior():
 
     def expected(given):
         density = multivariate_normal(cov=matern(X, X, given) + (given.noise**2 + JITTER) * np.eye(30)).logpdf(z)
-        return -density - 15 * np.log(2 * np.pi) + 0.5 * np.square(given._logs() - centre).sum()
+        return -density - 15 * np.log(2 * np.pi) + 0.5 * np.square((given._logs() - centre) / DEVIATION).sum()
 
     for given in (SOME, Hyperparameters.usual(4)):
-        assert _loss(given._logs(), X, z, centre)[0] == pytest.approx(expected(given), rel=1e-8)
+        assert _loss(given._logs(), X, z, centre, DEVIATION)[0] == pytest.approx(expected(given), rel=1e-8)
 
 
 def test_posterior_is_that_of_the_textbook():
@@ -95,6 +97,14 @@ def test_hyperparameters_tell_which_dimensions_matter():
     targets = np.sin(6 * points[:, 1]) + 2 * np.square(points[:, 3] - 0.4) + rng.normal(0, 0.02, 80)
     scales = Hyperparameters.most_likely(points, targets).scales
     assert max(scales[[1, 3]]) < min(scales[[0, 2, 4]])
+
+
+def test_length_scales_stay_near_a_prior_that_is_sure_of_them():
+    prior = Hyperparameters(np.array([4.0, 0.2, 1.0, 1.0]), 1.0, 0.1)
+    found = [Hyperparameters.most_likely(X[:8], Y[:8], prior, deviation) for deviation in (1.0, 0.5, 0.01)]
+    away = [np.abs(np.log(one.scales / prior.scales)).max() for one in found]
+    assert away[0] > away[1] > away[2]
+    assert away[2] < 0.01
 
 
 @pytest.mark.parametrize("targets", [np.zeros(6), np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1e6])])

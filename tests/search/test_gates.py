@@ -162,7 +162,7 @@ def test_nothing_is_skipped_that_may_be_faster_than_the_best_of_the_first_eight(
 
 
 def test_of_what_is_better_than_the_best_little_is_skipped():
-    """In searches that have not met the fastest group: below the best so far 37 of these 50 would be skipped."""
+    """In searches that have not met the fastest group: below the best so far most of these 40 would be skipped."""
     found = []
     for family, number in (("mirrored", 0), ("isolated", 2)):
         space = hidden(family, number)
@@ -179,7 +179,7 @@ def test_of_what_is_better_than_the_best_little_is_skipped():
             made = Gates(search._features, results, search._space, 0).following(history)
             columns, exempt = search._space.rows(better), np.zeros(len(better), dtype=bool)
             found += skipped(made.decide(columns, better, exempt, [built] * len(better))).tolist()
-    assert len(found) == 50
+    assert len(found) == 40
     assert np.mean(found) <= 0.05
 
 

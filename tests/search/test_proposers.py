@@ -81,9 +81,9 @@ class TestGaussianProposer:
             gaussian.pool,
             seed=0,
         )
-        early = gaussian._hyperparameters(measured(landscape, self.known[:40]), 9)
+        early = gaussian._hyperparameters(measured(landscape, self.known[:40]))
         for count in (41, 45):
-            found = late._hyperparameters(measured(landscape, self.known[:count]), 9)
+            found = late._hyperparameters(measured(landscape, self.known[:count]))
             np.testing.assert_array_equal(found.scales, early.scales)
 
     def test_what_is_running_is_taken_to_turn_out_as_expected(self, landscape, gaussian):
