@@ -132,12 +132,10 @@ def gated(
         measured = speed[tried][np.isfinite(speed[tried])]
         below_best, below_first = (gate.decide(mean, spread, one)[0] for one in (best, measured[:FIRST].max()))
         skips = dict(zip(RULES, (below_best, below_best & ~near, below_first, below_first & ~near), strict=True))
-    counts = {"others": len(some), "following": len(following), "better": len(better)}
-    parts = {"others": some, "following": following, "better": better}
-    return counts | {
-        f"{rule}: {part}": int(skip[np.isin(judged, indices)].sum())
+    skips = {"all": np.ones(len(judged), dtype=bool), **skips}
+    return {
+        rule: [int(skip[np.isin(judged, part)].sum()) for part in (better, some, following)]
         for rule, skip in skips.items()
-        for part, indices in parts.items()
     }
 
 
@@ -151,24 +149,18 @@ def searched_table(results: list[dict[str, Any]]) -> str:
     lines = ["| rows | rule | of better | of the others | of the next 50 |", "|---|---|---|---|---|"]
     looked = [one for one in results if "rows" in one]
     for rows in LOOKED_AT:
+        some = [one for one in looked if one["rows"] == rows]
+        better, others, following = _sums(some, "all")
         for rule in RULES:
-            some = [one for one in looked if one["rows"] == rows]
-            total = {key: sum(one[key] for one in some) for key in ("others", "following", "better")}
-            skipped = {part: sum(one[f"{rule}: {part}"] for one in some) for part in total}
-            shares = " | ".join(f"{skipped[part] / total[part]:.2f}" for part in ("others", "following"))
-            lines.append(f"| {rows} | {rule} | {skipped['better']} of {total['better']} | {shares} |")
+            found = _sums(some, rule)
+            shares = f"{found[1] / max(others, 1):.2f} | {found[2] / max(following, 1):.2f}"
+            lines.append(f"| {rows} | {rule} | {found[0]} of {better} | {shares} |")
     lines += ["", "| space | better skipped: before, now | next 50 skipped: before, now |", "|---|---|---|"]
     for family in families:
         mine = [one for one in looked if one["family"] == family]
-        old, new = (
-            [sum(one[f"{rule}: {part}"] for one in mine) for part in ("better", "following")]
-            for rule in (RULES[0], RULES[-1])
-        )
-        total = [sum(one[part] for one in mine) for part in ("better", "following")]
-        lines.append(
-            f"| {family} | {old[0]}, {new[0]} of {total[0]} | "
-            f"{old[1] / max(total[1], 1):.2f}, {new[1] / max(total[1], 1):.2f} |"
-        )
+        total, old, new = (_sums(mine, rule) for rule in ("all", RULES[0], RULES[-1]))
+        shares = f"{old[2] / max(total[2], 1):.2f}, {new[2] / max(total[2], 1):.2f}"
+        lines.append(f"| {family} | {old[0]}, {new[0]} of {total[0]} | {shares} |")
     lines += [
         "",
         "| space | ended | after (median, most) | found (mean, least) | at least .99 | false |",
@@ -184,6 +176,11 @@ def searched_table(results: list[dict[str, Any]]) -> str:
             f"{sum(one['false'] for one in stopped)} |"
         )
     return "\n".join(lines)
+
+
+def _sums(results: list[dict[str, Any]], rule: str) -> list[int]:
+    """Return how many a rule skips of what is better, of the others and of the next 50."""
+    return [sum(one[rule][part] for one in results) for part in range(3)]
 
 
 def table(results: list[dict[str, Any]]) -> str:
