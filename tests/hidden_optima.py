@@ -77,7 +77,7 @@ def search_of(space, **options):
     """Return a search of a space that knows its parameters alone."""
     table, problem = TableSpace(space.columns), timed_problem("hidden")
     kernel = Kernel(name="hidden", problem=problem.kind, parameters=table.values)
-    return Search(table, Features(kernel, problem, UNKNOWN), adapts=True, skip=False, **options)
+    return Search(table, Features(kernel, problem, UNKNOWN), adapts=True, **options)
 
 
 def play(search, times_s, most):
