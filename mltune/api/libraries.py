@@ -207,7 +207,8 @@ def _times(
 ) -> Floats:
     """Return the times of candidates at sizes, seconds; NaN where one is not valid or could not be timed.
 
-    They are kept in a file, to which those of each size are added. Without a GPU they are those on record.
+    They are kept in a file, to which those of each size are added. Without a GPU they are those on record; on one a
+    candidate that fails at a size has no times at all.
     """
     import numpy as np
 
@@ -220,7 +221,7 @@ def _times(
         _known_times(directory / CROSS),
         {(*task.bundle, task.problem): task.target for task, _ in runs},
     )
-    times = np.full((len(problems), len(candidates)), np.nan)
+    times, failed = np.full((len(problems), len(candidates)), np.nan), np.zeros(len(candidates), dtype=bool)
     with closing(ChildPool()) as pool:
         for row, problem in enumerate(problems):
             of_size = known.setdefault(problem.label, {})
@@ -242,6 +243,8 @@ def _times(
                 )
             for column, candidate in enumerate(candidates):
                 times[row, column] = of_size.get(candidate.key) or np.nan
+                failed[column] |= cuda is not None and of_size.get(candidate.key, 0.0) is None
+    times[:, failed] = np.nan
     return times
 
 

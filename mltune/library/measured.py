@@ -28,7 +28,7 @@ class Measured:
     found_at : tuple of frozenset of int
         For each candidate the sizes whose tuning found it.
     blocks : ndarray of shape (n_sizes, n_candidates)
-        Of the launches of candidates; NaN where one is not valid.
+        Of the launches of candidates; NaN where one is not valid. One that is, but has no time, counts as speed 0.
     processors : int
         Multiprocessors of the GPU.
     """
@@ -73,15 +73,20 @@ class Chosen:
     dispatcher: Dispatcher
     held_out: dict[str, list[float]]
 
+    def picked(self, measured: Measured) -> list[int]:
+        """Return the place in the portfolio of the configuration that is dispatched to, at each size."""
+        blocks = measured.blocks[:, self.chosen]
+        return [_pick(self.dispatcher, size, blocks[row]) for row, size in enumerate(measured.sizes)]
+
+    def used(self, measured: Measured) -> list[float]:
+        """Return the share of the best that it has, at each size."""
+        speed = shares(measured.times_s)[:, self.chosen]
+        return [float(speed[row, place]) for row, place in enumerate(self.picked(measured))]
+
     def report(self, measured: Measured) -> dict[str, Any]:
         """Return what is lost, and where each configuration wins, as plain JSON values."""
-        speed = shares(measured.times_s)
-        picked = [
-            _pick(self.dispatcher.order(size.tolist(), measured.blocks[row, self.chosen]), speed[row, self.chosen])
-            for row, size in enumerate(measured.sizes)
-        ]
-        kept = speed[:, self.chosen].max(axis=1)
-        used = [speed[row, self.chosen[pick]] for row, pick in enumerate(picked)]
+        picked, used = self.picked(measured), self.used(measured)
+        kept = shares(measured.times_s)[:, self.chosen].max(axis=1)
         return {
             "portfolio": _summary(kept, measured.weights),
             "dispatched": _summary(used, measured.weights),
@@ -105,13 +110,18 @@ def _summary(found: Any, weights: NDArray[np.float64]) -> dict[str, float]:
     return {"mean": geometric_mean(found, weights), "least": float(np.min(found))}
 
 
-def _pick(order: tuple[int, ...], speed: NDArray[np.float64]) -> int:
-    """Return the first of an order that is valid."""
-    return next((number for number in order if speed[number] > 0), order[0])
+def _mean(found: Sequence[float], measured: Measured) -> float:
+    return geometric_mean(found, measured.weights) if found else 0.0
+
+
+def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], blocks: NDArray[np.float64]) -> int:
+    """Return the first configuration of a dispatcher's order that is valid."""
+    order = dispatcher.order(size.tolist(), blocks)
+    return next((number for number in order if np.isfinite(blocks[number])), order[0])
 
 
 def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
-    """Choose a portfolio and the dispatcher that is best at sizes which it has not seen.
+    """Choose a portfolio and the dispatcher that is best at sizes which it has not seen, or of equal ones at all.
 
     Every size with a time is left out once, with what its tuning alone found; where only one is known, nothing is held
     out, and the dispatcher has one answer.
@@ -123,10 +133,10 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
         rest_speed = shares(rest.times_s)
         chosen = choose_portfolio(rest_speed, rest.weights, rest.is_fallback, most=most, floor=floor)
         for name, found in held_out.items():
-            order = rest.learn(name, chosen).order(measured.sizes[size].tolist(), measured.blocks[size, left[chosen]])
-            at_size = speed[size, left[chosen]]
-            found.append(float(at_size[_pick(order, at_size)]))
-    means = {name: geometric_mean(found, measured.weights) for name, found in held_out.items() if found}
-    learner = max(means, key=lambda name: means[name], default="tree")
+            pick = _pick(rest.learn(name, chosen), measured.sizes[size], measured.blocks[size, left[chosen]])
+            found.append(float(speed[size, left[chosen]][pick]))
     chosen = choose_portfolio(speed, measured.weights, measured.is_fallback, most=most, floor=floor)
-    return Chosen(tuple(chosen), measured.learn(learner, chosen), held_out)
+    made = [Chosen(tuple(chosen), measured.learn(name, chosen), held_out) for name in LEARNERS]
+    return max(
+        made, key=lambda one: (_mean(held_out[one.dispatcher.learner], measured), _mean(one.used(measured), measured))
+    )

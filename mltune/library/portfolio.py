@@ -87,7 +87,7 @@ def choose_portfolio(
             covered = np.maximum(covered, speed[:, best])
         return chosen
 
-    chosen = greedy([])
+    chosen, is_fallback = greedy([]), is_fallback & (speed > 0).any(axis=0)
     if is_fallback.any() and not is_fallback[chosen].any():
         chosen = greedy([int(np.argmax(np.where(is_fallback, value(speed), -1.0)))])
     return chosen

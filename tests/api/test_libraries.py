@@ -56,14 +56,14 @@ class Builder(ImaginaryBuilder):
 
     def __init__(self, kernel, problem, architecture, **options):
         self.problem = problem
-        self.speed = 2.0 if kernel.name == "large" and problem.m > 1000 else 1.0
+        self.speed = (2.0 if problem.m > 1000 else 0.9) if kernel.name == "large" else 1.0
 
     def submit(self, configuration):
         if "TILE" not in configuration:
             return built(time_s=1e-3 * (1 + 1e-3 * configuration["THREADS"]), noise=0.001)
         Builder.built_at.append(self.problem.m)
         away = abs(math.log2(configuration["TILE"]) - math.log2(self.problem.m) * 2 / 3)
-        fails = configuration["TILE"] == 256 or (configuration["TILE"], self.problem.m) == (128, 250)
+        fails = configuration["TILE"] == 256 or (configuration["TILE"], self.problem.m, self.speed) == (128, 250, 1.0)
         deed = {"deed": "no build"} if fails else {}
         return built(
             time_s=1e-3 / self.speed * (1 + 0.2 * away) * (1.3 if configuration["VEC"] == 1 else 1.0),
@@ -130,7 +130,7 @@ def test_a_library_is_built_from_its_description(build, tmp_path):
     assert document["name"] == "sgemm_nn"
     assert document["device"] == {"name": H200.name, "compute_capability": [9, 0], "sm_count": 132}
     used = [one["configuration"] for one in document["configurations"]]
-    assert {one["TILE"] for one in used} <= {16, 32, 64, 128}, "one that fails is not in it"
+    assert not {(128, 1), (256, 1), (256, 4)} & {(one["TILE"], one["VEC"]) for one in used}, "they fail at some size"
     assert any(not one["sizes_must_satisfy"] for one in document["configurations"]), "one is valid at every size"
     report = document["report"]
     assert [one["size"][0] for one in report["sizes"]] == SIZES
@@ -141,7 +141,6 @@ def test_a_library_is_built_from_its_description(build, tmp_path):
     for size in report["sizes"]:
         chosen = document["configurations"][size["configuration"]]
         assert not chosen["sizes_must_satisfy"] or size["size"][0] % 4 == 0, "it is valid there"
-        assert (chosen["configuration"]["TILE"], size["size"][0]) != (128, 250), "it ran there"
 
 
 def test_times_that_are_known_are_not_measured_again(build, tmp_path):

@@ -111,7 +111,7 @@ def test_one_size_has_one_answer():
     )
     chosen = choose(measured, most=3, floor=0.8)
     assert chosen.chosen == (1,)
-    assert chosen.dispatcher.order((7, 9)) == (0,)
+    assert chosen.dispatcher.order((7, 9), (1,)) == (0,)
 
 
 def test_waves_of_blocks_are_seen_where_a_tree_sees_regions_alone():
@@ -131,3 +131,14 @@ def test_waves_of_blocks_are_seen_where_a_tree_sees_regions_alone():
         reached[learner] = geometric_mean([shares(times)[60 + at, order[0]] for at, order in enumerate(orders)])
     assert reached["waves"] > 0.99
     assert max(reached, key=reached.get) == "waves"
+
+
+def test_where_nothing_can_be_held_out_what_was_measured_decides():
+    times = np.array([[1.0, np.nan], [np.nan, 1.0]])
+    found_at = (frozenset({0}), frozenset({1}))
+    measured = Measured(
+        np.array([[64], [4096]]), times, np.ones(2), np.ones(2, bool), found_at, np.array([[4, 2], [256, 128]]), 132
+    )
+    chosen = choose(measured, most=3, floor=0.8)
+    first = [chosen.dispatcher.order((n,), blocks)[0] for n, blocks in ((64, (4, 2)), (4096, (256, 128)))]
+    assert [chosen.chosen[one] for one in first] == [0, 1]
