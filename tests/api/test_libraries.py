@@ -10,6 +10,8 @@ import pytest
 from imaginary_gpu import ImaginaryBuilder, built, imaginary_runner
 
 import mltune
+import mltune.campaign.competition
+import mltune.resolve.resolve  # the function that tests exchange is that of the module
 from mltune.api import libraries
 from mltune.device.known import H200
 from mltune.errors import DamagedRunError, LibraryError, RunError, UsageError
