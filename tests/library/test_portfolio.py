@@ -50,7 +50,7 @@ def learned(learner, sizes, times):
     return learn(learner, sizes, times, np.ones(len(sizes)), np.ones(times.shape), 132)
 
 
-@pytest.mark.parametrize("learner", set(LEARNERS) - {"waves"})
+@pytest.mark.parametrize("learner", [one for one in LEARNERS if one != "waves"])
 def test_a_dispatcher_finds_regions_and_orders_all_configurations(learner):
     sizes, times = speeds(3, sizes=200, configurations=4)
     speed = shares(times)
