@@ -125,8 +125,9 @@ def build_library(
         runs = _runs(placed, campaign.directory)
         candidates = _candidates(runs, [problems[one] for one in wanted.tuned], wanted.tuned)
         cuda = None if placed.replayed else Target(cuda=int(placed.devices[0].removeprefix("cuda:")))
-        times_s = _times(candidates, problems, runs, campaign.directory, cuda, interrupted, compilers)
-    return write_library(Path(out), _content(wanted, problems, candidates, times_s, runs[0][1], compilers))
+        blocks = _blocks(candidates, problems, runs[0][1].device)
+        times_s = _times(candidates, blocks, problems, runs, campaign.directory, cuda, interrupted, compilers)
+    return write_library(Path(out), _content(wanted, problems, candidates, times_s, blocks, runs[0][1], compilers))
 
 
 def _plan(spec: Spec, device: str, options: Mapping[str, Any]) -> tuple[Plan, list[RunnableProblem]]:
@@ -198,6 +199,7 @@ def _candidates(
 
 def _times(
     candidates: Sequence[_Candidate],
+    blocks: Floats,
     problems: Sequence[RunnableProblem],
     runs: Sequence[tuple[Task, TuneResult]],
     directory: Path,
@@ -213,19 +215,16 @@ def _times(
     import numpy as np
 
     from mltune.files.atomic import write_file_atomically
-    from mltune.library.content import is_valid
     from mltune.process.child import ChildPool
     from mltune.tuning.cross import time_configurations
 
-    known, recorded = (
-        _known_times(directory / CROSS),
-        {(*task.bundle, task.problem): task.target for task, _ in runs},
-    )
+    known = _known_times(directory / CROSS)
+    recorded = {(*task.bundle, task.problem): task.target for task, _ in runs}
     times, failed = np.full((len(problems), len(candidates)), np.nan), np.zeros(len(candidates), dtype=bool)
     with closing(ChildPool()) as pool:
         for row, problem in enumerate(problems):
             of_size = known.setdefault(problem.label, {})
-            valid = [one for one in candidates if is_valid(one.kernel, problem, runs[0][1].device, one.configuration)]
+            valid = [one for one, count in zip(candidates, blocks[row], strict=True) if math.isfinite(count)]
             lacking = [one for one in valid if one.key not in of_size]
             for kernel in {_id(one.kernel): one.kernel for one in lacking}.values():
                 target = cuda or recorded.get((kernel.folder, kernel.preset, problem))
@@ -272,6 +271,7 @@ def _content(
     problems: Sequence[RunnableProblem],
     candidates: Sequence[_Candidate],
     times_s: Floats,
+    blocks: Floats,
     run: TuneResult,
     compilers: int | None,
 ) -> Content:
@@ -293,7 +293,7 @@ def _content(
         np.array(spec.weights)[timed],
         np.array([_described(one, problems[0], run.device, Build(TrialState.OK)).is_fallback for one in candidates]),
         tuple(frozenset(place_of.get(row, -1) for row in one.found_at) for one in candidates),
-        np.array([[_blocks(one, problems[row], run.device) for one in candidates] for row in timed]),
+        blocks[timed],
         run.device.sm_count,
     )
     chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
@@ -319,14 +319,19 @@ def _content(
     )
 
 
-def _blocks(one: _Candidate, problem: RunnableProblem, device: Device) -> float:
-    """Return the number of blocks of a launch; NaN where the configuration is not valid."""
+def _blocks(candidates: Sequence[_Candidate], problems: Sequence[RunnableProblem], device: Device) -> Floats:
+    """Return the numbers of blocks of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
+    import numpy as np
+
     from mltune.kernel.bundle import variables_of
     from mltune.library.content import is_valid
 
-    if not is_valid(one.kernel, problem, device, one.configuration):
-        return math.nan
-    return math.prod(one.kernel.launch(one.configuration, variables_of(problem, device)).grid)
+    def blocks(one: _Candidate, problem: RunnableProblem) -> float:
+        if not is_valid(one.kernel, problem, device, one.configuration):
+            return math.nan
+        return math.prod(one.kernel.launch(one.configuration, variables_of(problem, device)).grid)
+
+    return np.array([[blocks(one, problem) for one in candidates] for problem in problems])
 
 
 def _described(one: _Candidate, problem: RunnableProblem, device: Device, build: Build) -> Configuration:

@@ -117,8 +117,7 @@ def wave_terms(blocks: NDArray[np.float64], work: Any, processors: int) -> NDArr
     """Return terms of the time of a launch, of shape (n, 7), for its blocks and the product of all sizes.
 
     A wave is as many blocks as the multiprocessors hold at once: 1, 2 or 4 each. The terms are a constant, the work,
-    the
-    work of the waves of each kind, the number of waves, and the work of a block.
+    the work of the waves of each kind, the number of waves, and the work of a block.
     """
     of_block = work / np.maximum(blocks, 1.0)
     waves = [np.ceil(blocks / (processors * held)) * (held * of_block) for held in (1, 2, 4)]

@@ -1,4 +1,4 @@
-"""What a library is chosen from, the times of candidates at sizes, and what is lost by choosing few of them."""
+"""The times of candidates at sizes, the choice of a portfolio and a dispatcher from them, and what that loses."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from mltune.library.c_expressions import to_c
 from mltune.library.dispatcher import MOST_ALIGNED, Dispatcher
 from mltune.records.versions import __version__
 from mltune.results.winner import one_line
+from mltune.results.winner_texts import text_templates
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -174,22 +175,11 @@ def c_files(content: Content) -> dict[str, bytes]:
     ExpressionError
         A launch or a condition has no counterpart in C.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,  # noqa: S701 - these are no pages
-        variable_start_string="${",
-        variable_end_string="}",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
     values, name = _values(content), content.name
     files = {f"{name}.h": "library.h", f"{name}.c": "library.c", "CMakeLists.txt": "CMakeLists.txt"}
     files |= {f"{name}.pc": "library.pc"}
-    return {file: environment.get_template(f"{source}.txt").render(values).encode() for file, source in files.items()}
+    templates = text_templates(TEMPLATES)
+    return {file: templates.get_template(f"{source}.txt").render(values).encode() for file, source in files.items()}
 
 
 def _values(content: Content) -> dict[str, Any]:

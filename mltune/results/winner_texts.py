@@ -12,6 +12,8 @@ from mltune.results.rating import MS, speed, unit_of
 from mltune.results.winner import Winner, launch_formulas, one_line
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.launch import Launch
     from mltune.problem.problem import RunnableProblem
@@ -96,12 +98,12 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
     return render(winner.runnable, {**_launch(winner), **_measured(winner, document)})
 
 
-def render(problem: RunnableProblem, values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return README.txt and the examples of a problem's kind: the templates of its folder, if it has one."""
+def text_templates(folder: Path) -> Environment:
+    """Return the templates of a folder that make programs and plain texts: ``${name}`` is a value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+    return Environment(
+        loader=FileSystemLoader(folder),
         autoescape=False,  # noqa: S701 - these are no pages
         variable_start_string="${",
         variable_end_string="}",
@@ -110,6 +112,11 @@ def render(problem: RunnableProblem, values: Mapping[str, Any]) -> dict[str, byt
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
+
+
+def render(problem: RunnableProblem, values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return README.txt and the examples of a problem's kind: the templates of its folder, if it has one."""
+    environment = text_templates(TEMPLATES)
     examples = sorted((TEMPLATES / problem.kind).glob("example.*.txt"))
     sources = {"README.txt": "README.txt.txt"} | {path.stem: f"{problem.kind}/{path.name}" for path in examples}
     return {
