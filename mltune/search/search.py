@@ -275,7 +275,7 @@ class Search:
         if history is not None and not recorded and (reason := self._reason_to_end(history)):
             return self._ended(reason)
         gates = self._gates = self._gates.following(history if self._skip else None)
-        planned = [] if history is None else self._sampler.plan(history, number, size, gates if self._skip else None)
+        planned = [] if history is None else self._sampler.plan(history, number, size, gates)
         proposals = _completed(recorded, planned)
         if not proposals:
             left = self._space.count - (0 if history is None else len(history.tried))
