@@ -58,7 +58,7 @@ def test_products_are_right_at_sizes_that_it_has_not_seen_one_after_the_other(li
             a, b, c = matrices(cupy, m, n, k, repeat)
             library.sgemm(a, b, out=c)
             assert error(a, b, c) <= 1, (m, n, k)
-            by_columns = cupy.asfortranarray(c) * cupy.nan
+            by_columns = cupy.full_like(c, cupy.nan, order="F")
             library.sgemm(cupy.asfortranarray(a), cupy.asfortranarray(b), out=by_columns, alpha=2.0)
             assert error(a, b, by_columns / 2) <= 1, (m, n, k)
 
