@@ -14,6 +14,8 @@ BLOCK = 128
 """Elements of a row, or rows and elements, that share a scale."""
 LARGEST = 448.0
 """The largest number of FP8 (E4M3)."""
+SERVING = {"dtype": "fp8_w8a8", "block_shape": [BLOCK, BLOCK]}
+"""What files of configurations for vLLM and SGLang say of the operands."""
 SIZES = ({"M": 4096, "N": 4096, "K": 7168}, {"M": 64, "N": 7168, "K": 2048})
 SMALL = ({"M": 128, "N": 256, "K": 256}, {"M": 20, "N": 200, "K": 384})
 

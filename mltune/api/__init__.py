@@ -16,6 +16,7 @@ from mltune.api.libraries import build_library
 from mltune.api.models import bound, load_model, predict, train
 from mltune.api.own_kernels import run_kernel, tune_kernel
 from mltune.api.search import Search
+from mltune.api.shapes import tune_shapes
 from mltune.api.tuning import sweep, tune, tune_sizes
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ __all__ = [
     "train",
     "tune",
     "tune_kernel",
+    "tune_shapes",
     "tune_sizes",
     "verify_datasets",
 ]

@@ -17,8 +17,10 @@ from mltune.cli.options import (
     PROBLEMS,
     AnyKernel,
     AsJson,
+    Export,
     Facts,
     OnEnd,
+    Shapes,
     Sizes,
     argument,
     configuration,
@@ -26,6 +28,7 @@ from mltune.cli.options import (
     flag,
     number,
     parameter_values,
+    path,
     several_sizes,
     share,
     sizes,
@@ -52,7 +55,9 @@ from mltune.show import table
     ),
     compilers=None,
 )
-def tune(given: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
+def tune(
+    given: Given, shapes: Shapes = None, export: Export = None, at_end: OnEnd = None, as_json: AsJson = False
+) -> None:
     """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
 
     Where no kernel is named, all built-in kernels that solve the problem at the accuracy that is asked for share the
@@ -64,9 +69,41 @@ def tune(given: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
 
     Several sizes, such as --size 512 --size 4096, are several problems: they share the budget, start from what the
     others have found, and are carried out as by `mltune run`. --device may then also be all or replay.
+
+    With --shapes a Triton kernel is tuned at each row of a CSV file, whose columns are the parameters of the function
+    `arguments` in the file of the kernel (docs/how-to/tune-triton-shapes.md). --trials is then for each shape, 25 by
+    default. Winners stay in --run, and the same command goes on. Exits with 1 when a shape failed.
     """
     with on_end(at_end, given["run"]) as ending:
-        _tune(given, ending, as_json)
+        if shapes is None and not export:
+            return _tune(given, ending, as_json)
+        _tune_shapes(given, shapes, export or (), ending, as_json)
+
+
+def _say(row: Given) -> None:
+    table.write(f"{row['shape']}: {row.get('error') or row['configuration']}", stderr=True)
+
+
+def _tune_shapes(given: Given, shapes: Path | None, export: Iterable[str], ending: Ending, as_json: bool) -> None:
+    from mltune.show import tables
+
+    own = {name: value for name in ("trials", "seed", "run") if (value := given.pop(name)) is not None}
+    usual = {**(api.tune.__kwdefaults__ or {}), "problem": given["problem"]}
+    others = [name for name in given if given[name] not in (None, [], usual.get(name))]
+    if shapes is None or others:
+        fact = f"--{others[0]}, too" if others else "--export without --shapes"
+        raise UsageError(f"--shapes goes with --trials, --seed, --run and --export alone, but there is {fact}.")
+    folders = {form: path("--export")(folder) for form, _, folder in (text.partition("=") for text in export)}
+    try:
+        document = api.tune_shapes(given["problem"] or "", shapes, **own, export=folders, progress=_say)
+    except KeyboardInterrupt:
+        ending.interrupted = True
+        say_resumed_by(*sys.argv[1:])
+        raise typer.Exit(1) from None
+    failed = sum("error" in row for row in document["shapes"])
+    ending.run, ending.summary = document["run"], f"{many(failed, 'shape')} of {len(document['shapes'])} failed"
+    answer(document, as_json, lambda: tables.shapes(document))
+    fail_if(failed)
 
 
 def _tune(given: Given, ending: Ending, as_json: bool) -> None:

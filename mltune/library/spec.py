@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from mltune.errors import LibraryError
 from mltune.files.reading import parse_toml, read_text, reason
+from mltune.files.sizes import MAX_BYTES, MOST_SIZES, Counted, distinct_sizes, sizes_of_csv
 from mltune.files.text import printable
 from mltune.files.validation import matching, problems_of
 from mltune.library.folder import NAME
 from mltune.library.portfolio import FLOOR, MOST
 
-MAX_BYTES = 2**24
-"""Largest description, and largest CSV file."""
-
-MOST_SIZES = 100_000
-"""Most sizes that are listed."""
-
-_COUNT = "count"
 _MOST_TUNED, _MOST_TIMED = 200, 2000
 
 _Extent = Annotated[StrictInt, Field(ge=1, lt=2**31)]
@@ -137,17 +128,17 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
     raise LibraryError(f"a library is described as in docs/reference/library.md, but {printable(where, 300)}: {fact}.")
 
 
-_Counted = dict[tuple[tuple[str, int], ...], float]
-
-
-def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -> _Counted:
+def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -> Counted:
     """Return sizes with their weights."""
     if sizes.shapes is not None:
-        return _of(({"m": one, "n": one, "k": one} if isinstance(one, int) else one, 1.0) for one in sizes.shapes)
+        return distinct_sizes(
+            ({"m": one, "n": one, "k": one} if isinstance(one, int) else one, 1.0) for one in sizes.shapes
+        )
     if sizes.grid is not None:
         if math.prod(map(len, sizes.grid.values())) > MOST_SIZES:
             raise ValueError(f"a grid has at most {MOST_SIZES} sizes")
-        return _of((dict(zip(sizes.grid, one, strict=True)), 1.0) for one in itertools.product(*sizes.grid.values()))
+        rows = itertools.product(*sizes.grid.values())
+        return distinct_sizes((dict(zip(sizes.grid, one, strict=True)), 1.0) for one in rows)
     if sizes.ranges is not None:
         for name, (low, high) in sizes.ranges.items():
             if low > high:
@@ -158,44 +149,12 @@ def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -
             drawn = np.exp(np.log(bounds[:, 0]) + draws * np.log(bounds[:, 1] / bounds[:, 0]))
         else:
             drawn = bounds[:, 0] + draws * (bounds[:, 1] - bounds[:, 0])
-        rows = np.rint(drawn).astype(np.int64).tolist()
-        return _of((dict(zip(sizes.ranges, one, strict=True)), 1.0) for one in rows)
-    return _of(_rows(read_text(place / str(sizes.csv), MAX_BYTES, inside=place)))
+        numbers = np.rint(drawn).astype(np.int64).tolist()
+        return distinct_sizes((dict(zip(sizes.ranges, one, strict=True)), 1.0) for one in numbers)
+    return distinct_sizes(sizes_of_csv(read_text(place / str(sizes.csv), MAX_BYTES, inside=place)))
 
 
-def _of(rows: Any) -> _Counted:
-    counted: Counter[tuple[tuple[str, int], ...]] = Counter()
-    names: tuple[str, ...] | None = None
-    for size, weight in rows:
-        names = names or tuple(size)
-        if set(size) != set(names) or not names:
-            raise ValueError(f"all sizes have the same names, but there are {', '.join(names)} and {', '.join(size)}")
-        counted[tuple((name, size[name]) for name in names)] += weight
-    return dict(counted)
-
-
-def _rows(text: str) -> Any:
-    """Yield the sizes of a CSV file, whose column ``count`` is their weight."""
-    rows = csv.DictReader(io.StringIO(text), strict=True)
-    names = [name.strip() for name in rows.fieldnames or ()]
-    if len(set(names)) < len(names) or not {*names} - {_COUNT}:
-        raise ValueError("the first line of a CSV file has the names of sizes, and count where there is one")
-    rows.fieldnames = names
-    try:
-        for number, row in enumerate(rows):
-            if number >= MOST_SIZES:
-                raise ValueError(f"a CSV file has at most {MOST_SIZES} sizes")
-            whole = {name: int(str(value)) for name, value in row.items() if name is not None}
-            weight = whole.pop(_COUNT, 1)
-            if None in row or not all(1 <= one < 2**31 for one in whole.values()) or not 0 <= weight < 2**53:
-                raise ValueError("sizes are from 1 to 2**31 - 1 and counts not negative")
-            if weight:
-                yield whole, float(weight)
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"line {rows.line_num} of a CSV file has an integer for every name: {error!s:.200}") from error
-
-
-def _drawn(counted: _Counted, most: int) -> tuple[tuple[dict[str, int], ...], tuple[float, ...]]:
+def _drawn(counted: Counted, most: int) -> tuple[tuple[dict[str, int], ...], tuple[float, ...]]:
     """Return the sizes that are timed: the most used ones."""
     heaviest = sorted(counted.items(), key=lambda one: -one[1])[:most]
     return tuple(dict(size) for size, _ in heaviest), tuple(weight for _, weight in heaviest)

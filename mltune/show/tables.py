@@ -237,6 +237,20 @@ def stored_runs(documents: Sequence[Document]) -> RenderableType:
     return Table(documents, columns) if documents else "No runs."
 
 
+def shapes(document: Document) -> list[RenderableType]:
+    """Show the result of ``mltune tune`` with ``--shapes``."""
+    rows = document["shapes"]
+    columns = [
+        *(number(name, ("shape", name)) for name in rows[0]["shape"]),
+        number("time", lambda row: row.get("median_s"), milliseconds),
+        number("first configuration", lambda row: row.get("first_s"), milliseconds, spare=2),
+        number("seconds", lambda row: row.get("seconds"), "{:.1f}".format, spare=1),
+        Column("configuration", lambda row: row.get("error") or configuration(row["configuration"]), wraps=True),
+    ]
+    summary = f"{sum('error' not in row for row in rows)} of {many(len(rows), 'shape')} tuned on {document['device']}"
+    return [Table(rows, columns), summary, *(f"wrote {path}" for path in document["written"])]
+
+
 def in_one_line(document: Document) -> str:
     """Write the result of ``mltune tune`` or ``mltune run`` in one line."""
     if "problems" in document:

@@ -1,0 +1,152 @@
+"""Tune a Triton kernel at many shapes, in a process that may fail; winners stay in a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import UsageError
+from mltune.files.atomic import append_line, write_file_atomically
+from mltune.files.reading import check_folder, parse_json, read_text, reason
+from mltune.files.sizes import MAX_BYTES, distinct_sizes, sizes_of_csv
+from mltune.known.serving import configuration_files
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+
+WINNERS = "winners.jsonl"
+"""The file in the directory of a run with a line for each shape that was tuned."""
+
+SHAPE_S = 900.0
+"""Seconds that a shape may take: a kernel that never ends costs that shape alone."""
+
+_FOUND = ("configuration", "median_s", "first_s", "measured", "seconds")
+
+Row = dict[str, Any]
+
+
+def tune_shapes(
+    kernel: str,
+    shapes: str | Path,
+    *,
+    trials: int = 25,
+    seed: int = 0,
+    run: str | Path | None = None,
+    export: Mapping[str, str | Path] | None = None,
+    progress: Callable[[Row], None] = lambda row: None,
+) -> dict[str, Any]:
+    """Tune a Triton kernel at many shapes.
+
+    The file of the kernel has a function ``arguments``, whose parameters are the sizes of a shape. It returns what
+    stands in ``kernel[grid](*arguments)``: a tuple of the grid and the arguments, or a list of such tuples where one
+    configuration serves several launches, whose times are added. The kernel is decorated with an ``autotune``, of
+    Triton or of mltune, which has its configurations and its key (docs/how-to/tune-triton-shapes.md).
+
+    A shape that fails costs that shape alone. Winners stay in the directory of the run, and a call with the same one
+    tunes what it lacks.
+
+    Parameters
+    ----------
+    kernel : str
+        ``"FILE.py:KERNEL"``.
+    shapes : str or pathlib.Path
+        A CSV file with a column for each size, and perhaps a column ``count``: how often a shape is used. The most used
+        ones are tuned first.
+    trials : int
+        Configurations that are measured at each shape.
+    seed : int
+    run : str or pathlib.Path, optional
+        The directory of the run, by default ``runs/FILE-KERNEL``.
+    export : mapping of str to path, optional
+        Folders in which files of configurations are written, by format: ``vllm-moe``, ``sglang-moe``, ``vllm-fp8`` or
+        ``sglang-fp8``.
+    progress : callable
+        Receives the row of each shape.
+
+    Returns
+    -------
+    dict
+        ``shapes`` has a row for each: its ``shape``, ``count``, and the ``configuration`` with ``median_s``,
+        ``first_s`` (the time of the kernel's first configuration, None if that fails), ``measured`` and ``seconds``; or
+        ``error``. ``written`` has the paths of the files.
+
+    Raises
+    ------
+    UsageError
+        The file, the kernel or the shapes cannot be used, or the winners do not fit a format.
+    OSError
+        A file cannot be written.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> found = mltune.tune_shapes("matmul.py:matmul", "shapes.csv")  # doctest: +SKIP
+    >>> found["shapes"][0]["configuration"]["BLOCK_M"]  # doctest: +SKIP
+    64
+    """
+    path, _, name = kernel.rpartition(":")
+    file = Path(path).resolve()
+    if file.suffix != ".py" or not file.is_file():
+        raise UsageError(f"a Triton kernel is FILE.py:KERNEL, of a file that is there, got {kernel!r:.200}.")
+    try:
+        distinct = distinct_sizes(sizes_of_csv(read_text(shapes, MAX_BYTES), least=0))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"shapes are a CSV file of sizes, but {shapes!s:.300} is none: {reason(error):.400}."
+        ) from error
+    wanted = sorted(((dict(shape), count) for shape, count in distinct.items()), key=lambda one: -one[1])
+    folder = Path("runs", f"{file.stem}-{name}") if run is None else Path(run)
+    child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), name, tuple(wanted[0][0]), trials, seed))
+    rows: list[Row] = []
+    try:
+        facts = _asked(child, None)
+        if "error" in facts:
+            raise UsageError(f"{file}:{name} cannot be tuned: {facts['error']}")
+        check_folder(folder, inside=folder, create=True)
+        known, written = _winners(folder / WINNERS, facts), _export(export or {}, rows, facts)
+        for shape, count in wanted:
+            found = known.get(tuple(sorted(shape.items())))
+            if found is None and "error" not in (found := _asked(child, shape)):
+                append_line(folder / WINNERS, json.dumps({**facts, "shape": shape, **found}).encode())
+            rows.append({"shape": shape, "count": count, **(found or {})})
+            progress(rows[-1])
+            written = _export(export or {}, rows, facts)
+    finally:
+        child.kill()
+    return {**facts, "run": str(folder), "shapes": rows, "written": written}
+
+
+def _export(export: Mapping[str, str | Path], rows: Sequence[Row], facts: Row) -> list[str]:
+    """Write the files of configurations for the shapes that have winners; return their paths."""
+    won = [row for row in rows if "error" not in row]
+    forms = [(Path(out), configuration_files(form, won, facts)) for form, out in export.items()]
+    for out, path, data in (files := [(out, *file) for out, content in forms for file in content.items()]):
+        write_file_atomically(out / path, data, inside=out)
+    return [str(out / path) for out, path, _ in files]
+
+
+def _asked(child: Child, shape: Row | None) -> Row:
+    """Ask the process for its facts, or to tune; one that failed is replaced: the GPU may have failed with it."""
+    try:
+        found: Row = child.call(shape, SHAPE_S)
+    except (ChildDiedError, ChildTimeoutError) as error:
+        found = {"error": str(error)}
+    if "error" in found:
+        child.kill()
+    return found
+
+
+def _winners(path: Path, facts: Row) -> dict[tuple[tuple[str, int], ...], Row]:
+    """Return the winners of a file that were found with the same facts, by shape; of several the last."""
+    found = {}
+    for line in read_text(path, MAX_BYTES, inside=path.parent).splitlines() if path.exists() else ():
+        try:
+            row = parse_json(line)
+            numbers = [row[name] for name in _FOUND[1:] if row[name] is not None]
+            if {name: row[name] for name in facts} == facts and 0 < row["median_s"] <= sum(numbers) < math.inf:
+                one = {name: row[name] for name in _FOUND}
+                found[tuple(sorted(row["shape"].items()))] = one | {"configuration": dict(row["configuration"].items())}
+        except (ValueError, TypeError, LookupError, AttributeError):
+            continue  # a line that a kill cut off, or another program wrote
+    return found

@@ -1,0 +1,63 @@
+"""Sizes in a CSV file: a column for each name, and ``count`` where it is known how often each is used."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+MAX_BYTES = 2**24
+"""Largest CSV file."""
+
+MOST_SIZES = 100_000
+"""Most sizes that are listed."""
+
+Counted = dict[tuple[tuple[str, int], ...], float]
+"""Sizes by name, with their weights."""
+
+
+def distinct_sizes(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
+    """Return distinct sizes with the sums of their weights; a ValueError if there is none, or their names differ."""
+    found: Counter[tuple[tuple[str, int], ...]] = Counter()
+    names: tuple[str, ...] | None = None
+    for size, weight in rows:
+        names = names or tuple(size)
+        if set(size) != set(names) or not names:
+            raise ValueError(f"all sizes have the same names, but there are {', '.join(names)} and {', '.join(size)}")
+        found[tuple((name, size[name]) for name in names)] += weight  # type: ignore[assignment]
+    if not found:
+        raise ValueError("there is no size")
+    return dict(found)
+
+
+def sizes_of_csv(text: str, least: int = 1) -> Iterator[tuple[dict[str, int], float]]:
+    r"""Yield the sizes of a CSV file, of at least ``least``; its column ``count`` is their weight.
+
+    A file that is malformed raises a ValueError.
+
+    Examples
+    --------
+    >>> list(sizes_of_csv("m,n,count\n16,4096,3\n"))
+    [({'m': 16, 'n': 4096}, 3.0)]
+    """
+    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
+    try:
+        names = [name.strip() for name in rows.fieldnames or ()]
+    except csv.Error as error:
+        raise ValueError(f"the first line of a CSV file cannot be read: {error}") from error
+    if len(set(names)) < len(names) or not {*names} - {"count"}:
+        raise ValueError("the first line of a CSV file has the names of sizes, and count where there is one")
+    rows.fieldnames = names
+    try:
+        for number, row in enumerate(rows):
+            if number >= MOST_SIZES:
+                raise ValueError(f"a CSV file has at most {MOST_SIZES} sizes")
+            whole = {name: int(str(value)) for name, value in row.items() if name is not None}
+            weight = whole.pop("count", 1)
+            if None in row or not all(least <= one < 2**31 for one in whole.values()) or not 0 <= weight < 2**53:
+                raise ValueError(f"sizes are from {least} to 2**31 - 1 and counts not negative")
+            if weight:
+                yield whole, float(weight)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"line {rows.line_num} of a CSV file has an integer for every name: {error!s:.200}") from error

@@ -1,0 +1,102 @@
+"""A Triton kernel of a file, tuned at one shape after the other: what a process does for :func:`mltune.tune_shapes`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import heapq
+import importlib.util
+import inspect
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import MltuneError, UsageError
+
+FINALISTS = 5
+"""Most of the measured configurations that are timed again, with all launches of a shape."""
+
+_KEPT = ("perf_model", "configs_top_k", "early_config_prune", "reset_to_zero", "restore_value", "pre_hook", "post_hook")
+"""What a kernel keeps of its own decorator besides configurations, key and benchmark."""
+
+Row = dict[str, Any]
+
+
+def make_tuner(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) -> Callable[[Row | None], Row]:
+    """Return a function that tunes a kernel at a shape, and without one returns its facts; the factory of the child."""
+    load = functools.cache(lambda: _load(file, kernel, names, trials, seed))
+
+    def serve(shape: Row | None) -> Row:
+        try:
+            module, tuner, facts = load()
+            return facts if shape is None else _tuned(module, tuner, shape)
+        except Exception as error:
+            return {"error": str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"}
+
+    return serve
+
+
+def _load(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) -> tuple[Any, Any, Row]:
+    """Import a file; return its module, its kernel with mltune's search, and what winners depend on."""
+    import triton
+    from triton.runtime.driver import driver
+
+    from mltune.integrations.triton import autotune
+
+    sys.path.insert(0, str(Path(file).parent))
+    specification: Any = importlib.util.spec_from_file_location("_mltune_kernels", file)
+    module = sys.modules[specification.name] = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    old = getattr(module, kernel, None)
+    if not isinstance(old, triton.runtime.Autotuner):
+        raise UsageError(f"a kernel has configurations, but {kernel} is not decorated with autotune (outermost) there.")
+    try:
+        inspect.signature(module.arguments).bind(**dict.fromkeys(names))
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"`arguments` takes the sizes {', '.join(names)} by name, but: {error}.") from error
+    tuner = autotune(old.configs, old.keys, trials=trials, seed=seed, do_bench=old._do_bench)(old.fn)
+    vars(tuner).update({name: value for name, value in vars(old).items() if name in _KEPT})
+    source = hashlib.sha256(Path(file).read_bytes() + inspect.getsource(old.base_fn).encode()).hexdigest()
+    facts = {"kernel": kernel, "source_hash": source, "trials": trials, "seed": seed, "triton": triton.__version__}
+    device, serving = driver.active.get_device_interface().get_device_name(), getattr(module, "SERVING", {})
+    dtype, blocks = serving.get("dtype"), [*map(int, serving.get("block_shape", ()))]
+    return module, tuner, {**facts, "device": device, "dtype": dtype and str(dtype), "block_shape": blocks}
+
+
+def _tuned(module: Any, tuner: Any, shape: Row) -> Row:
+    """Tune at a shape: search with the first launch, and choose among its fastest by the time of all launches."""
+    begun = time.monotonic()
+    found = module.arguments(**shape)
+    launches = found if isinstance(found, list) else [found]
+    grid, *arguments = launches[0]
+    tuner.configs_timings = {}
+    tuner[grid](*arguments)
+    measured = tuner.configs_timings
+    first = next((config for config in tuner.configs if config in measured), tuner.best_config)
+    finalists = [tuner.best_config, *heapq.nsmallest(FINALISTS, measured, key=measured.get), first]
+    total_s = {config: _time_s(tuner, launches, config) for config in dict.fromkeys(finalists)}
+    best = min(total_s, key=total_s.__getitem__)
+    if not total_s[best] < math.inf:
+        raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
+    values = {name: value for name, value in best.all_kwargs().items() if value is not None}
+    return {
+        "configuration": json.loads(json.dumps(values, default=str)),
+        "median_s": total_s[best],
+        "first_s": total_s[first] if total_s[first] < math.inf else None,
+        "measured": len(measured),
+        "seconds": time.monotonic() - begun,
+    }
+
+
+def _time_s(tuner: Any, launches: Sequence[Sequence[Any]], config: Any) -> float:
+    """Return the time of all launches with a configuration; infinite where one fails."""
+    total_ms = 0.0
+    for grid, *arguments in launches:
+        tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
+        found = type(tuner)._bench(tuner, *arguments, config=config, grid=grid, warmup=False)
+        total_ms += found[0] if isinstance(found, Sequence) else found  # the first of quantiles is the median
+    return total_ms / 1e3

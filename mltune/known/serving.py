@@ -1,0 +1,84 @@
+"""The files from which vLLM and SGLang read tuned configurations of fused MoE and block-scaled FP8 products.
+
+The name of a file tells what it is for; its content maps numbers of rows M to configurations of their kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mltune.errors import UsageError
+
+PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+"""The parameters of a configuration, in the order of the files."""
+
+FORMATS = {"vllm-moe": ("E", "N"), "sglang-moe": ("E", "N"), "vllm-fp8": ("N", "K"), "sglang-fp8": ("N", "K")}
+"""The sizes in the name of a file of each format."""
+
+_OPERANDS = r"(,dtype=\w+)?(,block_shape=\[\d+, ?\d+])?"
+_PATH = re.compile(rf"(configs/triton_[\d_]+/)?[EN]=\d+,[NK]=\d+,device_name=[\w()+.-]+{_OPERANDS}\.json", re.ASCII)
+
+
+def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files of a format, by path, for the winners of shapes.
+
+    Parameters
+    ----------
+    form : {"vllm-moe", "sglang-moe", "vllm-fp8", "sglang-fp8"}
+    rows : sequence of mapping
+        Each with a ``shape``, whose sizes are M and those in the name of the file, and a ``configuration``.
+    facts : mapping
+        ``device``, the name of the GPU as PyTorch has it; ``triton``, the version, of which SGLang has a folder each;
+        ``dtype``, the operands of a fused MoE, such as ``"fp8_w8a8"``, None for FP16 and BF16; ``block_shape``, the
+        rows and columns of B that share a scale, which FP8 products have.
+
+    Raises
+    ------
+    UsageError
+        There is no such format, or the winners do not fit it.
+
+    Examples
+    --------
+    >>> best = dict(BLOCK_SIZE_M=16, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64, GROUP_SIZE_M=1, num_warps=4, num_stages=3)
+    >>> rows = [{"shape": {"M": 1, "E": 8, "N": 14336}, "configuration": best}]
+    >>> facts = {"device": "NVIDIA H100 80GB HBM3", "triton": "3.6.0", "dtype": None, "block_shape": []}
+    >>> [*configuration_files("vllm-moe", rows, facts)]
+    ['E=8,N=14336,device_name=NVIDIA_H100_80GB_HBM3.json']
+    """
+    if form not in FORMATS:
+        raise UsageError(f"a format of configurations is one of {', '.join(FORMATS)}, got {form!r:.60}.")
+    device, blocks, of_fp8 = facts["device"].replace(" ", "_"), facts["block_shape"], form.endswith("fp8")
+    if form == "vllm-moe" and "H200" in device.split("_"):
+        device = "NVIDIA_H200"  # vLLM has one name for all variants
+    dtype = facts["dtype"] or ("fp8_w8a8" if of_fp8 else None)
+    ending = f",device_name={device}" + (f",dtype={dtype}" if dtype else "")
+    if blocks or of_fp8:
+        ending += f",block_shape=[{(',' if form.startswith('vllm') else ', ').join(map(str, blocks))}]"
+    folder = f"configs/triton_{facts['triton'].replace('.', '_')}/" if form == "sglang-moe" else ""
+    files: dict[str, dict[int, dict[str, int]]] = {}
+    for row in rows:
+        shape = row["shape"]
+        path = folder + ",".join(f"{one}={shape.get(one)}" for one in FORMATS[form]) + f"{ending}.json"
+        if not _PATH.fullmatch(path) or "M" not in shape:
+            parts = f"a shape with M, {' and '.join(FORMATS[form])}, and SERVING has dtype and block_shape"
+            raise UsageError(f"{form}: the name of a file is made of {parts}, got {path:.300}.")
+        if shape["M"] in files.setdefault(path, {}):
+            raise UsageError(f"{form}: a file has one configuration for each M, but M={shape['M']} is there twice.")
+        files[path][shape["M"]] = _checked(form, row["configuration"], blocks)
+    return {path: (json.dumps(dict(sorted(one.items())), indent=4) + "\n").encode() for path, one in files.items()}
+
+
+def _checked(form: str, given: Mapping[str, Any], blocks: Sequence[int]) -> dict[str, int]:
+    """Return a configuration as the kernels of vLLM and SGLang take it."""
+    found: dict[str, Any] = {name: given.get(name) for name in PARAMETERS}
+    if (
+        {"num_ctas": 1, **given} != {"num_ctas": 1, **found}
+        or not all(type(value) is int and value > 0 for value in found.values())
+        or any(block % found["BLOCK_SIZE_K"] for block in blocks[1:])
+    ):
+        law = f"positive integers {', '.join(PARAMETERS)}, and BLOCK_SIZE_K divides the second of block_shape"
+        raise UsageError(f"{form}: a configuration has {law}, got {dict(given)!s:.300}.")
+    return found

@@ -1,0 +1,163 @@
+"""A Triton kernel tuned at many shapes, with times that are made up, on a GPU that is not there."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import mltune
+from mltune.errors import UsageError
+from mltune.known.serving import FORMATS
+from tests.triton_file import triton_file
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def tune(tmp_path, monkeypatch):
+    """Return a function that tunes at rows of a CSV file."""
+    monkeypatch.chdir(tmp_path)
+    file = triton_file(tmp_path, "SERVING = {'block_shape': (128, 64)}\n")
+
+    def tuned(csv, kernel="tuned", **options):
+        (tmp_path / "shapes.csv").write_text(csv)
+        return mltune.tune_shapes(f"{file}:{kernel}", "shapes.csv", **options)
+
+    return tuned
+
+
+def test_each_shape_has_a_winner_and_the_most_used_is_tuned_first(tune):
+    seen = []
+    found = tune("M,E,count\n16,4,1\n64,4,5\n", trials=20, progress=seen.append)
+    assert [row["shape"]["M"] for row in found["shapes"]] == [64, 16]
+    assert seen == found["shapes"]
+    for row in found["shapes"]:
+        assert row["configuration"]["BLOCK_SIZE_M"] == row["shape"]["M"]
+        assert row["configuration"]["num_warps"] == 4
+        assert row["measured"] == 20
+        assert row["first_s"] is None  # the first configuration fails
+        assert row["median_s"] == pytest.approx(1.02e-3)
+
+
+def test_of_several_launches_the_sum_of_the_times_decides(tune):
+    (row,) = tune("M,E\n32,8\n", trials=20)["shapes"]
+    assert row["configuration"]["num_stages"] == 2
+    assert row["median_s"] == pytest.approx(2.04e-3)
+
+
+def test_only_so_many_are_measured(tune):
+    (row,) = tune("M\n32\n", trials=5)["shapes"]
+    assert row["measured"] == 5
+
+
+def test_a_shape_that_fails_costs_that_shape_alone(tune):
+    found = tune("M\n13\n14\n15\n16\n")
+    assert [row.get("error") for row in found["shapes"]] == [
+        "ValueError: an unlucky shape",
+        "the worker process died: exit status 3",
+        "ZeroDivisionError: division by zero",
+        None,
+    ]
+
+
+def test_a_shape_that_never_ends_is_stopped(tune, monkeypatch):
+    monkeypatch.setattr(mltune.api.shapes, "SHAPE_S", 6.0)
+    path = Path("kernels.py")
+    path.write_text(path.read_text().replace("os._exit(3)", "import time; time.sleep(60)"))
+    begun = time.monotonic()
+    found = tune("M\n14\n16\n")
+    assert ["error" in row for row in found["shapes"]] == [True, False]
+    assert "no answer" in found["shapes"][0]["error"]
+    assert time.monotonic() - begun < 40
+
+
+def test_a_run_goes_on_with_what_it_lacks(tune):
+    first = tune("M\n16\n13\n")
+    again = tune("M\n16\n13\n32\n")
+    assert again["shapes"][0] == first["shapes"][0]  # with its seconds
+    assert "error" in again["shapes"][1]
+    assert "configuration" in again["shapes"][2]
+    others = tune("M\n16\n", trials=7)
+    assert others["shapes"][0]["measured"] == 7  # with other options it is another search
+
+
+def test_a_kernel_that_changed_is_tuned_anew(tune, tmp_path):
+    first = tune("M\n16\n")
+    with (tmp_path / "kernels.py").open("a") as file:
+        file.write("# changed\n")
+    assert tune("M\n16\n")["shapes"][0]["seconds"] != first["shapes"][0]["seconds"]
+
+
+def test_configurations_are_written_for_vllm_and_sglang(tune, tmp_path):
+    found = tune("M,E,N\n1,8,14336\n16,8,14336\n", export={"vllm-moe": "out", "sglang-moe": "out"})
+    name = "E=8,N=14336,device_name=NVIDIA_H100_80GB_HBM3,block_shape=[128,{}64].json"
+    folder = f"configs/triton_{found['triton'].replace('.', '_')}"
+    assert found["written"] == [f"out/{name.format('')}", f"out/{folder}/{name.format(' ')}"]
+    for path in found["written"]:
+        written = {int(key): value for key, value in json.loads((tmp_path / path).read_text()).items()}
+        winners = {row["shape"]["M"]: row["configuration"] for row in found["shapes"]}
+        assert written == {m: {k: v for k, v in one.items() if k != "num_ctas"} for m, one in winners.items()}
+
+
+@pytest.mark.parametrize(
+    ("csv", "options", "message"),
+    [
+        ("M,E\n", {}, "there is no size"),
+        ("M,Q\n1,2\n", {}, "`arguments` takes the sizes M, Q by name, but: got an unexpected keyword argument 'Q'"),
+        ("M\n=1+1\n", {}, "line 2 of a CSV file has an integer for every name"),
+        ("M\n1\n", {"kernel": "plain"}, "plain is not decorated with autotune"),
+        ("M\n1\n", {"kernel": "nothing"}, "nothing is not decorated with autotune"),
+        ("M\n1\n", {"trials": 0}, "got trials=0"),
+        ("M\n1\n", {"export": {"vllm": "out"}}, f"one of {', '.join(FORMATS)}, got 'vllm'"),
+        ("M,E\n1,8\n", {"export": {"vllm-moe": "out"}}, "M, E and N"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said(tune, csv, options, message):
+    with pytest.raises(UsageError) as raised:
+        tune(csv, **options)
+    assert message in str(raised.value)
+
+
+def test_a_kernel_is_named_by_its_file(tune):
+    for name in ("kernels:tuned", "nothing.py:tuned", "sgemm", "kernels.py", ""):
+        with pytest.raises(UsageError, match=r"FILE\.py:KERNEL"):
+            mltune.tune_shapes(name, "shapes.csv")
+
+
+def command(*words):
+    return subprocess.run([sys.executable, "-m", "mltune", "tune", *words], capture_output=True, text=True, check=False)
+
+
+def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
+    (tmp_path / "shapes.csv").write_text("M,count\n16,2\n13,1\n")
+    done = command("kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here", "--export", "vllm-moe=out")
+    assert done.returncode == 2
+    assert "M, E and N" in done.stderr
+    done = command("kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here", "--json")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert [("error" in row, row["count"]) for row in document["shapes"]] == [(False, 2), (True, 1)]
+    assert (tmp_path / "here/winners.jsonl").exists()
+    done = command("kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here")
+    assert "1 of 2 shapes tuned on NVIDIA H100 80GB HBM3" in done.stdout
+    assert "ValueError: an unlucky shape" in done.stdout
+    assert "BLOCK_SIZE_M=16" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shapes", "shapes.csv", "--no-skip"), "there is --skip, too"),
+        (("--shapes", "shapes.csv", "--m", "5"), "there is --m, too"),
+        (("--export", "vllm-moe=out"), "there is --export without --shapes"),
+        (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is a path"),
+        (("--shapes", ""), "--shapes is a path"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words, message):
+    done = command("kernels.py:tuned", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
