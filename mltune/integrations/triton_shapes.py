@@ -32,16 +32,16 @@ def make_tuner(file: str, kernel: str, names: Sequence[str], trials: int, seed: 
 
     def serve(shape: Row | None) -> Row:
         try:
-            module, tuner, facts = load()
-            return facts if shape is None else _tuned(module, tuner, shape)
+            make, given, tuner, facts = load()
+            return facts if shape is None else _tuned(make(**shape), given, tuner)
         except Exception as error:
             return {"error": str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"}
 
     return serve
 
 
-def _load(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) -> tuple[Any, Any, Row]:
-    """Import a file; return its module, its kernel with mltune's search, and what winners depend on."""
+def _load(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) -> tuple[Any, Any, Any, Row]:
+    """Import a file; return what makes arguments, its tuner, one with mltune's search, and what winners depend on."""
     import triton
     from triton.runtime.driver import driver
 
@@ -51,26 +51,31 @@ def _load(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) 
     specification: Any = importlib.util.spec_from_file_location("_mltune_kernels", file)
     module = sys.modules[specification.name] = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    old = getattr(module, kernel, None)
-    if not isinstance(old, triton.runtime.Autotuner):
+    given = getattr(module, kernel, None)
+    if not isinstance(given, triton.runtime.Autotuner):
         raise UsageError(f"a kernel has configurations, but {kernel} is not decorated with autotune (outermost) there.")
     try:
         inspect.signature(module.arguments).bind(**dict.fromkeys(names))
     except (TypeError, AttributeError) as error:
         raise UsageError(f"`arguments` takes the sizes {', '.join(names)} by name, but: {error}.") from error
-    tuner = autotune(old.configs, old.keys, trials=trials, seed=seed, do_bench=old._do_bench)(old.fn)
-    vars(tuner).update({name: value for name, value in vars(old).items() if name in _KEPT})
-    source = hashlib.sha256(Path(file).read_bytes() + inspect.getsource(old.base_fn).encode()).hexdigest()
+    own = {} if given._do_bench is None else {"do_bench": given._do_bench}
+    tuner = autotune(given.configs, given.keys, trials=trials, seed=seed, **own)(given.fn)
+    vars(tuner).update({name: value for name, value in vars(given).items() if name in _KEPT})
+    source = hashlib.sha256(Path(file).read_bytes() + inspect.getsource(given.base_fn).encode()).hexdigest()
     facts = {"kernel": kernel, "source_hash": source, "trials": trials, "seed": seed, "triton": triton.__version__}
     device, serving = driver.active.get_device_interface().get_device_name(), getattr(module, "SERVING", {})
     dtype, blocks = serving.get("dtype"), [*map(int, serving.get("block_shape", ()))]
-    return module, tuner, {**facts, "device": device, "dtype": dtype and str(dtype), "block_shape": blocks}
+    return (
+        module.arguments,
+        given,
+        tuner,
+        {**facts, "device": device, "dtype": dtype and str(dtype), "block_shape": blocks},
+    )
 
 
-def _tuned(module: Any, tuner: Any, shape: Row) -> Row:
+def _tuned(found: Any, given: Any, tuner: Any) -> Row:
     """Tune at a shape: search with the first launch, and choose among its fastest by the time of all launches."""
     begun = time.monotonic()
-    found = module.arguments(**shape)
     launches = found if isinstance(found, list) else [found]
     grid, *arguments = launches[0]
     tuner.configs_timings = {}
@@ -78,7 +83,7 @@ def _tuned(module: Any, tuner: Any, shape: Row) -> Row:
     measured = tuner.configs_timings
     first = next((config for config in tuner.configs if config in measured), tuner.best_config)
     finalists = [tuner.best_config, *heapq.nsmallest(FINALISTS, measured, key=measured.get), first]
-    total_s = {config: _time_s(tuner, launches, config) for config in dict.fromkeys(finalists)}
+    total_s = {config: _time_s(given, launches, config) for config in dict.fromkeys(finalists)}
     best = min(total_s, key=total_s.__getitem__)
     if not total_s[best] < math.inf:
         raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
