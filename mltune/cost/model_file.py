@@ -32,7 +32,6 @@ from mltune.files.validation import matching, problems_of
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
 from mltune.problem.problem import Problem
-from mltune.records.header import LARGEST
 
 FIELDS = {"left": "u1", "right": "u1", "feature_idx": "u1", "num_threshold": "<f8", "value": "<f8"}
 """What is written of a node, by scikit-learn's names: the places of its children in the tree, 0 and 0 for a leaf."""
@@ -48,6 +47,9 @@ MOST_MEMBERS, MOST_TREES = 200, 100
 
 SUFFIXES = (".json", ".npy")
 """Of the files of a model: its card and its regressors."""
+
+LARGEST = 2**53
+"""Largest integer, which JSON keeps exact."""
 
 _MOST_CARD_BYTES = 1 << 20
 _MOST_FLOPS = 1e30

@@ -13,7 +13,6 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from mltune.errors import UsageError
-from mltune.files.text import printable
 from mltune.kernel.configurations import Restrictions, Values, list_configurations, plain_values
 from mltune.search.plain_search import PlainSearch, Scale
 
@@ -97,12 +96,12 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         """Return the value of a parameter in the configuration of the trial."""
         chosen = trial.system_attrs.get(ATTRIBUTE)
         if chosen is None:
-            fixed = printable(trial.system_attrs.get("fixed_params"), 300)
+            fixed = repr(trial.system_attrs.get("fixed_params"))[:300]
             raise UsageError(f"no configuration of the sampler has {fixed}; enqueue a trial with all its parameters.")
         if param_name not in chosen or not _offers(param_distribution, chosen[param_name]):
             raise UsageError(
                 "the objective must suggest the parameters of the sampler with the same values, but it asked for "
-                f"{param_name} in {printable(param_distribution, 300)}, and the sampler chose {printable(chosen, 300)}."
+                f"{param_name} in {param_distribution!s:.300}, and the sampler chose {chosen!s:.300}."
             )
         return chosen[param_name]
 

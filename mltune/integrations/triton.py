@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import math
+import time as clock
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mltune.errors import UsageError
-from mltune.kernel.configurations import ConfigurationTable
-from mltune.search.plain_search import PlainSearch
+from mltune.integrations.triton_compilers import shared
+from mltune.integrations.triton_session import Session, Stopwatch
+from mltune.integrations.triton_winners import Winners
+from mltune.known.effort import effort
+from mltune.known.wisdom_file import AUTO
+from mltune.process.child import available_cores
+from mltune.search.launch_search import gpu_and_driver
+
+UNKNOWN = [math.nan] * 3
+QUICK = 25
+"""Most configurations that are measured with ``MLTUNE_EFFORT=quick``."""
 
 
 def autotune(
-    configs: Sequence[Any], key: Sequence[str], *arguments: Any, trials: int = 25, seed: int = 0, **options: Any
+    configs: Sequence[Any],
+    key: Sequence[str],
+    *arguments: Any,
+    trials: int | None = None,
+    time: float | None = None,
+    seed: int = 0,
+    compilers: int | None = None,
+    wisdom: str | Path = AUTO,
+    tolerance: float | None = None,
+    **options: Any,
 ) -> Callable[[Any], Any]:
-    """Return a decorator like ``triton.autotune`` that measures at most ``trials`` configurations for each key.
+    """Return a decorator like ``triton.autotune`` that compiles in parallel and measures what is promising.
 
-    mltune's search chooses them after the results of those before; the first one of ``configs`` is always measured.
-    Parameters are the meta-parameters of the configurations, ``num_warps``, ``num_stages``, ``num_ctas``, ``maxnreg``
-    and whatever else distinguishes them. The rest is Triton's: ``prune_configs_by`` comes first, a configuration
-    without enough resources has failed, and the best one is kept.
+    For each new key the configurations are compiled ahead in processes of their own, which fill Triton's cache, and
+    measured briefly in the order of their promise: the registers, the shared memory and the spills of each, and the
+    blocks of its grid, say which cannot be launched and what to expect of the others. The fastest, and the first one of
+    ``configs``, are measured again in turns; the best of these is taken. A configuration that does not compile, or
+    whose compiler crashes, hangs or exhausts the memory, has failed, and no other.
+
+    The winner is kept in the wisdom: another process, or another rank, takes the same one without measuring. Its key is
+    the source of the kernel, ``configs``, the types of the arguments and the values of ``key``, the GPU, its driver and
+    Triton's version.
+
+    The environment variable ``MLTUNE_EFFORT`` is ``none`` (what is known, or the first of ``configs``, without
+    measuring), ``quick`` (at most 25 are measured) or ``full`` (all are, if ``trials`` does not say otherwise).
 
     Parameters
     ----------
@@ -26,10 +55,21 @@ def autotune(
     key : sequence of str
         Arguments of the kernel: other values of these are tuned anew.
     *arguments, **options
-        Further arguments of ``triton.autotune``.
-    trials : int
-        If there are not more configurations than these, all are measured, as without mltune.
+        Further arguments of ``triton.autotune``; ``prune_configs_by`` comes first. With ``do_bench`` every
+        configuration is measured once, by that function.
+    trials : int, optional
+        Most configurations that are measured, the first one of ``configs`` always among them. By default ten for each
+        compiler.
+    time : float, optional
+        Seconds for each key; what is then being compiled or measured is finished.
     seed : int
+    compilers : int, optional
+        Compile processes; by default one for each core. All kernels share them.
+    wisdom : str or pathlib.Path
+        A file, ``"auto"`` for the user's, or ``"none"``.
+    tolerance : float, optional
+        If given, each configuration is launched once on copies of the same arguments, and one whose outputs differ from
+        those of the first by more than this times their largest magnitude is wrong: it is not taken.
 
     Returns
     -------
@@ -39,7 +79,10 @@ def autotune(
     Raises
     ------
     UsageError
-        Triton is not installed, or ``trials`` is below 1.
+        Triton is not installed, or a number is below its least.
+    DeviceLostError
+        While tuning: a launch has ended the CUDA context, such as by an illegal access. The configuration is put on
+        record, and left out when the program is started again.
 
     Examples
     --------
@@ -47,92 +90,93 @@ def autotune(
     ... @triton.jit
     ... def kernel(x, n, BLOCK: tl.constexpr): ...  # doctest: +SKIP
     """
-    if trials < 1:
-        raise UsageError(f"a tuner measures at least one configuration, got trials={trials}.")
+    least = {"trials": (trials, 1), "time": (time, 0), "compilers": (compilers, 1), "tolerance": (tolerance, 0)}
+    for name, (value, smallest) in least.items():
+        if value is not None and not value >= smallest:
+            raise UsageError(f"{name} must be at least {smallest}, got {name}={value}.")
     try:
         import triton
     except ImportError as error:
         raise UsageError(f"autotune needs Triton, but it cannot be imported ({error}): pip install triton.") from error
 
     def decorate(fn: Any) -> Any:
+        stopwatch = None if {"do_bench", "warmup", "rep", "use_cuda_graph"} & options.keys() else Stopwatch()
         tuner = triton.autotune(configs, key, *arguments, **options)(fn)
-        adapter = _Adapter(tuner, trials, seed)
-        tuner.prune_configs, tuner._bench = adapter.prune_configs, adapter.bench
-        if hasattr(tuner, "check_disk_cache"):
-            tuner.check_disk_cache = adapter.check_disk_cache
+        if stopwatch is not None:
+            tuner.do_bench = stopwatch
+        budget = _Budget(trials, math.inf if time is None else time, compilers or available_cores())
+        adapter = _Adapter(tuner, budget, wisdom, {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance})
+        tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
+        tuner.cache_results = False  # the wisdom keeps the winners
         return tuner
 
     return decorate
 
 
-class _Adapter:
-    """Replacements for three methods of an ``Autotuner``.
+class _Budget(NamedTuple):
+    trials: int | None
+    time_s: float
+    compilers: int
 
-    An autotuner measures the configurations that ``prune_configs`` returns, in a loop over them. They are returned as
-    :class:`_Proposals`, which choose the next configuration when the loop asks for it.
+
+class _Adapter:
+    """Replacements for methods of an ``Autotuner``: it measures in a loop over what ``prune_configs`` returns.
+
+    That is what a session has measured; in the loop the times are looked up.
     """
 
-    def __init__(self, tuner: Any, trials: int, seed: int) -> None:
-        self._prune, self._bench = tuner.prune_configs, tuner._bench
-        self._check_disk_cache: Any = getattr(tuner, "check_disk_cache", None)
-        self._trials = trials
-        self._seed = seed
-        self._proposals: _Proposals | None = None
+    def __init__(self, tuner: Any, budget: _Budget, wisdom: str | Path, options: dict[str, Any]) -> None:
+        self._tuner = tuner
+        self._prune, self._bench, self._warmup = tuner.prune_configs, tuner._bench, tuner.warmup
+        self._budget, self._wisdom, self._options = budget, wisdom, options
+        self._times: dict[Any, list[float]] = {}
 
     def prune_configs(self, kwargs: dict[str, Any]) -> Sequence[Any]:
-        """Return the configurations that Triton leaves, as proposals if there are more than trials."""
-        left: Sequence[Any] = self._prune(kwargs)
-        proposals = _Proposals(left, self._trials, self._seed)
-        self._proposals = proposals if len(proposals) > self._trials else None
-        return left if self._proposals is None else self._proposals
+        """Return the configurations that were measured, or one that is known to be the best."""
+        left = list(dict.fromkeys(self._prune(kwargs)))
+        if len(left) > 1:
+            self._times = self._tuner.configs_timings = self._tuned(left, kwargs)
+            left = list(self._times)
+        return left
 
     def bench(self, *args: Any, config: Any, **meta: Any) -> Any:
-        """Measure a configuration, and keep its time for the search."""
-        result = self._bench(*args, config=config, **meta)
-        if self._proposals is not None:
-            self._proposals.times[config] = result[0] if isinstance(result, Sequence) else result
-        return result
+        """Return the times that a session has measured; those of the only configuration are not known."""
+        return self._times.get(config, UNKNOWN)
 
-    def check_disk_cache(self, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> Any:
-        """Look for results on disk, under another key than those of a tuner that measures everything."""
-        if self._proposals is not None:
-            settings = type(self._proposals[0])({"mltune_trials": self._trials, "mltune_seed": self._seed})
-            configs = [*self._proposals.configs, settings]
-        return self._check_disk_cache(tuning_key, configs, bench_fn)
+    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile all configurations, as Triton does: nothing is measured."""
+        ours, self._tuner.prune_configs = self._tuner.prune_configs, self._prune
+        try:
+            return self._warmup(*args, **kwargs)
+        finally:
+            self._tuner.prune_configs = ours
+
+    def _tuned(self, configs: list[Any], kwargs: dict[str, Any]) -> dict[Any, list[float]]:
+        """Return the milliseconds of what was measured, or the known winner alone."""
+        gpu, driver = gpu_and_driver(_current_gpu())
+        winners = Winners.of(self._wisdom, self._tuner, kwargs, configs, gpu, driver)
+        asked, known = effort(), winners.known(configs)
+        if len(known) == 1 or asked == "none":
+            return {known[0]: UNKNOWN}
+        with winners.locked(), shared.using(self._budget.compilers) as compilers:
+            known = winners.known(configs)  # another process may have tuned meanwhile
+            if len(known) == 1:
+                return {known[0]: UNKNOWN}
+            trials = self._budget.trials or {"quick": QUICK, "full": len(known)}.get(asked)
+            end = clock.monotonic() + self._budget.time_s
+            session = Session(self._tuner, self._bench, kwargs, known, compilers, gpu, winners, trials=trials, end=end)
+            for name, value in self._options.items():
+                setattr(session, name, value)
+            times = session.run()
+            winners.keep(times, is_verified=session.tolerance is not None)
+            return times
 
 
-class _Proposals(Sequence[Any]):
-    """The distinct configurations of an autotuner. A loop over them goes over those that the search proposes.
+def _current_gpu() -> int:
+    """Return the number of the current GPU; -1 without one."""
+    try:
+        from triton.runtime.driver import driver
 
-    Attributes
-    ----------
-    times : dict
-        The time of each configuration that was measured, infinite if it failed.
-    """
-
-    def __init__(self, configs: Sequence[Any], trials: int, seed: int) -> None:
-        every = [config.all_kwargs() | {"pre_hook": config.pre_hook} for config in configs]
-        names = dict.fromkeys(name for one in every for name in one)
-        rows = [tuple(one.get(name) for name in names) for one in every]
-        distinct = dict(zip(reversed(rows), reversed(configs), strict=True))  # the first one of equal ones
-        self._rows = list(dict.fromkeys(rows))
-        self._values = {name: list(dict.fromkeys(row[at] for row in self._rows)) for at, name in enumerate(names)}
-        self.configs = [distinct[row] for row in self._rows]
-        self.times: dict[Any, float] = {}
-        self._trials = trials
-        self._seed = seed
-
-    def __len__(self) -> int:
-        return len(self.configs)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.configs[at]
-
-    def __iter__(self) -> Iterator[Any]:
-        search = PlainSearch(ConfigurationTable.from_rows(self._values, self._rows), seed=self._seed)
-        proposed = 0
-        for _ in range(self._trials - 1):
-            yield self.configs[proposed]
-            search.tell(proposed, self.times.get(self.configs[proposed]))
-            (proposed,) = search.ask()
-        yield self.configs[proposed]
+        return int(driver.active.get_current_device())
+    except Exception:
+        return -1

@@ -135,7 +135,7 @@ def write(path: Path, entries: Sequence[Outcome]) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[Path]:
+def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[Path]:
     """Hold the lock of a file: one process at a time reads it and writes it again.
 
     The lock is a file beside it, because the file itself is replaced. The yielded path is that of the file itself,
@@ -154,21 +154,21 @@ def locked(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
-        _acquire(descriptor, path)
+        _acquire(descriptor, path, timeout_s)
         yield path
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path) -> None:
-    end = time.monotonic() + _LOCK_TIMEOUT_S
+def _acquire(descriptor: int, path: Path, timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
     while True:
         with contextlib.suppress(BlockingIOError):
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if time.monotonic() > end:
             raise WisdomError(
                 f"a wisdom is written by one process at a time, but another one has held {path} for "
-                f"{_LOCK_TIMEOUT_S:g} s; end it, or choose another file."
+                f"{timeout_s:g} s; end it, or choose another file."
             )
         time.sleep(_ATTEMPT_EVERY_S)
 

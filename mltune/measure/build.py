@@ -21,9 +21,10 @@ from mltune.kernel.coding import check_macro_name
 from mltune.kernel.compiler_parameters import variant_of
 from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
 from mltune.kernel.launch import APPLY
-from mltune.measure.compile_pool import CompilePool, available_cores
+from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import Source, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
+from mltune.process.child import available_cores
 from mltune.records.trial import Build
 
 if TYPE_CHECKING:

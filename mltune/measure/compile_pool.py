@@ -6,7 +6,6 @@ A farm of compilers on other hosts may take a part of the builds (:mod:`mltune.m
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 import time
@@ -21,7 +20,7 @@ from mltune.errors import WorkerError
 from mltune.measure.assembler import nvjitlink_version
 from mltune.measure.compiler import Source, nvrtc_version
 from mltune.measure.cubin_cache import CubinCache, cache_key
-from mltune.process.child import Child, ChildDiedError, ChildPool, ChildTimeoutError, ThreadedChild
+from mltune.process.child import Child, ChildDiedError, ChildPool, ChildTimeoutError, ThreadedChild, available_cores
 from mltune.records.trial import Build, TrialState
 
 TIMEOUT_S = 60.0
@@ -71,15 +70,6 @@ class Farm(Protocol):
 
     def close(self) -> None:
         """Cancel the builds under way."""
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use: its affinity, limited by the CPU quota of its container."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
 
 
 class CompilePool:

@@ -52,6 +52,15 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 """Signals that a process does not cause by a fault of its own."""
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use: its affinity, limited by the CPU quota of its container."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
 class ChildTimeoutError(Exception):
     """The child did not answer in time. It has been killed."""
 

@@ -1,28 +1,26 @@
 """The autotuner for Triton, without a GPU: a benchmark that makes times up; and what is used of Triton."""
 
+import contextlib
 import importlib.util
 import inspect
 import itertools
 import math
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from mltune.errors import UsageError
+from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.integrations.triton import autotune
+from mltune.known.wisdom import Wisdom
 
 
 def test_without_triton_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(UsageError, match="pip install triton"):
         autotune([], [])
-
-
-@pytest.fixture(scope="module")
-def triton():
-    return pytest.importorskip("triton")
 
 
 class Kernel:
@@ -122,10 +120,11 @@ def test_few_trials_are_enough(tuner, trials, configs):
     assert len(measured(tuned)) == trials
 
 
-def test_all_of_a_few_are_measured_in_their_order(tuner, configs):
+def test_all_of_a_few_are_measured(tuner, configs):
     tuned, _ = tuner(configs=configs[:12], trials=12)
     tuned.run("x", 1)
-    assert measured(tuned) == configs[:12]
+    assert measured(tuned)[0] == configs[0]
+    assert set(measured(tuned)) == set(configs[:12])
 
 
 def test_one_alone_is_not_measured(tuner, configs):
@@ -202,16 +201,11 @@ def test_an_error_of_the_kernel_reaches_the_caller(tuner, configs):
     assert len(measured(tuned)) == 20
 
 
-def test_results_on_disk_are_kept_apart_from_those_of_other_settings(tuner, configs):
-    seen = []
-    tuned, _ = tuner(trials=5, seed=3)
-    proposals = tuned.prune_configs({})
-    tuned.check_disk_cache.__self__._check_disk_cache = lambda key, configs, bench: seen.append((key, configs))
-    tuned.check_disk_cache("key", proposals, lambda: None)
-    ((key, listed),) = seen
-    assert key == "key"
-    assert listed[:-1] == configs
-    assert listed[-1].kwargs == {"mltune_trials": 5, "mltune_seed": 3}
+def test_results_of_triton_itself_on_disk_are_not_used(tuner, configs):
+    tuned, _ = tuner(trials=5, cache_results=True)
+    tuned.check_disk_cache = lambda key, configs, bench_fn: pytest.fail("the wisdom keeps the winners")
+    tuned.run("x", 1)
+    assert len(measured(tuned)) == 5
 
 
 def test_the_example_of_the_documentation_decorates_a_kernel(triton, tmp_path):
@@ -226,9 +220,252 @@ def test_the_example_of_the_documentation_decorates_a_kernel(triton, tmp_path):
     assert module.double.arg_names == ["x_ptr", "n", "BLOCK", "UNROLL"]
 
 
-def test_a_tuner_measures_something():
-    with pytest.raises(UsageError, match="got trials=0"):
-        autotune([], [], trials=0)
+@pytest.mark.parametrize("option", [{"trials": 0}, {"time": -1.0}, {"compilers": 0}, {"tolerance": math.nan}])
+def test_impossible_numbers_are_refused(option):
+    ((name, value),) = option.items()
+    with pytest.raises(UsageError, match=f"got {name}={value}"):
+        autotune([], [], **option)
+
+
+SCALE = """
+@triton.jit
+def kernel(x, n, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
+    for part in tl.static_range(UNROLL):
+        at = (tl.program_id(0) * UNROLL + part) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + at, 2 * tl.load(x + at, at < n), at < n)
+"""
+
+
+def milliseconds(meta):
+    """Return an imaginary time of a launch."""
+    slow = (
+        abs(math.log2(meta["BLOCK"] / 512)) + abs(math.log2(meta["UNROLL"] / 2)) + abs(math.log2(meta["num_warps"] / 4))
+    )
+    return 0.1 * (1 + 0.2 * slow)
+
+
+class Launcher:
+    """A kernel with its configurations on a simulated GPU; each tuner that it makes is as in a new process."""
+
+    def __init__(self, triton, kernels, gpu):
+        self.gpu = gpu
+        self._triton, self._kernel = triton, kernels(SCALE).kernel
+        self.configs = [
+            triton.Config({"BLOCK": block, "UNROLL": unroll}, num_warps=warps)
+            for block, unroll, warps in itertools.product((128, 512, 1024), (1, 2), (1, 4))
+        ]
+
+    def tune(self, n=4096, configs=None, **options):
+        from simulated_gpu import pointer
+
+        tuned = autotune(configs or self.configs, ["n"], compilers=2, **options)(self._kernel)
+        self.gpu.launches.clear()
+        grid = lambda meta: (self._triton.cdiv(n, meta["BLOCK"] * meta["UNROLL"]),)  # noqa: E731
+        tuned[grid](pointer(self._triton.language.float32), n)
+        return tuned
+
+    @property
+    def launched(self):
+        """The configurations that were launched, each once."""
+        return {(meta["BLOCK"], meta["UNROLL"], meta["num_warps"]) for meta in self.gpu.launches}
+
+
+@pytest.fixture
+def launcher(triton, kernels, simulated):
+    return Launcher(triton, kernels, simulated(milliseconds))
+
+
+class TestSession:
+    """Tuning with real compilers on a simulated GPU."""
+
+    def test_all_are_measured_briefly_and_the_fastest_again(self, launcher):
+        tuned = launcher.tune()
+        assert len(launcher.launched) == 12
+        assert tuned.best_config.all_kwargs() == {
+            "BLOCK": 512,
+            "UNROLL": 2,
+            "num_warps": 4,
+            "num_ctas": 1,
+            "num_stages": 3,
+        }
+        assert tuned.configs_timings[tuned.best_config] == pytest.approx([0.1] * 3)
+        assert tuned.best_config == min(tuned.configs_timings, key=tuned.configs_timings.get)
+        launches = [(meta["BLOCK"], meta["UNROLL"], meta["num_warps"]) for meta in launcher.gpu.launches]
+        assert launches.count((1024, 1, 1)) < launches.count((512, 2, 4)) / 10
+
+    def test_the_first_is_in_the_finals_and_stays_where_nothing_is_faster(self, launcher):
+        launcher.gpu.time_ms = lambda meta: 0.1
+        tuned = launcher.tune(configs=launcher.configs[::-1])
+        assert tuned.best_config == launcher.configs[-1]
+
+    def test_brief_times_that_were_lucky_do_not_win(self, launcher):
+        def time_ms(meta):
+            lucky = meta["BLOCK"] == 128 and launcher.gpu.launches.count(meta) <= 5
+            return 0.095 if lucky else milliseconds(meta)
+
+        launcher.gpu.time_ms = time_ms
+        assert launcher.tune().best_config.kwargs == {"BLOCK": 512, "UNROLL": 2}
+
+    def test_few_are_measured_where_little_is_asked_for(self, launcher, monkeypatch):
+        assert len(launcher.tune(trials=4, wisdom="none").configs_timings) == 4
+        assert len(launcher.tune(time=0.0, wisdom="none").configs_timings) <= 1
+
+    def test_of_several_keys_each_is_tuned(self, launcher):
+        tuned = launcher.tune(trials=3)
+        assert len(tuned.cache) == 1
+        launcher.gpu.launches.clear()
+        assert len(launcher.tune(n=100, trials=3).configs_timings) == 3
+
+    def test_what_cannot_be_launched_is_not_measured(self, launcher, kernels, triton, simulated):
+        source = """
+@triton.jit
+def kernel(a, b, c, n, BM: tl.constexpr):
+    rows, inner = tl.arange(0, BM), tl.arange(0, 128)
+    total = tl.zeros((BM, BM), tl.float32)
+    for k in range(0, n, 128):
+        left = tl.load(a + rows[:, None] * n + (k + inner)[None, :])
+        total = tl.dot(left, tl.load(b + (k + inner)[:, None] * n + rows[None, :]), total)
+    tl.store(c + rows[:, None] * n + rows[None, :], total.to(tl.float16))
+"""
+        gpu = simulated(lambda meta: 1.0)
+        from simulated_gpu import pointer
+
+        configs = [triton.Config({"BM": m}, num_stages=stages, num_warps=8) for m in (64, 128) for stages in (2, 5)]
+        tuned = autotune(configs, ["n"], compilers=2)(kernels(source).kernel)
+        tuned[(1,)](*[pointer(triton.language.float16)] * 3, 4096)
+        assert {(meta["BM"], meta["num_stages"]) for meta in gpu.launches} == {(64, 2), (64, 5), (128, 2)}
+
+    def test_warming_up_measures_nothing(self, launcher, triton):
+        from simulated_gpu import pointer
+
+        tuned = autotune(launcher.configs, ["n"], compilers=2)(launcher._kernel)
+        assert len(tuned.warmup(pointer(triton.language.float32), 4096, grid=(1,))) == 12
+        assert launcher.gpu.launches == []
+
+
+class TestWinners:
+    """What later processes find."""
+
+    def test_a_winner_is_taken_without_measuring_or_compiling_others(self, launcher):
+        won = launcher.tune().best_config
+        tuned = launcher.tune()
+        assert tuned.best_config == won
+        assert launcher.launched == {(512, 2, 4)}
+        assert list(tuned.configs_timings) == [won]
+
+    def test_another_key_type_or_list_of_configurations_is_tuned(self, launcher):
+        launcher.tune()
+        launcher.tune(n=4097)
+        assert len(launcher.launched) == 12
+        launcher.tune(configs=launcher.configs[:6])
+        assert len(launcher.launched) == 6
+
+    def test_no_wisdom_keeps_nothing(self, launcher, tmp_path, monkeypatch):
+        launcher.tune(wisdom="none")
+        assert not (tmp_path / "wisdom.json").exists()
+        launcher.tune(wisdom=tmp_path / "mine.json")
+        assert (tmp_path / "mine.json").exists()
+        monkeypatch.setenv("MLTUNE_WISDOM", "none")
+        launcher.tune()
+        assert len(launcher.launched) == 12
+
+    def test_wisdoms_of_two_machines_are_merged(self, launcher, tmp_path):
+        one, other, merged = (tmp_path / name for name in ("one.json", "other.json", "merged.json"))
+        launcher.tune(wisdom=one)
+        launcher.tune(n=77, wisdom=other)
+        Wisdom.merge_files([one, other], merged)
+        for n in (4096, 77):
+            launcher.tune(n=n, wisdom=merged)
+            assert len(launcher.launched) == 1
+
+    def test_a_damaged_wisdom_is_said_and_tuning_goes_on(self, launcher, tmp_path):
+        (tmp_path / "wisdom.json").write_text("{")
+        with pytest.warns(MltuneWarning, match=r"are not kept: .*must be a wisdom of mltune"):
+            assert launcher.tune().best_config.kwargs == {"BLOCK": 512, "UNROLL": 2}
+        assert (tmp_path / "wisdom.json").read_text() == "{"
+
+    def test_a_wisdom_that_cannot_be_written_is_said(self, launcher, tmp_path):
+        with pytest.warns(MltuneWarning, match="must be writable"):
+            launcher.tune(wisdom=Path("/proc/wisdom.json"))
+        assert len(launcher.launched) == 12
+
+    def test_of_two_at_the_same_time_one_measures_and_both_take_the_same(self, launcher, kernels, triton):
+        others = Launcher(triton, kernels, launcher.gpu)
+        others._kernel.hash = launcher._kernel.cache_key  # the same kernel in another process
+        others._kernel.fn.__module__ = launcher._kernel.fn.__module__
+        launcher.gpu.launches = []
+        with ThreadPoolExecutor(2) as threads:
+            tuned = [future.result() for future in [threads.submit(one.tune) for one in (launcher, others)]]
+        assert sorted(len(one.configs_timings) for one in tuned) == [1, 12]
+        assert len({one.best_config for one in tuned}) == 1
+
+    def test_a_launch_that_ends_the_context_is_named_and_left_out_from_then_on(self, launcher):
+        def illegal(meta, *arguments):
+            if meta["BLOCK"] == 1024:
+                launcher.gpu.dead = True
+
+        launcher.gpu.effect = illegal
+        with pytest.raises(DeviceLostError, match=r"`BLOCK: 1024, .*on record and will be left out"):
+            launcher.tune()
+        launcher.gpu.dead, lost = False, launcher.launched
+        assert sum(block == 1024 for block, *_ in lost) == 1
+        found = set()
+        for _ in range(3):  # each of the others with this block
+            launcher.gpu.dead = False
+            with contextlib.suppress(DeviceLostError):
+                found.add(launcher.tune().best_config.kwargs["BLOCK"])
+        launcher.gpu.dead = False
+        assert launcher.tune().best_config.kwargs["BLOCK"] == 512
+        assert found <= {512}
+
+    @pytest.mark.parametrize(("effort", "least", "most"), [("none", 1, 1), ("quick", 12, 12), ("full", 12, 12)])
+    def test_the_environment_says_how_much_is_measured(self, launcher, monkeypatch, effort, least, most):
+        monkeypatch.setenv("MLTUNE_EFFORT", effort)
+        tuned = launcher.tune()
+        assert least <= len(launcher.launched) <= most
+        assert effort != "none" or tuned.best_config == launcher.configs[0]
+
+    def test_without_effort_what_is_known_is_taken(self, launcher, monkeypatch):
+        won = launcher.tune().best_config
+        monkeypatch.setenv("MLTUNE_EFFORT", "none")
+        assert launcher.tune().best_config == won
+
+
+class TestOutputs:
+    """Comparing with the outputs of the first configuration."""
+
+    @pytest.fixture
+    def doubled(self, triton, kernels, simulated):
+        torch = pytest.importorskip("torch")
+        gpu = simulated(milliseconds)
+
+        def effect(meta, x, n, *constants):
+            x.mul_(2)
+            if meta["BLOCK"] == 512:
+                x[3] += 0.01 * x.abs().max()  # wrong
+            x[0] = math.nan
+
+        gpu.effect = effect
+        made = Launcher(triton, kernels, gpu)
+
+        def tuned(**options):
+            x = torch.arange(4096, dtype=torch.float32)
+            tuner = autotune(made.configs, ["n"], compilers=2, wisdom="none", **options)(made._kernel)
+            tuner[lambda meta: (1,)](x, 4096)
+            return tuner, x
+
+        return tuned
+
+    def test_wrong_ones_are_not_taken_and_arguments_are_as_after_one_launch(self, doubled):
+        tuner, x = doubled(tolerance=1e-3)
+        assert tuner.best_config.kwargs["BLOCK"] != 512
+        failed = {one.kwargs["BLOCK"] for one, times in tuner.configs_timings.items() if math.isinf(times[0])}
+        assert failed == {512}
+        assert math.isnan(x[0])
+
+    @pytest.mark.parametrize("tolerance", [None, 0.1])
+    def test_close_ones_are_taken(self, doubled, tolerance):
+        assert doubled(tolerance=tolerance)[0].best_config.kwargs["BLOCK"] == 512
 
 
 class TestContract:
@@ -242,12 +479,19 @@ class TestContract:
         assert "self._bench(*args, config=config, **kwargs) for config in pruned_configs" in source
         assert list(inspect.signature(Autotuner.prune_configs).parameters) == ["self", "kwargs"]
 
-    def test_the_results_on_disk_have_a_key_of_the_configurations(self, triton):
-        from triton.runtime.autotuner import Autotuner
+    def test_a_kernel_compiles_by_an_attribute_that_can_be_replaced(self, triton):
+        from triton.runtime.jit import JITFunction
 
-        parameters = list(inspect.signature(Autotuner.check_disk_cache).parameters)
-        assert parameters == ["self", "tuning_key", "configs", "bench_fn"]
-        assert "[str(c) for c in configs]" in inspect.getsource(Autotuner.check_disk_cache)
+        source = inspect.getsource(JITFunction)
+        assert "self.compile(src, target=target, options=options.__dict__" in source
+        assert "self.compile = compile" in inspect.getsource(JITFunction.create_binder)
+        assert list(inspect.signature(triton.compile).parameters) == ["src", "target", "options", "_env_vars"]
+
+    def test_a_driver_gives_events_and_a_cache_to_clear(self, triton):
+        source = inspect.getsource(triton.testing.do_bench)
+        for used in ("get_device_interface()", "get_empty_cache_for_benchmark()", "clear_cache(cache)"):
+            assert f"driver.active.{used}" in source
+        assert "di.Event(enable_timing=True)" in source
 
     def test_a_configuration_knows_all_its_parameters(self, triton):
         config = triton.Config({"BLOCK": 64}, num_warps=8, num_stages=2, num_ctas=1, maxnreg=128)

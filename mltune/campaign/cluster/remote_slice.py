@@ -25,8 +25,7 @@ from mltune.errors import RunError, UsageError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
 from mltune.files.reading import read_file
 from mltune.known.wisdom import Wisdom
-from mltune.measure.compile_pool import available_cores
-from mltune.process.child import ThreadedChild
+from mltune.process.child import ThreadedChild, available_cores
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.directory import EVENT_LOG, WINNER, is_begun, not_writable
 from mltune.records.events import read_events

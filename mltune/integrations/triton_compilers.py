@@ -1,0 +1,284 @@
+"""Compile processes that warm Triton's cache: a kernel goes to them by value, so that they import Triton alone."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import math
+import os
+import pickle
+import re
+import resource
+import subprocess
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from mltune.errors import WorkerError
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+
+TIMEOUT_S = 60.0
+"""Seconds allowed for a compile."""
+
+MEMORY_BYTES = 8 << 30
+"""Memory allowed for a compile process, and for the assembler that it starts."""
+
+IDLE_S = 60.0
+"""Seconds without work after which a compile process ends."""
+
+POLITE = 10
+"""Niceness of compile processes: the process that launches kernels and times them comes first."""
+
+_ALONE = {"MLIR_DISABLE_MULTITHREADING": "1"}  # threads of one would compete with the others
+_OF_THE_PROCESS = frozenset(
+    {
+        "fn",
+        "__globals__",
+        "device_caches",
+        "_hash_lock",
+        "used_global_vals",
+        "pre_run_hooks",
+        "kernel",
+        "launch_metadata",
+    }
+    | {"compile", "ASTSource", "CompiledKernel", "create_binder"}
+)
+"""Attributes of a kernel that stay in its process: caches, locks, hooks and modules."""
+
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The outcome of compiling a configuration.
+
+    Attributes
+    ----------
+    state : {"ok", "refused", "killed", "unknown"}
+        It is compiled; the compiler refuses it; it crashed its compiler, took all memory or was too slow, so that it
+        must not be compiled in any other process; or the kernel could not be carried to a compiler.
+    reason : str
+        Why it is not compiled.
+    threads, shared_bytes : int
+        Of a block; 0 where it is not compiled.
+    registers, stack_bytes : float
+        Of a thread; NaN where no tool reads the machine code.
+    code_bytes : int
+    compile_s : float
+        Short where it was in Triton's cache.
+    """
+
+    state: str
+    reason: str = ""
+    threads: int = 0
+    shared_bytes: int = 0
+    registers: float = math.nan
+    stack_bytes: float = math.nan
+    code_bytes: int = 0
+    compile_s: float = 0.0
+
+    @classmethod
+    def of(cls, kernel: Any, compile_s: float = 0.0) -> Compiled:
+        """Return the facts of one of Triton's compiled kernels."""
+        from triton import knobs
+
+        metadata, text = kernel.metadata, ""
+        for path in (path for name, path in kernel.metadata_group.items() if name.endswith(".cubin")):
+            with contextlib.suppress(OSError, subprocess.SubprocessError, RuntimeError):
+                command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
+                text = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL)  # noqa: S603 - Triton's own
+        found = _USAGE.search(text)
+        registers, stack_bytes = map(float, found.groups()) if found else (math.nan, math.nan)
+        threads = metadata.num_warps * metadata.target.warp_size
+        return cls("ok", "", threads, metadata.shared, registers, stack_bytes, len(kernel.kernel), compile_s)
+
+
+class _Captured(BaseException):
+    """Leaves a launch with what it would have compiled."""
+
+
+def source_of(kernel: Any, launch: Callable[[], Any]) -> bytes | Compiled:
+    """Return what a launch compiles, as a job for :class:`Compilers`, or the facts if it is compiled already.
+
+    Parameters
+    ----------
+    kernel : triton.runtime.JITFunction
+    launch : callable
+        Calls ``kernel.run`` with ``warmup=True``, perhaps through heuristics. What it raises is raised here.
+    """
+    from triton import knobs
+    from triton.runtime.driver import driver
+
+    def capture(source: Any, target: Any, options: Any, **_: Any) -> Any:
+        raise _Captured(source, target, options)
+
+    kernel.device_caches[driver.active.get_current_device()]  # sets what is replaced
+    compiler, kernel.compile = kernel.compile, capture
+    try:
+        return Compiled.of(launch())
+    except _Captured as captured:
+        source, target, options = captured.args
+    finally:
+        kernel.compile = compiler
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+
+    file = io.BytesIO()
+    _pickler()(file, protocol=5).dump((source, target, options))
+    return pickle.dumps((file.getvalue(), get_cache_invalidating_env_vars(), knobs.cache.dir))
+
+
+def _pickler() -> type:
+    """Return a class of picklers that carry kernels by value, with the globals that their source names."""
+    import cloudpickle
+    from triton.runtime.jit import JITCallable, JITFunction
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if not isinstance(obj, JITCallable):
+                return super().reducer_override(obj)
+            if obj.fn.__module__.partition(".")[0] == "triton":
+                return _imported, (obj.fn.__module__, obj.fn.__qualname__)
+            _ = obj.cache_key  # follows from all globals, which are not carried, and is kept
+            state = {name: value for name, value in vars(obj).items() if name not in _OF_THE_PROCESS}
+            function = _parts(obj) if isinstance(obj, JITFunction) else obj.fn  # others are called for constants
+            return object.__new__, (type(obj),), (state, function), None, None, _restore
+
+    return Pickler
+
+
+def _imported(module: str, name: str) -> Any:
+    import importlib
+
+    return getattr(importlib.import_module(module), name)
+
+
+def _parts(kernel: Any) -> tuple[Any, ...]:
+    """Return the parts of a kernel's function, of its globals only those that the source names."""
+    nodes = list(ast.walk(ast.parse(kernel.src)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    local = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    local |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    function, scope = kernel.fn, kernel.get_capture_scope()
+    named = {name: scope[name] for name in sorted({node.id for node in names} - local) if name in scope}
+    return function.__code__, named, function.__name__, function.__defaults__
+
+
+def _restore(kernel: Any, carried: tuple[dict[str, Any], Any]) -> None:
+    state, function = carried
+    if isinstance(function, tuple):
+        code, scope, name, defaults = function
+        cells = tuple(types.CellType(scope.get(free)) for free in code.co_freevars)
+        function = types.FunctionType(code, scope, name, defaults, cells)
+    empty: dict[str, Any] = {"device_caches": {}, "used_global_vals": {}, "pre_run_hooks": [], "launch_metadata": None}
+    own = {"fn": function, "__globals__": function.__globals__, "_hash_lock": threading.RLock(), "kernel": None}
+    vars(kernel).update(empty | state | own)
+
+
+def make_compiler(memory_bytes: int) -> Callable[[bytes], Compiled]:
+    """Limit this process, and return a function that compiles a job into Triton's cache; the factory of the child."""
+    os.nice(POLITE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes if hard < 0 else min(memory_bytes, hard), hard))
+    import triton
+    from triton import knobs
+
+    def compile_one(job: bytes) -> Compiled:
+        began = time.monotonic()
+        try:
+            pickled, environment, knobs.cache.dir = pickle.loads(job)  # noqa: S301 - from the parent
+            source, target, options = pickle.loads(pickled)  # noqa: S301
+        except Exception as error:
+            return Compiled("unknown", f"{type(error).__name__}: {error}")
+        try:
+            kernel = triton.compile(source, target=target, options=options, _env_vars=environment)
+        except Exception as error:
+            return Compiled(
+                "killed" if isinstance(error, MemoryError) else "refused", f"{type(error).__name__}: {error}"
+            )
+        return Compiled.of(kernel, time.monotonic() - began)
+
+    return compile_one
+
+
+class Compilers:
+    """Compile processes, which start with the first jobs and end when they are not used for a minute.
+
+    A compile that is too slow, or whose process dies, is that configuration's failure alone: the process is replaced.
+
+    Parameters
+    ----------
+    count : int
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._children: dict[int, Child] = {}  # by the threads with which they die
+        self._killers: set[bytes] = set()
+        self._threads = ThreadPoolExecutor(count, "mltune-triton")
+
+    def submit(self, job: bytes, timeout_s: float = TIMEOUT_S) -> Future[Compiled]:
+        """Compile a job of :func:`source_of`; the future may be cancelled until it is begun."""
+        return self._threads.submit(self._compile, job, timeout_s)
+
+    def _compile(self, job: bytes, timeout_s: float) -> Compiled:
+        thread = threading.get_ident()
+        if thread not in self._children:
+            self._children[thread] = Child(f"{__name__}:make_compiler", (MEMORY_BYTES,), environment=_ALONE)
+        if job in self._killers:
+            return Compiled("killed", "it was killed before")
+        try:
+            result: Compiled = self._children[thread].call(job, timeout_s)
+        except WorkerError as error:
+            return Compiled("unknown", str(error))
+        except (ChildTimeoutError, ChildDiedError) as error:
+            self._killers.add(job)
+            return Compiled("killed", str(error))
+        return result
+
+    def close(self) -> None:
+        """End the processes once they have finished what they compile."""
+        self._threads.shutdown(cancel_futures=True)
+        for child in self._children.values():
+            child.kill()
+
+
+class _Shared:
+    """The compile processes that all kernels of a process share."""
+
+    def __init__(self) -> None:
+        self._compilers: dict[int, Compilers] = {}
+        self._users = 0
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(0.0, self._end)
+
+    @contextlib.contextmanager
+    def using(self, count: int) -> Iterator[Compilers]:
+        """Lend so many; they end when none are lent for a minute."""
+        with self._lock:
+            self._timer.cancel()
+            self._users += 1
+            compilers = self._compilers.setdefault(count, Compilers(count))
+        try:
+            yield compilers
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._timer = threading.Timer(IDLE_S, self._end)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _end(self) -> None:
+        with self._lock:
+            ended = [] if self._users else [self._compilers.pop(count) for count in list(self._compilers)]
+        for compilers in ended:
+            compilers.close()
+
+
+shared = _Shared()
+os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]  # a forked process has none of the threads

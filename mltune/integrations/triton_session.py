@@ -1,0 +1,326 @@
+"""One tuning of a Triton kernel: configurations are compiled ahead, and measured in the order of their promise."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mltune.errors import DeviceLostError, RunError
+from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
+from mltune.integrations.triton_winners import Winners, configuration
+from mltune.kernel.configurations import ConfigurationTable
+from mltune.search.launch_search import BUILD, LaunchSearch
+
+BRIEF = 4
+"""Launches that are timed of every configuration that is measured."""
+
+HOPELESS = 1.5
+"""A configuration whose first launch takes this many times the best is not launched again."""
+
+CLOSE = 1.1
+"""Configurations whose brief time is at most this many times the best are measured again, in turns."""
+
+FINALISTS, ROUNDS, ROUND_MS = 8, 4, 12.0
+"""Most configurations of the finals, their rounds, and milliseconds of launches of each in a round."""
+
+BEHIND = 1.02
+"""A finalist this many times slower than the best leaves after a round."""
+
+EACH = 10
+"""Configurations for each compiler that are compiled where ``trials`` does not say how many are measured."""
+
+LATE, LEAST_S, KNOWN_S = 8.0, 3.0, 0.05
+"""A compile is stopped after this many times the median of those before it, but not before these seconds. Those that
+took less than the last were in Triton's cache."""
+
+FAILED = [math.inf] * 3
+
+
+class Stopwatch:
+    """Times launches by the GPU's events, each with a cold second-level cache, as Triton's ``do_bench`` does."""
+
+    def __init__(self) -> None:
+        self.launches = BRIEF
+        self.limit_ms = math.inf
+        self.samples_ms: list[float] = []
+
+    def __call__(self, call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
+        """Return quantiles of the milliseconds of some launches, after one that is not timed."""
+        from triton.runtime.driver import driver
+
+        gpu, cache = driver.active.get_device_interface(), driver.active.get_empty_cache_for_benchmark()
+
+        def timed(count: int) -> list[float]:
+            pairs = [[gpu.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+            for begin, end in pairs:
+                driver.active.clear_cache(cache)
+                begin.record()
+                call()
+                end.record()
+            gpu.synchronize()
+            return [begin.elapsed_time(end) for begin, end in pairs]
+
+        call()
+        gpu.synchronize()
+        self.samples_ms = timed(1)
+        if self.samples_ms[0] < self.limit_ms:
+            self.samples_ms += timed(self.launches - 1)
+        return [float(np.quantile(self.samples_ms, share)) for share in quantiles]
+
+
+@dataclass(slots=True)
+class Session:
+    """Compiles and measures configurations until the budget is spent or none is left.
+
+    Attributes
+    ----------
+    tuner : triton.runtime.autotuner.Autotuner
+        With the positional arguments of the call in ``nargs``.
+    bench : callable
+        ``Autotuner._bench``: measures a configuration with the tuner's ``do_bench``.
+    kwargs : mapping
+        Those of the call, ``grid`` and ``warmup`` among them.
+    configs : sequence of triton.Config
+        Distinct; the first is the reference.
+    gpu : Device or None
+    trials : int or None
+        Most configurations that are measured.
+    end : float
+        The end on the clock of :func:`time.monotonic`.
+    stopwatch : Stopwatch or None
+        None where the user has a function that times.
+    tolerance : float or None
+        Largest difference from the outputs of the first configuration, relative to their largest magnitude.
+    times : dict
+        Quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
+    """
+
+    tuner: Any
+    bench: Callable[..., Any]
+    kwargs: Mapping[str, Any]
+    configs: Sequence[Any]
+    compilers: Compilers
+    gpu: Any
+    winners: Winners
+    seed: int = 0
+    trials: int | None = None
+    end: float = math.inf
+    stopwatch: Stopwatch | None = None
+    tolerance: float | None = None
+    times: dict[Any, list[float]] = field(default_factory=dict)
+    _search: LaunchSearch = field(init=False)
+    _todo: set[int] = field(init=False)
+    _ready: set[int] = field(default_factory=set)
+    _refused: set[int] = field(default_factory=set)
+    _flying: dict[Future[Compiled], int] = field(default_factory=dict)
+    _begun: int = 0
+    _compile_s: list[float] = field(default_factory=list)
+    _error: Exception | None = None
+    _reason: str = ""
+    _saved: list[tuple[Any, Any, Any]] = field(default_factory=list)
+
+    def run(self) -> dict[Any, list[float]]:
+        """Measure, and return the times, the first configuration's first."""
+        count, each = len(self.configs), EACH * self.compilers.count
+        most = min(count, self.trials or each)
+        ahead = min(count, max(each, 2 * most))
+        self._search, self._todo = self._new_search(), set(range(count))
+        if not hasattr(_innermost(self.tuner), "device_caches"):  # another kind of function than the compiler takes
+            self._todo, self._ready = set(), self._todo
+        try:
+            while len(self.times) < most and (time.monotonic() < self.end or not self.times):
+                self._submit(ahead)
+                self._receive(0.0)
+                share = (self._begun - len(self._flying)) / max(1, min(ahead, self._begun + len(self._todo)))
+                early = 0 in self._flying.values() or len(self.times) >= most * share
+                if self._ready and (0 in self._ready or not self._flying or not early):
+                    self._measure()
+                elif len(self._search.worth_compiling(np.array([*self._flying.values()], dtype=np.int64))):
+                    self._receive(min(TIMEOUT_S, self.end - time.monotonic()) if self.times else TIMEOUT_S)
+                else:
+                    break
+        finally:
+            for future in self._flying:
+                future.cancel()
+            for tensor, old, _ in self._saved:
+                tensor.copy_(old)
+        if self._error is not None and all(math.isinf(found[0]) for found in self.times.values()):
+            raise self._error
+        if not self.times:
+            raise RunError(f"at least one configuration must compile, but none of {count} does: {self._reason}")
+        return self._finals()
+
+    def _new_search(self) -> LaunchSearch:
+        """Return a search over the parameters of the configurations, with what their grids say."""
+        hooks = list(dict.fromkeys(one.pre_hook for one in self.configs))
+        every = [{**configuration(one), "pre_hook": hooks.index(one.pre_hook)} for one in self.configs]
+        names = dict.fromkeys(name for one in every for name in one)
+        values: dict[str, list[Any]] = {name: list(dict.fromkeys(one.get(name) for one in every)) for name in names}
+        table = ConfigurationTable.from_rows(values, [tuple(one.get(name) for name in values) for one in every])
+        blocks = np.array([self._blocks(one) for one in self.configs])
+        threads = np.array([32.0 * one.num_warps for one in self.configs])
+        extents = [
+            name
+            for name, listed in values.items()
+            if all(type(value) is int and value > 0 for value in listed)
+            and self._blocks(self.configs[0], **{name: min(listed)})
+            > self._blocks(self.configs[0], **{name: max(listed)})
+        ]
+        return LaunchSearch(table.space.rows(np.arange(len(every))), extents, blocks, threads, self.gpu, self.seed)
+
+    def _blocks(self, config: Any, **changed: Any) -> float:
+        """Return the number of blocks of the grid; NaN where it cannot be evaluated."""
+        grid, given = self.kwargs.get("grid"), {**self.tuner.nargs, **self.kwargs, **config.all_kwargs(), **changed}
+        with contextlib.suppress(Exception):  # functions of the user, which may ask for what only a launch knows
+            fn = self.tuner.fn
+            while hasattr(fn, "values"):  # heuristics
+                given |= {name: value(given) for name, value in fn.values.items()}
+                fn = fn.fn
+            return float(math.prod(grid(given) if callable(grid) else grid or ()))
+        return math.nan
+
+    def _submit(self, most: int) -> None:
+        """Keep the compilers busy with what is most promising, with some jobs more than there are compilers."""
+        while (
+            self._todo and (room := min(self.compilers.count * 5 // 4 + 1 - len(self._flying), most - self._begun)) > 0
+        ):
+            worth = [0] if 0 in self._todo else self._search.worth_compiling(np.array(sorted(self._todo))).tolist()
+            self._todo = self._todo - {0} if worth == [0] else set(worth[room:])
+            for index in worth[:room]:
+                self._flying[self._compile(self.configs[index])] = index
+                self._begun += 1
+
+    def _compile(self, config: Any) -> Future[Compiled]:
+        """Begin to compile a configuration as a launch would."""
+        if config.pre_hook:
+            config.pre_hook({**self.tuner.nargs, **self.kwargs, **config.all_kwargs()})
+        meta = {**self.kwargs, **config.all_kwargs(), "warmup": True}
+        try:
+            launch = source_of(_innermost(self.tuner), lambda: self.tuner.fn.run(*self.tuner.nargs.values(), **meta))
+        except Exception as error:  # which a launch raises, too: it is measured, and fails there
+            launch = Compiled("unknown", str(error))
+        if isinstance(launch, bytes):
+            usual_s = statistics.median(self._compile_s) if len(self._compile_s) > self.compilers.count else math.inf
+            return self.compilers.submit(launch, min(TIMEOUT_S, max(LEAST_S, LATE * usual_s)))
+        done: Future[Compiled] = Future()
+        done.set_result(launch)
+        return done
+
+    def _receive(self, timeout_s: float) -> None:
+        """Learn what is compiled; wait for something at most so long."""
+        for future in wait(self._flying, max(timeout_s, 0.0), FIRST_COMPLETED).done:
+            index, compiled = self._flying.pop(future), future.result()
+            if compiled.state == "ok":
+                self._compile_s += [compiled.compile_s] if compiled.compile_s > KNOWN_S else []
+                for name in BUILD:
+                    self._search.build[name][index] = getattr(compiled, name)
+            if compiled.state in ("refused", "killed"):
+                self._search.times_s[index], self._reason = math.inf, compiled.reason
+            if compiled.state != "killed":  # of those that are refused the first is tried here, in case the way was bad
+                (self._refused if index and compiled.state == "refused" else self._ready).add(index)
+
+    def _measure(self) -> None:
+        """Measure the most promising configuration that may be launched, the first one first, and learn its time."""
+        index = 0 if 0 in self._ready else int(self._search.best_first(np.array(sorted(self._ready)))[0])
+        self._ready.discard(index)
+        config, was_refused = self.configs[index], math.isinf(self._search.times_s[index])
+        if index and not self._search.can_launch[index]:
+            self._search.times_s[index] = math.inf
+            return
+        if self.stopwatch is not None:
+            self.stopwatch.limit_ms = HOPELESS * min((found[0] for found in self.times.values()), default=math.inf)
+        try:
+            found = self._timed(config) if self.tolerance is None or self._is_right(config, self.tolerance) else FAILED
+        except Exception as error:
+            _check_alive(error, config, self.winners)
+            self._error, found = self._error or error, FAILED
+        if was_refused and math.isfinite(found[0]):
+            self._ready |= self._refused
+        self.times[config] = found
+        self._search.times_s[index] = found[0] / 1e3 if found[0] > 0 else math.nan
+
+    def _timed(self, config: Any) -> list[float]:
+        found = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
+        return list(found) if isinstance(found, Sequence) else [found] * 3
+
+    def _is_right(self, config: Any, tolerance: float) -> bool:
+        """Whether a configuration leaves the arguments as the first one does; it is launched once for that."""
+        arguments = [*self.tuner.nargs.values(), *self.kwargs.values()]
+        tensors = [one for one in arguments if hasattr(one, "clone") and hasattr(one, "isclose")]
+        before = [old for _, old, _ in self._saved] or [one.clone() for one in tensors]
+        for tensor, old in zip(tensors, before, strict=True):
+            tensor.copy_(old)
+        timed, self.tuner.do_bench = self.tuner.do_bench, lambda call, quantiles: call()
+        try:
+            self._timed(config)
+        finally:
+            self.tuner.do_bench = timed
+        self._saved = self._saved or [(*pair, pair[0].clone()) for pair in zip(tensors, before, strict=True)]
+        return all(_is_close(tensor, wanted, tolerance) for tensor, _, wanted in self._saved)
+
+    def _finals(self) -> dict[Any, list[float]]:
+        """Measure the fastest and the first again in turns, and put the others behind them in proportion."""
+        brief = {config: found[0] for config, found in self.times.items() if math.isfinite(found[0])}
+        left = sorted((one for one in brief if brief[one] <= CLOSE * min(brief.values())), key=brief.__getitem__)[
+            :FINALISTS
+        ]
+        left += [one for one in self.configs[:1] if one in brief and one not in left]
+        if self.stopwatch is None or len(left) < 2:
+            return self.times
+        samples: dict[Any, list[float]] = {config: [] for config in left}
+        self.stopwatch.limit_ms = math.inf
+        for _ in range(ROUNDS):
+            for config in left:
+                self.stopwatch.launches = max(3, min(100, int(ROUND_MS / max(brief[config], 1e-3))))
+                self._timed(config)
+                samples[config] += self.stopwatch.samples_ms
+            medians = {config: statistics.median(taken) for config, taken in samples.items()}
+            left = [config for config in left if medians[config] <= BEHIND * min(medians.values())]
+        self.stopwatch.launches = BRIEF
+        best = min(medians, key=medians.__getitem__)
+        least, scale = 1.0001 * medians[best], medians[best] / brief[best]
+        others = {one: [max(least, scale * value) for value in found] for one, found in self.times.items()}
+        return others | {one: np.quantile(taken, (0.5, 0.2, 0.8)).tolist() for one, taken in samples.items()}
+
+
+def _innermost(tuner: Any) -> Any:
+    """Return the function within heuristics: a ``triton.JITFunction``."""
+    fn = tuner.fn
+    while hasattr(fn, "values"):
+        fn = fn.fn
+    return fn
+
+
+def _is_close(found: Any, wanted: Any, tolerance: float) -> bool:
+    if not found.is_floating_point() or not wanted.numel():
+        return bool((found == wanted).all())
+    found, wanted = found.float(), wanted.float()
+    largest = float(wanted.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return bool(found.isclose(wanted, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
+
+
+def _check_alive(error: Exception, config: Any, winners: Winners) -> None:
+    """Raise a DeviceLostError if a launch has ended the CUDA context of the process, as an illegal access does."""
+    try:
+        from triton.runtime.driver import driver
+
+        synchronize = driver.active.get_device_interface().synchronize
+    except Exception:
+        return  # there is no GPU
+    try:
+        synchronize()
+    except Exception:
+        winners.add(config, failed="the launch ended the CUDA context of its process")
+        raise DeviceLostError(
+            f"a launch must leave the CUDA context usable, but after `{config}` it is not ({error}): "
+            + ("it is on record and will be left out; " if winners else "leave it out of the configurations; ")
+            + "start the program again."
+        ) from error

@@ -1,0 +1,141 @@
+"""The winners of Triton's kernels, in the file of the wisdom: the same choice in every process that reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import MltuneWarning, WisdomError
+from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, choose
+from mltune.known.wisdom import Wisdom
+from mltune.known.wisdom_file import file_of_run, locked
+
+LOCK_TIMEOUT_S = 600.0
+"""Seconds for which a process waits while another one tunes the same kernel for the same key."""
+
+_RECORDED = {"kind": "recorded", "flops": 1, "arithmetic": "fp32", "values": {}}
+_SHOWN = 70  # characters of a key that are shown; all are in its hash
+
+
+@dataclass(frozen=True, slots=True)
+class Winners:
+    """The outcomes of one kernel for one key: what won, and what must not be launched again.
+
+    Attributes
+    ----------
+    path : pathlib.Path or None
+        None keeps nothing.
+    fields : mapping
+        Those that all of its entries share: kernel, hash of the source, problem, GPU and driver.
+    """
+
+    path: Path | None
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        file: Path | str,
+        tuner: Any,
+        kwargs: Mapping[str, Any],
+        configs: Sequence[Any],
+        gpu: Any,
+        driver: str,
+    ) -> Winners:
+        """Return those of a call: by the values of its key, the types of its arguments, and what there is to choose."""
+        path, kernel = file_of_run(file, replayed=False), tuner.fn
+        while hasattr(kernel, "values"):  # heuristics
+            kernel = kernel.fn
+        if path is None or gpu is None or not hasattr(kernel, "cache_key"):
+            return cls(None, {})
+        import triton
+
+        given = {name: value for name, value in {**tuner.nargs, **kwargs}.items() if name in tuner.arg_names}
+        types = [str(value.dtype) if hasattr(value, "dtype") else type(value).__name__ for value in given.values()]
+        text = " ".join(map(str, [*(given.get(name) for name in tuner.keys), *types]))
+        digest = _digest((text, triton.__version__, [sorted(configuration(one).items()) for one in configs]))
+        name = re.sub(r"[^a-z0-9_-]", "-", kernel.fn.__name__.lower())[:50]
+        shown = "".join(letter for letter in text[:_SHOWN] if letter.isprintable())
+        fields = {
+            "kernel": f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"[-LONGEST_TEXT:],
+            "source_hash": kernel.cache_key,
+            "problem": {**_RECORDED, "name": f"triton-{name}", "size": f"{shown} {digest}"},
+            "device": Gpu.of(gpu),
+            "driver": driver,
+        }
+        return cls(path, fields)
+
+    def __bool__(self) -> bool:
+        return self.path is not None
+
+    def known(self, configs: list[Any]) -> list[Any]:
+        """Return the winner alone, or all configurations but those that must not be launched again."""
+        if self.path is None:
+            return configs
+        outcomes: list[Outcome] = []
+        with _warning():
+            outcomes = list(Wisdom.load(self.path))
+        mine = [one for one in outcomes if all(getattr(one, name) == value for name, value in self.fields.items())]
+        won = [one for one in mine if isinstance(one, Entry)]
+        best = choose(won).configuration if won else None
+        failed = [one.configuration for one in mine if isinstance(one, Failure)]
+        found = [one for one in configs if configuration(one) == best][:1]
+        return found or [one for one in configs if configuration(one) not in failed] or configs[:1]
+
+    def keep(self, times: Mapping[Any, Sequence[float]], *, is_verified: bool) -> None:
+        """Add the fastest of the configurations whose milliseconds are given, if one could be timed."""
+        best = min(times, key=lambda one: times[one][0])
+        median_s, low_s, high_s = (1e-3 * value for value in times[best])
+        default_s: float | None = 1e-3 * next(iter(times.values()))[0]
+        default_s = default_s if default_s is not None and math.isfinite(default_s) else None
+        if math.isfinite(median_s) and median_s > 0:
+            seconds = {"median_s": median_s, "low_s": low_s, "high_s": high_s, "default_s": default_s}
+            self.add(best, **seconds, trials=len(times), verified=is_verified)
+
+    def add(self, config: Any, **outcome: Any) -> None:
+        """Add a winner with its times, or a failure with its reason (:mod:`mltune.known.entry`)."""
+        if self.path is None:
+            return
+        import triton
+
+        kind = Failure if "failed" in outcome else Entry
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+        fields = {**self.fields, "configuration": configuration(config), "measured_at": now, **outcome}
+        with _warning():
+            Wisdom([kind(versions={"triton": triton.__version__}, **fields)]).add_to(self.path)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the key: of several processes that need a winner one tunes, and the others read it."""
+        with contextlib.ExitStack() as stack:
+            if self.path is not None:
+                key = _digest(sorted(self.fields.items()))[:2]  # few files
+                with _warning():
+                    stack.enter_context(locked(self.path.with_name(f"{self.path.name}.{key}"), LOCK_TIMEOUT_S))
+            yield
+
+
+def configuration(config: Any) -> dict[str, Any]:
+    """Return the parameters of a ``triton.Config`` as numbers and text."""
+    return {name: value if type(value) in (int, float) else str(value) for name, value in config.all_kwargs().items()}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _warning() -> Iterator[None]:
+    """Go on without the file where it cannot be used."""
+    try:
+        yield
+    except (WisdomError, ValueError) as error:
+        warnings.warn(MltuneWarning(f"winners of Triton's kernels are not kept: {error}"), stacklevel=3)

@@ -1,0 +1,33 @@
+"""How much tuning a program may do that tunes as it runs: an environment variable."""
+
+from __future__ import annotations
+
+import os
+
+from mltune.errors import UsageError
+from mltune.files.text import printable
+
+VARIABLE = "MLTUNE_EFFORT"
+"""``none``: what is known is used, and nothing is measured; ``quick``: little is measured; ``full``: all that a program
+asks for, without limits that it does not set."""
+
+EFFORTS = ("none", "quick", "full")
+
+
+def effort() -> str:
+    """Return the effort that the environment asks for; empty where it says nothing.
+
+    Raises
+    ------
+    UsageError
+        There is no such effort.
+
+    Examples
+    --------
+    >>> effort() in ("", *EFFORTS)
+    True
+    """
+    found = os.environ.get(VARIABLE, "")
+    if found and found not in EFFORTS:
+        raise UsageError(f"{VARIABLE} is one of {', '.join(EFFORTS)}, got {printable(found, 80)!r}.")
+    return found

@@ -1,0 +1,203 @@
+"""The search over compiled kernels: what the compiler and the launch say of each orders what is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.cost.features import signed_log2
+from mltune.cost.physics import SMALLEST_SHARE
+from mltune.cost.regressors import Ensemble
+from mltune.device.facts import Device
+from mltune.device.occupancy import occupancy
+from mltune.device.query import driver_version, query_device
+from mltune.errors import DeviceError
+from mltune.kernel.coding import Columns, Floats
+
+BUILD = ("registers", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
+"""What compiling says of a configuration."""
+
+FEWEST = 8
+"""Fewest measurements that the model is fitted to; before them the prior decides alone."""
+
+OPTIMISM = 1.0
+"""Standard deviations above its mean by which a prediction is ranked."""
+
+REFIT = 1.1
+"""The model is fitted again once there are this many times as many measurements."""
+
+SURE, CAUTION, MARGIN = 24, 2.0, 0.1
+"""Measurements from which it is decided what is not compiled, the standard deviations above the mean at which it still
+is, and by how much slower than the best that may be."""
+
+HIDING_WARPS, REUSED = 4.0, 32.0
+"""Resident warps, and elements of reuse, with which a kernel is expected to reach half of its speed."""
+
+SPILLED_BYTES = 64.0
+"""Bytes of stack of a thread that are expected to halve the speed."""
+
+EXPECTED_REGISTERS = 40.0
+"""Registers of a thread besides its accumulators, before it is compiled."""
+
+
+Rows: TypeAlias = NDArray[np.int64]
+
+
+def gpu_and_driver(index: int) -> tuple[Device | None, str]:
+    """Return the facts of a GPU and the newest CUDA version of its driver; None and ``""`` where they are unknown."""
+    with contextlib.suppress(DeviceError):
+        return query_device(index), driver_version()
+    return None, ""
+
+
+class LaunchSearch:
+    """Order configurations by the speed that is expected of them, from few measurements.
+
+    The first is that of the caller. The next follow a prior without measurements: how full the last wave of blocks is,
+    the warps that hide latencies, the reuse of operands in a tile, and the spills. From then on a model is fitted to
+    the measurements: trees and a Gaussian process on the parameters and on all facts of the launch.
+
+    Parameters
+    ----------
+    parameters : mapping of str to ndarray of shape (n_configs,)
+        Their codes.
+    tiles : sequence of str
+        Parameters that are extents of a block's tile: the grid depends on them.
+    blocks, threads : ndarray of shape (n_configs,)
+        Blocks of the grid, and threads of a block; NaN where unknown.
+    device : Device or None
+    seed : int
+
+    Attributes
+    ----------
+    build : mapping of str to ndarray of shape (n_configs,)
+        What compiling said; NaN where a configuration is not compiled. The caller fills it in.
+    times_s : ndarray of shape (n_configs,)
+        Measured times; infinite for a failure, and NaN for what is not measured. The caller fills it in.
+
+    Examples
+    --------
+    >>> blocks = np.array([4096.0, 1024.0, 256.0, 64.0])
+    >>> search = LaunchSearch({"TILE": np.array([8, 16, 32, 64])}, ["TILE"], blocks, np.full(4, 128.0), None, 0)
+    >>> search.times_s[:] = [4.0, 2.0, np.nan, np.nan]
+    >>> search.best_first(np.array([2, 3])).shape
+    (2,)
+    """
+
+    def __init__(
+        self,
+        parameters: Columns,
+        tiles: Sequence[str],
+        blocks: Floats,
+        threads: Floats,
+        device: Device | None,
+        seed: int,
+    ) -> None:
+        self._parameters = parameters
+        self._blocks, self._threads = np.nan_to_num(blocks, nan=1.0), np.nan_to_num(threads, nan=128.0)
+        self._device = device
+        self._tile = np.array([parameters[name] for name in tiles], dtype=np.float64).reshape(len(tiles), len(blocks))
+        self._seed = seed
+        self._models: dict[bool, tuple[int, Ensemble]] = {}
+        self.build = {name: np.full(len(blocks), math.nan) for name in BUILD}
+        self.times_s = np.full(len(blocks), math.nan)
+
+    @property
+    def can_launch(self) -> NDArray[np.bool_]:
+        """Whether each configuration fits on a multiprocessor, as far as it is compiled."""
+        can: NDArray[np.bool_] = np.isnan(self.build["shared_bytes"]) | (self._resident(True) > 0)
+        return can
+
+    def best_first(self, candidates: Rows, *, compiled: bool = True) -> Rows:
+        """Return candidates in the order of their promise, the best first.
+
+        Parameters
+        ----------
+        candidates : ndarray of int
+        compiled : bool
+            Whether they are. If not, a model without the facts of the compiler orders them.
+        """
+        prediction = self._predicted(candidates, compiled) if len(candidates) > 1 else None
+        if prediction is not None:
+            return candidates[np.argsort(-(prediction[0] + OPTIMISM * prediction[1]), kind="stable")]
+        return candidates[np.argsort(-self._prior(compiled)[candidates], kind="stable")]
+
+    def worth_compiling(self, candidates: Rows) -> Rows:
+        """Return the candidates that may be among the fastest, the best first."""
+        ordered = self.best_first(candidates, compiled=False)
+        prediction = self._predicted(ordered, False) if np.isfinite(self.times_s).sum() >= SURE else None
+        if prediction is None:
+            return ordered
+        least = -math.log(self.times_s[np.isfinite(self.times_s)].min()) + math.log1p(-MARGIN)
+        return ordered[prediction[0] + CAUTION * prediction[1] > least]
+
+    def _predicted(self, candidates: Rows, compiled: bool) -> tuple[Floats, Floats] | None:
+        """Return means and standard deviations of log speeds; None before the model."""
+        measured = np.flatnonzero(np.isfinite(self.times_s))
+        if len(measured) < FEWEST or not len(candidates):
+            return None
+        X = self._features(compiled)
+        fitted_to, model = self._models.get(compiled, (0, None))
+        if model is None or len(measured) >= REFIT * fitted_to:
+            model = Ensemble(random_state=self._seed).fit(X[measured], -np.log(self.times_s[measured]))
+            self._models[compiled] = len(measured), model
+        return model.predict(X[candidates])
+
+    def _known(self, name: str, compiled: bool, expected: Floats | float) -> Floats:
+        """Return what the compiler said, or what is expected where it said nothing or is not to be asked."""
+        said = self.build[name]
+        return np.where(np.isnan(said) | (not compiled), expected, said)
+
+    def _registers(self, compiled: bool) -> Floats:
+        """Return the registers of a thread; before it is compiled those of a tile of accumulators."""
+        tile = self._tile.prod(axis=0) / self._threads if len(self._tile) > 1 else 0.0
+        return self._known("registers", compiled, EXPECTED_REGISTERS + tile)
+
+    def _resident(self, compiled: bool) -> Floats:
+        """Return the resident blocks of a multiprocessor; 1 where the GPU is unknown."""
+        if self._device is None:
+            return np.ones(len(self._blocks))
+        registers = np.minimum(self._registers(compiled), self._device.max_registers_per_thread)
+        shared = self._known("shared_bytes", compiled, 0.0)
+        return occupancy(self._device, self._threads, registers, shared).blocks_per_sm.astype(np.float64)
+
+    def _launch(self, compiled: bool) -> dict[str, Floats]:
+        """Return what follows of the launches from what is known of them now."""
+        resident, multiprocessors = self._resident(compiled), self._device.sm_count if self._device else 1
+        blocks = self._blocks
+        waves = blocks / (multiprocessors * np.maximum(resident, 1.0))
+        warps = np.minimum(resident, blocks / multiprocessors) * self._threads / 32.0
+        registers = self._registers(compiled)
+        stack = self._known("stack_bytes", compiled, 4.0 * np.maximum(registers - 255.0, 0.0))
+        several = len(self._tile) > 1
+        reuse = self._tile.prod(axis=0) / self._tile.sum(axis=0) if several else np.full(len(blocks), REUSED)
+        return {
+            "resident": resident,
+            "registers": registers,
+            "warps": warps,
+            "waves": waves,
+            "tail": waves / np.maximum(np.ceil(waves), 1.0),
+            "stack": stack,
+            "reuse": reuse,
+        }
+
+    def _prior(self, compiled: bool = True) -> Floats:
+        """Return the log speed that is expected without measurements, up to a constant."""
+        of = self._launch(compiled)
+        saturated = of["warps"] / (of["warps"] + HIDING_WARPS) * of["reuse"] / (of["reuse"] + REUSED)
+        share = of["tail"] * saturated / (1.0 + of["stack"] / SPILLED_BYTES)
+        logs: Floats = np.log(np.maximum(np.where(of["resident"] > 0, share, 0.0), SMALLEST_SHARE))
+        return logs
+
+    def _features(self, compiled: bool) -> Floats:
+        """Return the features of all configurations: ndarray of shape (n_configs, n_features)."""
+        known = {**self._parameters, "blocks": self._blocks, "threads": self._threads, **self._launch(compiled)}
+        if compiled:
+            known |= {name: np.nan_to_num(self.build[name]) for name in ("shared_bytes", "code_bytes")}
+            known["compile_ms"] = 1e3 * np.nan_to_num(self.build["compile_s"])
+        return np.column_stack([*map(signed_log2, known.values()), self._prior(compiled)])

@@ -1,0 +1,51 @@
+"""Triton, and a simulated GPU for it."""
+
+import gc
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def triton():
+    return pytest.importorskip("triton")
+
+
+@pytest.fixture
+def simulated(triton, monkeypatch, tmp_path):
+    """Return a function that makes a simulated GPU the current one of Triton, with an empty cache of kernels."""
+    from simulated_gpu import SimulatedGpu
+    from triton.runtime.driver import driver
+
+    from mltune.device.known import H200
+    from mltune.integrations import triton as adapter
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "wisdom.json"))
+    monkeypatch.setattr(adapter, "gpu_and_driver", lambda index: (H200, "13.0"))  # the driver's answer
+
+    def made(time_ms):
+        gpu = SimulatedGpu(time_ms)
+        monkeypatch.setattr(driver, "_active", gpu)
+        return gpu
+
+    yield made
+    gc.collect()  # kernels, which are unloaded by the driver
+
+
+@pytest.fixture
+def kernels(triton, tmp_path, monkeypatch):
+    """Return a function that writes a module with kernels and imports it."""
+    import importlib.util
+    import itertools
+
+    numbers = itertools.count()
+
+    def made(source):
+        path = tmp_path / f"kernels_{next(numbers)}.py"
+        path.write_text("import triton\nimport triton.language as tl\n\n\n" + source)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return made

@@ -1,0 +1,82 @@
+"""A GPU for Triton that compiles kernels as for an H200, and whose launches take the time that a function says."""
+
+import itertools
+from types import SimpleNamespace
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import MockTensor
+
+
+class SimulatedGpu:
+    """Satisfies Triton's interface of a driver. Launches advance a clock and call a function instead of running.
+
+    ``time_ms`` is called with the constants of a launch by name, ``num_warps`` and ``num_stages``, and ``effect`` with
+    these and the arguments. Both may raise.
+    """
+
+    def __init__(self, time_ms):
+        self.time_ms = time_ms
+        self.effect = lambda meta, *arguments: None
+        self.now_ms = 0.0
+        self.launches = []
+        self.dead = False
+        self.numbers = itertools.count()
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda device: {"max_shared_mem": 232_448},
+            load_binary=lambda name, kernel, shared, device: (next(self.numbers), 0, 100, 0, 1024),
+            unload_module=lambda module: None,
+        )
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_active_torch_device(self):
+        return "cpu"
+
+    def get_empty_cache_for_benchmark(self):
+        return None
+
+    def clear_cache(self, cache):
+        self.now_ms += 0.1
+
+    def launcher_cls(self, source, metadata):
+        names = {name for name, of in source.signature.items() if of == "constexpr"}
+        constants = {source.fn.arg_names[path[0]]: value for path, value in source.constants.items()}
+        meta = {name: value for name, value in constants.items() if name in names}
+        meta |= {"num_warps": metadata.num_warps, "num_stages": metadata.num_stages}
+
+        def launch(*arguments):
+            self.launches.append(meta)
+            self.effect(meta, *arguments[9:])
+            self.now_ms += self.time_ms(meta)
+
+        return launch
+
+    def get_device_interface(self):
+        return SimpleNamespace(Event=lambda enable_timing: _Event(self), synchronize=self.synchronize)
+
+    def synchronize(self):
+        if self.dead:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class _Event:
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def record(self):
+        self.at_ms = self.gpu.now_ms
+
+    def elapsed_time(self, end):
+        return round(end.at_ms - self.at_ms, 6)
+
+
+def pointer(dtype):
+    """Return an argument that is specialised as an aligned pointer."""
+    return MockTensor(dtype)

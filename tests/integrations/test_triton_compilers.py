@@ -1,0 +1,201 @@
+"""Compile processes for Triton, without a GPU: what they are given, what they leave in its cache, and how they fail."""
+
+import itertools
+import math
+import time
+
+import pytest
+
+from mltune.integrations import triton_compilers, triton_session
+from mltune.integrations.triton import autotune
+
+MATMUL = """
+STEP = tl.constexpr(32)
+rows = (one for one in ())  # cannot be carried, and has the name of a local variable
+
+
+@triton.constexpr_function
+def twice(value):
+    return 2 * value
+
+
+@triton.jit
+def product(a, b, total):
+    return tl.dot(a, b, total)
+
+
+@triton.jit
+def kernel(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    inner: tl.constexpr = STEP
+    width = tl.arange(0, twice(inner))
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, twice(inner)):
+        left = tl.load(a + rows[:, None] * K + (k + width)[None, :])
+        total = product(left, tl.load(b + (k + width)[:, None] * N + columns[None, :]), total)
+    tl.store(c + rows[:, None] * N + columns[None, :], total.to(tl.float16))
+"""
+
+FAULTS = """
+import os
+
+
+@triton.constexpr_function
+def fault(block, number):
+    return 0
+
+
+def real_fault(block, number):
+    if block == number == 64:
+        while True:
+            pass
+    if block == number == 128:
+        os.abort()
+    if block == number == 256:
+        raise ValueError("no such block")
+    return 0
+
+
+fault.fn = real_fault  # Triton does not allow that the function calls others
+
+@triton.jit
+def kernel(x, n, BLOCK: tl.constexpr, NUMBER: tl.constexpr):
+    tl.static_assert(BLOCK != 1024)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) + fault(BLOCK, NUMBER)
+    tl.store(x + at, 2 * tl.load(x + at, at < n), at < n)
+"""
+
+
+def launched(kernel, arguments, **meta):
+    return triton_compilers.source_of(kernel, lambda: kernel.run(*arguments, grid=(1,), warmup=True, **meta))
+
+
+@pytest.fixture
+def arguments(simulated):
+    from simulated_gpu import pointer
+    from triton.language import float16
+
+    simulated(lambda meta: 1.0)
+    return [pointer(float16) for _ in range(3)], 4096, 4096, 4096
+
+
+@pytest.fixture
+def matmul(kernels, arguments):
+    module, (pointers, *sizes) = kernels(MATMUL), arguments
+    return module.kernel, [*pointers, *sizes]
+
+
+def compiled(*jobs, count=2, timeout_s=60.0):
+    compilers = triton_compilers.Compilers(count)
+    try:
+        return [future.result() for future in [compilers.submit(job, timeout_s) for job in jobs]]
+    finally:
+        compilers.close()
+
+
+def test_a_kernel_with_its_globals_is_compiled_elsewhere_and_a_launch_here_finds_it(matmul, triton):
+    kernel, arguments = matmul
+    options = [{"BM": m, "BN": 64, "num_warps": warps} for m, warps in itertools.product((32, 64), (4, 8))]
+    results = compiled(*(launched(kernel, arguments, **meta) for meta in options))
+    assert [one.state for one in results] == ["ok"] * 4, [one.reason for one in results]
+    hits = []
+    with triton.knobs.compilation.scope():
+        triton.knobs.compilation.listener = lambda cache_hit, **_: hits.append(cache_hit)
+        kernels = [kernel.warmup(*arguments, grid=(1,), **meta) for meta in options]
+    assert hits == [True] * 4
+    for result, found in zip(results, kernels, strict=True):
+        assert (result.threads, result.shared_bytes) == (32 * found.metadata.num_warps, found.metadata.shared)
+        assert 16 <= result.registers <= 255
+        assert result.stack_bytes == 0
+        assert result.code_bytes == len(found.asm["cubin"])
+
+
+def test_what_is_compiled_already_is_not_compiled_again(matmul):
+    kernel, arguments = matmul
+    kernel.warmup(*arguments, grid=(1,), BM=32, BN=32)
+    found = launched(kernel, arguments, BM=32, BN=32)
+    assert found.state == "ok"
+    assert math.isfinite(found.registers)
+
+
+def test_spills_are_seen(matmul):
+    kernel, arguments = matmul
+    (found,) = compiled(launched(kernel, arguments, BM=256, BN=256, num_warps=4))
+    assert found.registers == 255
+    assert found.stack_bytes > 0
+
+
+def test_what_the_compiler_is_given_is_what_a_launch_compiles_with(matmul):
+    kernel, arguments = matmul
+    compiler = kernel.device_caches[0] and kernel.compile
+    jobs = {launched(kernel, arguments, BM=32, BN=32, num_warps=warps) for warps in (4, 8)}
+    odd = launched(kernel, [*arguments[:3], 4095, 4096, 4096], BM=32, BN=32, num_warps=8)
+    assert len({*jobs, odd}) == 3
+    assert kernel.compile is compiler
+
+
+def test_faults_of_compilers_are_of_one_job_alone(kernels, arguments):
+    kernel = kernels(FAULTS).kernel
+    pointers = [arguments[0][0], 4096]
+    blocks = [512, 64, 128, 256, 1024, 2048]
+    began = time.monotonic()
+    results = compiled(*(launched(kernel, pointers, BLOCK=one, NUMBER=one) for one in blocks), timeout_s=5.0)
+    assert [one.state for one in results] == ["ok", "killed", "killed", "refused", "refused", "ok"]
+    assert "no answer within 5 s" in results[1].reason
+    assert "SIGABRT" in results[2].reason
+    assert time.monotonic() - began < 30
+
+
+def test_a_compiler_that_takes_all_memory_is_of_one_job_alone(kernels, arguments, monkeypatch):
+    monkeypatch.setattr(triton_compilers, "MEMORY_BYTES", 1 << 30)
+    source = FAULTS.replace("os.abort()", "bytearray(1 << 31)")
+    kernel = kernels(source).kernel
+    pointers = [arguments[0][0], 4096]
+    results = compiled(*(launched(kernel, pointers, BLOCK=one, NUMBER=one) for one in (512, 128, 2048)), count=1)
+    assert results[0].state == results[2].state == "ok"
+    assert results[1].state in ("killed", "refused")
+
+
+def test_a_kernel_that_cannot_be_carried_is_tuned_all_the_same(simulated, kernels, triton, monkeypatch):
+    gpu = simulated(lambda meta: meta["BLOCK"] / 512)
+    from simulated_gpu import pointer
+
+    kernel = kernels(
+        "@triton.jit\ndef kernel(x, n, BLOCK: tl.constexpr):\n    tl.store(x + tl.arange(0, BLOCK), 1.0)\n"
+    ).kernel
+    monkeypatch.setattr(
+        triton_compilers, "_parts", lambda kernel: time.sleep and iter(())
+    )  # iterators are not picklable
+    configs = [triton.Config({"BLOCK": one}) for one in (512, 128, 256, 1024)]
+    tuned = autotune(configs, ["n"], compilers=2)(kernel)
+    tuned[lambda meta: (8,)](pointer(triton.language.float32), 4096)
+    assert tuned.best_config.kwargs == {"BLOCK": 128}
+    assert len(tuned.configs_timings) == 4
+    assert gpu.launches
+
+
+def test_tuning_goes_on_without_configurations_whose_compiler_fails(simulated, kernels, triton, monkeypatch):
+    monkeypatch.setattr(triton_session, "TIMEOUT_S", 5.0)
+    gpu = simulated(lambda meta: 1.0 + meta["BLOCK"] / 1024)
+    from simulated_gpu import pointer
+
+    kernel = kernels(FAULTS).kernel
+    configs = [triton.Config({"BLOCK": one, "NUMBER": one}) for one in (64, 4096, 128, 256, 512, 1024, 2048)]
+    tuned = autotune(configs, ["n"], compilers=2)(kernel)  # the first hangs, which is not tried in this process
+    tuned[lambda meta: (triton.cdiv(4096, meta["BLOCK"]),)](pointer(triton.language.float32), 4096)
+    assert tuned.best_config.kwargs["BLOCK"] == 512
+    assert {one.kwargs["BLOCK"] for one in tuned.configs_timings} == {512, 2048, 4096}
+    assert {meta["BLOCK"] for meta in gpu.launches} == {512, 2048, 4096}
+
+
+def test_processes_end_when_they_are_not_used(monkeypatch, matmul):
+    kernel, arguments = matmul
+    monkeypatch.setattr(triton_compilers, "IDLE_S", 0.2)
+    with triton_compilers.shared.using(1) as compilers:
+        compilers.submit(launched(kernel, arguments, BM=32, BN=32)).result()
+    time.sleep(1.0)
+    with triton_compilers.shared.using(1) as others:
+        assert others is not compilers
+        with pytest.raises(RuntimeError, match="shutdown"):
+            compilers.submit(b"")
