@@ -19,9 +19,13 @@ from mltune.records.trial import Build, TrialState
 from mltune.records.versions import __version__
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.coding import Floats
+    from mltune.library.measured import Measured
     from mltune.library.source import Configuration, Content
     from mltune.library.spec import Spec
     from mltune.problem.problem import RunnableProblem
@@ -36,6 +40,7 @@ CROSS = "cross.json"
 
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
+_CROSSED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,8 @@ def build_library(
     """Build a library: tune an operation at representative sizes, choose a few configurations, and write C source.
 
     The candidates are the fastest configuration of every tuned size, and the fastest one there that is valid at all
-    sizes. Each is timed at every size. Those of the portfolio are chosen by the mean speed with a floor under the
-    worst, and a decision tree or the nearest size maps sizes to them.
+    sizes. Each is timed at the tuned sizes and 64 more. Those of the portfolio are chosen by the mean speed with a
+    floor under the worst, timed at all sizes, and a dispatcher is learned that maps sizes to them.
 
     Parameters
     ----------
@@ -109,6 +114,8 @@ def build_library(
     >>> built["report"]["dispatched"]["least"] > 0.8  # doctest: +SKIP
     True
     """
+    import numpy as np
+
     from mltune.library.folder import check_place, write_library
     from mltune.library.spec import load_spec
     from mltune.resolve.device import Target, find_gpus
@@ -126,8 +133,17 @@ def build_library(
         candidates = _candidates(runs, [problems[one] for one in wanted.tuned], wanted.tuned)
         cuda = None if placed.replayed else Target(cuda=int(placed.devices[0].removeprefix("cuda:")))
         blocks = _blocks(candidates, problems, runs[0][1].device)
-        times_s = _times(candidates, blocks, problems, runs, campaign.directory, cuda, interrupted, compilers)
-    return write_library(Path(out), _content(wanted, problems, candidates, times_s, blocks, runs[0][1], compilers))
+        crossed = [place in {*wanted.tuned, *range(_CROSSED)} for place in range(len(problems))]
+        asked = np.repeat(np.array(crossed)[:, None], len(candidates), axis=1)
+        timing = (candidates, blocks, problems, runs, campaign.directory, cuda, interrupted, compilers)
+        measured = _measured(
+            wanted, candidates, _times(asked, *timing), blocks, crossed, problems[0], runs[0][1].device
+        )
+        asked[:, measured.portfolio(most=wanted.library.most, floor=wanted.library.floor)] = True
+        measured = _measured(
+            wanted, candidates, _times(asked, *timing), blocks, crossed, problems[0], runs[0][1].device
+        )
+    return write_library(Path(out), _content(wanted, problems, candidates, measured, runs[0][1], compilers))
 
 
 def _plan(spec: Spec, device: str, options: Mapping[str, Any]) -> tuple[Plan, list[RunnableProblem]]:
@@ -198,6 +214,7 @@ def _candidates(
 
 
 def _times(
+    asked: NDArray[np.bool_],
     candidates: Sequence[_Candidate],
     blocks: Floats,
     problems: Sequence[RunnableProblem],
@@ -207,7 +224,7 @@ def _times(
     stop: Callable[[], bool],
     compilers: int | None,
 ) -> Floats:
-    """Return the times of candidates at sizes, seconds; NaN where one is not valid or could not be timed.
+    """Return the times of candidates at sizes, seconds; NaN where one is not asked for, not valid, or not timed.
 
     They are kept in a file, to which those of each size are added. Without a GPU they are those on record; on one a
     candidate that fails at a size has no times at all.
@@ -224,7 +241,8 @@ def _times(
     with closing(ChildPool()) as pool:
         for row, problem in enumerate(problems):
             of_size = known.setdefault(problem.label, {})
-            valid = [one for one, count in zip(candidates, blocks[row], strict=True) if math.isfinite(count)]
+            wanted = asked[row] & np.isfinite(blocks[row])
+            valid = [one for one, here in zip(candidates, wanted, strict=True) if here]
             lacking = [one for one in valid if one.key not in of_size]
             for kernel in {_id(one.kernel): one.kernel for one in lacking}.values():
                 target = cuda or recorded.get((kernel.folder, kernel.preset, problem))
@@ -240,7 +258,8 @@ def _times(
                 raise RunError(
                     f"the times of candidates are incomplete: the same command with --run {directory} goes on."
                 )
-            for column, candidate in enumerate(candidates):
+            for column in np.flatnonzero(wanted).tolist():
+                candidate = candidates[column]
                 times[row, column] = of_size.get(candidate.key) or np.nan
                 failed[column] |= cuda is not None and of_size.get(candidate.key, 0.0) is None
     times[:, failed] = np.nan
@@ -266,37 +285,51 @@ def _id(kernel: Kernel) -> tuple[Path, str, tuple[str, ...]]:
     return kernel.folder, kernel.preset, kernel.varied
 
 
+def _measured(
+    spec: Spec,
+    candidates: Sequence[_Candidate],
+    times_s: Floats,
+    blocks: Floats,
+    crossed: Sequence[bool],
+    problem: RunnableProblem,
+    device: Device,
+) -> Measured:
+    """Return what is known at the sizes that have a time."""
+    import numpy as np
+
+    from mltune.library.measured import Measured
+
+    timed = np.flatnonzero(np.isfinite(times_s).any(axis=1)).tolist()
+    if not any(crossed[row] for row in timed):
+        raise RunError("a library needs times of its candidates, but none could be timed at any size.")
+    place_of = {row: place for place, row in enumerate(timed)}
+    return Measured(
+        np.array([list(one.values()) for one in spec.sizes], dtype=np.int64)[timed],
+        times_s[timed],
+        np.array(spec.weights)[timed],
+        np.array([_described(one, problem, device, Build(TrialState.OK)).is_fallback for one in candidates]),
+        tuple(frozenset(place_of.get(row, -1) for row in one.found_at) for one in candidates),
+        blocks[timed],
+        device.sm_count,
+        np.array(crossed)[timed],
+    )
+
+
 def _content(
     spec: Spec,
     problems: Sequence[RunnableProblem],
     candidates: Sequence[_Candidate],
-    times_s: Floats,
-    blocks: Floats,
+    measured: Measured,
     run: TuneResult,
     compilers: int | None,
 ) -> Content:
     """Choose, compile what is chosen, and return what the library consists of."""
-    import numpy as np
-
     from mltune.library.content import alignment_of, kernel_parameters, name_of
-    from mltune.library.measured import Measured, choose
+    from mltune.library.measured import choose
     from mltune.library.source import Content
 
-    timed = np.flatnonzero(np.isfinite(times_s).any(axis=1)).tolist()
-    if not timed:
-        raise RunError("a library needs times of its candidates, but none could be timed at any size.")
-    sizes = np.array([list(one.values()) for one in spec.sizes], dtype=np.int64)
-    place_of = {row: place for place, row in enumerate(timed)}
-    measured = Measured(
-        sizes[timed],
-        times_s[timed],
-        np.array(spec.weights)[timed],
-        np.array([_described(one, problems[0], run.device, Build(TrialState.OK)).is_fallback for one in candidates]),
-        tuple(frozenset(place_of.get(row, -1) for row in one.found_at) for one in candidates),
-        blocks[timed],
-        run.device.sm_count,
-    )
     chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
+    known = {*map(tuple, measured.sizes.tolist())}
     used = [candidates[number] for number in chosen.chosen]
     first = used[0].kernel
     return Content(
@@ -315,7 +348,7 @@ def _content(
         tuple(_built(used, problems[0], run.device, compilers)),
         chosen.dispatcher,
         {"mltune": __version__, **run.header.versions},
-        {**chosen.report(measured), "not_timed": [spec.sizes[row] for row in range(len(sizes)) if row not in place_of]},
+        {**chosen.report(measured), "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known]},
     )
 
 

@@ -121,7 +121,7 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         for file in (f"{name}.h", f"{name}.c"):
             (Path(scratch) / file).write_bytes(files[file])
         made = Path(scratch) / f"lib{name}.so"
-        command = [compiler, "-O2", "-shared", "-fPIC", f"{name}.c", "-o", made.name, "-ldl", "-lm"]
+        command = [compiler, "-O3", "-shared", "-fPIC", f"{name}.c", "-o", made.name, "-ldl", "-lm"]
         try:
             subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, text=True, timeout=_COMPILE_S)  # noqa: S603
         except subprocess.CalledProcessError as error:

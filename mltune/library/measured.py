@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from mltune.library.dispatcher import LEARNERS, Dispatcher, learn
 from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
 
+_PARTS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -31,6 +33,8 @@ class Measured:
         Of the launches of candidates; NaN where one is not valid. One that is, but has no time, counts as speed 0.
     processors : int
         Multiprocessors of the GPU.
+    crossed : ndarray of shape (n_sizes,)
+        Whether all candidates were timed at a size, and not only those that are chosen: these sizes choose.
     """
 
     sizes: NDArray[np.int64]
@@ -40,16 +44,22 @@ class Measured:
     found_at: tuple[frozenset[int], ...]
     blocks: NDArray[np.float64]
     processors: int
+    crossed: NDArray[np.bool_]
+
+    def portfolio(self, *, most: int, floor: float) -> list[int]:
+        """Return the candidates that a library holds."""
+        speed = shares(self.times_s)[self.crossed]
+        return choose_portfolio(speed, self.weights[self.crossed], self.is_fallback, most=most, floor=floor)
 
     def learn(self, learner: str, chosen: Sequence[int]) -> Dispatcher:
         """Return a dispatcher to some of the candidates."""
         times_s, blocks = self.times_s[:, chosen], self.blocks[:, chosen]
         return learn(learner, self.sizes, times_s, self.weights, blocks, self.processors)
 
-    def without(self, size: int) -> tuple[Measured, NDArray[np.intp]]:
-        """Return what is known without a size and what its tuning alone found, and the candidates that are left."""
-        rows = np.arange(len(self.sizes)) != size
-        left = np.array([number for number, at in enumerate(self.found_at) if at != {size}], dtype=np.intp)
+    def without(self, sizes: NDArray[np.intp]) -> tuple[Measured, NDArray[np.intp]]:
+        """Return what is known without sizes and what their tuning alone found, and the candidates left."""
+        rows = np.setdiff1d(np.arange(len(self.sizes)), sizes)
+        left = np.array([number for number, at in enumerate(self.found_at) if at - {*sizes.tolist()}], dtype=np.intp)
         return Measured(
             self.sizes[rows],
             self.times_s[np.ix_(rows, left)],
@@ -58,6 +68,7 @@ class Measured:
             tuple(self.found_at[number] for number in left),
             self.blocks[np.ix_(rows, left)],
             self.processors,
+            self.crossed[rows],
         ), left
 
 
@@ -72,6 +83,13 @@ class Chosen:
     chosen: tuple[int, ...]
     dispatcher: Dispatcher
     held_out: dict[str, list[float]]
+    held_out_weights: NDArray[np.float64]
+
+    @property
+    def expected(self) -> float:
+        """The mean share at sizes left out, 0 where none was."""
+        found = self.held_out[self.dispatcher.learner]
+        return geometric_mean(found, self.held_out_weights) if found else 0.0
 
     def picked(self, measured: Measured) -> list[int]:
         """Return the place in the portfolio of the configuration that is dispatched to, at each size."""
@@ -90,7 +108,9 @@ class Chosen:
         return {
             "portfolio": _summary(kept, measured.weights),
             "dispatched": _summary(used, measured.weights),
-            "held_out": {name: _summary(found, measured.weights) for name, found in self.held_out.items()},
+            "held_out": {
+                name: _summary(found, self.held_out_weights) for name, found in self.held_out.items() if found
+            },
             "sizes": [
                 {
                     "size": size.tolist(),
@@ -110,10 +130,6 @@ def _summary(found: Any, weights: NDArray[np.float64]) -> dict[str, float]:
     return {"mean": geometric_mean(found, weights), "least": float(np.min(found))}
 
 
-def _mean(found: Sequence[float], measured: Measured) -> float:
-    return geometric_mean(found, measured.weights) if found else 0.0
-
-
 def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], blocks: NDArray[np.float64]) -> int:
     """Return the first configuration of a dispatcher's order that is valid."""
     order = dispatcher.order(size.tolist(), blocks)
@@ -123,20 +139,21 @@ def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], blocks: NDArray[np.fl
 def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
     """Choose a portfolio and the dispatcher that is best at sizes which it has not seen, or of equal ones at all.
 
-    Every size with a time is left out once, with what its tuning alone found; where only one is known, nothing is held
-    out, and the dispatcher has one answer.
+    Every size at which all candidates were timed is left out once, with an eighth of the others and what their tuning
+    alone found; where only one is known, nothing is held out, and the dispatcher has one answer.
     """
-    speed = shares(measured.times_s)
+    speed, crossed = shares(measured.times_s), np.flatnonzero(measured.crossed)
     held_out: dict[str, list[float]] = {name: [] for name in LEARNERS}
-    for size in range(len(measured.sizes)) if len(measured.sizes) > 1 else ():
-        rest, left = measured.without(size)
-        rest_speed = shares(rest.times_s)
-        chosen = choose_portfolio(rest_speed, rest.weights, rest.is_fallback, most=most, floor=floor)
+    parts = np.array_split(np.random.default_rng(0).permutation(crossed), min(_PARTS, len(crossed)))
+    for part in parts if len(crossed) > 1 else ():
+        rest, left = measured.without(part)
+        chosen = rest.portfolio(most=most, floor=floor)
         for name, found in held_out.items():
-            pick = _pick(rest.learn(name, chosen), measured.sizes[size], measured.blocks[size, left[chosen]])
-            found.append(float(speed[size, left[chosen]][pick]))
-    chosen = choose_portfolio(speed, measured.weights, measured.is_fallback, most=most, floor=floor)
-    made = [Chosen(tuple(chosen), measured.learn(name, chosen), held_out) for name in LEARNERS]
-    return max(
-        made, key=lambda one: (_mean(held_out[one.dispatcher.learner], measured), _mean(one.used(measured), measured))
-    )
+            dispatcher = rest.learn(name, chosen)
+            for size in part:
+                pick = _pick(dispatcher, measured.sizes[size], measured.blocks[size, left[chosen]])
+                found.append(float(speed[size, left[chosen]][pick]))
+    weights = measured.weights[np.concatenate(parts)]
+    chosen = measured.portfolio(most=most, floor=floor)
+    made = [Chosen(tuple(chosen), measured.learn(name, chosen), held_out, weights) for name in LEARNERS]
+    return max(made, key=lambda one: (one.expected, _summary(one.used(measured), measured.weights)["mean"]))

@@ -42,8 +42,8 @@ class _Library(_Table):
     name: Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")] | None = None
     trials: Annotated[StrictInt, Field(ge=1)] | None = None
     time: _Text | None = None
-    tuned: Annotated[StrictInt, Field(ge=2, le=_MOST_TUNED)] = 12
-    timed: Annotated[StrictInt, Field(ge=2, le=_MOST_TIMED)] = 64
+    tuned: Annotated[StrictInt, Field(ge=2, le=_MOST_TUNED)] = 30
+    timed: Annotated[StrictInt, Field(ge=2, le=_MOST_TIMED)] = 200
     most: Annotated[StrictInt, Field(ge=1, le=100)] = MOST
     floor: Annotated[StrictFloat, Field(ge=0, le=1)] = FLOOR
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
@@ -120,7 +120,9 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
         sizes, weights = _drawn(counted, document.library.timed)
         if len(sizes) < 2:
             raise ValueError("a library is for several sizes, but there is one; `mltune tune` tunes one")
-        return Spec(document.library, tuple(sizes[0]), sizes, weights, spread(sizes, document.library.tuned))
+        return Spec(
+            document.library, tuple(sizes[0]), sizes, weights, representatives(sizes, weights, document.library.tuned)
+        )
     except ValidationError as error:
         fact = problems_of(error, content, model=_Document)
     except (OSError, ValueError) as error:
@@ -160,19 +162,20 @@ def _drawn(counted: Counted, most: int) -> tuple[tuple[dict[str, int], ...], tup
     return tuple(dict(size) for size, _ in heaviest), tuple(weight for _, weight in heaviest)
 
 
-def spread(sizes: Sequence[Mapping[str, int]], count: int) -> tuple[int, ...]:
-    """Return the places of sizes that are far from each other on a logarithmic scale, from a central one on.
+def representatives(sizes: Sequence[Mapping[str, int]], weights: Sequence[float], count: int) -> tuple[int, ...]:
+    """Return the places of sizes that stand for all others: the nearest ones to the centres of k-means on their logs.
 
-    Each further one is the farthest from those before (Gonzalez, Clustering to minimize the maximum intercluster
-    distance, 1985): no size is more than twice as far from one of them as with the best choice of as many.
+    Centres minimise the weighted mean of the squared distances, so they lie where sizes are, and not at the borders.
 
-    >>> spread([{"n": 2**power} for power in range(9)], 3)
-    (4, 0, 8)
+    >>> representatives([{"n": 2**power} for power in range(9)], [1.0] * 9, 3)
+    (1, 4, 7)
     """
+    from sklearn.cluster import KMeans
+
     logs = np.log2([list(one.values()) for one in sizes])
-    chosen = [int(np.argmin(np.linalg.norm(logs - logs.mean(axis=0), axis=1)))]
-    distance = np.linalg.norm(logs - logs[chosen[0]], axis=1)
-    while len(chosen) < min(count, len(sizes)) and distance.max() > 0:
-        chosen.append(int(np.argmax(distance)))
-        distance = np.minimum(distance, np.linalg.norm(logs - logs[chosen[-1]], axis=1))
-    return tuple(chosen)
+    distinct = len(np.unique(logs, axis=0))
+    if count >= distinct:
+        return tuple(np.sort(np.unique(logs, axis=0, return_index=True)[1]).tolist())
+    means = KMeans(count, n_init=4, random_state=0).fit(logs, sample_weight=np.asarray(weights))
+    distances = means.transform(logs)
+    return tuple(sorted({int(np.argmin(column)) for column in distances.T}))

@@ -50,7 +50,7 @@ def learned(learner, sizes, times):
     return learn(learner, sizes, times, np.ones(len(sizes)), np.ones(times.shape), 132)
 
 
-@pytest.mark.parametrize("learner", [one for one in LEARNERS if one != "waves"])
+@pytest.mark.parametrize("learner", [one for one in LEARNERS if not one.startswith("waves")])
 def test_a_dispatcher_finds_regions_and_orders_all_configurations(learner):
     sizes, times = speeds(3, sizes=200, configurations=4)
     speed = shares(times)
@@ -80,6 +80,7 @@ def test_the_learner_is_the_one_that_is_best_at_sizes_left_out():
         tuple(frozenset({n, n + 12}) for n in range(12)),
         np.ones(times.shape),
         132,
+        np.ones(40, bool),
     )
     chosen = choose(measured, most=5, floor=0.8)
     report = chosen.report(measured)
@@ -94,7 +95,9 @@ def test_the_learner_is_the_one_that_is_best_at_sizes_left_out():
 def test_what_the_tuning_of_a_size_alone_found_is_held_out_with_it():
     times = np.array([[1.0, 9.0, 1.5], [9.0, 1.0, 1.5]])
     found_at = (frozenset({0}), frozenset({1}), frozenset({0, 1}))
-    measured = Measured(np.array([[64], [4096]]), times, np.ones(2), np.ones(3, bool), found_at, np.ones((2, 3)), 132)
+    measured = Measured(
+        np.array([[64], [4096]]), times, np.ones(2), np.ones(3, bool), found_at, np.ones((2, 3)), 132, np.ones(2, bool)
+    )
     held_out = choose(measured, most=3, floor=0.8).held_out["tree"]
     assert held_out == pytest.approx([1 / 9, 1 / 9])  # each by the winner of the other, which it alone prefers
 
@@ -108,6 +111,7 @@ def test_one_size_has_one_answer():
         (frozenset({0}),) * 2,
         np.ones((1, 2)),
         132,
+        np.ones(1, bool),
     )
     chosen = choose(measured, most=3, floor=0.8)
     assert chosen.chosen == (1,)
@@ -130,14 +134,46 @@ def test_waves_of_blocks_are_seen_where_a_tree_sees_regions_alone():
         ]
         reached[learner] = geometric_mean([shares(times)[60 + at, order[0]] for at, order in enumerate(orders)])
     assert reached["waves"] > 0.99
-    assert max(reached, key=reached.get) == "waves"
+    assert max(reached, key=reached.get).startswith("waves")
+
+
+def test_sizes_nearby_correct_what_waves_do_not_explain():
+    """One configuration is slow between two sizes of n, for a reason that no term has."""
+    rng = np.random.default_rng(0)
+    sizes = np.exp(rng.uniform(np.log(64), np.log(8192), (300, 2))).astype(np.int64)
+    blocks = np.prod(np.ceil(sizes[:, None] / np.array([[64, 64], [128, 128]])), axis=2)
+    slow = (sizes[:, 1] > 300) & (sizes[:, 1] < 1500)
+    times = 1e-6 + np.ceil(blocks / 132) * [1e-6, 3.5e-6] * np.where(slow[:, None], [3.0, 1.0], 1.0)
+    reached = {}
+    for learner in ("waves", "waves, within 2"):
+        dispatcher = learn(learner, sizes[:200], times[:200], np.ones(200), blocks[:200], 132)
+        first = [dispatcher.order(size.tolist(), of)[0] for size, of in zip(sizes[200:], blocks[200:], strict=True)]
+        reached[learner] = geometric_mean([shares(times)[200 + at, one] for at, one in enumerate(first)])
+    assert reached["waves, within 2"] > reached["waves"] + 0.02
+
+
+def test_sizes_where_the_chosen_alone_were_timed_teach_the_dispatcher_and_choose_nothing():
+    times = np.array([[1.0, 1.6, 3.0], [3.0, 1.6, 1.0], [9.0, 1.0, np.nan]])
+    found_at = (frozenset({0, 1}), frozenset({0, 1}), frozenset({0, 1}))
+    crossed = np.array([True, True, False])
+    given = (np.array([[64], [128], [4096]]), times, np.ones(3), np.ones(3, bool), found_at, np.ones((3, 3)), 132)
+    chosen = choose(Measured(*given, crossed), most=2, floor=0.0)
+    assert [len(found) for found in chosen.held_out.values()] == [2] * len(LEARNERS)
+    assert set(chosen.chosen) == {0, 2} == set(Measured(*given, crossed).portfolio(most=2, floor=0.0))
 
 
 def test_where_nothing_can_be_held_out_what_was_measured_decides():
     times = np.array([[1.0, np.nan], [np.nan, 1.0]])
     found_at = (frozenset({0}), frozenset({1}))
     measured = Measured(
-        np.array([[64], [4096]]), times, np.ones(2), np.ones(2, bool), found_at, np.array([[4, 2], [256, 128]]), 132
+        np.array([[64], [4096]]),
+        times,
+        np.ones(2),
+        np.ones(2, bool),
+        found_at,
+        np.array([[4, 2], [256, 128]]),
+        132,
+        np.ones(2, bool),
     )
     chosen = choose(measured, most=3, floor=0.8)
     first = [chosen.dispatcher.order((n,), blocks)[0] for n, blocks in ((64, (4, 2)), (4096, (256, 128)))]
