@@ -1,6 +1,7 @@
 """A Triton kernel tuned at many shapes, with times that are made up, on a GPU that is not there."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -161,3 +162,18 @@ def test_options_that_do_not_go_together_are_refused(words, message):
     done = command("kernels.py:tuned", *words)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_ctrl_c_ends_the_command_and_says_how_it_goes_on(tune, tmp_path):
+    with (tmp_path / "kernels.py").open("a") as file:
+        file.write("\ndef arguments(M):\n    import time; time.sleep(0.3)\n    return (M,), 'first', M\n")
+    (tmp_path / "shapes.csv").write_text("M\n" + "".join(f"{2**power}\n" for power in range(20)))
+    words = ["kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here"]
+    running = subprocess.Popen([sys.executable, "-m", "mltune", "tune", *words], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "here/winners.jsonl").exists():
+        assert running.poll() is None
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == 1
+    assert said.splitlines()[-1] == f"interrupted; resume with: mltune tune {' '.join(words)}"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 
@@ -129,3 +130,31 @@ def test_two_runs_at_once_leave_whole_lines_and_a_whole_file(tmp_path: Path) -> 
     assert {int(m): one["BLOCK_SIZE_M"] for m, one in json.loads(written.read_text()).items()} == {
         m: one["BLOCK_SIZE_M"] for m, one in winners.items()
     }
+
+
+@pytest.mark.system
+def test_after_a_kill_the_same_command_goes_on(tmp_path: Path) -> None:
+    slow = "quick = arguments\ndef arguments(M, E, N):\n    import time; time.sleep(0.3)\n    return quick(M, E, N)\n"
+    file = triton_file(tmp_path, slow)
+    (tmp_path / "shapes.csv").write_text("M,E,N\n" + "".join(f"{2**power},8,14336\n" for power in range(8)))
+    words = [sys.executable, "-m", "mltune", "tune", f"{file}:tuned", "--shapes", "shapes.csv", "--run", "run"]
+    words += ["--export", "vllm-moe=out"]
+    winners = tmp_path / "run/winners.jsonl"
+    for count in (2, 5):
+        running = subprocess.Popen(words, cwd=tmp_path, stdout=-3, stderr=-3)
+        while not winners.exists() or winners.read_text().count("\n") < count:
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.kill()
+        running.wait()
+        (written,) = (tmp_path / "out").glob("E=*.json")
+        assert json.loads(written.read_text())  # whole at any time
+    kept = winners.read_text()
+    with winners.open("a") as file_of_winners:
+        file_of_winners.write('{"kernel": "tuned", "sha')  # what a full disk leaves
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    lines = winners.read_text()
+    assert lines.startswith(kept)
+    found = [json.loads(line)["shape"]["M"] for line in lines.splitlines() if line.endswith("}")]
+    assert found == [2**power for power in range(8)]
+    assert [*json.loads(written.read_text())] == [str(2**power) for power in range(8)]
