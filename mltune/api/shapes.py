@@ -11,7 +11,7 @@ from typing import Any
 from mltune.errors import UsageError
 from mltune.files.atomic import append_line, write_file_atomically
 from mltune.files.reading import check_folder, parse_json, read_text, reason
-from mltune.files.sizes import MAX_BYTES, distinct_sizes, sizes_of_csv
+from mltune.files.sizes import MAX_BYTES, distinct, sizes_of_csv
 from mltune.known.serving import configuration_files
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
@@ -20,8 +20,6 @@ WINNERS = "winners.jsonl"
 
 SHAPE_S = 900.0
 """Seconds that a shape may take: a kernel that never ends costs that shape alone."""
-
-_FOUND = ("configuration", "median_s", "first_s", "measured", "seconds")
 
 Row = dict[str, Any]
 
@@ -90,12 +88,10 @@ def tune_shapes(
     if file.suffix != ".py" or not file.is_file():
         raise UsageError(f"a Triton kernel is FILE.py:KERNEL, of a file that is there, got {kernel!r:.200}.")
     try:
-        distinct = distinct_sizes(sizes_of_csv(read_text(shapes, MAX_BYTES), least=0))
+        counted = distinct(sizes_of_csv(read_text(shapes, MAX_BYTES), least=0))
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"shapes are a CSV file of sizes, but {shapes!s:.300} is none: {reason(error):.400}."
-        ) from error
-    wanted = sorted(((dict(shape), count) for shape, count in distinct.items()), key=lambda one: -one[1])
+        raise UsageError(f"shapes are sizes in a CSV file, got {shapes!s:.300}: {reason(error):.400}.") from error
+    wanted = sorted(((dict(shape), count) for shape, count in counted.items()), key=lambda one: -one[1])
     folder = Path("runs", f"{file.stem}-{name}") if run is None else Path(run)
     child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), name, tuple(wanted[0][0]), trials, seed))
     rows: list[Row] = []
@@ -108,7 +104,7 @@ def tune_shapes(
         for shape, count in wanted:
             found = known.get(tuple(sorted(shape.items())))
             if found is None and "error" not in (found := _asked(child, shape)):
-                append_line(folder / WINNERS, json.dumps({**facts, "shape": shape, **found}).encode())
+                append_line(folder / WINNERS, json.dumps({"facts": facts, "shape": shape, "found": found}).encode())
             rows.append({"shape": shape, "count": count, **(found or {})})
             progress(rows[-1])
             written = _export(export or {}, rows, facts)
@@ -126,15 +122,19 @@ def _export(export: Mapping[str, str | Path], rows: Sequence[Row], facts: Row) -
     return [str(out / path) for out, path, _ in files]
 
 
-def _asked(child: Child, shape: Row | None) -> Row:
-    """Ask the process for its facts, or to tune; one that failed is replaced: the GPU may have failed with it."""
+def _asked(child: Child, shape: Row | None, again: int = 3) -> Row:
+    """Ask the process for its facts, or to tune; one that failed is replaced: the GPU may have failed with it.
+
+    A configuration with which the GPU was lost is known from then on, and the others are tried again.
+    """
     try:
         found: Row = child.call(shape, SHAPE_S)
     except (ChildDiedError, ChildTimeoutError) as error:
         found = {"error": str(error)}
     if "error" in found:
         child.kill()
-    return found
+    is_known = found.pop("is_known", False)
+    return _asked(child, shape, again - 1) if is_known and again else found
 
 
 def _winners(path: Path, facts: Row) -> dict[tuple[tuple[str, int], ...], Row]:
@@ -143,10 +143,10 @@ def _winners(path: Path, facts: Row) -> dict[tuple[tuple[str, int], ...], Row]:
     for line in read_text(path, MAX_BYTES, inside=path.parent).splitlines() if path.exists() else ():
         try:
             row = parse_json(line)
-            numbers = [row[name] for name in _FOUND[1:] if row[name] is not None]
-            if {name: row[name] for name in facts} == facts and 0 < row["median_s"] <= sum(numbers) < math.inf:
-                one = {name: row[name] for name in _FOUND}
-                found[tuple(sorted(row["shape"].items()))] = one | {"configuration": dict(row["configuration"].items())}
+            one = {**row["found"], "configuration": {**row["found"]["configuration"]}}
+            numbers = [one["measured"], one["seconds"], one["first_s"] or 0.0]
+            if row["facts"] == facts and 0 < one["median_s"] <= one["median_s"] + sum(numbers) < math.inf:
+                found[tuple(sorted(row["shape"].items()))] = one
         except (ValueError, TypeError, LookupError, AttributeError):
             continue  # a line that a kill cut off, or another program wrote
     return found

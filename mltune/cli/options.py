@@ -238,8 +238,7 @@ OnEnd = Annotated[
         help="Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
     ),
 ]
-_SHAPES = "Tune the Triton kernel PROBLEM, FILE.py:KERNEL, at these shapes."
-Shapes = Annotated[Path | None, _option("--shapes", "CSV", _SHAPES, parser=path("--shapes"))]
+Shapes = Annotated[Path | None, _option("--shapes", "CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned.")]
 Export = Annotated[list[str] | None, _option("--export", "FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang.")]
 Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(

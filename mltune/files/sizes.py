@@ -17,7 +17,7 @@ Counted = dict[tuple[tuple[str, int], ...], float]
 """Sizes by name, with their weights."""
 
 
-def distinct_sizes(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
+def distinct(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
     """Return distinct sizes with the sums of their weights; a ValueError if there is none, or their names differ."""
     found: Counter[tuple[tuple[str, int], ...]] = Counter()
     names: tuple[str, ...] | None = None

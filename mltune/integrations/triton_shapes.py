@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mltune.errors import MltuneError, UsageError
+from mltune.errors import DeviceLostError, MltuneError, UsageError
 
 FINALISTS = 5
 """Most of the measured configurations that are timed again, with all launches of a shape."""
@@ -35,7 +35,8 @@ def make_tuner(file: str, kernel: str, names: Sequence[str], trials: int, seed: 
             make, given, tuner, facts = load()
             return facts if shape is None else _tuned(make(**shape), given, tuner)
         except Exception as error:
-            return {"error": str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"}
+            text = str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"
+            return {"error": text, "is_known": isinstance(error, DeviceLostError)}
 
     return serve
 

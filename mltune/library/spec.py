@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from mltune.errors import LibraryError
 from mltune.files.reading import parse_toml, read_text, reason
-from mltune.files.sizes import MAX_BYTES, MOST_SIZES, Counted, distinct_sizes, sizes_of_csv
+from mltune.files.sizes import MAX_BYTES, MOST_SIZES, Counted, distinct, sizes_of_csv
 from mltune.files.text import printable
 from mltune.files.validation import matching, problems_of
 from mltune.library.folder import NAME
@@ -133,14 +133,11 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
 def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -> Counted:
     """Return sizes with their weights."""
     if sizes.shapes is not None:
-        return distinct_sizes(
-            ({"m": one, "n": one, "k": one} if isinstance(one, int) else one, 1.0) for one in sizes.shapes
-        )
+        return distinct(({"m": one, "n": one, "k": one} if isinstance(one, int) else one, 1.0) for one in sizes.shapes)
     if sizes.grid is not None:
         if math.prod(map(len, sizes.grid.values())) > MOST_SIZES:
             raise ValueError(f"a grid has at most {MOST_SIZES} sizes")
-        rows = itertools.product(*sizes.grid.values())
-        return distinct_sizes((dict(zip(sizes.grid, one, strict=True)), 1.0) for one in rows)
+        return distinct((dict(zip(sizes.grid, one, strict=True)), 1.0) for one in product(*sizes.grid.values()))
     if sizes.ranges is not None:
         for name, (low, high) in sizes.ranges.items():
             if low > high:
@@ -151,9 +148,9 @@ def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -
             drawn = np.exp(np.log(bounds[:, 0]) + draws * np.log(bounds[:, 1] / bounds[:, 0]))
         else:
             drawn = bounds[:, 0] + draws * (bounds[:, 1] - bounds[:, 0])
-        numbers = np.rint(drawn).astype(np.int64).tolist()
-        return distinct_sizes((dict(zip(sizes.ranges, one, strict=True)), 1.0) for one in numbers)
-    return distinct_sizes(sizes_of_csv(read_text(place / str(sizes.csv), MAX_BYTES, inside=place)))
+        rows = np.rint(drawn).astype(np.int64).tolist()
+        return distinct((dict(zip(sizes.ranges, one, strict=True)), 1.0) for one in rows)
+    return distinct(sizes_of_csv(read_text(place / str(sizes.csv), MAX_BYTES, inside=place)))
 
 
 def _drawn(counted: Counted, most: int) -> tuple[tuple[dict[str, int], ...], tuple[float, ...]]:

@@ -244,7 +244,6 @@ def shapes(document: Document) -> list[RenderableType]:
         *(number(name, ("shape", name)) for name in rows[0]["shape"]),
         number("time", lambda row: row.get("median_s"), milliseconds),
         number("first configuration", lambda row: row.get("first_s"), milliseconds, spare=2),
-        number("seconds", lambda row: row.get("seconds"), "{:.1f}".format, spare=1),
         Column("configuration", lambda row: row.get("error") or configuration(row["configuration"]), wraps=True),
     ]
     summary = f"{sum('error' not in row for row in rows)} of {many(len(rows), 'shape')} tuned on {document['device']}"

@@ -75,6 +75,28 @@ def test_a_shape_that_never_ends_is_stopped(tune, monkeypatch):
     assert time.monotonic() - begun < 40
 
 
+LOSES = """
+from mltune.errors import DeviceLostError
+quick = arguments
+def arguments(M):
+    with open("tries", "a") as file:
+        file.write("x")
+    if os.path.getsize("tries") <= M:
+        raise DeviceLostError("an illegal access")
+    return quick(M)
+"""
+
+
+@pytest.mark.parametrize(("losses", "is_tuned"), [(1, True), (3, True), (9, False)])
+def test_a_shape_is_tried_again_without_a_configuration_that_lost_the_gpu(tune, tmp_path, losses, is_tuned):
+    with (tmp_path / "kernels.py").open("a") as file:
+        file.write(LOSES)
+    (row,) = tune(f"M\n{losses}\n")["shapes"]
+    assert row.get("error") == (None if is_tuned else "an illegal access")
+    assert (tmp_path / "tries").stat().st_size == min(losses, 3) + 1
+    assert "is_known" not in row
+
+
 def test_a_run_goes_on_with_what_it_lacks(tune):
     first = tune("M\n16\n13\n")
     again = tune("M\n16\n13\n32\n")
@@ -155,7 +177,7 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         (("--shapes", "shapes.csv", "--m", "5"), "there is --m, too"),
         (("--export", "vllm-moe=out"), "there is --export without --shapes"),
         (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is a path"),
-        (("--shapes", ""), "--shapes is a path"),
+        (("--shapes", ""), "FILE.py:KERNEL"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words, message):

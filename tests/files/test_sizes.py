@@ -2,12 +2,12 @@
 
 import pytest
 
-from mltune.files.sizes import distinct_sizes, sizes_of_csv
+from mltune.files.sizes import distinct, sizes_of_csv
 
 
 def test_columns_are_sizes_and_count_is_a_weight():
     text = "\ufeffm, n,count\n16,4096,3\n 1,0,2\n16,4096,4\n5,5,0\n"
-    assert distinct_sizes(sizes_of_csv(text, least=0)) == {(("m", 16), ("n", 4096)): 7.0, (("m", 1), ("n", 0)): 2.0}
+    assert distinct(sizes_of_csv(text, least=0)) == {(("m", 16), ("n", 4096)): 7.0, (("m", 1), ("n", 0)): 2.0}
 
 
 def test_without_counts_each_is_used_once():
@@ -34,11 +34,11 @@ def test_without_counts_each_is_used_once():
 )
 def test_a_malformed_file_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        distinct_sizes(sizes_of_csv(text))
+        distinct(sizes_of_csv(text))
 
 
 def test_there_is_a_size_and_all_have_the_same_names():
     with pytest.raises(ValueError, match="there is no size"):
-        distinct_sizes([])
+        distinct([])
     with pytest.raises(ValueError, match="the same names"):
-        distinct_sizes([({"m": 1}, 1.0), ({"n": 1}, 1.0)])
+        distinct([({"m": 1}, 1.0), ({"n": 1}, 1.0)])

@@ -14,7 +14,7 @@ import mltune
 from mltune.api.shapes import _winners
 from mltune.errors import UsageError
 from mltune.files.reading import RefusedFileError
-from mltune.files.sizes import distinct_sizes, sizes_of_csv
+from mltune.files.sizes import distinct, sizes_of_csv
 from mltune.known.serving import configuration_files
 from tests.hostile.values import damaged
 from tests.triton_file import triton_file
@@ -49,7 +49,7 @@ def test_hostile_shapes_are_read_or_refused_in_one_line(seed: int, tmp_path: Pat
         rows[rng.randrange(4)][rng.randrange(3)] = rng.choice(CELLS)
         text = "\n".join(",".join(map(str, row)) for row in rows)
         try:
-            found = distinct_sizes(sizes_of_csv(text, least=0))
+            found = distinct(sizes_of_csv(text, least=0))
             assert all(0 <= value < 2**31 for one in found for _, value in one)
         except ValueError:
             refused += 1
@@ -66,7 +66,7 @@ def test_hostile_shapes_are_read_or_refused_in_one_line(seed: int, tmp_path: Pat
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_winners_are_skipped_and_what_remains_can_be_written(seed: int, tmp_path: Path) -> None:
     rng, path, kept = Random(seed), tmp_path / "winners.jsonl", 0
-    lines = [json.dumps({**FACTS, "shape": {"M": m, "E": 8, "N": 64}, **WINNER}) for m in (1, 2, 4)]
+    lines = [json.dumps({"facts": FACTS, "shape": {"M": m, "E": 8, "N": 64}, "found": WINNER}) for m in (1, 2, 4)]
     for _ in range(300):
         path.write_bytes(damaged("\n".join(lines).encode(), rng))
         found = {}
@@ -126,7 +126,7 @@ def test_two_runs_at_once_leave_whole_lines_and_a_whole_file(tmp_path: Path) -> 
     lines = [json.loads(line) for line in (tmp_path / "run/winners.jsonl").read_text().splitlines()]
     assert {line["shape"]["M"] for line in lines} == {2**power for power in range(13)}
     (written,) = (tmp_path / "out").iterdir()
-    winners = {line["shape"]["M"]: line["configuration"] for line in lines}
+    winners = {line["shape"]["M"]: line["found"]["configuration"] for line in lines}
     assert {int(m): one["BLOCK_SIZE_M"] for m, one in json.loads(written.read_text()).items()} == {
         m: one["BLOCK_SIZE_M"] for m, one in winners.items()
     }
