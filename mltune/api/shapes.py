@@ -31,6 +31,7 @@ def tune_shapes(
     trials: int = 25,
     seed: int = 0,
     run: str | Path | None = None,
+    wisdom: str | Path = "auto",
     export: Mapping[str, str | Path] | None = None,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> dict[str, Any]:
@@ -56,6 +57,9 @@ def tune_shapes(
     seed : int
     run : str or pathlib.Path, optional
         The directory of the run, by default ``runs/FILE-KERNEL``.
+    wisdom : str or pathlib.Path
+        ``"auto"``, ``"none"`` or a file, as for :func:`tune`: the winner of a shape is added, and one that is known is
+        taken without a search. It is not used for several launches.
     export : mapping of str to path, optional
         Folders in which files of configurations are written, by format: ``vllm-moe``, ``sglang-moe``, ``vllm-fp8`` or
         ``sglang-fp8``.
@@ -93,12 +97,13 @@ def tune_shapes(
         raise UsageError(f"shapes are sizes in a CSV file, got {shapes!s:.300}: {reason(error):.400}.") from error
     wanted = sorted(((dict(shape), count) for shape, count in counted.items()), key=lambda one: -one[1])
     folder = Path("runs", f"{file.stem}-{name}") if run is None else Path(run)
-    child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), name, tuple(wanted[0][0]), trials, seed))
+    names, options = tuple(wanted[0][0]), {"trials": trials, "seed": seed, "wisdom": str(wisdom)}
+    child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), name, names, options))
     rows: list[Row] = []
     try:
         facts = _asked(child, None)
         if "error" in facts:
-            raise UsageError(f"{file}:{name} cannot be tuned: {facts['error']}")
+            raise UsageError(f"{file}:{name} cannot be tuned at sizes {', '.join(names)}: {facts['error']}")
         check_folder(folder, inside=folder, create=True)
         known, written = _winners(folder / WINNERS, facts), _export(export or {}, rows, facts)
         for shape, count in wanted:

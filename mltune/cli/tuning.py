@@ -87,12 +87,12 @@ def _say(row: Given) -> None:
 def _tune_shapes(given: Given, shapes: Path | None, export: Iterable[str], ending: Ending, as_json: bool) -> None:
     from mltune.show import tables
 
-    own = {name: value for name in ("trials", "seed", "run") if (value := given.pop(name)) is not None}
+    own = {name: value for name in ("trials", "seed", "run", "wisdom") if (value := given.pop(name)) is not None}
     usual = {**(api.tune.__kwdefaults__ or {}), "problem": given["problem"]}
     others = [name for name in given if given[name] not in (None, [], usual.get(name))]
     if shapes is None or others:
         fact = f"--{others[0]}, too" if others else "--export without --shapes"
-        raise UsageError(f"--shapes goes with --trials, --seed, --run and --export alone, but there is {fact}.")
+        raise UsageError(f"--shapes goes with --trials, --seed, --run, --wisdom and --export, but there is {fact}.")
     folders = {form: path("--export")(folder) for form, _, folder in (text.partition("=") for text in export)}
     try:
         document = api.tune_shapes(given["problem"] or "", shapes, **own, export=folders, progress=_say)

@@ -26,14 +26,17 @@ _KEPT = ("perf_model", "configs_top_k", "early_config_prune", "reset_to_zero", "
 Row = dict[str, Any]
 
 
-def make_tuner(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) -> Callable[[Row | None], Row]:
-    """Return a function that tunes a kernel at a shape, and without one returns its facts; the factory of the child."""
-    load = functools.cache(lambda: _load(file, kernel, names, trials, seed))
+def make_tuner(file: str, kernel: str, names: Sequence[str], options: Row) -> Callable[[Row | None], Row]:
+    """Return a function that tunes a kernel at a shape, and without one returns its facts; the factory of the child.
+
+    ``names`` are those of the sizes, and ``options`` those of mltune's ``autotune``.
+    """
+    load = functools.cache(lambda: _load(file, kernel, names, options))
 
     def serve(shape: Row | None) -> Row:
         try:
-            make, given, tuner, facts = load()
-            return facts if shape is None else _tuned(make(**shape), given, tuner)
+            make, given, tuners, facts = load()
+            return facts if shape is None else _tuned(make(**shape), given, tuners)
         except Exception as error:
             text = str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"
             return {"error": text, "is_known": isinstance(error, DeviceLostError)}
@@ -41,8 +44,11 @@ def make_tuner(file: str, kernel: str, names: Sequence[str], trials: int, seed: 
     return serve
 
 
-def _load(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) -> tuple[Any, Any, Any, Row]:
-    """Import a file; return what makes arguments, its tuner, one with mltune's search, and what winners depend on."""
+def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[Any, Any, list[Any], Row]:
+    """Import a file; return what makes arguments, the kernel, two of it with mltune's search, and its facts.
+
+    The second knows no wisdom: that has the winner of one launch, not of several.
+    """
     import triton
     from triton.runtime.driver import driver
 
@@ -55,30 +61,25 @@ def _load(file: str, kernel: str, names: Sequence[str], trials: int, seed: int) 
     given = getattr(module, kernel, None)
     if not isinstance(given, triton.runtime.Autotuner):
         raise UsageError(f"a kernel has configurations, but {kernel} is not decorated with autotune (outermost) there.")
-    try:
-        inspect.signature(module.arguments).bind(**dict.fromkeys(names))
-    except (TypeError, AttributeError) as error:
-        raise UsageError(f"`arguments` takes the sizes {', '.join(names)} by name, but: {error}.") from error
+    inspect.signature(module.arguments).bind(**dict.fromkeys(names))
     own = {} if given._do_bench is None else {"do_bench": given._do_bench}
-    tuner = autotune(given.configs, given.keys, trials=trials, seed=seed, **own)(given.fn)
-    vars(tuner).update({name: value for name, value in vars(given).items() if name in _KEPT})
+    searches = [autotune(given.configs, given.keys, **one, **own) for one in (options, {**options, "wisdom": "none"})]
+    tuners = [search(given.fn) for search in searches]
+    for tuner in tuners:
+        vars(tuner).update({name: value for name, value in vars(given).items() if name in _KEPT})
     source = hashlib.sha256(Path(file).read_bytes() + inspect.getsource(given.base_fn).encode()).hexdigest()
-    facts = {"kernel": kernel, "source_hash": source, "trials": trials, "seed": seed, "triton": triton.__version__}
+    facts = {"kernel": kernel, "source_hash": source, **options, "triton": triton.__version__}
     device, serving = driver.active.get_device_interface().get_device_name(), getattr(module, "SERVING", {})
     dtype, blocks = serving.get("dtype"), [*map(int, serving.get("block_shape", ()))]
-    return (
-        module.arguments,
-        given,
-        tuner,
-        {**facts, "device": device, "dtype": dtype and str(dtype), "block_shape": blocks},
-    )
+    facts |= {"device": device, "dtype": dtype and str(dtype), "block_shape": blocks}
+    return module.arguments, given, tuners, facts
 
 
-def _tuned(found: Any, given: Any, tuner: Any) -> Row:
+def _tuned(found: Any, given: Any, tuners: Sequence[Any]) -> Row:
     """Tune at a shape: search with the first launch, and choose among its fastest by the time of all launches."""
     begun = time.monotonic()
     launches = found if isinstance(found, list) else [found]
-    grid, *arguments = launches[0]
+    tuner, (grid, *arguments) = tuners[len(launches) > 1], launches[0]
     tuner.configs_timings = {}
     tuner[grid](*arguments)
     measured = tuner.configs_timings

@@ -129,7 +129,7 @@ def test_configurations_are_written_for_vllm_and_sglang(tune, tmp_path):
     ("csv", "options", "message"),
     [
         ("M,E\n", {}, "there is no size"),
-        ("M,Q\n1,2\n", {}, "`arguments` takes the sizes M, Q by name, but: got an unexpected keyword argument 'Q'"),
+        ("M,Q\n1,2\n", {}, "cannot be tuned at sizes M, Q: TypeError: got an unexpected keyword argument 'Q'"),
         ("M\n=1+1\n", {}, "line 2 of a CSV file has an integer for every name"),
         ("M\n1\n", {"kernel": "plain"}, "plain is not decorated with autotune"),
         ("M\n1\n", {"kernel": "nothing"}, "nothing is not decorated with autotune"),

@@ -62,13 +62,15 @@ def test_shapes_are_tuned_and_one_that_corrupts_the_gpu_costs_itself_alone(tmp_p
     monkeypatch.chdir(tmp_path)
     Path("faulty.py").write_text(FAULTY)
     Path("shapes.csv").write_text("n,far,most\n4096,0,1\n4096,1,1\n65536,0,1\n4096,0,1000000000\n1048576,0,1\n")
-    found = mltune.tune_shapes("faulty.py:twice", "shapes.csv", trials=6)
-    rows = found["shapes"]
+    rows = mltune.tune_shapes("faulty.py:twice", "shapes.csv", trials=6, wisdom="wisdom.json")["shapes"]
     assert [("error" in row) for row in rows] == [False, True, False, True, False]
     assert "memory" in rows[3]["error"]
     for row in rows[::2]:
         assert row["measured"] == 6
         assert 0 < row["median_s"] <= row["first_s"]
+    (tmp_path / "shapes.csv").write_text("n,far,most\n4096,0,1\n")
+    (row,) = mltune.tune_shapes("faulty.py:twice", "shapes.csv", trials=6, wisdom="wisdom.json", run="new")["shapes"]
+    assert row["measured"] == 1, "the winner is known"
 
 
 def test_configurations_of_an_fp8_product_are_written(tmp_path):
