@@ -22,8 +22,11 @@ from mltune.kernel.coding import Columns, Floats
 BUILD = ("registers", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
 """What compiling says of a configuration."""
 
-FEWEST = 8
-"""Fewest measurements that the model is fitted to; before them the prior decides alone."""
+FEWEST = 6
+"""Fewest measurements that the model is fitted to; before them the prior decides."""
+
+REPELLED = 2.0
+"""Log speed that the prior takes from a configuration with all parameters as in those measured: it may be wrong."""
 
 OPTIMISM = 1.0
 """Standard deviations above its mean by which a prediction is ranked."""
@@ -59,8 +62,9 @@ class LaunchSearch:
     """Order configurations by the speed that is expected of them, from few measurements.
 
     The first is that of the caller. The next follow a prior without measurements: how full the last wave of blocks is,
-    the warps that hide latencies, the reuse of operands in a tile, and the spills. From then on a model is fitted to
-    the measurements: trees and a Gaussian process on the parameters and on all facts of the launch.
+    the warps that hide latencies, the reuse of operands in a tile, and the spills; those that are unlike the measured
+    ones come first. From then on a model is fitted to the measurements: trees and a Gaussian process on the parameters
+    and on all facts of the launch.
 
     Parameters
     ----------
@@ -125,7 +129,10 @@ class LaunchSearch:
         prediction = self._predicted(candidates, compiled) if len(candidates) > 1 else None
         if prediction is not None:
             return candidates[np.argsort(-(prediction[0] + OPTIMISM * prediction[1]), kind="stable")]
-        return candidates[np.argsort(-self._prior(compiled)[candidates], kind="stable")]
+        values = np.column_stack([*self._parameters.values()])
+        measured = values[np.isfinite(self.times_s)]
+        alike = (values[candidates, None] == measured).mean(axis=(1, 2)) if len(measured) else 0.0
+        return candidates[np.argsort(REPELLED * alike - self._prior(compiled)[candidates], kind="stable")]
 
     def worth_compiling(self, candidates: Rows) -> Rows:
         """Return the candidates that may be among the fastest, the best first."""
