@@ -1,13 +1,12 @@
 """The dispatcher: from the sizes of a call to the configurations of a portfolio, the best first.
 
-It is data that C and Python evaluate alike: times that each configuration is expected to take, by its waves of blocks,
-also corrected by what measured sizes nearby took; a decision tree over logarithms and alignments of the sizes; or the
-measured sizes, of which the nearest decides.
+It is data that C and Python evaluate alike: a decision tree over logarithms and alignments of the sizes; or times that
+each configuration is expected to take, by its waves of blocks, also corrected by a sum of small trees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -17,29 +16,23 @@ from numpy.typing import NDArray
 
 from mltune.library.portfolio import shares
 
-LEARNERS: Mapping[str, float] = {
-    "waves": 0.0,
-    "waves, within 2": 2.0,
-    "waves, within 3": 3.0,
-    "nearest": 0.0,
-    "tree": 0.0,
-}
-"""What is compared, with the radius of the sizes that correct expected times: a distance of 1 is a factor of 2."""
+LEARNERS = ("tree", "waves", "waves and trees")
+"""What is compared."""
 
 MOST_ALIGNED = 4
 """A size counts as divisible by at most 2 to this power."""
 
-PRIOR = 0.3
-"""Weight of no correction beside the sizes nearby, each of which has at most 1."""
-
-_OF_ALIGNMENT = 0.5
 _SLOWEST = 1e-2
 _UNKNOWN_S = 1e9
-_MOST_DEPTH, _LEAST_LEAF = 12, 2
+_DEPTH, _LEAST_LEAF = 12, 1
+_BOOSTED, _RATE, _BOOSTED_DEPTH, _BOOSTED_LEAF = 20, 0.2, 4, 4
 
 
 def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return what a dispatcher is computed from: the log2 of every size, then the power of 2 that divides it.
+    """Return what trees decide by: the log2 of every size, the power of 2 that divides it, and sums and differences.
+
+    Of two sizes there are the sum and the difference of both (the logarithms of their product and ratio), and of more
+    than two the sum of all.
 
     Parameters
     ----------
@@ -47,23 +40,25 @@ def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 
     Returns
     -------
-    ndarray of shape (n, 2 n_extents)
+    ndarray of shape (n, n_inputs)
 
     Examples
     --------
     >>> inputs(np.array([[64, 12]])).round(2).tolist()
-    [[6.0, 3.58, 4.0, 2.0]]
+    [[6.0, 3.58, 4.0, 2.0, 9.58, 2.42]]
     """
     sizes = np.maximum(np.asarray(sizes, dtype=np.int64), 1)
     lowest = np.minimum(sizes & -sizes, 1 << MOST_ALIGNED)
-    return np.hstack([np.log2(sizes), np.log2(lowest)])
+    logs = np.log2(sizes)
+    pairs = [logs[:, a] + sign * logs[:, b] for a, b in combinations(range(logs.shape[1]), 2) for sign in (1, -1)]
+    return np.column_stack([logs, np.log2(lowest), *pairs, *([logs.sum(axis=1)] if logs.shape[1] > 2 else [])])
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a tree: where ``weights`` times the inputs exceed the threshold it goes on at ``right``."""
+    """A node of a tree: where the input exceeds the threshold it goes on at ``right``; a child below 0 is a leaf."""
 
-    weights: tuple[float, ...]
+    place: int
     threshold: float
     left: int
     right: int
@@ -71,68 +66,54 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """A map from inputs to a row of ``orders``: configurations by their numbers, the one for the sizes first.
+    """A map from sizes to the configurations, by their numbers, the one for the sizes first.
 
-    With ``waves`` there are no rows: each configuration has coefficients of :func:`wave_terms`, whose sum is its
-    expected time. With a ``radius`` a point within it has the logarithms of how much longer than their sums the
-    configurations took there; their mean, weighted by nearness, corrects the sum. Without waves, the row is that of the
-    nearest point. Otherwise it is found from node 0; a child that is negative is the row ``-1 - child``. A tree without
-    nodes has one row.
+    A tree begins at its root, a node or a leaf; the leaf ``-1 - child`` is a row. With ``waves`` each configuration has
+    coefficients of :func:`wave_terms`, whose sum is its expected time; trees, if there are some, have leaves in
+    ``longer``: by how much the times exceed the sums, as logarithms, which add up. Without waves there is one tree, and
+    its leaves are in ``orders``.
     """
 
     learner: str
     orders: tuple[tuple[int, ...], ...]
     nodes: tuple[Node, ...] = ()
-    points: tuple[tuple[float, ...], ...] = ()
-    scale: tuple[float, ...] = ()
+    roots: tuple[int, ...] = ()
     waves: tuple[tuple[float, ...], ...] = ()
     longer: tuple[tuple[float, ...], ...] = ()
-    radius: float = 0.0
     processors: int = 0
 
-    def row(self, x: Sequence[float]) -> int:
-        """Return the row of orders for the inputs of one call."""
-        if self.points:
-            return int(np.argmin(self._distances(x)))
-        at = 0 if self.nodes else -1
-        while at >= 0:
-            node = self.nodes[at]
-            at = node.right if sum(w * v for w, v in zip(node.weights, x, strict=True)) > node.threshold else node.left
-        return -1 - at
-
-    def _distances(self, x: Sequence[float]) -> NDArray[np.float64]:
-        """Return the squared distances of all points."""
-        return np.asarray(np.square((np.array(self.points) - x) * self.scale).sum(axis=1))
-
-    def _corrections(self, sizes: Sequence[int]) -> NDArray[np.float64] | float:
-        """Return logarithms of factors of the expected times of all configurations."""
-        if not self.radius:
-            return 0.0
-        near = np.maximum(1 - self._distances(inputs(np.array([sizes]))[0].tolist()) / self.radius**2, 0.0) ** 2
-        return np.asarray(near @ np.array(self.longer) / (near.sum() + PRIOR))
+    def leaves(self, sizes: Sequence[int]) -> list[int]:
+        """Return the leaf of each tree for the sizes of a call."""
+        x, found = inputs(np.array([sizes]))[0].tolist(), []
+        for at in self.roots:
+            while at >= 0:
+                node = self.nodes[at]
+                at = node.right if x[node.place] > node.threshold else node.left
+            found.append(-1 - at)
+        return found
 
     def order(self, sizes: Sequence[int], blocks: Sequence[float] | NDArray[np.float64] = ()) -> tuple[int, ...]:
         """Return the numbers of the configurations for some sizes, the best first.
 
         With ``waves`` the blocks of each one's launch must be given; one that is not valid may have NaN, and is last.
         """
-        if self.waves:
-            terms = wave_terms(np.array(blocks, dtype=float), np.array([sizes]), self.processors)
-            expected = (terms * np.array(self.waves)).sum(axis=1) * np.exp(self._corrections(sizes))
-            return tuple(np.argsort(np.where(np.isfinite(expected), expected, np.inf), kind="stable").tolist())
-        return self.orders[self.row(inputs(np.array([sizes]))[0].tolist())]
+        leaves = self.leaves(sizes)
+        if not self.waves:
+            return self.orders[leaves[0]]
+        terms = wave_terms(np.array(blocks, dtype=float), np.array([sizes]), self.processors)
+        longer = np.array([self.longer[leaf] for leaf in leaves]).sum(axis=0) if leaves else 0.0
+        expected = (terms * np.array(self.waves)).sum(axis=1) * np.exp(longer)
+        return tuple(np.argsort(np.where(np.isfinite(expected), expected, np.inf), kind="stable").tolist())
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {
             "learner": self.learner,
             "orders": [list(order) for order in self.orders],
-            "nodes": [[list(one.weights), one.threshold, one.left, one.right] for one in self.nodes],
-            "points": [list(point) for point in self.points],
-            "scale": list(self.scale),
+            "nodes": [[one.place, one.threshold, one.left, one.right] for one in self.nodes],
+            "roots": list(self.roots),
             "waves": [list(one) for one in self.waves],
             "longer": [list(one) for one in self.longer],
-            "radius": self.radius,
             "processors": self.processors,
         }
 
@@ -198,51 +179,67 @@ def learn(
         A tree is one of regression, whose leaves predict the logarithm of all shares at once: an error counts by what
         it costs, and a leaf has an order of all configurations, for sizes at which its first one is not valid.
     """
-    logs, x = np.log(np.maximum(shares(times_s), _SLOWEST)), inputs(sizes)
-    scale = tuple(np.repeat([1.0, _OF_ALIGNMENT], sizes.shape[1]).tolist())
-    if learner.startswith("waves"):
-        terms = [wave_terms(one, sizes, processors) for one in blocks.T]
-        waves = tuple(_fitted(times_s[:, one], of_one) for one, of_one in enumerate(terms))
-        found = Dispatcher(learner, (tuple(range(len(waves))),), waves=waves, processors=processors)
-        if not (radius := LEARNERS[learner]):
-            return found
-        sums = np.stack([of_one @ np.array(wave) for of_one, wave in zip(terms, waves, strict=True)], axis=1)
-        longer = np.log(np.where(np.isfinite(times_s) & (sums > 0), times_s, 1.0) / np.where(sums > 0, sums, 1.0))
-        longer = np.where(np.isfinite(times_s) & (sums > 0), longer, 0.0).astype(np.float32)
-        return replace(found, points=_tuples(x), scale=scale, longer=_tuples(longer), radius=radius)
-    if learner == "nearest":
-        return Dispatcher(learner, _orders(logs), points=_tuples(x), scale=scale)
+    if learner == "tree":
+        logs = np.log(np.maximum(shares(times_s), _SLOWEST))
+        nodes, root, values, _ = _tree(inputs(sizes), logs, weights, depth=_DEPTH, leaf=_LEAST_LEAF)
+        orders = tuple(tuple(np.argsort(-row, kind="stable").tolist()) for row in values)
+        return Dispatcher(learner, orders, tuple(nodes), (root,))
+    terms = [wave_terms(one, sizes, processors) for one in blocks.T]
+    waves = tuple(_fitted(times_s[:, one], of_one) for one, of_one in enumerate(terms))
+    found = Dispatcher(learner, (tuple(range(len(waves))),), waves=waves, processors=processors)
+    if learner == "waves":
+        return found
+    sums = np.stack([of_one @ np.array(wave) for of_one, wave in zip(terms, waves, strict=True)], axis=1)
+    known = np.isfinite(times_s) & (sums > 0)
+    longer = np.log(np.where(known, times_s, 1.0) / np.where(known, sums, 1.0))
+    return _corrected(found, inputs(sizes), longer, known, weights)
+
+
+def _corrected(
+    found: Dispatcher,
+    x: NDArray[np.float64],
+    longer: NDArray[np.float64],
+    known: NDArray[np.bool_],
+    weights: NDArray[np.float64],
+) -> Dispatcher:
+    """Return the dispatcher with boosted trees of all configurations at once (Friedman, 2001) for its errors."""
+    nodes: list[Node] = []
+    roots: list[int] = []
+    rows: list[tuple[float, ...]] = []
+    explained = np.zeros(longer.shape)
+    for _ in range(_BOOSTED):
+        left = np.where(known, longer - explained, 0.0)
+        added, root, values, at = _tree(
+            x, left, weights, depth=_BOOSTED_DEPTH, leaf=_BOOSTED_LEAF, nodes=len(nodes), leaves=len(rows)
+        )
+        values = (_RATE * values).astype(np.float32).astype(float)
+        nodes, roots, rows = nodes + added, [*roots, root], rows + [tuple(row) for row in values.tolist()]
+        explained += values[at]
+    return replace(found, nodes=tuple(nodes), roots=tuple(roots), longer=tuple(rows))
+
+
+def _tree(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    *,
+    depth: int,
+    leaf: int,
+    nodes: int = 0,
+    leaves: int = 0,
+) -> tuple[list[Node], int, NDArray[np.float64], NDArray[np.intp]]:
+    """Fit a tree; return its nodes and root, numbered after those before, values of its leaves, and each row's leaf."""
     from sklearn.tree import DecisionTreeRegressor
 
-    combined = _combinations(sizes.shape[1])
-    model = DecisionTreeRegressor(min_samples_leaf=_LEAST_LEAF, max_depth=_MOST_DEPTH, random_state=0)
-    tree = model.fit(x @ combined.T, logs, sample_weight=weights / weights.mean()).tree_
-    leaves = np.flatnonzero(tree.children_left < 0)
-    inner = np.flatnonzero(tree.children_left >= 0)
-    place = {int(node): -1 - number for number, node in enumerate(leaves)}
-    place |= {int(node): number for number, node in enumerate(inner)}
-    nodes = tuple(
-        Node(
-            tuple(combined[tree.feature[one]].tolist()),
-            float(tree.threshold[one]),
-            place[int(tree.children_left[one])],
-            place[int(tree.children_right[one])],
-        )
+    model = DecisionTreeRegressor(min_samples_leaf=leaf, max_depth=depth, random_state=0)
+    model.fit(x, y, sample_weight=weights / weights.mean())
+    tree = model.tree_
+    ends, inner = np.flatnonzero(tree.children_left < 0), np.flatnonzero(tree.children_left >= 0)
+    place = {int(node): -1 - leaves - number for number, node in enumerate(ends)}
+    place |= {int(node): nodes + number for number, node in enumerate(inner)}
+    made = [
+        Node(int(tree.feature[one]), float(tree.threshold[one]), place[left], place[right])
         for one in inner
-    )
-    return Dispatcher(learner, _orders(tree.value[leaves, :, 0]), nodes)
-
-
-def _combinations(extents: int) -> NDArray[np.float64]:
-    """Return weights of the inputs: each, the products and ratios of two sizes, and the product of all."""
-    one = np.eye(2 * extents)
-    rows = [*one, *(one[a] + sign * one[b] for a, b in combinations(range(extents), 2) for sign in (1, -1))]
-    return np.array([*rows, *([one[:extents].sum(axis=0)] if extents > 2 else [])])
-
-
-def _orders(logs: NDArray[np.float64]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(np.argsort(-row, kind="stable").tolist()) for row in logs)
-
-
-def _tuples(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
-    return tuple(map(tuple, rows.tolist()))
+        for left, right in [(int(tree.children_left[one]), int(tree.children_right[one]))]
+    ]
+    return made, place[0], tree.value[ends, :, 0], np.searchsorted(ends, model.apply(x))

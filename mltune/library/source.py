@@ -11,7 +11,7 @@ from typing import Any
 
 from mltune.errors import UsageError
 from mltune.library.c_expressions import to_c
-from mltune.library.dispatcher import MOST_ALIGNED, PRIOR, Dispatcher
+from mltune.library.dispatcher import MOST_ALIGNED, Dispatcher
 from mltune.records.versions import __version__
 from mltune.results.winner import one_line
 from mltune.results.winner_texts import text_templates
@@ -224,16 +224,10 @@ def _values(content: Content) -> dict[str, Any]:
         "cubin_names": ", ".join(f"cubin_{number}" for number in range(len(cubins))),
         "configurations": [_configuration(one, cubins, in_arrays) for one in content.configurations],
         "orders": ", ".join(_braced(order) for order in dispatcher.orders),
-        "nodes": [
-            f"{{{_braced(one.weights)}, {one.threshold!r}, {one.left}, {one.right}}}" for one in dispatcher.nodes
-        ],
-        "points": [_braced(column) for column in zip(*dispatcher.points, strict=True)],
-        "points_count": len(dispatcher.points),
-        "scale": ", ".join(map(repr, dispatcher.scale)) or "0",
+        "nodes": [f"{{{one.place}, {one.threshold!r}, {one.left}, {one.right}}}" for one in dispatcher.nodes],
+        "roots": dispatcher.roots,
         "waves": [_braced(one) for one in dispatcher.waves],
         "longer": [_braced(one) for one in dispatcher.longer],
-        "radius": repr(dispatcher.radius),
-        "prior": PRIOR,
         "processors": dispatcher.processors,
         "most_aligned": MOST_ALIGNED,
         "counters": COUNTERS,

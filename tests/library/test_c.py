@@ -64,7 +64,7 @@ def of_expressions(expressions):
         )
         for number, one in enumerate(expressions)
     )  # fmt: skip
-    dispatcher = Dispatcher("tree", (tuple(range(len(expressions))),))
+    dispatcher = Dispatcher("tree", (tuple(range(len(expressions))),), roots=(-1,))
     device = {"name": "toy", "compute_capability": (9, 0), "sm_count": 132}
     sizes = ("a", "b", "which")
     return Content("toy", {}, "toy", sizes, ("a",), (ARRAY,), 16, device, configurations, dispatcher, {}, {})
@@ -95,8 +95,8 @@ def test_what_has_no_counterpart_in_c_is_refused(text):
 
 CASES = {
     "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", size=1000), ("m", "n", "k"), "tree"),
-    "sgemm_tt": ("gemm_simt", parse_problem("sgemm", trans="TT", size=1000), ("m", "n", "k"), "waves, within 3"),
-    "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", size=1000), ("m", "n", "k"), "nearest"),
+    "sgemm_tt": ("gemm_simt", parse_problem("sgemm", trans="TT", size=1000), ("m", "n", "k"), "waves and trees"),
+    "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", size=1000), ("m", "n", "k"), "waves and trees"),
     "sgemm_nt": ("gemm_simt", parse_problem("sgemm", trans="NT", size=512, batch=7), ("m", "n", "k", "batch"), "tree"),
     "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
     "sgemm_tn": ("gemm_split", parse_problem("sgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
