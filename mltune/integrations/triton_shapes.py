@@ -18,7 +18,7 @@ from typing import Any
 from mltune.errors import DeviceLostError, MltuneError, UsageError
 
 FINALISTS = 5
-"""Most of the measured configurations that are timed again, with all launches of a shape."""
+"""Most of the measured configurations, for each launch of a shape, that are timed again with all launches."""
 
 _KEPT = ("perf_model", "configs_top_k", "early_config_prune", "reset_to_zero", "restore_value", "pre_hook", "post_hook")
 """What a kernel keeps of its own decorator besides configurations, key and benchmark."""
@@ -82,18 +82,20 @@ def _tuned(found: Any, given: Any, tuners: Sequence[Any]) -> Row:
     tuner, (grid, *arguments) = tuners[len(launches) > 1], launches[0]
     tuner.configs_timings = {}
     tuner[grid](*arguments)
-    measured = tuner.configs_timings
+    measured = {one: found[0] if isinstance(found, Sequence) else found for one, found in tuner.configs_timings.items()}
+    ran = [config for config, time_ms in measured.items() if time_ms != math.inf] or [tuner.best_config]
     first = next((config for config in tuner.configs if config in measured), tuner.best_config)
-    finalists = [tuner.best_config, *heapq.nsmallest(FINALISTS, measured, key=measured.get), first]
-    total_s = {config: _time_s(given, launches, config) for config in dict.fromkeys(finalists)}
+    fastest = heapq.nsmallest(FINALISTS * len(launches), ran, key=lambda config: measured.get(config, 0.0))
+    finalists = dict.fromkeys([*fastest, *({first} & {*ran})])
+    total_s = {config: _time_s(given, launches, config) for config in finalists}
     best = min(total_s, key=total_s.__getitem__)
-    if not total_s[best] < math.inf:
+    if total_s[best] == math.inf:
         raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
     values = {name: value for name, value in best.all_kwargs().items() if value is not None}
     return {
         "configuration": json.loads(json.dumps(values, default=str)),
         "median_s": total_s[best],
-        "first_s": total_s[first] if total_s[first] < math.inf else None,
+        "first_s": total_s[first] if total_s.get(first, math.inf) < math.inf else None,
         "measured": len(measured),
         "seconds": time.monotonic() - begun,
     }
