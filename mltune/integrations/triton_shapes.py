@@ -86,8 +86,7 @@ def _tuned(found: Any, given: Any, tuners: Sequence[Any]) -> Row:
     ran = [config for config, time_ms in measured.items() if time_ms != math.inf] or [tuner.best_config]
     first = next((config for config in tuner.configs if config in measured), tuner.best_config)
     fastest = heapq.nsmallest(FINALISTS * len(launches), ran, key=lambda config: measured.get(config, 0.0))
-    finalists = dict.fromkeys([*fastest, *({first} & {*ran})])
-    total_s = {config: _time_s(given, launches, config) for config in finalists}
+    total_s = {one: _time_s(given, launches, one) for one in dict.fromkeys([*fastest, *({first} & {*ran})])}
     best = min(total_s, key=total_s.__getitem__)
     if total_s[best] == math.inf:
         raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
