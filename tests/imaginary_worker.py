@@ -56,8 +56,9 @@ def _answer(folder: Path, begun: list[Any], request: Any) -> Answer:
         for behaviour in behaviours:
             if behaviour.get("deed", "").endswith("in a race"):
                 _do({"deed": behaviour["deed"].removesuffix(" in a race") + " and die"}, folder)
-        reference = [] if (folder / NO_REFERENCE).exists() else [{"time_s": REFERENCE_S, "noise": 0.001}]
-        return Answer(_race(behaviours, reference, request.budget_s))
+        alone = request.orders or (folder / NO_REFERENCE).exists()
+        reference = [] if alone else [{"time_s": REFERENCE_S, "noise": 0.001}]
+        return Answer(_race(behaviours, reference, request.budget_s, request.orders))
     assert isinstance(request, Measure | Check)
     behaviour = json.loads(request.cubin)
     if isinstance(request, Check):
@@ -77,6 +78,8 @@ def _do(behaviour: Mapping[str, Any], folder: Path) -> Answer:
         os.kill(os.getpid(), signal.SIGKILL)
     if deed.endswith("die"):
         os.abort()
+    if deed == "be wrong":
+        return Answer(Measurement(TrialState.WRONG_RESULT, "all of it"))
     if deed.endswith("hang"):
         time.sleep(100)
     if deed.endswith("retire"):
@@ -90,8 +93,10 @@ def _timed(time_s: float) -> Measurement:
     return Measurement(TrialState.OK, samples_s=(time_s,) * 3, median_s=time_s, noise=0.0)
 
 
-def _race(behaviours: list[dict[str, Any]], reference: list[dict[str, Any]], budget_s: float) -> RaceResult:
-    rng = np.random.default_rng(1)
+def _race(
+    behaviours: list[dict[str, Any]], reference: list[dict[str, Any]], budget_s: float, orders: Any = ()
+) -> RaceResult:
+    rng = np.random.default_rng([1, *np.ravel(orders)])
     runners, entered = [*behaviours, *reference], len(behaviours)
 
     def take(order: Any) -> Series:
@@ -99,7 +104,7 @@ def _race(behaviours: list[dict[str, Any]], reference: list[dict[str, Any]], bud
         one = [runners[at]["time_s"] * together * (1 + runners[at]["noise"] * rng.standard_normal()) for at in order]
         return Series(tuple(one))
 
-    raced = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
+    raced = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s, orders)
     return RaceResult(
         TrialState.OK,
         samples_s=tuple(times_s[:entered] for times_s in raced.samples_s),

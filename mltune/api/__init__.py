@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.api.campaigns import check_cluster, load_run, plan, report, run, summarise
 from mltune.api.comparing import compare, scoreboard
 from mltune.api.datasets import export_dataset, import_dataset, list_datasets, merge_datasets, verify_datasets
+from mltune.api.gating import gate
 from mltune.api.inventory import check, check_wisdom, devices, new_kernel, space
 from mltune.api.libraries import build_library
 from mltune.api.models import bound, load_model, predict, train
@@ -55,6 +56,7 @@ __all__ = [
     "compare",
     "devices",
     "export_dataset",
+    "gate",
     "import_dataset",
     "list_datasets",
     "load_dataset",

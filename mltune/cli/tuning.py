@@ -1,4 +1,4 @@
-"""The commands ``tune``, ``sweep``, ``bound``, ``predict``, ``train``, ``compare`` and ``scoreboard``."""
+"""The commands ``tune``, ``sweep``, ``bound``, ``predict``, ``train``, ``gate``, ``compare`` and ``scoreboard``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from mltune.cli.runs import answer_campaign
 from mltune.errors import UsageError
 from mltune.files.text import many
 from mltune.records.header import REPLAY
-from mltune.resolve.request import SHAPE
+from mltune.resolve.request import LARGEST_SEED, SHAPE
 from mltune.show import table
 
 
@@ -245,6 +245,40 @@ def train(
     document = {"kernel": model.kernel, "model": str(card_of(given["out"])), **model.facts}
     following = "tune", "PROBLEM", "--kernel", model.kernel, "--prior", given["out"]
     answer(document, as_json, lambda: tables.training(document, report), *following)
+
+
+EXIT_CODES = {"slower": 3, "wrong": 4, "failed": 4, "undecided": 5}
+"""Exit codes of ``mltune gate`` by verdict."""
+
+
+@command(
+    api.gate,
+    old=argument(
+        "OLD", "A winner, library or bundle, a built-in kernel, a .cu file, or REVISION:PATH of a bundle in git."
+    ),
+    new=argument("NEW", "The new version, likewise."),
+    problem=text("--problem", "PROBLEM", "A GEMM, such as sgemm.  [default: that of a winner or a library]"),
+    kernel=text("--kernel", "KERNEL", "The bundle of a source, or of a winner that is no GEMM.  [default: beside it]"),
+    config=texts("--config", "NAME=V", "Parameters of bundles and sources; others are the default.", configuration),
+    within=share("--within", "Times that differ by less are equal.  [default: 1%]", 0.01, 50),
+    confidence=share("--confidence", "Confidence of the verdict.  [default: 99%]", 50, 99.99),
+    time=text("--time", "TIME", "Most time of the timing: 20s, 5m."),
+    device=text("--device", "DEVICE", "auto or cuda:N."),
+    seed=number("--seed", "Seed of the order of runs.", 0, LARGEST_SEED),
+    explain=flag("--explain", "Show what differs: registers, spills, occupancy, instructions."),
+    junit=file("--junit", "FILE", "Write the verdict in JUnit's form, too."),
+)
+def gate(given: Given, as_json: AsJson = False) -> None:
+    """Compare two versions of a kernel: verify both, and time them in turns until it is certain which is faster.
+
+    Exits with 0 when the new one is as fast or faster, with 3 when it is slower, with 4 when it gives a wrong answer,
+    does not compile, crashes or hangs, and with 5 when the time was up before that was certain.
+    """
+    found = api.gate(**given)
+    lines = [found.summary(), *(f"  {name}: {old} -> {new}" for name, (old, new) in found.differences.items())]
+    answer(found.to_json(), as_json, lambda: lines)
+    if not found.passed:
+        raise typer.Exit(EXIT_CODES[found.verdict])
 
 
 PATIENCE_S = 60.0

@@ -31,7 +31,7 @@ MAX_SOURCE_BYTES = 2**24
 """Largest size of a kernel source and its headers together."""
 
 
-def load_kernel(name_or_path: str | Path) -> Kernel:
+def load_kernel(name_or_path: str | Path, *, source: str | Path | None = None) -> Kernel:
     """Load a kernel bundle.
 
     Parameters
@@ -39,6 +39,8 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     name_or_path : str or pathlib.Path
         The name of a built-in kernel, or the path of a folder; followed by ``:NAME``, one of its presets, a part of its
         space.
+    source : str or pathlib.Path, optional
+        A CUDA source that takes the place of the bundle's.
 
     Raises
     ------
@@ -53,7 +55,7 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     bundle, preset = _with_preset(name_or_path)
     path = _find_bundle(bundle) / "kernel.toml"
     document = _validated(path, _read(path, MAX_DOCUMENT_BYTES))
-    files = _files(path, document)
+    files = _files(path, document, None if source is None else Path(source))
     try:
         whole = make_kernel(document, files)
         presets = make_presets(document, whole)  # all of them are checked
@@ -139,10 +141,10 @@ def _validated(path: Path, text: str) -> Document:
         raise _refused(path, f"a kernel.toml must be valid TOML: {error}") from error
 
 
-def _files(path: Path, document: Document) -> BundleFiles:
+def _files(path: Path, document: Document, given: Path | None) -> BundleFiles:
     """Read the files that a document names."""
     table, folder = document.kernel, path.parent
-    source = None if table.source is None else _read(folder / table.source, MAX_SOURCE_BYTES)
+    source = None if table.source is None else _read(given or folder / table.source, MAX_SOURCE_BYTES)
     texts: dict[str, str] = {}
     for name in table.headers:
         left = MAX_SOURCE_BYTES - sum(len(text.encode()) for text in texts.values())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -130,6 +132,21 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {error!s:.300}.") from error
         return made.read_bytes()
+
+
+def machine_code(folder: Path, number: int) -> bytes:
+    """Return the machine code of a configuration of a library, from its C source; errors are as in reading it."""
+    document, _ = read_library(folder)
+    name = f"{document.name}.c"
+    source = read_file(folder / name, _MAX_BYTES, inside=folder)
+    used = re.findall(rb'^  \{(\d+), "', source, re.MULTILINE)
+    codes = re.findall(rb"^static const uint64_t cubin_\d+\[\] = \{(.*?)\};", source, re.MULTILINE)
+    if hashlib.sha256(source).hexdigest() != document.sha256.get(name) or not number < len(used):
+        raise LibraryError(
+            f"a library has the machine code in its C source, but {folder / name} lacks it or is damaged."
+        )
+    words = [int(word, 16) for word in codes[int(used[number])].split(b",")]
+    return struct.pack(f"<{len(words)}Q", *words)
 
 
 def read_library(folder: Path) -> tuple[Document, bytes]:

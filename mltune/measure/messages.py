@@ -85,11 +85,13 @@ class TimeReference:
 class Race:
     """Time several builds side by side, together with the reference implementation where there is one.
 
-    An entry is a cubin, the name of its kernel, and the launch.
+    An entry is a cubin, the name of its kernel, and the launch. With `orders` there is a round in each of these orders
+    of the entries, and no reference.
     """
 
     entries: tuple[tuple[bytes, str, Launch], ...]
     budget_s: float
+    orders: tuple[tuple[int, ...], ...] = ()
 
 
 Request = Begin | Measure | Check | Run | TimeReference | Race

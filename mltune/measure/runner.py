@@ -159,14 +159,22 @@ class GpuRunner:
         """
         return self._ask(Measurement, messages.TimeReference(rule))
 
-    def race(self, entries: Sequence[tuple[Mapping[str, int], Build]], budget_s: float = BUDGET_S) -> RaceResult:
-        """Time several builds in state ``OK`` and the reference implementation side by side in rounds."""
+    def race(
+        self,
+        entries: Sequence[tuple[Mapping[str, int], Build]],
+        budget_s: float = BUDGET_S,
+        orders: Sequence[tuple[int, ...]] = (),
+    ) -> RaceResult:
+        """Time several builds in state ``OK`` side by side in rounds.
+
+        The reference implementation takes part, unless the order of the builds in each round is given.
+        """
         variables = self._variables(self._problem)
         launches = [
             (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
             for configuration, build in entries
         ]
-        return self._ask(RaceResult, messages.Race(tuple(launches), budget_s), _RACE_TIMEOUT_S)
+        return self._ask(RaceResult, messages.Race(tuple(launches), budget_s, tuple(orders)), _RACE_TIMEOUT_S)
 
     def run_once(self, configuration: Mapping[str, int], build: Build) -> messages.Outputs:
         """Run a build once on the buffers of the problem; return these."""

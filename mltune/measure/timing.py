@@ -406,19 +406,21 @@ def run_rounds(
     rest: Callable[[float], None],
     usual: UsualClock,
     budget_s: float = BUDGET_S,
+    orders: Sequence[Sequence[int]] = (),
 ) -> RaceResult:
-    """Run a race: `take` times runners once each in the given order.
+    """Run a race: `take` times runners once each in the given order, of each round or by default of a Latin square.
 
     A disturbed round is discarded and repeated after a rest while there is time. If too few rounds are left at the end,
     the disturbed ones count as well, because the disturbance affected all runners alike. The first round is always run.
     """
-    orders = starting_orders(runners)
+    most = len(orders) or MAX_ROUNDS
+    orders = orders or starting_orders(runners)
     kept: list[tuple[float, ...]] = []
     disturbed: list[tuple[float, ...]] = []
     found: Disturbance | None = None
     spent_s = longest_s = 0.0
     warm = False
-    while len(kept) < MAX_ROUNDS and (not warm or spent_s + longest_s <= budget_s):
+    while len(kept) < most and (not warm or spent_s + longest_s <= budget_s):
         order = orders[len(kept) % len(orders)]
         series = take(order)
         by_runner = dict(zip(order, series.samples_s, strict=True))

@@ -237,18 +237,16 @@ class Worker:
                 self._bind(kernel, launch) for kernel, (*_, launch) in zip(kernels, request.entries, strict=True)
             ]
             entered = len(launches)
-            try:
-                reference = self._reference()
-            except DeviceError:
-                pass
-            else:
-                reference()  # loads the library's kernels, before anything is timed
-                launches.append(reference)
+            with contextlib.suppress(DeviceError):
+                if not request.orders:
+                    reference = self._reference()
+                    reference()  # loads the library's kernels, before anything is timed
+                    launches.append(reference)
 
             def take(order: Sequence[int]) -> Series:
                 return self._time_each([launches[runner] for runner in order])
 
-            raced = run_rounds(len(launches), take, time.sleep, self.usual_clock, request.budget_s)
+            raced = run_rounds(len(launches), take, time.sleep, self.usual_clock, request.budget_s, request.orders)
             changed = self._changed_buffers()
         if changed:
             return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(changed)}")

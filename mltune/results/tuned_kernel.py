@@ -18,22 +18,47 @@ _Extent = Annotated[StrictInt, Field(ge=1, lt=2**31)]
 _Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
 
 
+_Text = Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+_Formulas = Annotated[list[_Text], Field(min_length=3, max_length=3)]
+_Count = Annotated[StrictInt, Field(ge=0, lt=2**53)]
+
+
 class _Function(BaseModel):
-    function: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+    function: _Text
+    name: StrictStr = ""
+
+
+class _AtOtherSizes(BaseModel):
+    grid: _Formulas
+    block: _Formulas
+    shared_bytes: _Text
+    workspace_bytes: _Text | None = None
+
+
+class _Compiled(BaseModel):
+    registers: _Count | None = None
+    spill_bytes: _Count | None = None
+    stack_bytes: _Count | None = None
+    shared_bytes: _Count | None = Field(None, alias="static_shared_bytes")
+    code_bytes: _Count | None = None
 
 
 class _Launch(BaseModel):
     grid: _Extents
     block: _Extents
     shared_bytes: Annotated[StrictInt, Field(ge=0, lt=2**31)]
-    workspace_bytes: Annotated[StrictInt, Field(ge=0, lt=2**53)] | None = None
+    workspace_bytes: _Count | None = None
     launched: Annotated[list[Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]], Field(max_length=60)]
+    at_other_sizes: _AtOtherSizes | None = None
+    sizes_must_satisfy: dict[_Text, StrictStr] = {}
 
 
-class _Document(BaseModel):
-    """The launch of a kernel, in a winner.json."""
+class WinnerDocument(BaseModel):
+    """The kernel of a winner.json: its problem, build and launch."""
 
+    problem: dict[StrictStr, Any] = {}
     kernel: _Function
+    build: _Compiled = Field(default_factory=lambda: _Compiled.model_validate({}))
     launch: _Launch
 
 
@@ -93,7 +118,7 @@ def load_winner(folder: Path) -> TunedKernel:
     DeviceError
         CuPy is not installed, or there is no GPU.
     """
-    document, code = _read(folder)
+    document, code = read_winner(folder)
     launch = document.launch
     try:
         import cupy
@@ -114,17 +139,17 @@ def load_winner(folder: Path) -> TunedKernel:
     return TunedKernel(function, module, *shape, tuple(launch.launched), workspace)
 
 
-def _read(folder: Path) -> tuple[_Document, bytes]:
-    """Read description and machine code of a winner's folder."""
+def read_winner(folder: Path) -> tuple[WinnerDocument, bytes]:
+    """Read description and machine code of a winner's folder; errors are those of :func:`load_winner`."""
     content: Any = None
     try:
         content = parse_json(read_file(folder / "winner.json", _MAX_BYTES, inside=folder))
         if isinstance(content, dict) and content.get("lacks_code"):
             raise ValueError("it has no machine code")
-        document = _Document.model_validate(content)
+        document = WinnerDocument.model_validate(content)
         return document, read_file(folder / "kernel.cubin", _MAX_BYTES, inside=folder)
     except ValidationError as error:
-        fact = problems_of(error, content, model=_Document)
+        fact = problems_of(error, content, model=WinnerDocument)
     except (OSError, ValueError) as error:
         fact = reason(error)
     raise RunDirectoryError(

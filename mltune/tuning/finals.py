@@ -55,12 +55,12 @@ class Interval:
         return Interval(math.exp(self.center), math.exp(max(self.low, -_FARTHEST)), math.exp(min(self.high, _FARTHEST)))
 
 
-def median_interval(values: Sequence[float]) -> Interval:
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the median of a sample and its interval.
 
     The ends are order statistics (the inverted sign test), which assume no distribution. With fewer than six values
-    these cannot reach the confidence; the interval is then Student's, which assumes a normal distribution. There are at
-    least two values.
+    these cannot reach 95 %; the interval is then Student's, which assumes a normal distribution. There are at least two
+    values, and for a higher confidence so many that order statistics reach it.
 
     Examples
     --------
@@ -69,22 +69,22 @@ def median_interval(values: Sequence[float]) -> Interval:
     """
     center = statistics.median(values)
     if len(values) >= _FEW:
-        ordered, (low, high) = sorted(values), _ranks(len(values))
+        ordered, (low, high) = sorted(values), _ranks(len(values), confidence)
         return Interval(center, float(ordered[low]), float(ordered[high]))
     from scipy.special import stdtrit
 
     error = _NORMAL_MEDIAN * statistics.stdev(values) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
+    half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
     return Interval(center, center - half, center + half)
 
 
 @functools.cache
-def _ranks(count: int) -> tuple[int, int]:
+def _ranks(count: int, confidence: float) -> tuple[int, int]:
     """Return the places of the ends of a median's interval among the ordered values of a sample."""
     from scipy.special import bdtr  # scipy.stats has all of this in one call, but takes a second to import
 
     at_most_below = bdtr(np.arange(count), count, 0.5)  # the chances that so many values lie below the median
-    low, high = np.searchsorted(at_most_below, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    low, high = np.searchsorted(at_most_below, ((1 - confidence) / 2, (1 + confidence) / 2))
     return int(low) - 1, int(high)
 
 

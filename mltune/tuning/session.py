@@ -209,7 +209,7 @@ def _on_gpu(
     from mltune.measure.compile_farm import farm_of
     from mltune.measure.runner import GpuRunner
 
-    device, driver = _gpu(index, kernel, problem)
+    device, driver = gpu_facts(index, kernel, problem)
     kernel, notices = with_known_options(kernel, kernel.architecture_on(device.architecture))
     for notice in notices:
         warnings.warn(notice, MltuneWarning, stacklevel=4)
@@ -235,7 +235,7 @@ def _on_gpu(
     )
 
 
-def _gpu(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Device, str]:
+def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Device, str]:
     """Return the facts of a GPU, and the version of its driver, which the compiler fits.
 
     Where it is missing, a mistake in a kernel of kind arrays is raised before that: it is found without a GPU.
@@ -283,7 +283,7 @@ def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
 
     assert kernel.arrays is not None  # noqa: S101 - it has arguments
     problem = kernel.arrays.problem()
-    device, _ = _gpu(index, kernel, problem)
+    device, _ = gpu_facts(index, kernel, problem)
     configuration = {name: values[0] for name, values in kernel.parameters.items()}
     with NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=1) as builder:
         build: Build = builder.submit(configuration).result()
@@ -334,15 +334,20 @@ def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
 
 def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
     """Compile the default configuration, with whose results those of the others are compared."""
-    from mltune.measure.messages import Baseline
-
-    assert kernel.entry is not None  # noqa: S101 - it is built
     build = builder.submit(kernel.default).result()
     if build.state is not TrialState.OK:
         raise BundleError(
             f"the default configuration of {kernel.name} must compile, but ends with {build.state}: {build.detail}; "
             f"see {kernel.folder / 'kernel.toml'}."
         )
+    return baseline_of(kernel, problem, device, build)
+
+
+def baseline_of(kernel: Kernel, problem: RunnableProblem, device: Device, build: Build) -> Baseline:
+    """Return the baseline that is a build of the default configuration."""
+    from mltune.measure.messages import Baseline
+
+    assert kernel.entry is not None  # noqa: S101 - it is built
     verified = (case.problem for case in problem.verification_cases())
     variables = [variables_of(one, device) for one in verified]
     right, reference = kernel.reference_kernel, None

@@ -43,7 +43,7 @@ class Builder(ImaginaryBuilder):
 def run(tmp_path, idle_workers, monkeypatch):
     """Return a function that tunes on a GPU that is imaginary, with a wisdom in the folder."""
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
-    monkeypatch.setattr(session_module, "_gpu", lambda *_: (H200, "13.0"))
+    monkeypatch.setattr(session_module, "gpu_facts", lambda *_: (H200, "13.0"))
     monkeypatch.setattr(build_module, "NvrtcBuilder", Builder)
     monkeypatch.setattr(build_module, "nvrtc_version", lambda: "13.0")
     monkeypatch.setattr(build_module, "compiles_with", lambda architecture, options: "level=8" not in str(options))

@@ -1,0 +1,256 @@
+"""What ``mltune gate`` compares: winners, libraries, bundles, sources and bundles in git, and what it answers."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from xml.etree import ElementTree
+
+import pytest
+from imaginary_gpu import built
+from own_bundle import write_bundle
+from winners import PROBLEMS, SMALL, a_winner
+
+from mltune.api.versions import two_versions
+from mltune.cli import main
+from mltune.device import query
+from mltune.device.known import H200
+from mltune.errors import LibraryError, MltuneError, UsageError
+from mltune.kernel.bundle import variables_of
+from mltune.library.folder import machine_code, write_library
+from mltune.measure import runner
+from mltune.problem.gemm import parse_problem
+from mltune.records.trial import TrialState
+from mltune.results.winner_folder import write_winner
+from mltune.tuning import gate as gates
+from mltune.tuning.finals import Interval
+from mltune.tuning.gate import GateResult
+from tests.library.c_library import content_of
+
+SOURCE = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] = WIDTH * 1.0f; }\n'
+
+
+def made(old, new, *, kernel=None, problem=None, config=None, **shape):
+    with two_versions(str(old), str(new), kernel, problem, shape) as makings:
+        return [one(H200, config or {}) for one in makings]
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """Return the folder of a bundle in a repository of git, whose first revision has another source."""
+    folder = tmp_path / "repository" / "kernels" / "own"
+    folder.mkdir(parents=True)
+    write_bundle(folder, SOURCE.replace("1.0f", "2.0f"), "")
+    person = {f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    for command in ("init -q", "add .", "commit -q -m first", "tag before"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path / "repository", check=True, env={**os.environ, **person})
+    (folder / "own.cu").write_text(SOURCE)
+    return folder
+
+
+@pytest.fixture
+def winner(tmp_path):
+    write_winner(tmp_path / "winner", a_winner())
+    return tmp_path / "winner"
+
+
+def test_a_bundle_is_compared_in_its_default_configuration_or_one_that_is_given(bundle):
+    old, new = made(bundle, bundle)
+    assert old.configuration == new.configuration == {"WIDTH": 1}
+    assert old.kernel.source == SOURCE
+    assert made(bundle, bundle, config={"WIDTH": 2})[1].configuration == {"WIDTH": 2}
+    with pytest.raises(UsageError, match="the values of WIDTH are distinct ones"):
+        made(bundle, bundle, config={"WIDTH": 3})
+
+
+def test_a_bundle_without_a_default_needs_its_whole_configuration():
+    with pytest.raises(UsageError, match=r"has no \[default\]; give the value of every parameter"):
+        made("gemm_simt", "gemm_simt", problem="sgemm", size=512)
+    old, _ = made("gemm_simt", "gemm_simt", problem="sgemm", size=512, config=SMALL)
+    assert old.configuration == SMALL
+    assert old.problem.label == "sgemm NT 512"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_revision_in_git_is_compared_with_the_working_tree(bundle, monkeypatch, inside):
+    monkeypatch.chdir(bundle if inside else bundle.parent.parent)
+    old, new = made("before:kernels/own", bundle)
+    assert "2.0f" in old.kernel.source
+    assert "1.0f" in new.kernel.source
+
+
+def test_a_source_takes_the_place_of_that_of_its_bundle(bundle, tmp_path):
+    elsewhere = tmp_path / "new one.cu"
+    elsewhere.write_text("// new\n" + SOURCE)
+    old, new = made(bundle / "own.cu", elsewhere, kernel=bundle)
+    assert (old.kernel.source, new.kernel.source) == (SOURCE, "// new\n" + SOURCE)
+    assert new.kernel.label == "own"
+
+
+def test_what_is_compiled_here_has_facts(bundle):
+    """The compiler is real: the versions differ in a constant, and one of them does not compile."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    broken = bundle / "broken.cu"
+    broken.write_text("this is no CUDA\n")
+    old, new = made(bundle, broken)
+    builds = [one.built(H200.architecture) for one in (old, new)]
+    assert [one.state for one in builds] == [TrialState.OK, TrialState.COMPILE_ERROR]
+    facts = gates._facts(H200, old, builds[0])
+    assert facts["registers"] > 0
+    assert facts["threads"] == 32
+    assert 0 < facts["occupancy"] <= 1
+
+
+def test_the_code_of_a_winner_is_launched_as_its_folder_says_at_other_sizes_too(winner):
+    ours = a_winner()
+    old, new = made(winner, "gemm_simt", config=SMALL)
+    assert old.problem == PROBLEMS["s"]
+    assert old.built("any").cubin == ours.build.cubin
+    assert (old.built("any").entry, old.built("any").registers) == ("gemm", 64)
+    for problem in (old.problem, parse_problem("sgemm", trans="NT", size=1000)):
+        assert old.launch(variables_of(problem, H200)) == new.launch(variables_of(problem, H200))
+    (of_size, _) = made(winner, winner, size=320)
+    assert of_size.problem.label == "sgemm NT 320"
+
+
+def test_a_winner_is_not_compared_on_a_problem_that_it_is_not_for(winner):
+    for shape in ({"trans": "NN"}, {"problem": "dgemm"}):
+        with pytest.raises(UsageError, match="machine code is compared on a problem that it is for"):
+            made(winner, winner, **shape)
+
+
+def test_a_winner_of_another_kernel_needs_its_bundle(winner):
+    document = json.loads((winner / "winner.json").read_text())
+    array = {"name": "out", "dtype": "float32", "role": "inout", "shape": [32], "initial": 0}
+    document["problem"] = {"kind": "arrays", "name": "own", "sizes": {}, "arguments": [array]}
+    (winner / "winner.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="its bundle, but none is named; give it: --kernel FOLDER"):
+        made(winner, winner)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(tmp_path, monkeypatch):
+    problem = parse_problem("sgemm", trans="NT", size=1000)
+    content = content_of("gemm_simt", problem, ("m", "n", "k"), count=4)
+    write_library(tmp_path / "lib", content)
+    third = content.configurations[2]
+    codes = [machine_code(tmp_path / "lib", number) for number in range(4)]
+    assert [code.rstrip(b"\0") for code in codes] == [one.cubin.rstrip(b"\0") for one in content.configurations]
+
+    class Chosen:
+        def choice(self, **sizes):
+            assert {sizes[name] for name in "mnk"} == {1000}
+            return {"kernel": third.kernel, **third.values}
+
+    monkeypatch.setattr("mltune.api.versions.load_library", lambda folder: Chosen())
+    old, _ = made(tmp_path / "lib", tmp_path / "lib")
+    assert old.built("any").cubin == codes[2]
+    assert old.launch(variables_of(problem, H200)).grid[0] > 0
+    (tmp_path / "lib" / "sgemm_nt.c").write_text("damaged")
+    with pytest.raises(LibraryError, match="damaged"):
+        machine_code(tmp_path / "lib", 0)
+
+
+HOSTILE_NAMES = [
+    ("no/such/folder", "got 'no/such/folder'"),
+    ("", "a kernel is a built-in one"),
+    ("--output=x:kernels/own", "not a valid object name: --output=x:kernels/own"),
+    ("-h:x", "not a valid object name: -h:x"),
+    ("nowhere:kernels/own", "not a valid object name: nowhere:kernels/own"),
+    ("before:kernels", "a folder that holds a kernel.toml, got 'before:kernels'"),
+    ("before:kernels/own/own.cu", "REVISION:PATH"),
+    ("before:../../etc", "REVISION:PATH"),
+    ("a\0b:c", "REVISION:PATH"),
+    ("a\x1b[1m\nb:c", "REVISION:PATH"),
+    ("missing.cu", "there is no such file or folder"),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), HOSTILE_NAMES)
+def test_what_is_no_version_is_refused_in_one_line(bundle, monkeypatch, name, words):
+    monkeypatch.chdir(bundle)
+    with pytest.raises(MltuneError) as error:
+        made(name, bundle)
+    assert words in str(error.value)
+    assert str(error.value).isprintable()
+    assert {path.name for path in bundle.iterdir()} == {"kernel.toml", "own.cu"}
+
+
+def test_links_in_git_lead_nowhere(bundle, monkeypatch):
+    (bundle / "own.cu").unlink()
+    (bundle / "own.cu").symlink_to("/etc/passwd")
+    top = bundle.parent.parent
+    person = ["-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run(["git", *person, "commit", "-q", "-a", "-m", "second"], cwd=top, check=True)
+    monkeypatch.chdir(top)
+    old, _ = made("HEAD:kernels/own", "before:kernels/own")
+    assert old.kernel.source == "/etc/passwd"
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "\0", '{"launch": {"grid": ["rm -rf /"]}}', '{"problem": {"kind": 3}}']
+)
+def test_a_damaged_winner_is_refused(winner, content):
+    (winner / "winner.json").write_text(content)
+    with pytest.raises(MltuneError):
+        made(winner, winner)
+
+
+@pytest.mark.parametrize("formula", ["__import__('os')", "m.__class__", "m // 0", "9" * 400, "1.5"])
+def test_a_winner_with_a_strange_formula_is_refused_or_rejected_by_the_launch(winner, formula):
+    document = json.loads((winner / "winner.json").read_text())
+    document["launch"]["at_other_sizes"]["grid"][0] = formula
+    (winner / "winner.json").write_text(json.dumps(document))
+    try:
+        launch = made(winner, winner)[0].launch(variables_of(PROBLEMS["s"], H200))
+    except MltuneError:
+        return
+    assert isinstance(launch.grid[0], int)
+
+
+VERDICTS = [("faster", 0), ("equal", 0), ("slower", 3), ("wrong", 4), ("failed", 4), ("undecided", 5)]
+
+
+@pytest.mark.parametrize(("verdict", "code"), VERDICTS)
+def test_the_exit_code_says_the_verdict(bundle, tmp_path, monkeypatch, capsys, verdict, code):
+    given = {}
+
+    def decided(old, new, **options):
+        given.update(options)
+        facts = {"registers": 32}, {"registers": 40}
+        detail = "wrong_result: x" if code == 4 else ""
+        ratio = None if detail else Interval(1.02, 1.01, 1.03)
+        return GateResult(
+            verdict, old.name, new.name, "own", "H200", 0.02, 0.95, facts, detail, ratio, (1e-3, 2e-3), 64
+        )
+
+    monkeypatch.setattr(gates, "compare", decided)
+    monkeypatch.setattr(query, "query_device", lambda index: H200)
+    options = ["--within", "2%", "--confidence", "95", "--time", "9s", "--explain", "--junit", str(tmp_path / "x.xml")]
+    for further in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["gate", str(bundle), str(bundle), *options, *further])
+        assert (ended.value.code or 0) == code
+    shown = capsys.readouterr().out
+    assert f"{verdict}" in shown
+    assert "registers: 32 -> 40" in shown
+    assert json.loads(shown[shown.index("{") :])["differences"] == {"registers": [32, 40]}
+    assert (given["within"], given["confidence"], given["limit_s"]) == (0.02, 0.95, 9.0)
+    assert given["explain"] is True
+    (case,) = ElementTree.parse(tmp_path / "x.xml").getroot()  # noqa: S314
+    assert len(case) == (code > 0)
+
+
+def test_a_command_compares_a_kernel_with_itself_on_an_imaginary_gpu(bundle, monkeypatch, capsys, idle_workers):
+    worker = {"worker": "imaginary_worker:make", "pool": idle_workers.pool}
+    monkeypatch.setattr(runner, "GpuRunner", functools.partial(runner.GpuRunner, **worker))
+    monkeypatch.setattr(query, "query_device", lambda index: H200)
+    build = built(time_s=1e-3, noise=0.002).result()
+    monkeypatch.setattr(gates.Version, "built", lambda version, architecture: build)
+    with pytest.raises(SystemExit) as ended:
+        main(["gate", str(bundle), str(bundle), "--json"])
+    assert not ended.value.code
+    document = json.loads(capsys.readouterr().out)
+    assert (document["verdict"], document["within"], document["confidence"]) == ("equal", 0.01, 0.99)
+    assert document["pairs"] >= 32
