@@ -28,6 +28,7 @@ from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.launch import Launch
 from mltune.measure.pipeline import SamplingRule
 from mltune.problem.problem import RunnableProblem
+from mltune.process.child import ChildPool
 from mltune.records.trial import Build, Measurement, TrialState
 from mltune.tuning.finals import Interval, median_interval
 from mltune.tuning.session import baseline_of
@@ -209,8 +210,9 @@ def compare(
     limit_s: float,
     seed: int = 0,
     explain: bool = False,
+    pool: ChildPool | None = None,
 ) -> GateResult:
-    """Compare two versions on a GPU; see :func:`mltune.gate`."""
+    """Compare two versions on a GPU, with the worker of a pool if one is given; see :func:`mltune.gate`."""
     from mltune.measure.runner import GpuRunner
 
     versions, problem, rng = (old, new), old.problem, np.random.default_rng(seed)
@@ -225,7 +227,7 @@ def compare(
         for place, build in enumerate(builds):
             _check(place, build)
         baseline = partial(_baseline, versions[right], device, builds[right]) if problem.needs_baseline else None
-        with GpuRunner(pair, problem, index, device=device, baseline=baseline) as runner:
+        with GpuRunner(pair, problem, index, device=device, baseline=baseline, pool=pool) as runner:
             shorter_s = min(_verify(runner, place, build) for place, build in enumerate(builds))
             size = max(1, min(MOST_PAIRS, math.ceil(SamplingRule().resolution_s / (within * shorter_s))))
             started = time.perf_counter()

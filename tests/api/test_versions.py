@@ -20,6 +20,7 @@ from mltune.errors import LibraryError, MltuneError, UsageError
 from mltune.kernel.bundle import variables_of
 from mltune.library.folder import machine_code, write_library
 from mltune.measure import runner
+from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
 from mltune.results.winner_folder import write_winner
@@ -242,9 +243,13 @@ def test_the_exit_code_says_the_verdict(bundle, tmp_path, monkeypatch, capsys, v
     assert len(case) == (code > 0)
 
 
+def imaginary_runner_of(workers, *arguments, **options):
+    return GpuRunner(*arguments, **options | {"worker": "imaginary_worker:make", "pool": workers})
+
+
 def test_a_command_compares_a_kernel_with_itself_on_an_imaginary_gpu(bundle, monkeypatch, capsys, idle_workers):
-    worker = {"worker": "imaginary_worker:make", "pool": idle_workers.pool}
-    monkeypatch.setattr(runner, "GpuRunner", functools.partial(runner.GpuRunner, **worker))
+    runners = functools.partial(imaginary_runner_of, idle_workers.pool)
+    monkeypatch.setattr(runner, "GpuRunner", runners)
     monkeypatch.setattr(query, "query_device", lambda index: H200)
     build = built(time_s=1e-3, noise=0.002).result()
     monkeypatch.setattr(gates.Version, "built", lambda version, architecture: build)

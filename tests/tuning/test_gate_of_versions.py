@@ -91,7 +91,7 @@ def test_without_time_nothing_is_said():
 def gate(idle_workers, monkeypatch):
     """Return a function that compares two versions by the behaviour of their builds."""
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
-    worker = {"worker": "imaginary_worker:make", "pool": idle_workers.pool, "timeout_s": 2.0}
+    worker = {"worker": "imaginary_worker:make", "timeout_s": 2.0}
     monkeypatch.setattr(runner_module, "GpuRunner", functools.partial(runner_module.GpuRunner, **worker))
     kernel = load_kernel(HOSTILE)
 
@@ -105,7 +105,7 @@ def gate(idle_workers, monkeypatch):
 
         versions = version("<old> & 'it'", old), version('new "\x1b[1m"', new)
         given = {"within": 0.01, "confidence": 0.99, **options}
-        return compare(*versions, device=H200, index=0, limit_s=limit_s, **given)
+        return compare(*versions, device=H200, index=0, limit_s=limit_s, pool=idle_workers.pool, **given)
 
     return run
 
