@@ -11,7 +11,9 @@ The kernels are those of ``benchmarks/triton_kernels``. Each arm runs in a fresh
 A last process measures everything that was taken, and the five fastest of the exhaustive arm, in turns; shares are
 those of the fastest of all.
 
-    python benchmarks/triton_autotune.py [--case matmul] [--seeds 5] [--compilers 16] [--size 0] [--output FILE]
+The result is written after each arm. It has a timeline of each tune of mltune.
+
+    python benchmarks/triton_autotune.py [--case matmul] [--size 0] [--seeds 5] [--compilers 16] [--arms ARMS]
 """
 
 from __future__ import annotations
@@ -86,6 +88,77 @@ def exhaustive(case: str, size: int, facts: bool) -> dict[str, Any]:
     return {**found, "facts": loaded.facts()} if facts else found
 
 
+class Timeline:
+    """Where the seconds of a tune go: moments of events, and seconds of the tuning process by what it does."""
+
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
+        self.seconds: dict[str, float] = {}
+        self.moments: dict[str, list[float]] = {}
+        self.compile_s: list[float] = []
+
+    def mark(self, event: str) -> None:
+        """Note the moment of an event."""
+        self.moments.setdefault(event, []).append(round(time.monotonic() - self.begun, 3))
+
+    def timed(self, name: str, function: Any) -> Any:
+        """Return a function that adds its seconds, and marks its end."""
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+                self.mark(name)
+
+        return call
+
+    def built(self, future: Any) -> None:
+        """Note that a compile has ended."""
+        if not future.cancelled():
+            self.mark(f"build {future.result().state}")
+            self.compile_s.append(round(future.result().compile_s, 3))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it, without the moments of the search."""
+        ends = {name: moments for name, moments in self.moments.items() if not name.startswith("search")}
+        seconds = {name: round(value, 3) for name, value in self.seconds.items()}
+        return {"seconds": seconds, "moments": ends, "compile_s": self.compile_s}
+
+    def __enter__(self) -> Timeline:
+        from mltune.integrations import triton_session
+        from mltune.integrations.triton_compilers import Compilers
+        from mltune.search.launch_search import LaunchSearch
+
+        session, submit = triton_session.Session, Compilers.submit
+
+        def submitted(*arguments: Any) -> Any:
+            self.mark("submitted")
+            future = submit(*arguments)
+            future.add_done_callback(self.built)
+            return future
+
+        self._replaced = [
+            (session, "_measure", self.timed("measure", session._measure)),
+            (session, "_finals", self.timed("finals", session._finals)),
+            (session, "_new_search", self.timed("new search", session._new_search)),
+            (session, "_receive", self.timed("search receive", session._receive)),
+            (triton_session, "source_of", self.timed("search capture", triton_session.source_of)),
+            (LaunchSearch, "best_first", self.timed("search order", LaunchSearch.best_first)),
+            (LaunchSearch, "worth_compiling", self.timed("search worth", LaunchSearch.worth_compiling)),
+            (Compilers, "submit", submitted),
+        ]
+        self._own = [(owner, name, getattr(owner, name)) for owner, name, _ in self._replaced]
+        for owner, name, function in self._replaced:
+            setattr(owner, name, function)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for owner, name, function in self._own:
+            setattr(owner, name, function)
+
+
 def ours(case: str, size: int, seed: int, compilers: int) -> dict[str, Any]:
     """Tune with mltune: in a fresh process, again with an empty cache, and then 25 of what is compiled."""
     from triton import knobs
@@ -98,7 +171,10 @@ def ours(case: str, size: int, seed: int, compilers: int) -> dict[str, Any]:
             knobs.cache.dir = tempfile.mkdtemp(dir=os.environ["TRITON_CACHE_DIR"])
         loaded = Case(case, size)
         options = {"trials": trials, "seed": seed, "compilers": compilers, "wisdom": "none"}
-        found[arm] = loaded.tune(autotune(loaded.configs, loaded.key, **options)(loaded.kernel))
+        tuner = autotune(loaded.configs, loaded.key, **options)(loaded.kernel)
+        with Timeline() as timeline:
+            found[arm] = loaded.tune(tuner)
+        found[arm]["timeline"] = timeline.to_json()
     return found
 
 
@@ -153,7 +229,7 @@ def in_process(arguments: Any, cache: Path, **part: Any) -> Any:
 
 def table(document: dict[str, Any]) -> str:
     """Return the result as Markdown."""
-    lines = [f"# {document['case']}: {document['configurations']} configurations on {document['device']['name']}", ""]
+    lines = [f"# {document['case']}, size {document['size']}, {document['device']['name']}", ""]
     lines += [
         "| arm | share of the fastest, mean | least | seconds, mean | most | measured |",
         "|---|---:|---:|---:|---:|---:|",
@@ -165,13 +241,36 @@ def table(document: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"`{document['command']}`, {document['date']}."])
 
 
+def arms_of(parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the shares and seconds of the arms that there are."""
+    times = {int(at): one for at, one in parts.get("judged", {}).items()}
+    best = min(times.values(), default=np.nan)
+
+    def arm(of: list[dict[str, Any]]) -> dict[str, Any]:
+        shares = [best / times.get(one["taken"], np.nan) for one in of]
+        measured = round(float(np.mean([one["measured"] for one in of])))
+        return {"shares": shares, "seconds": [one["seconds"] for one in of], "measured": measured}
+
+    found = {name: arm([parts[name]]) for name in ("exhaustive", "exhaustive, compiled") if name in parts}
+    runs = parts.get("runs", [])
+    found |= {f"mltune, {name}": arm([run[name] for run in runs]) for name in (runs[0] if runs else ())}
+    if "facts" in parts.get("exhaustive, compiled", {}):
+        full = parts["exhaustive, compiled"]
+        found |= {
+            f"{name}, {TRIALS}": {"shares": shares, "measured": TRIALS}
+            for name, shares in looked_up(full["ms"], full["facts"], len(runs) or 1).items()
+        }
+    return found
+
+
 def main() -> None:
-    """Run all arms, and write the result."""
+    """Run the arms, and write the result after each of them."""
     parser = parser_of(__doc__)
     parser.add_argument("--case", default="matmul")
     parser.add_argument("--size", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--compilers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--arms", default="ours,exhaustive,judged")
     parser.add_argument("--part", type=json.loads)
     arguments = parser.parse_args()
     if arguments.part:
@@ -180,42 +279,31 @@ def main() -> None:
         print(json.dumps(functions[given.pop("do")](arguments.case, arguments.size, **given)))
         return
     output = arguments.output or RESULTS / f"triton_{arguments.case}_{arguments.size}.json"
+    head = gpu_provenance(case=arguments.case, size=arguments.size, compilers=arguments.compilers)
+    parts: dict[str, Any] = {}
+
+    def keep(name: str, found: Any) -> Any:
+        parts[name] = found
+        document = {**head, "arms": arms_of(parts), **parts}
+        write(output, document, table(document))
+        return found
+
     with tempfile.TemporaryDirectory() as folder:
-        shared = Path(folder, "exhaustive")
-        cold = in_process(arguments, shared, do="exhaustive", facts=False)
-        compiled = in_process(arguments, shared, do="exhaustive", facts=True)
-        runs = [
-            in_process(arguments, Path(folder, f"{seed}"), do="ours", seed=seed, compilers=arguments.compilers)
-            for seed in range(arguments.seeds)
-        ]
-        ms = [np.inf if one is None else one for one in compiled["ms"]]
-        fastest = np.argsort(ms)[:FASTEST].tolist()
-        taken = sorted(
-            {*fastest, cold["taken"], compiled["taken"], *(one["taken"] for run in runs for one in run.values())}
-        )
-        times = {int(at): one for at, one in in_process(arguments, shared, do="judged", taken=taken).items()}
-    best = min(times.values())
-    arms = {
-        "exhaustive": {"shares": [best / times[cold["taken"]]], "seconds": [cold["seconds"]], "measured": len(ms)},
-        "exhaustive, compiled": {
-            "shares": [best / times[compiled["taken"]]],
-            "seconds": [compiled["seconds"]],
-            "measured": len(ms),
-        },
-    }
-    for arm in runs[0]:
-        of = [run[arm] for run in runs]
-        arms[f"mltune, {arm}"] = {
-            "shares": [best / times[one["taken"]] for one in of],
-            "seconds": [one["seconds"] for one in of],
-            "measured": round(float(np.mean([one["measured"] for one in of]))),
-        }
-    for arm, shares in looked_up(compiled["ms"], compiled["facts"], arguments.seeds).items():
-        arms[f"{arm}, {TRIALS}"] = {"shares": shares, "measured": TRIALS}
-    head = gpu_provenance(case=arguments.case, size=arguments.size, configurations=len(ms), arms=arms)
-    document = {**head, "judged_ms": times, "exhaustive_ms": compiled["ms"], "facts": compiled["facts"], "runs": runs}
-    write(output, document, table(document))
-    print(table(document))
+        shared, runs = Path(folder, "exhaustive"), []
+        for seed in range(arguments.seeds if "ours" in arguments.arms else 0):
+            own = Path(folder, f"{seed}")
+            runs.append(in_process(arguments, own, do="ours", seed=seed, compilers=arguments.compilers))
+            keep("runs", runs)
+        fastest: list[int] = []
+        if "exhaustive" in arguments.arms:
+            keep("exhaustive", in_process(arguments, shared, do="exhaustive", facts=False))
+            full = keep("exhaustive, compiled", in_process(arguments, shared, do="exhaustive", facts=True))
+            fastest = np.argsort([np.inf if one is None else one for one in full["ms"]])[:FASTEST].tolist()
+            fastest += [parts["exhaustive"]["taken"], full["taken"]]
+        if "judged" in arguments.arms:
+            taken = sorted({*fastest, *(one["taken"] for run in runs for one in run.values())})
+            keep("judged", in_process(arguments, shared, do="judged", taken=taken))
+    print(output.with_suffix(".md").read_text())
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def autotune(
         Further arguments of ``triton.autotune``; ``prune_configs_by`` comes first. With ``do_bench`` every
         configuration is measured once, by that function.
     trials : int, optional
-        Most configurations that are measured, the first one of ``configs`` always among them. By default ten for each
-        compiler.
+        Most configurations that are measured, the first one of ``configs`` always among them. By default four for each
+        compiler, at least 25.
     time : float, optional
         Seconds for each key; what is then being compiled or measured is finished.
     seed : int

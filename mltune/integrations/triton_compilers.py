@@ -186,6 +186,7 @@ def make_compiler(memory_bytes: int) -> Callable[[bytes], Compiled]:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes if hard < 0 else min(memory_bytes, hard), hard))
     import triton
+    import triton.compiler.code_generator
     from triton import knobs
 
     def compile_one(job: bytes) -> Compiled:
@@ -207,7 +208,7 @@ def make_compiler(memory_bytes: int) -> Callable[[bytes], Compiled]:
 
 
 class Compilers:
-    """Compile processes, which start with the first jobs and end when they are not used for a minute.
+    """Compile processes, which start at once in the background and end when they are not used for a minute.
 
     A compile that is too slow, or whose process dies, is that configuration's failure alone: the process is replaced.
 
@@ -221,6 +222,8 @@ class Compilers:
         self._children: dict[int, Child] = {}  # by the threads with which they die
         self._killers: set[bytes] = set()
         self._threads = ThreadPoolExecutor(count, "mltune-triton")
+        for _ in range(count):
+            self.submit(b"")  # starts a process, before there is a job
 
     def submit(self, job: bytes, timeout_s: float = TIMEOUT_S) -> Future[Compiled]:
         """Compile a job of :func:`source_of`; the future may be cancelled until it is begun."""
@@ -263,7 +266,7 @@ class _Shared:
         with self._lock:
             self._timer.cancel()
             self._users += 1
-            compilers = self._compilers.setdefault(count, Compilers(count))
+            compilers = self._compilers[count] = self._compilers.get(count) or Compilers(count)
         try:
             yield compilers
         finally:

@@ -34,8 +34,9 @@ FINALISTS, ROUNDS, ROUND_MS = 8, 4, 12.0
 BEHIND = 1.02
 """A finalist this many times slower than the best leaves after a round."""
 
-EACH = 10
-"""Configurations for each compiler that are compiled where ``trials`` does not say how many are measured."""
+EACH, LEAST = 4, 25
+"""Configurations for each compiler that are compiled where ``trials`` does not say how many are measured, and the least
+of all."""
 
 LATE, LEAST_S, KNOWN_S = 8.0, 3.0, 0.05
 """A compile is stopped after this many times the median of those before it, but not before these seconds. Those that
@@ -129,9 +130,9 @@ class Session:
 
     def run(self) -> dict[Any, list[float]]:
         """Measure, and return the times, the first configuration's first."""
-        count, each = len(self.configs), EACH * self.compilers.count
+        count, each = len(self.configs), max(EACH * self.compilers.count, LEAST)
         most = min(count, self.trials or each)
-        ahead = min(count, max(each, 2 * most))
+        ahead = min(count, max(each, 2 * (self.trials or 0)))
         self._search, self._todo = self._new_search(), set(range(count))
         if not hasattr(_innermost(self.tuner), "device_caches"):  # another kind of function than the compiler takes
             self._todo, self._ready = set(), self._todo

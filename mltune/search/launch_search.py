@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
+from threading import Thread
 from typing import TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from mltune.cost.features import signed_log2
 from mltune.cost.physics import SMALLEST_SHARE
-from mltune.cost.regressors import Ensemble
+from mltune.cost.regressors import Ensemble, one_thread, preload
 from mltune.device.facts import Device
 from mltune.device.occupancy import occupancy
 from mltune.device.query import driver_version, query_device
@@ -31,10 +32,10 @@ REPELLED = 2.0
 OPTIMISM = 1.0
 """Standard deviations above its mean by which a prediction is ranked."""
 
-REFIT = 1.1
+REFIT = 1.2
 """The model is fitted again once there are this many times as many measurements."""
 
-SURE, CAUTION, MARGIN = 24, 2.0, 0.1
+SURE, CAUTION, MARGIN = 12, 1.0, 0.05
 """Measurements from which it is decided what is not compiled, the standard deviations above the mean at which it still
 is, and by how much slower than the best that may be."""
 
@@ -107,7 +108,9 @@ class LaunchSearch:
         self._device = device
         self._tile = np.array([parameters[name] for name in tiles], dtype=np.float64).reshape(len(tiles), len(blocks))
         self._seed = seed
-        self._models: dict[bool, tuple[int, Ensemble]] = {}
+        self._models: dict[bool, tuple[int, Ensemble, tuple[Floats, Floats] | None]] = {}
+        self._imports = Thread(target=preload, name="mltune-import")  # while the first are compiled
+        self._imports.start()
         self.build = {name: np.full(len(blocks), math.nan) for name in BUILD}
         self.times_s = np.full(len(blocks), math.nan)
 
@@ -148,12 +151,19 @@ class LaunchSearch:
         measured = np.flatnonzero(np.isfinite(self.times_s))
         if len(measured) < FEWEST or not len(candidates):
             return None
-        X = self._features(compiled)
-        fitted_to, model = self._models.get(compiled, (0, None))
-        if model is None or len(measured) >= REFIT * fitted_to:
+        self._imports.join()
+        with one_thread(fits_models=False):  # compilers have the other cores
+            return self._modelled(candidates, measured, compiled)
+
+    def _modelled(self, candidates: Rows, measured: Rows, compiled: bool) -> tuple[Floats, Floats]:
+        fitted = self._models.get(compiled)
+        if fitted is None or len(measured) >= REFIT * fitted[0]:
+            X = self._features(compiled)
             model = Ensemble(random_state=self._seed).fit(X[measured], -np.log(self.times_s[measured]))
-            self._models[compiled] = len(measured), model
-        return model.predict(X[candidates])
+            fitted = self._models[compiled] = len(measured), model, None if compiled else model.predict(X)
+        if fitted[2] is None:  # facts of the compiler arrive between fits
+            return fitted[1].predict(self._features(compiled)[candidates])
+        return fitted[2][0][candidates], fitted[2][1][candidates]
 
     def _known(self, name: str, compiled: bool, expected: Floats | float) -> Floats:
         """Return what the compiler said, or what is expected where it said nothing or is not to be asked."""
