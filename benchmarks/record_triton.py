@@ -113,8 +113,8 @@ class Case:
     def name(self) -> str:
         """The name of the dataset."""
         gpu = re.search(r"\b([A-Z]+\d+\w*)\b", query_device(0).name)
-        size = "-".join(f"{name[0]}{value}" for name, value in self.size.items())
-        return f"{gpu[1] if gpu else 'gpu'}-triton-{self.kernel.replace('_', '-')}-{size}".lower()
+        size = "-".join(map(str, self.size.values()))
+        return f"{gpu[1] if gpu else 'gpu'}-{self.kernel.replace('_', '-')}-{size}".lower()
 
     def load(self) -> None:
         """Take over what an existing dataset of the case has."""
@@ -149,8 +149,8 @@ class Case:
                 kernel=f"triton_{self.kernel}",
                 source_hash=self.source_hash,
                 problem=timed_problem(
-                    f"triton_{self.kernel}",
-                    " ".join(f"{name}={value}" for name, value in self.size.items()),
+                    self.kernel,
+                    "x".join(map(str, self.size.values())),
                     self.module.operations(**self.size) if arithmetic else 1,
                     arithmetic or "tensor_fp16",
                     self.size,

@@ -67,7 +67,7 @@ def test_a_larger_spread_or_prediction_never_lowers_the_end(predicted, spread, m
     assert ends[0] <= ends[2] + 1e-12
 
 
-SWEEPS = [manifest.name for manifest in list_datasets() if manifest.kind != "search"]
+SWEEPS = [one.name for one in list_datasets() if one.kind != "search" and one.rows >= 200]  # to estimate a share of 5 %
 
 
 @pytest.mark.parametrize("name", SWEEPS)
