@@ -123,8 +123,14 @@ def right(problem: Any, operands: Mapping[str, Any], calls: Mapping[str, Callabl
     return bool(error <= 1e-2 * (1 + cupy.abs(results["cublas"]).max()))
 
 
-def calls(case: str, folder: Path, count: int = 2000) -> dict[str, float]:
-    """Return the host's seconds of a call: of a library as in C, of a product of arrays, and of CuPy's launch."""
+def calls(case: str, folder: Path, count: int = 200) -> dict[str, float]:
+    """Return the host's seconds of a call: of CuPy's launch, of a library, of a tuned kernel, and of their parts.
+
+    ``library`` is a call as in C, ``product`` one of arrays, and ``other_sizes`` one of other sizes than the one
+    before, for which the dispatcher is asked. ``in_c`` is the part of ``product`` in C: its launch by the driver; the
+    rest is ``packing``. ``cupy_launch`` is a kernel of two arguments, ``cupy_launch_of_tuned`` one of those of the
+    tuned kernel. Launches wait in the queue of the GPU, which holds more than those that are timed at once.
+    """
     import cupy
 
     import mltune
@@ -134,25 +140,55 @@ def calls(case: str, folder: Path, count: int = 2000) -> dict[str, float]:
     problem = problem_from_name(name, trans=trans, size=_SIZE_OF_CALLS)
     arguments = tuple(problem.kernel_arguments(problem.operands(cupy, 0)).values())
     types = problem.dtype, problem.dtype, problem.result_dtype
-    a, b, c = (cupy.zeros((_SIZE_OF_CALLS, _SIZE_OF_CALLS), dtype=one) for one in types)
-    a, b = (one.T if op != "N" else one for one, op in zip((a, b), trans[::-1], strict=True))
+
+    def matrices(n: int) -> list[Any]:
+        found = [cupy.zeros((_SIZE_OF_CALLS, n if one else _SIZE_OF_CALLS), dtype=t) for one, t in enumerate(types)]
+        return [one.T.copy().T if op != "N" else one for one, op in zip(found, (*trans[::-1], "N"), strict=True)]
+
+    (a, b, c), (_, wide, out) = matrices(_SIZE_OF_CALLS), matrices(2 * _SIZE_OF_CALLS)
+    product = getattr(library, name)
+    with tempfile.TemporaryDirectory() as run:
+        tuned = mltune.tune(problem, trials=8, run=f"{run}/run", wisdom="none", progress=None).compile()
+    memory = () if tuned.workspace is None else (tuned.workspace,)
+    all_of_it = tuned.grid, tuned.block, (*arguments, *map(np.int64, tuned.arguments), *memory)
     bare = cupy.RawKernel('extern "C" __global__ void f(long long m, float* c) {}', "f")
-    kinds = {
+    recorded = _recorded(library, lambda: product(a, b, out=c))
+    kinds: dict[str, Callable[[], object]] = {
         "cupy_launch": lambda: bare((1,), (32,), (64, c)),
         "library": lambda: library(*arguments),
-        "product": lambda: library.multiply(a, b, out=c),
+        "product": lambda: product(a, b, out=c),
+        "other_sizes": lambda: (product(a, b, out=c), product(a, wide, out=out)),
+        "in_c": lambda: recorded[0](*recorded[1:]),
+        "tuned": lambda: tuned(*arguments),
+        "cupy_launch_of_tuned": lambda: tuned.function(*all_of_it, shared_mem=tuned.shared_bytes),
     }
-    found = {}
-    for kind, call in kinds.items():
-        medians = []
-        for _ in range(7):
-            cupy.cuda.Device().synchronize()
-            begun = time.perf_counter()
-            for _ in range(count):
-                call()
-            medians.append((time.perf_counter() - begun) / count)
-        found[kind] = statistics.median(medians)
-    return found
+    found = {kind: _host_s(call, count) for kind, call in kinds.items()}
+    found["other_sizes"] /= 2
+    return found | {"packing": found["product"] - found["in_c"], "dispatch": found["other_sizes"] - found["product"]}
+
+
+def _recorded(library: Any, call: Callable[[], object]) -> tuple[Any, ...]:
+    """Return the function in C that a call ends with, and its arguments."""
+    call()
+    functions, seen = library._functions, []
+    library._functions = functions._replace(packed=lambda *words: seen.append(words) or functions.packed(*words))
+    call()
+    library._functions = functions
+    return functions.packed, *seen[-1]
+
+
+def _host_s(call: Callable[[], object], count: int) -> float:
+    """Return the median seconds of a call, of rounds that begin with an empty queue."""
+    import cupy
+
+    rounds = []
+    for _ in range(40):
+        cupy.cuda.Device().synchronize()
+        begun = time.perf_counter()
+        for _ in range(count):
+            call()
+        rounds.append((time.perf_counter() - begun) / count)
+    return statistics.median(rounds)
 
 
 DISPATCH = """

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
-import math
 import operator
 import os
-import sys
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,37 +17,30 @@ import numpy as np
 from mltune.errors import DeviceError, LibraryError
 from mltune.files.text import printable
 from mltune.library.folder import read_library
+from mltune.library.gpu_arrays import Array, Package, bytes_of, package_of, read_array
 from mltune.library.source import ABI
 from mltune.problem.array_values import STORAGE
 
+_ARRAYS = ("in", "out", "inout")
 _MATRICES = ("A", "B", "C")
 _PRODUCT = {"m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc"}
 _DRIVER = "libcuda.so.1"
+_DEVICE_ORDINAL = 9
+_MORE_WORKSPACE = -9
 _MOST_REMEMBERED = 10_000
+_NOTHING = (0, 0, None)
 
 
-class _Array(NamedTuple):
-    """An array on a GPU: its address, and shape and strides in elements."""
+class _Plan(NamedTuple):
+    """What two products of matrices of the same types, shapes and strides share."""
 
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def transposed(self) -> _Array:
-        return _Array(self.address, self.shape[::-1], self.strides[::-1])
-
-    def leading(self, trans: bool) -> int | None:
-        """Return its leading dimension, stored by columns or transposed; None where it is stored in another way."""
-        (rows, columns), (down, across) = (self.shape, self.strides) if not trans else self.transposed[1:]
-        if rows > 1 and down != 1:
-            return None
-        if columns > 1:
-            return across if across >= max(rows, 1) else None
-        return max(rows, 1)
+    values: bytes
+    swapped: bool
+    device: int | None
+    kept: Sequence[Any]
 
 
-@dataclass(slots=True)
+@dataclass
 class Library:
     """A library that is loaded: ``lib(...)`` calls it as in C, ``lib.sgemm(a, b, out=c)`` is a product of matrices.
 
@@ -65,18 +57,31 @@ class Library:
     name: str
     document: dict[str, Any]
     parameters: tuple[str, ...]
-    _functions: Any
+    _functions: _Functions
     _driver: Any
-    _handles: dict[int, ctypes.c_void_p]
     _takes_workspace: bool
-    _needs: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _workspaces: dict[tuple[int, int], Any] = field(default_factory=dict)
+    _handles: dict[int, ctypes.c_void_p] = field(default_factory=dict)
+    _workspaces: dict[tuple[int | None, int], tuple[int, int, Any]] = field(default_factory=dict)
+    _plans: dict[Any, _Plan] = field(default_factory=dict)
+    _kinds: dict[type, list[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Prepare what all calls share: which parameters are arrays, and how the words of the others are packed."""
+        described = self.document["parameters"]
+        self._arrays = [place for place, one in enumerate(described) if one["role"] in _ARRAYS]
+        self._others = [place for place, one in enumerate(described) if one["role"] not in _ARRAYS]
+        self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._others))
+        self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
+        self._are_numbers = all(described[place]["dtype"] in {*_CODES} - {"bool"} for place in self._others)
+        if {*self.parameters} == _PRODUCT:
+            for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
+                setattr(self, name, self.multiply)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the product of matrices under the name of the operation, such as ``sgemm``."""
+        """Return the operation under its name; a product of matrices, such as ``sgemm``, has its own."""
         if name.startswith("_") or name not in (self.name, self.document["problem"].get("precision", "") + "gemm"):
             raise AttributeError(f"a library has its operation, {self.name}, but no {name!r}")
-        return self.multiply if {*self.parameters} == _PRODUCT else self
+        return self
 
     def __call__(self, *arguments: Any, stream: Any = None, workspace: Any = None) -> None:
         """Enqueue the operation with its parameters in the order of :attr:`parameters`.
@@ -99,14 +104,36 @@ class Library:
         DeviceError
             The driver failed.
         """
+        try:
+            arrays, others = [arguments[place] for place in self._arrays], [arguments[place] for place in self._others]
+            package = package_of(type(arrays[0]))
+            known = package is not None and self._are_numbers and len(arguments) == len(self.parameters)
+            if package is not None and known and package.kinds(arrays) == self._kinds.get(type(arrays[0])):
+                addresses, device = [*map(package.address, arrays)], package.device(arrays[0])
+                values = self._values.pack(*others)
+            else:
+                known = False
+        except (AttributeError, IndexError, TypeError, ValueError, OverflowError, struct.error):
+            known = False
+        if known:
+            self._enqueue(package, device, addresses, values, stream, workspace)
+        else:
+            self._check_and_enqueue(arguments, stream, workspace)
+
+    def _check_and_enqueue(self, arguments: Sequence[Any], stream: Any, workspace: Any) -> None:
+        """Enqueue a call whose arguments are of types that are not known to be right."""
         described = self.document["parameters"]
         if len(arguments) != len(described):
             raise LibraryError(f"{self.name} takes {', '.join(self.parameters)}, got {len(arguments)} arguments.")
-        kept = [_given(value, one) for value, one in zip(arguments, described, strict=True)]
-        array = next(
-            (v for v, p in zip(arguments, described, strict=True) if p["role"] in ("in", "out", "inout")), None
-        )
-        self._enqueue([value for value, _ in kept], array, stream, workspace)
+        on = 0 if stream is None else _stream(stream)
+        found = [read_array(arguments[place], described[place], on) for place in self._arrays]
+        given = [_given(arguments[place], described[place]) for place in self._others]
+        arrays = [arguments[place] for place in self._arrays]
+        package, device = _shared(arrays)
+        values = self._values.pack(*(value for value, _ in given))
+        self._enqueue(package, device, [one.address for one in found], values, stream, workspace)
+        if package is not None:
+            self._kinds[type(arrays[0])] = package.kinds(arrays)
 
     def multiply(
         self,
@@ -124,24 +151,48 @@ class Library:
         The orders in which they are stored must be those of the library's case: N N is for three matrices stored by
         rows, or three by columns; another case has one of `a` and `b`, or both, in the other order.
         """
-        matrices = [_array(one, parameter) for one, parameter in zip((a, b, out), self._matrices(), strict=True)]
-        if any(len(one.shape) != 2 for one in matrices):
-            raise LibraryError(
-                f"{self.name} multiplies matrices, got shapes {', '.join(str(x.shape) for x in matrices)}."
-            )
-        x, y, z = matrices
+        package, key, plan = package_of(type(out)), None, None
+        if package is not None and type(a) is type(b) is type(out):
+            key = package.facts(a, b, out), alpha, beta
+            try:
+                plan = self._plans.get(key)
+            except TypeError:  # a number that is an array
+                key = None
+        if plan is not None and package is not None:
+            first, second = (b, a) if plan.swapped else (a, b)
+            addresses = [package.address(first), package.address(second), package.address(out)]
+            self._enqueue(package, plan.device, addresses, plan.values, stream, workspace)
+            return out
+        on = 0 if stream is None else _stream(stream)
+        x, y, z = (read_array(one, parameter, on) for one, parameter in zip((a, b, out), self._matrices(), strict=True))
+        package, device = _shared((out, a, b))
+        plan = self._plan(x, y, z, alpha, beta, device)
+        addresses = [(y if plan.swapped else x).address, (x if plan.swapped else y).address, z.address]
+        self._enqueue(package, device, addresses, plan.values, stream, workspace)
+        if key is not None:
+            if len(self._plans) >= _MOST_REMEMBERED:
+                self._plans.clear()
+            self._plans[key] = plan
+        return out
+
+    def _plan(self, x: Array, y: Array, z: Array, alpha: complex, beta: complex, device: int | None) -> _Plan:
+        """Return how a product is passed; a LibraryError where its shapes or strides are not those of the case."""
+        if any(len(one.shape) != 2 for one in (x, y, z)):
+            raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
             raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
+        described = [self.document["parameters"][place] for place in self._others]
         trans = [str(self.document["problem"].get(f"trans_{one}")) for one in "ab"]
-        for first, second, third in ((x, y, z), (y.transposed, x.transposed, z.transposed)):
+        for swapped, (first, second, third) in enumerate(
+            ((x, y, z), (y.transposed, x.transposed, z.transposed)),
+        ):
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
             if None not in leading and {*trans} <= {"N", "T"}:
                 values: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), leading, strict=True))
                 values |= {"m": third.shape[0], "n": third.shape[1], "k": first.shape[1], "alpha": alpha, "beta": beta}
-                values |= dict(zip(_MATRICES, (first.address, second.address, third.address), strict=True))
-                kept = [_given(values[one["name"]], one, is_address=True) for one in self.document["parameters"]]
-                self._enqueue([value for value, _ in kept], out, stream, workspace)
-                return out
+                given = [_given(values[one["name"]], one) for one in described]
+                packed = self._values.pack(*(value for value, _ in given))
+                return _Plan(packed, bool(swapped), device, [kept for _, kept in given])
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
@@ -165,32 +216,67 @@ class Library:
         named = {one["name"]: one for one in self.document["parameters"]}
         return [named[one] for one in _MATRICES]
 
-    def _enqueue(self, values: Sequence[Any], array: Any, stream: Any, workspace: Any) -> None:
-        on, context = _stream(stream, array), ctypes.c_void_p()
-        self._driver.cuCtxGetCurrent(ctypes.byref(context))
-        if workspace is None and stream is None and self._takes_workspace:
-            workspace = self._workspace((context.value or 0, on), values, array)
-        handle = self._handles.get(context.value or 0)
-        if handle is None:  # it is loaded into a context at the first call there
-            handle = ctypes.c_void_p()
-            self._check(self._functions.create(ctypes.byref(handle), ABI))
-            self._handles[context.value or 0] = handle
-        address, size = (None, 0) if workspace is None else _bytes_of(workspace)
-        self._check(self._functions.call(handle, *values, address, size, on))
+    def _enqueue(
+        self,
+        package: Package | None,
+        device: int | None,
+        addresses: list[int],
+        values: bytes,
+        stream: Any,
+        workspace: Any,
+    ) -> None:
+        """Enqueue a call: addresses of arrays in order, and the words of all else."""
+        handle = None if device is None else self._handles.get(device)
+        if handle is None:
+            handle = self._handle(device, addresses)
+        if stream is None and package is not None and device is not None:
+            on, grows = package.stream(device), workspace is None and self._takes_workspace
+        else:
+            on, grows = 0 if stream is None else _stream(stream), False
+        if grows:
+            address, size, _ = self._workspaces.get((device, on), _NOTHING)
+        else:
+            address, size = (0, 0) if workspace is None else bytes_of(workspace)
+        status = self._functions.packed(handle, self._pack(*addresses, address, size, on, grows) + values)
+        if status == _MORE_WORKSPACE and package is not None and device is not None:
+            address, size, _ = self._larger(package, device, on, values)
+            status = self._functions.packed(handle, self._pack(*addresses, address, size, on, grows) + values)
+        if status:
+            self._check(status)
 
-    def _workspace(self, key: tuple[int, int], values: Sequence[Any], array: Any) -> Any:
-        """Return the memory of a stream, which grows with the sizes of its calls; None as long as none needs any."""
-        sizes = tuple(values[self.parameters.index(one)] for one in self.document["sizes"])
-        if (needed := self._needs.get(sizes)) is None:
-            found = ctypes.c_size_t()
-            self._functions.choice(*sizes, 2**62, ctypes.byref(found))
-            if len(self._needs) >= _MOST_REMEMBERED:
-                self._needs.clear()
-            needed = self._needs[sizes] = found.value
-        held = self._workspaces.get(key)
-        if needed and (held is None or held.nbytes < needed) and (zeros := _zeros_of(array)):
-            held = self._workspaces[key] = zeros(needed)
-        return held
+    def _larger(self, package: Package, device: int, on: int, values: bytes) -> tuple[int, int, Any]:
+        """Return enough memory for a stream; what it had stays, as a graph may have captured its address."""
+        names = (self.parameters[place] for place in self._others)
+        given, needed = dict(zip(names, self._values.unpack(values), strict=True)), ctypes.c_size_t()
+        self._functions.choice(*(given[one] for one in self.document["sizes"]), 2**62, ctypes.byref(needed))
+        zeros, before = package.zeros(needed.value, device), self._workspaces.get((device, on))
+        found = self._workspaces[device, on] = package.address(zeros), needed.value, (zeros, before)
+        return found
+
+    def _handle(self, device: int | None, addresses: Sequence[int]) -> ctypes.c_void_p:
+        """Return the library in the context of a device, by default the current one; the first call there loads it."""
+        driver, context, here, popped = self._driver, ctypes.c_void_p(), ctypes.c_int(-1), ctypes.c_void_p()
+        driver.cuCtxGetCurrent(ctypes.byref(context))
+        if device is None and context.value is None:  # a thread that has not used the GPU
+            driver.cuPointerGetAttribute(
+                ctypes.byref(here), _DEVICE_ORDINAL, ctypes.c_uint64(max(addresses, default=0))
+            )
+            device = max(here.value, 0)
+        key = device if device is not None else context.value or 0
+        if (handle := self._handles.get(key)) is None:
+            if context.value is not None:
+                driver.cuCtxGetDevice(ctypes.byref(here))
+            is_other = device is not None and (context.value is None or here.value != device)
+            if is_other := is_other and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+                driver.cuCtxPushCurrent_v2(context)
+            try:
+                handle = ctypes.c_void_p()
+                self._check(self._functions.create(ctypes.byref(handle), ABI))
+            finally:
+                if is_other:
+                    driver.cuCtxPopCurrent_v2(ctypes.byref(popped))
+            self._handles[key] = handle
+        return handle
 
     def _check(self, status: int) -> None:
         if status > 0:
@@ -201,7 +287,7 @@ class Library:
 
 class _Functions(NamedTuple):
     create: Any
-    call: Any
+    packed: Any
     choice: Any
     configuration: Any
     error: Any
@@ -238,7 +324,7 @@ def load_library(folder: str | Path) -> Library:
         ) from error
     takes = any(one.launch.workspace_bytes not in (None, "0") for one in document.configurations)
     names = tuple(one.name for one in document.parameters)
-    return Library(document.name, document.model_dump(), names, functions, driver, {}, takes)
+    return Library(document.name, document.model_dump(), names, functions, driver, takes)
 
 
 def _functions(name: str, shared: bytes, document: dict[str, Any]) -> _Functions:
@@ -250,105 +336,53 @@ def _functions(name: str, shared: bytes, document: dict[str, Any]) -> _Functions
         found = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
-    parts = ("create", "choice", "configuration", "error")
-    create, choice, configuration, error = (getattr(found, f"{name}_{part}") for part in parts)
-    call = getattr(found, name)
-    sizes = [ctypes.c_int64] * len(document["sizes"])
-    call.argtypes = [
-        ctypes.c_void_p,
-        *map(_c_type, document["parameters"]),
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_void_p,
-    ]
-    choice.argtypes = [*sizes, ctypes.c_size_t, ctypes.c_void_p]
+    create, packed, choice, configuration, error = (getattr(found, f"{name}_{part}") for part in _Functions._fields)
+    choice.argtypes = [*[ctypes.c_int64] * len(document["sizes"]), ctypes.c_size_t, ctypes.c_void_p]
     configuration.restype = error.restype = ctypes.c_char_p
-    return _Functions(create, call, choice, configuration, error)
+    return _Functions(create, packed, choice, configuration, error)
 
 
-_C_TYPES = {
-    **{f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-    "bool": ctypes.c_uint8,
+_CODES = {
+    **dict(zip(("int8", "int16", "int32", "int64"), "bhiq", strict=True)),
+    **dict(zip(("uint8", "uint16", "uint32", "uint64"), "BHIQ", strict=True)),
+    "float32": "f",
+    "float64": "d",
+    "bool": "B",
 }
-_RANGES = {"bool": (0, 1)} | {one: (int(np.iinfo(one).min), int(np.iinfo(one).max)) for one in _C_TYPES if "int" in one}
+_RANGES = {"bool": (0, 1)} | {one: (int(np.iinfo(one).min), int(np.iinfo(one).max)) for one in _CODES if "int" in one}
 
 
-def _c_type(parameter: dict[str, Any]) -> Any:
-    if parameter["role"] == "size":
-        return ctypes.c_int64
-    return _C_TYPES.get(parameter["dtype"], ctypes.c_void_p) if parameter["role"] == "scalar" else ctypes.c_void_p
+def _code(parameter: dict[str, Any]) -> str:
+    """Return how the module struct packs a number into a word; of a type that it lacks the address."""
+    code = "q" if parameter["role"] == "size" else _CODES.get(parameter["dtype"], "Q")
+    return f"{code}{8 - struct.calcsize(code)}x"
 
 
-def _given(value: Any, parameter: dict[str, Any], *, is_address: bool = False) -> tuple[Any, Any]:
+def _shared(arrays: Sequence[Any]) -> tuple[Package | None, int | None]:
+    """Return the package of arrays that have one, and the device of the first."""
+    package = package_of(type(arrays[0]))
+    if package is None or any(package_of(type(one)) is not package for one in arrays):
+        return None, None
+    return package, package.device(arrays[0])
+
+
+def _given(value: Any, parameter: dict[str, Any]) -> tuple[Any, Any]:
     """Return what is passed to C, and what must live as long."""
     role, dtype = parameter["role"], parameter["dtype"]
-    if role == "size" or (dtype in _C_TYPES and role == "scalar"):
-        try:
-            if dtype.startswith("float"):
-                return float(value), None
-            low, high = _RANGES[dtype]
-            if low <= (whole := operator.index(value)) <= high:
-                return whole, None
-        except (TypeError, ValueError):
-            pass
-        raise LibraryError(f"{parameter['name']} is passed as {dtype}, got {printable(repr(value), 60)}.")
-    if role == "scalar":
+    if role == "scalar" and dtype not in _CODES:
         held = np.array([value], dtype=STORAGE[dtype])
-        return held.ctypes.data_as(ctypes.c_void_p), held
-    return (value, None) if is_address else (_array(value, parameter).address, value)
+        return held.ctypes.data, held
+    try:
+        if dtype.startswith("float"):
+            return (ctypes.c_float if dtype == "float32" else ctypes.c_double)(float(value)).value, None
+        low, high = _RANGES[dtype]
+        if low <= (whole := operator.index(value)) <= high:
+            return whole, None
+    except (TypeError, ValueError):
+        pass
+    raise LibraryError(f"{parameter['name']} is passed as {dtype}, got {printable(repr(value), 60)}.")
 
 
-def _array(value: Any, parameter: dict[str, Any]) -> _Array:
-    """Return an array on a GPU; a LibraryError where it is none, or has another type."""
-    interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is None:
-        raise LibraryError(f"{parameter['name']} must be an array on a GPU, got {type(value).__name__}.")
-    dtype = STORAGE[parameter["dtype"]]
-    if np.dtype(interface["typestr"]).itemsize != dtype.itemsize or np.dtype(interface["typestr"]).kind not in (
-        dtype.kind,
-        "V",
-    ):
-        raise LibraryError(
-            f"{parameter['name']} must have elements of {parameter['dtype']}, got {interface['typestr']}."
-        )
-    shape = tuple(interface["shape"])
-    if interface.get("strides") is None:
-        strides = tuple(int(np.prod(shape[place + 1 :])) for place in range(len(shape)))
-    else:
-        strides = tuple(one // dtype.itemsize for one in interface["strides"])
-    return _Array(interface["data"][0], shape, strides)
-
-
-def _package(array: Any) -> str:
-    return type(array).__module__.partition(".")[0]
-
-
-def _stream(stream: Any, array: Any) -> int:
-    """Return the handle of a stream, by default of the one that is current in the package of an array."""
-    if stream is not None:
-        return int(getattr(stream, "ptr", getattr(stream, "cuda_stream", stream)))
-    match _package(array):
-        case "cupy":
-            return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
-        case "torch":
-            return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
-    return 0
-
-
-def _bytes_of(array: Any) -> tuple[int, int]:
-    """Return the address and the size of an array on a GPU."""
-    interface = array.__cuda_array_interface__
-    return interface["data"][0], math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
-
-
-def _zeros_of(array: Any) -> Any:
-    """Return what makes bytes of zeros on the GPU of an array, on its current stream; None where that is unknown."""
-    match _package(array):
-        case "cupy":
-            return lambda count: sys.modules["cupy"].zeros(count, dtype="uint8")
-        case "torch":
-            torch = sys.modules["torch"]
-            return lambda count: torch.zeros(count, dtype=torch.uint8, device=array.device)
-    return None
+def _stream(stream: Any) -> int:
+    """Return the handle of a stream of CuPy, of PyTorch, or as a number."""
+    return int(getattr(stream, "ptr", getattr(stream, "cuda_stream", stream)))

@@ -36,7 +36,7 @@ _WORDS = (
     "protected public register return short signed size_t sizeof static struct switch template this throw true "
     "try typedef uint8_t uint16_t uint32_t uint64_t union unsigned using virtual void volatile while s x one bad "
     "undefined count arguments launch launch_t library workspace workspace_bytes needed_bytes stream status "
-    "chosen NULL INT64_MAX CONFIGURATIONS linux unix errno"
+    "words grows context is_other chosen NULL INT64_MAX CONFIGURATIONS linux unix errno"
 )
 _TAKEN = frozenset(_WORDS.split())
 """Words of C and C++, and those that the templates use where arguments have names."""
@@ -208,6 +208,8 @@ def _values(content: Content) -> dict[str, Any]:
         "size_parameters": ", ".join(f"int64_t {names[size]}" for size in content.sizes),
         "size_values": ", ".join(names[size] for size in content.sizes),
         "parameters": ", ".join(_declaration(one, names[one.name]) for one in signature),
+        "packed": [*({"declaration": text, "name": name} for text, name in _packed(signature, names))],
+        "packed_values": ", ".join(names[one.name] for one in signature),
         "alignment": content.alignment,
         "addresses": " | ".join(f"(uintptr_t){one}" for one in arrays),
         "computed": [
@@ -259,6 +261,23 @@ def _declaration(one: Parameter, name: str) -> str:
         case "scalar":
             return f"const void *{name}" if c_type == "void" else f"{c_type} {name}"
     return f"{'const ' if one.role == 'in' else ''}{c_type} *{name}"
+
+
+def _packed(signature: Sequence[Parameter], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield declaration and name of what is packed into words, in order."""
+    arrays = [one for one in signature if one.role in ("in", "out", "inout")]
+    for one in arrays:
+        yield _declaration(one, names[one.name]), names[one.name]
+    for c_type, name in (
+        ("void *", "workspace"),
+        ("size_t ", "workspace_bytes"),
+        ("void *", "stream"),
+        ("int64_t ", "grows"),
+    ):
+        yield c_type + name, name
+    for one in signature:
+        if one not in arrays:
+            yield _declaration(one, names[one.name]), names[one.name]
 
 
 def _arguments(parameters: Sequence[Parameter], names: Mapping[str, str]) -> Iterator[str]:

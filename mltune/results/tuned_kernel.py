@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import tempfile
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import DeviceError, RunDirectoryError
@@ -87,6 +92,7 @@ class TunedKernel:
     shared_bytes: int
     arguments: tuple[int, ...]
     workspace: Any = None
+    _prepared: _OfThread = field(default_factory=lambda: _OfThread(), init=False, repr=False, compare=False)
 
     def __call__(self, *arguments: Any, grid: tuple[int, ...] | None = None, workspace: Any = None) -> None:
         """Launch the kernel on the current stream.
@@ -100,12 +106,91 @@ class TunedKernel:
         workspace : cupy.ndarray, optional
             Other memory for the workspace, zero before its first launch: for another size, or for each further stream.
         """
-        import numpy as np
+        memory = self.workspace if workspace is None else workspace
+        values = [*arguments, *self.arguments] if self.workspace is None else [*arguments, *self.arguments, memory]
+        types, of_thread = tuple(map(type, values)), self._prepared.of_types
+        if types not in of_thread:
+            of_thread[types] = _prepare(types)
+        if (prepared := of_thread[types]) is None or not prepared.launch(self, values, grid or self.grid):
+            further = [np.int64(value) for value in self.arguments] + ([] if self.workspace is None else [memory])
+            self.function(grid or self.grid, self.block, (*arguments, *further), shared_mem=self.shared_bytes)
 
-        further: list[Any] = [np.int64(value) for value in self.arguments]
-        if self.workspace is not None:
-            further.append(self.workspace if workspace is None else workspace)
-        self.function(grid or self.grid, self.block, (*arguments, *further), shared_mem=self.shared_bytes)
+
+class _OfThread(threading.local):
+    """What a thread launches with, by the types of the arguments."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.of_types: dict[tuple[type, ...], _Prepared | None] = {}
+
+
+_CODES = {
+    **dict(zip(("b1", "i1", "i2", "i4", "i8"), "?bhiq", strict=True)),
+    **dict(zip(("u1", "u2", "u4", "u8", "f2", "f4", "f8"), "BHIQefd", strict=True)),
+}
+_LAUNCH = "<7I4x3Q8x"
+"""The driver's CUlaunchConfig: grid, block, shared memory, stream, and no attributes."""
+
+_SLOT = 16
+
+
+class _Prepared(NamedTuple):
+    """A launch of arguments of known types: memory that holds it, and how it is filled.
+
+    CuPy's own launch makes an object for each argument, which costs more than the launch.
+    """
+
+    enqueue: Any
+    memory: bytearray
+    pack_into: Callable[..., None]
+    arrays: tuple[int, ...]
+    complexes: tuple[int, ...]
+    stream: Callable[[], Any]
+    config: Any
+    pointers: Any
+
+    def launch(self, kernel: TunedKernel, values: list[Any], grid: tuple[int, ...]) -> bool:
+        """Launch on the current stream; False where CuPy must do so, or say what is wrong."""
+        for place in self.arrays:
+            values[place] = values[place].data.ptr
+        for place in self.complexes:
+            values[place] = values[place].tobytes()
+        function, shape = ctypes.c_void_p(kernel.function.kernel.ptr), (*grid, 1, 1)[:3]
+        try:
+            self.pack_into(self.memory, 0, *shape, *kernel.block, kernel.shared_bytes, self.stream().ptr, 0, 0, *values)
+        except (struct.error, OverflowError, TypeError):
+            return False
+        return not self.enqueue(self.config, function, self.pointers, None)
+
+
+def _prepare(types: tuple[type, ...]) -> _Prepared | None:
+    """Prepare launches of a thread; None for types that only CuPy passes, and for a driver before CUDA 11.8."""
+    import cupy
+
+    try:
+        enqueue = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+        codes = ["Q" if one is cupy.ndarray else _code(one) for one in types]
+    except (AttributeError, KeyError, OSError):
+        return None
+    begin = struct.calcsize(_LAUNCH)
+    layout = _LAUNCH + "".join(f"{code}{_SLOT - struct.calcsize(f'<{code}')}x" for code in codes)
+    memory = bytearray(begin + _SLOT * len(codes))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    pointers = (ctypes.c_void_p * (len(codes) + 1))(*(address + begin + _SLOT * one for one in range(len(codes))))
+    places = [tuple(one for one, code in enumerate(codes) if code[-1] == kind) for kind in "Qs"]
+    arrays = tuple(one for one in places[0] if types[one] is cupy.ndarray)
+    pack_into, stream = struct.Struct(layout).pack_into, cupy.cuda.get_current_stream
+    return _Prepared(enqueue, memory, pack_into, arrays, places[1], stream, ctypes.c_void_p(address), pointers)
+
+
+def _code(of_type: type) -> str:
+    """Return how the module struct packs a scalar, of NumPy or of Python as CuPy passes it; KeyError for others."""
+    if of_type in (bool, int, float):
+        return {bool: "?", int: "q", float: "d"}[of_type]
+    if not issubclass(of_type, np.generic):
+        raise KeyError(of_type)
+    dtype = np.dtype(of_type)
+    return f"{dtype.itemsize}s" if dtype.str[1:] in ("c8", "c16") else _CODES[dtype.str[1:]]
 
 
 def load_winner(folder: Path) -> TunedKernel:

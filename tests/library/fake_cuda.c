@@ -8,9 +8,15 @@ static int number(const char *name, int otherwise) { const char *text = getenv(n
 
 typedef struct { int64_t shape[7]; int64_t arguments[20]; } launch_t;
 launch_t fake_last;
-int64_t fake_count, fake_set_bytes, fake_loaded;
+static __thread launch_t of_thread;
+int64_t fake_argument(int place) { return of_thread.arguments[place]; }
+int64_t fake_count, fake_set_bytes, fake_loaded, fake_pushed, fake_stream;
 
-int cuCtxGetCurrent(void **context) { *context = number("FAKE_CONTEXT", 1) ? &fake_last : NULL; return 0; }
+int cuCtxGetCurrent(void **context) { *context = fake_pushed || number("FAKE_CONTEXT", 1) ? &fake_last : NULL; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &fake_last; return number("FAKE_PRIMARY", 1) ? 0 : 100; }
+int cuCtxPushCurrent_v2(void *context) { fake_pushed++; return 0; }
+int cuCtxPopCurrent_v2(void **context) { fake_pushed--; return 0; }
+int cuPointerGetAttribute(int *value, int attribute, uint64_t address) { *value = 0; return attribute == 9 ? 0 : 1; }
 int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == 75 ? number("FAKE_MAJOR", 9) : attribute == 76 ? 0 : number("FAKE_SMS", 132);
@@ -28,12 +34,19 @@ int cuFuncSetAttribute(void *function, int attribute, int value) { return attrib
 int cuMemsetD8Async(uint64_t address, unsigned char value, size_t count, void *stream) { fake_set_bytes += count; return value; }
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments, void **extra) {
   int64_t shape[] = {gx, gy, gz, bx, by, bz, shared};
-  memcpy(fake_last.shape, shape, sizeof shape);
+  memcpy(of_thread.shape, shape, sizeof shape);
   for (int i = 0; i < ((const unsigned char *)function)[4]; i++) {
     int bytes = ((const unsigned char *)function)[5 + i];
-    fake_last.arguments[i] = 0;
-    memcpy(&fake_last.arguments[i], arguments[i], bytes);
+    of_thread.arguments[i] = 0;
+    memcpy(&of_thread.arguments[i], arguments[i], bytes);
   }
+  fake_last = of_thread;
+  fake_stream = (int64_t)stream;
   fake_count++;
   return 0;
+}
+typedef struct { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned count; } config_t;
+int cuLaunchKernelEx(const config_t *to, void *function, void **arguments, void **extra) {
+  if (to->count || number("FAKE_REFUSES", 0)) return 1;
+  return cuLaunchKernel(function, to->grid[0], to->grid[1], to->grid[2], to->block[0], to->block[1], to->block[2], to->shared, to->stream, arguments, extra);
 }

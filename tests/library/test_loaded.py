@@ -159,10 +159,172 @@ found += [zeroed.value - before, len(lib._handles)]
     assert found[6] == 1
 
 
+OF_CUPY = """
+import contextlib, threading, types, cupy
+stream, on = ctypes.c_int64.in_dll(driver, "fake_stream"), {"ptr": 77}
+cupy.cuda.get_current_stream = lambda device: types.SimpleNamespace(**on)
+cupy.cuda.Device = contextlib.nullcontext
+made = []
+def of_cupy(address, shape, dtype="f4", order="C"):
+    memory = cupy.cuda.UnownedMemory(address, 2**40, None, device_id=0)
+    return cupy.ndarray(shape, dtype=dtype, memptr=cupy.cuda.MemoryPointer(memory, 0), order=order)
+def zeros(count, dtype):
+    made.append(count)
+    return of_cupy(2**30 * len(made), count, dtype)
+cupy.zeros = zeros
+"""
+
+
+def test_arrays_of_cupy_are_passed_as_all_others_and_checked_at_every_call(library):
+    """A call that repeats the types, shapes and strides of another has its plan; one of which any differs does not."""
+    pytest.importorskip("cupy")
+    found = run(
+        library,
+        OF_CUPY
+        + """
+a, b, c = of_cupy(256, (30, 70), order="F"), of_cupy(512, (70, 50)), of_cupy(1024, (30, 50), order="F")
+product = lambda *arrays, **options: launched(lambda: lib.sgemm(arrays[0], arrays[1], out=arrays[2], **options))
+found = [product(a, b, c), product(a, b, of_cupy(4096, (30, 50), order="F")), product(a, b, c, alpha=2.0)]
+found += [product(a, b, of_cupy(2048, (30, 50))), product(a, b, of_cupy(2048, (30, 50))), len(lib._plans)]
+found += [product(a, b, of_cupy(1024, (30, 50), "f8", order="F")), product(a, b, of_cupy(1024, (50, 30)))]
+found += [product(a, np.zeros((70, 50), "f4"), c), product(a, b, c, alpha=np.array(1.0))[3]]
+call = lambda *arguments: launched(lambda: lib(*arguments))
+for size in (30, np.int64(31), 32.0, 2**70):
+    found.append(call(30, 50, 70, 1, a, size, b, 50, np.float32(0), c, 30))
+found += [call(30, 50, 70, "x", a, 30, b, 50, 0, c, 30), call(30, 50, 70, 1, a.view("i4"), 30, b, 50, 0, c, 30)]
+found += [call(30, 50, 70, 1, a, 30, b, 50, 0, of_cupy(8, 9, "f8"), 30), call(1, 2, 3), stream.value]
+on["ptr"] = 78
+lib(30, 50, 70, 1, a, 30, b, 50, 0, c, 30)
+found.append(stream.value)
+""",
+    )
+    one, two = int(np.float32(1).view("i4")), int(np.float32(2).view("i4"))
+    assert found[0] == [30, 50, 70, one, 256, 30, 512, 50, 0, 1024, 30]
+    assert found[1] == [30, 50, 70, one, 256, 30, 512, 50, 0, 4096, 30]
+    assert found[2] == [30, 50, 70, two, 256, 30, 512, 50, 0, 1024, 30]
+    assert found[3] == found[4] == [50, 30, 70, one, 512, 50, 256, 30, 0, 2048, 50]
+    assert found[5] == 3
+    assert found[6] == "LibraryError: C must have elements of float32, got <f8."
+    assert "the shapes of a product must fit" in found[7]
+    assert found[8] == "LibraryError: B must be an array on a GPU, got ndarray."
+    assert found[9] == one
+    assert [launch[5] for launch in found[10:12]] == [30, 31]
+    assert found[12] == "LibraryError: lda is passed as int64, got 32.0."
+    assert found[13].startswith("LibraryError: lda is passed as int64, got 11805916207174113034")
+    assert found[14] == "LibraryError: alpha is passed as float32, got 'x'."
+    assert found[15] == "LibraryError: A must have elements of float32, got <i4."
+    assert found[16] == "LibraryError: C must have elements of float32, got <f8."
+    assert "takes m, n, k, alpha" in found[17]
+    assert found[18:] == [77, 78]
+
+
+def test_workspaces_grow_with_the_sizes_of_a_stream_and_what_a_graph_may_use_stays(tmp_path):
+    pytest.importorskip("cupy")
+    build_driver(tmp_path)
+    problem = parse_problem("sgemm", trans="NT", size=1000)
+    write_library(tmp_path / "lib", content_of("gemm_simt", problem, ("m", "n", "k"), count=20))
+    found = run(
+        tmp_path / "lib",
+        OF_CUPY
+        + """
+rng, asked, found = np.random.default_rng(0), [], []
+for _ in range(60):
+    m, n, k = (int(size) for size in 2 ** rng.uniform(5, 12, 3))
+    needed = ctypes.c_size_t()
+    lib._functions.choice(m, n, k, m, n, m, 2**62, ctypes.byref(needed))
+    asked.append(needed.value)
+    lib.sgemm(of_cupy(256, (m, k), order="F"), of_cupy(512, (k, n)), out=of_cupy(1024, (m, n), order="F"))
+    found.append(lib._workspaces.get((0, 77), (0, 0))[1])
+_, _, kept = lib._workspaces[0, 77]
+chain = []
+while kept:
+    chain.append(kept[0].nbytes)
+    kept = kept[1] and kept[1][2]
+found = [asked, found, made, chain]
+""",
+    )
+    asked, sizes, made, chain = found
+    assert sizes == np.maximum.accumulate(asked).tolist()
+    assert made == chain[::-1] == sorted({*sizes} - {0})
+    assert len(made) > 1
+
+
+def test_threads_that_call_at_once_pass_their_own_arguments(library):
+    pytest.importorskip("cupy")
+    found = run(
+        library,
+        OF_CUPY
+        + """
+found = []
+def work(number):
+    for value in range(number, 40_000, 100):
+        a, b, c = of_cupy(256 * value, (64, 32), order="F"), of_cupy(512, (32, 64)), of_cupy(1024, (64, 64), order="F")
+        lib.sgemm(a, b, out=c)
+        if driver.fake_argument(4) != 256 * value:
+            found.append(value)
+        lib(64, 64, 32, value % 7, a, 64, b, 64, 0, c, 64)
+        if np.int32(driver.fake_argument(3)).view("f4") != value % 7:
+            found.append(value)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+[one.start() for one in threads], [one.join() for one in threads]
+""",
+    )
+    assert found == []
+
+
+def test_tensors_of_the_host_and_those_that_require_gradients_are_refused(library):
+    pytest.importorskip("torch")
+    found = run(
+        library,
+        """
+import torch
+x = torch.zeros(4, 4)
+found = [launched(lambda: lib.sgemm(x, x, out=x))]
+x.requires_grad = True
+found.append(launched(lambda: lib.sgemm(x, x, out=x)))
+""",
+    )
+    assert found[0] == "LibraryError: A must be an array on a GPU, got Tensor."
+    assert "a library has no gradients" in found[1]
+
+
+def test_an_array_of_dlpack_is_read_where_it_is(library):
+    """A capsule is made as a package of arrays makes it."""
+    found = run(
+        library,
+        """
+from mltune.library.gpu_arrays import _Tensor
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+class Exchanged:
+    def __init__(self, address, shape, strides, code=2, bits=32, device=2):
+        self.device, self.streams = device, []
+        self.shape, self.strides = (ctypes.c_int64 * 2)(*shape), strides and (ctypes.c_int64 * 2)(*strides)
+        self.tensor = _Tensor(address, (device, 0), 2, code, bits, 1, self.shape, self.strides, 8)
+    def __dlpack_device__(self):
+        return self.device, 0
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+a, b, c = Exchanged(248, (30, 70), (1, 30)), Exchanged(504, (70, 50), None), Exchanged(1016, (30, 50), (1, 30))
+found = [launched(lambda: lib.sgemm(a, b, out=c)), launched(lambda: lib.sgemm(a, b, out=c, stream=77)), [*a.streams]]
+for other in ({"bits": 64}, {"device": 1}, {"code": 9}):
+    found.append(launched(lambda: lib.sgemm(a, Exchanged(0, (70, 50), None, **other), out=c)))
+""",
+    )
+    one = int(np.float32(1).view("i4"))
+    assert found[0] == found[1] == [30, 50, 70, one, 256, 30, 512, 50, 0, 1024, 30]
+    assert found[2] == [1, 77]
+    assert found[3] == "LibraryError: B must have elements of float32, got <f8."
+    assert found[4] == "LibraryError: B must be an array on a GPU, got Exchanged."
+    assert "B must have elements of float32" in found[5]
+
+
 def test_another_gpu_is_a_clear_error(library):
     code = 'x = Array(256, np.zeros(4, "f4"))\nfound = launched(lambda: lib(9, 9, 9, 1.0, x, 9, x, 9, 0.0, x, 9))'
     assert "built for NVIDIA H200" in run(library, code, FAKE_MAJOR="8")
-    assert "a CUDA context must be current" in run(library, code, FAKE_CONTEXT="0")
+    assert "a CUDA context must be current" in run(library, code, FAKE_CONTEXT="0", FAKE_PRIMARY="0")
+    assert run(library, code, FAKE_CONTEXT="0")[:3] == [9, 9, 9], "of a thread that has not used the GPU"
 
 
 @pytest.mark.parametrize(

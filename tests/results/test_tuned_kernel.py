@@ -1,10 +1,15 @@
 """A winner's folder is loaded as a function only if it describes a launch that can be."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from c_library import build_driver
 
 from mltune.errors import DeviceError, RunDirectoryError
 from mltune.results.tuned_kernel import load_winner
@@ -52,3 +57,73 @@ def test_a_file_that_is_missing_or_a_link_is_refused(tmp_path: Path, name: str) 
     (tmp_path / name).symlink_to("/etc/hostname")
     with pytest.raises(RunDirectoryError, match="no link is followed"):
         load_winner(tmp_path)
+
+
+CALLER = """
+import ctypes, json, threading, types
+import cupy, numpy as np
+from mltune.results.tuned_kernel import TunedKernel
+
+class Launch(ctypes.Structure):
+    _fields_ = [("shape", ctypes.c_int64 * 7), ("arguments", ctypes.c_int64 * 20)]
+
+driver = ctypes.CDLL("libcuda.so.1")
+last, stream = Launch.in_dll(driver, "fake_last"), ctypes.c_int64.in_dll(driver, "fake_stream")
+cupy.cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=77)
+code = ctypes.create_string_buffer(b"\\x7fELF" + bytes([7, 8, 4, 4, 8, 8, 4, 8]))
+by_cupy = []
+class Function:  # of CuPy, which makes the launches that are not prepared
+    kernel = types.SimpleNamespace(ptr=ctypes.addressof(code))
+    def __call__(self, grid, block, arguments, shared_mem):
+        by_cupy.append([type(one).__name__ for one in arguments])
+
+def array(address):
+    memory = cupy.cuda.UnownedMemory(address, 64, None, device_id=0)
+    return cupy.ndarray((4, 4), dtype="f4", memptr=cupy.cuda.MemoryPointer(memory, 0))
+
+kernel = TunedKernel(Function(), None, (4, 1, 1), (32, 2, 1), 96, (3, -5)[:1], array(2**40))
+arguments = (array(4096), np.int32(-7), np.float32(1.5), 12, np.complex64(1 + 2j))
+def launched():
+    return [list(last.shape), list(last.arguments)[:7], stream.value]
+kernel(*arguments)
+found = [launched()]
+kernel(*arguments, grid=(9,), workspace=array(512))
+found.append(launched())
+
+wrong = []
+def work(number):  # each thread has a launch of its own
+    for value in range(number, 100_000, 100):
+        kernel(array(value), np.int32(value), np.float32(0), value, np.complex64(0))
+        if [driver.fake_argument(place) for place in (0, 1, 3)] != [value] * 3:
+            wrong.append(value)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+[one.start() for one in threads], [one.join() for one in threads]
+found += [wrong, [*by_cupy]]
+kernel(None, *arguments[1:])
+kernel(arguments[0], 2**70, *arguments[2:])
+found.append(by_cupy[len(found[3]):])
+print(json.dumps(found))
+"""
+
+
+def test_a_launch_passes_what_cupy_would_pass(tmp_path: Path) -> None:
+    """On the current stream of CuPy, which makes those launches that are of other types, or that the driver refuses."""
+    pytest.importorskip("cupy")
+    build_driver(tmp_path)
+
+    def run(**environment: str) -> Any:
+        environment |= {"LD_LIBRARY_PATH": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", CALLER], env=os.environ | environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    one, two = (int(np.float32(value).view("i4")) for value in (1, 2))
+    first, second, wrong, by_cupy, others = run()
+    values = [4096, 2**32 - 7, int(np.float32(1.5).view("i4")), 12, one | two << 32, 3]
+    assert first == [[4, 1, 1, 32, 2, 1, 96], [*values, 2**40], 77]
+    assert second == [[9, 1, 1, 32, 2, 1, 96], [*values, 512], 77]
+    assert (wrong, by_cupy) == ([], [])
+    assert [kinds[:2] for kinds in others] == [["NoneType", "int32"], ["ndarray", "int"]]
+    assert run(FAKE_REFUSES="1")[3][0] == ["ndarray", "int32", "float32", "int", "complex64", "int64", "ndarray"]

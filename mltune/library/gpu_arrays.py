@@ -1,0 +1,192 @@
+"""Arrays on a GPU of CuPy, of PyTorch, and of packages with ``__cuda_array_interface__`` or DLPack."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mltune.errors import LibraryError
+from mltune.problem.array_values import STORAGE
+
+_DLPACK_KINDS = "iufVucb"
+"""NumPy's kinds by the codes of DLPack: integers, floats, opaque, bfloat16 (stored as its bits), complex, bool."""
+
+_DLPACK_GPU = (2, 13)
+
+
+class Array(NamedTuple):
+    """An array on a GPU: its address, and shape and strides in elements."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def transposed(self) -> Array:
+        """The same memory with its dimensions in the opposite order."""
+        return Array(self.address, self.shape[::-1], self.strides[::-1])
+
+    def leading(self, trans: bool) -> int | None:
+        """Return its leading dimension, stored by columns or transposed; None where it is stored in another way."""
+        (rows, columns), (down, across) = (self.shape, self.strides) if not trans else self.transposed[1:]
+        if rows > 1 and down != 1:
+            return None
+        if columns > 1:
+            return across if across >= max(rows, 1) else None
+        return max(rows, 1)
+
+
+class Package(NamedTuple):
+    """How a call reads arrays of a package at little cost.
+
+    ``facts`` of three arrays are all that decides how they are passed, except their addresses; ``kinds`` of any number
+    are their types and whether they may be written.
+    """
+
+    facts: Callable[[Any, Any, Any], tuple[Any, ...]]
+    kinds: Callable[[Sequence[Any]], list[Any]]
+    address: Callable[[Any], int]
+    device: Callable[[Any], int]
+    stream: Callable[[int], int]
+    zeros: Callable[[int, int], Any]
+    read: Callable[[Any], tuple[Array, Any]]
+
+
+_PACKAGES: dict[type, Package | None] = {}
+
+
+def package_of(of_type: type) -> Package | None:
+    """Return how arrays of a type are read; None where only their interfaces are known."""
+    if of_type not in _PACKAGES:
+        _PACKAGES[of_type] = _found(of_type)
+    return _PACKAGES[of_type]
+
+
+def _found(of_type: type) -> Package | None:
+    module = sys.modules.get(of_type.__module__.partition(".")[0])
+    if module is not None and module.__name__ == "cupy" and of_type is module.ndarray:
+        return _cupy(module)
+    if module is not None and module.__name__ == "torch" and of_type in (module.Tensor, module.nn.Parameter):
+        return _torch(module)
+    return None
+
+
+def _cupy(cupy: Any) -> Package:
+    current = cupy.cuda.get_current_stream
+
+    def zeros(count: int, device: int) -> Any:
+        with cupy.cuda.Device(device):
+            return cupy.zeros(count, dtype="uint8")
+
+    def read(one: Any) -> tuple[Array, Any]:
+        return Array(one.data.ptr, one.shape, tuple(stride // one.itemsize for stride in one.strides)), one.dtype
+
+    return Package(
+        lambda a, b, c: (
+            *(a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype),
+            *(c.shape, c.strides, c.dtype, c.data.device_id),
+        ),
+        lambda arrays: [one.dtype for one in arrays],
+        operator.attrgetter("data.ptr"),
+        operator.attrgetter("data.device_id"),
+        lambda device: int(current(device).ptr),
+        zeros,
+        read,
+    )
+
+
+def _torch(torch: Any) -> Package:
+    has_gradients, device_of, strides = torch.is_grad_enabled, torch.Tensor.get_device, torch.Tensor.stride
+
+    def kinds(arrays: Sequence[Any]) -> list[Any]:
+        return [(one.dtype, device_of(one), one.requires_grad and has_gradients()) for one in arrays]
+
+    def read(one: Any) -> tuple[Array, Any]:
+        if one.requires_grad and has_gradients():
+            raise LibraryError("a library has no gradients, but a tensor requires one; call it within torch.no_grad().")
+        if not one.is_cuda or one.is_conj() or one.is_neg():
+            raise AttributeError
+        dtype = STORAGE.get(str(one.dtype).removeprefix("torch."), np.dtype("V"))
+        return Array(one.data_ptr(), tuple(one.shape), one.stride()), dtype
+
+    return Package(
+        lambda a, b, c: (a.shape, strides(a), b.shape, strides(b), c.shape, strides(c), *kinds((a, b, c))),
+        kinds,
+        torch.Tensor.data_ptr,
+        device_of,
+        getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream),
+        lambda count, device: torch.zeros(count, dtype=torch.uint8, device=f"cuda:{device}"),
+        read,
+    )
+
+
+def read_array(value: Any, parameter: dict[str, Any], stream: int = 0) -> Array:
+    """Return an array on a GPU; a LibraryError where it is none, or has another type."""
+    try:
+        if (package := package_of(type(value))) is not None:
+            found, dtype = package.read(value)
+        elif hasattr(value, "__cuda_array_interface__"):
+            found, dtype = _of_interface(value.__cuda_array_interface__)
+        else:
+            found, dtype = _of_dlpack(value, stream)
+    except AttributeError:
+        raise LibraryError(f"{parameter['name']} must be an array on a GPU, got {type(value).__name__}.") from None
+    wanted = STORAGE[parameter["dtype"]]
+    if dtype.itemsize != wanted.itemsize or dtype.kind not in (wanted.kind, "V"):
+        raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {dtype.str}.")
+    return found
+
+
+def bytes_of(array: Any) -> tuple[int, int]:
+    """Return the address and the size of an array on a GPU."""
+    if (package := package_of(type(array))) is not None:
+        return package.address(array), int(array.nbytes)
+    interface = array.__cuda_array_interface__
+    return interface["data"][0], math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
+
+
+def _of_interface(interface: dict[str, Any]) -> tuple[Array, Any]:
+    dtype, shape, strides = np.dtype(interface["typestr"]), tuple(interface["shape"]), interface.get("strides")
+    in_elements = _by_rows(shape) if strides is None else tuple(one // dtype.itemsize for one in strides)
+    return Array(interface["data"][0], shape, in_elements), dtype
+
+
+def _by_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+class _Tensor(ctypes.Structure):
+    """The DLTensor at the beginning of what a capsule of DLPack holds."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def _of_dlpack(value: Any, stream: int) -> tuple[Array, Any]:
+    """Read a capsule, which is not consumed: the array owns the memory as long as it lives."""
+    if value.__dlpack_device__()[0] not in _DLPACK_GPU:
+        raise AttributeError
+    capsule = value.__dlpack__(stream=stream or 1)  # 1 is the default stream
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    tensor = _Tensor.from_address(pointer(capsule, b"dltensor"))
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _by_rows(shape)
+    kind = _DLPACK_KINDS[tensor.code] if tensor.code < len(_DLPACK_KINDS) and tensor.lanes == 1 else "V"
+    dtype = np.dtype("V" if kind == "V" else "bool" if kind == "b" else f"{kind}{tensor.bits // 8}")
+    return Array((tensor.data or 0) + tensor.byte_offset, shape, strides), dtype
