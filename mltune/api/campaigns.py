@@ -248,12 +248,16 @@ def summarise(run: str | Path | TuneResult, *, top: int = 10) -> dict[str, Any]:
     from mltune.results.reader import read_run
     from mltune.results.run import TuneResult
     from mltune.results.summary import summarise_campaign, summarise_run, summarise_tuning
+    from mltune.show.why import why
 
     if isinstance(run, TuneResult):
-        return summarise_tuning(run)
+        return summarise_tuning(run) | {"why": why(run)}
     directory = Path(run)
     runs_in(directory)  # refuses a directory that holds neither
-    return summarise_campaign(directory) if is_plan(directory) else summarise_run(read_run(directory), top)
+    if is_plan(directory):
+        return summarise_campaign(directory)
+    found = read_run(directory)
+    return summarise_run(found, top) | {"why": why(found)}
 
 
 def report(run: str | Path, *, output: str | Path | None = None) -> ReportPaths:

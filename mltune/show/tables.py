@@ -63,6 +63,7 @@ def tuned(document: Document) -> list[RenderableType]:
         if "interval_s" in best:
             text = _declared(best, document["reference"], checked)
         winner = [("best", text), ("", configuration(best["configuration"]))]
+        winner += [("why" if not number else "", line) for number, line in enumerate(document.get("why", ()))]
     shown = facts([*_run_facts(document, winner), ("run", document["run"])])
     return [shown, "", _funnel(document), *(["", _kernels(document)] if "kernels" in document else [])]
 

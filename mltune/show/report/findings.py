@@ -11,13 +11,9 @@ from itertools import chain
 from statistics import geometric_mean
 from typing import Any
 
-import numpy as np
-
-from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.errors import MltuneError
 from mltune.files.text import many, printable
 from mltune.kernel.bundle import variables_of
-from mltune.kernel.coding import columns_of
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
@@ -30,6 +26,7 @@ from mltune.results.run import TuneResult, counts
 from mltune.results.summary import chosen, optimum
 from mltune.results.wording import verification
 from mltune.show.report.evidence import ReportInput, kernel_of
+from mltune.show.why import bound_of, why
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
@@ -123,7 +120,8 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "reference": reference,
         "verdict": _compared(reference),
         "launch": _launch(run, best),
-        "bound": _bound(run, best, figures["median_s"]),
+        "bound": bound_of(run, best, figures["median_s"]),
+        "why": why(run),
         "folder": folder,
         "optimum": None if (found := optimum(run)) is None else asdict(found),
     }
@@ -173,6 +171,7 @@ def _blank(slug: str) -> dict[str, Any]:
         "seconds": {},
         "stopped": "",
         "notes": [],
+        "why": [],
     } | dict.fromkeys(
         [*unknown.split(), *rates, "reference", "verdict", "launch", "bound", "folder", "optimum", "funnel"]
     )
@@ -262,24 +261,6 @@ def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
     except (MltuneError, ArithmeticError, ValueError):  # the configuration is none of this bundle's
         return None
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
-
-
-def _bound(run: TuneResult, record: TrialRecord, median_s: float) -> dict[str, Any] | None:
-    """Return the upper bound of the winner, if its bundle is known and has resources: least time, what binds, share."""
-    kernel = kernel_of(run)
-    if kernel is None:
-        return None
-    built = {name: getattr(record.build, name, None) for name in BUILD_COLUMNS}
-    builds = {name: np.array([value], dtype=np.float64) for name, value in built.items() if value is not None}
-    try:
-        features = Features(kernel, run.problem, run.device)
-        found = features.bound(columns_of(record.configuration), builds)
-    except (MltuneError, ArithmeticError, KeyError, ValueError):  # the configuration is none of this bundle's
-        return None
-    if not features.has_prior:
-        return None
-    time_s = float(found.time_s[0])
-    return {"time_s": time_s, "binding": list(found.limits)[int(found.binding[0])], "share": time_s / median_s}
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
