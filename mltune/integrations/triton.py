@@ -6,10 +6,10 @@ import math
 import time as clock
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mltune.errors import UsageError
-from mltune.integrations.triton_compilers import shared
+from mltune.integrations.triton_compilers import compilers_of
 from mltune.integrations.triton_session import Session, Stopwatch
 from mltune.integrations.triton_winners import Winners
 from mltune.known.effort import effort
@@ -104,19 +104,13 @@ def autotune(
         tuner = triton.autotune(configs, key, *arguments, **options)(fn)
         if stopwatch is not None:
             tuner.do_bench = stopwatch
-        budget = _Budget(trials, math.inf if time is None else time, compilers or available_cores())
-        adapter = _Adapter(tuner, budget, wisdom, {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance})
+        adapter = _Adapter(tuner, wisdom, trials, math.inf if time is None else time, compilers or available_cores())
+        adapter.options = {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance}
         tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
         tuner.cache_results = False  # the wisdom keeps the winners
         return tuner
 
     return decorate
-
-
-class _Budget(NamedTuple):
-    trials: int | None
-    time_s: float
-    compilers: int
 
 
 class _Adapter:
@@ -125,10 +119,12 @@ class _Adapter:
     That is what a session has measured; in the loop the times are looked up.
     """
 
-    def __init__(self, tuner: Any, budget: _Budget, wisdom: str | Path, options: dict[str, Any]) -> None:
+    options: dict[str, Any]  # of a session
+
+    def __init__(self, tuner: Any, wisdom: str | Path, trials: int | None, time_s: float, compilers: int) -> None:
         self._tuner = tuner
         self._prune, self._bench, self._warmup = tuner.prune_configs, tuner._bench, tuner.warmup
-        self._budget, self._wisdom, self._options = budget, wisdom, options
+        self._wisdom, self._trials, self._time_s, self._compilers = wisdom, trials, time_s, compilers
         self._times: dict[Any, list[float]] = {}
 
     def prune_configs(self, kwargs: dict[str, Any]) -> Sequence[Any]:
@@ -158,15 +154,16 @@ class _Adapter:
         asked, known = effort(), winners.known(configs)
         if len(known) == 1 or asked == "none":
             return {known[0]: UNKNOWN}
-        with winners.locked(), shared.using(self._budget.compilers) as compilers:
+        compilers = compilers_of(self._compilers)
+        with winners.locked():
             known = winners.known(configs)  # another process may have tuned meanwhile
             if len(known) == 1:
                 return {known[0]: UNKNOWN}
-            trials = self._budget.trials or {"quick": QUICK, "full": len(known)}.get(asked)
-            end = clock.monotonic() + self._budget.time_s
-            session = Session(self._tuner, self._bench, kwargs, known, compilers, gpu, winners, trials=trials, end=end)
-            for name, value in self._options.items():
-                setattr(session, name, value)
+            trials = self._trials or {"quick": QUICK, "full": len(known)}.get(asked)
+            end = clock.monotonic() + self._time_s
+            session = Session(
+                self._tuner, self._bench, kwargs, known, compilers, gpu, winners, trials, end, **self.options
+            )
             times = session.run()
             winners.keep(times, is_verified=session.tolerance is not None)
             return times

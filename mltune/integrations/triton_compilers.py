@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import io
 import math
 import os
 import pickle
 import re
 import resource
+import signal
 import subprocess
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -179,36 +181,41 @@ def _restore(kernel: Any, carried: tuple[dict[str, Any], Any]) -> None:
     vars(kernel).update(empty | state | own)
 
 
-def make_compiler(memory_bytes: int) -> Callable[[bytes], Compiled]:
+def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[bytes], Compiled]:
     """Limit this process, and return a function that compiles a job into Triton's cache; the factory of the child."""
     os.nice(POLITE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes if hard < 0 else min(memory_bytes, hard), hard))
-    import triton
-    import triton.compiler.code_generator
-    from triton import knobs
+    import triton.compiler.code_generator  # noqa: F401 - before the first job
 
     def compile_one(job: bytes) -> Compiled:
-        began = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         try:
-            pickled, environment, knobs.cache.dir = pickle.loads(job)  # noqa: S301 - from the parent
-            source, target, options = pickle.loads(pickled)  # noqa: S301
-        except Exception as error:
-            return Compiled("unknown", f"{type(error).__name__}: {error}")
-        try:
-            kernel = triton.compile(source, target=target, options=options, _env_vars=environment)
-        except Exception as error:
-            return Compiled(
-                "killed" if isinstance(error, MemoryError) else "refused", f"{type(error).__name__}: {error}"
-            )
-        return Compiled.of(kernel, time.monotonic() - began)
+            return _compiled(job)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, idle_s)  # the alarm ends the process
 
     return compile_one
 
 
+def _compiled(job: bytes) -> Compiled:
+    import triton
+    from triton import knobs
+
+    began, state = time.monotonic(), "unknown"
+    try:
+        pickled, environment, knobs.cache.dir = pickle.loads(job)  # noqa: S301 - from the parent
+        source, target, options = pickle.loads(pickled)  # noqa: S301
+        state = "refused"
+        kernel = triton.compile(source, target=target, options=options, _env_vars=environment)
+    except Exception as error:
+        return Compiled("killed" if isinstance(error, MemoryError) else state, f"{type(error).__name__}: {error}")
+    return Compiled.of(kernel, time.monotonic() - began)
+
+
 class Compilers:
-    """Compile processes, which start at once in the background and end when they are not used for a minute.
+    """Compile processes, which start at once in the background, and end when they are not used for a minute.
 
     A compile that is too slow, or whose process dies, is that configuration's failure alone: the process is replaced.
 
@@ -219,7 +226,7 @@ class Compilers:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._children: dict[int, Child] = {}  # by the threads with which they die
+        self._children: dict[int, tuple[Child, float]] = {}  # by the threads with which they die, and when last used
         self._killers: set[bytes] = set()
         self._threads = ThreadPoolExecutor(count, "mltune-triton")
         for _ in range(count):
@@ -230,58 +237,29 @@ class Compilers:
         return self._threads.submit(self._compile, job, timeout_s)
 
     def _compile(self, job: bytes, timeout_s: float) -> Compiled:
-        thread = threading.get_ident()
-        if thread not in self._children:
-            self._children[thread] = Child(f"{__name__}:make_compiler", (MEMORY_BYTES,), environment=_ALONE)
         if job in self._killers:
             return Compiled("killed", "it was killed before")
+        thread, now = threading.get_ident(), time.monotonic()
+        child, used = self._children.get(thread) or (_new_child(), now)
+        if now - used > IDLE_S / 2:
+            child.kill()  # it may be about to end
         try:
-            result: Compiled = self._children[thread].call(job, timeout_s)
+            result: Compiled = child.call(job, timeout_s)
         except WorkerError as error:
             return Compiled("unknown", str(error))
         except (ChildTimeoutError, ChildDiedError) as error:
             self._killers.add(job)
             return Compiled("killed", str(error))
+        finally:
+            self._children[thread] = child, time.monotonic()
         return result
 
-    def close(self) -> None:
-        """End the processes once they have finished what they compile."""
-        self._threads.shutdown(cancel_futures=True)
-        for child in self._children.values():
-            child.kill()
+
+def _new_child() -> Child:
+    return Child(f"{__name__}:make_compiler", (MEMORY_BYTES, IDLE_S), environment=_ALONE)
 
 
-class _Shared:
-    """The compile processes that all kernels of a process share."""
+compilers_of = functools.cache(Compilers)
+"""Return so many compile processes, which all kernels of this process share."""
 
-    def __init__(self) -> None:
-        self._compilers: dict[int, Compilers] = {}
-        self._users = 0
-        self._lock = threading.Lock()
-        self._timer = threading.Timer(0.0, self._end)
-
-    @contextlib.contextmanager
-    def using(self, count: int) -> Iterator[Compilers]:
-        """Lend so many; they end when none are lent for a minute."""
-        with self._lock:
-            self._timer.cancel()
-            self._users += 1
-            compilers = self._compilers[count] = self._compilers.get(count) or Compilers(count)
-        try:
-            yield compilers
-        finally:
-            with self._lock:
-                self._users -= 1
-                self._timer = threading.Timer(IDLE_S, self._end)
-                self._timer.daemon = True
-                self._timer.start()
-
-    def _end(self) -> None:
-        with self._lock:
-            ended = [] if self._users else [self._compilers.pop(count) for count in list(self._compilers)]
-        for compilers in ended:
-            compilers.close()
-
-
-shared = _Shared()
-os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]  # a forked process has none of the threads
+os.register_at_fork(after_in_child=compilers_of.cache_clear)  # a forked process has none of the threads

@@ -111,9 +111,9 @@ class Session:
     compilers: Compilers
     gpu: Any
     winners: Winners
-    seed: int = 0
     trials: int | None = None
     end: float = math.inf
+    seed: int = 0
     stopwatch: Stopwatch | None = None
     tolerance: float | None = None
     times: dict[Any, list[float]] = field(default_factory=dict)

@@ -119,10 +119,10 @@ def test_few_trials(tune, product):
 
 
 def test_registers_are_those_of_the_loaded_kernel(product):
-    from mltune.integrations.triton_compilers import Compiled, Compilers, source_of
+    from mltune.integrations.triton_compilers import Compiled, compilers_of, source_of
 
     kernel, configs, grid, *arguments = product
-    compilers = Compilers(4)
+    compilers = compilers_of(4)
     for config in (configs[0], configs[-1]):
         meta = config.all_kwargs()
         job = source_of(kernel, lambda meta=meta: kernel.run(*arguments, grid=grid, warmup=True, **meta))
@@ -136,7 +136,6 @@ def test_registers_are_those_of_the_loaded_kernel(product):
         assert (found.stack_bytes > 0) == (loaded.n_spills > 0)
         assert found.shared_bytes == loaded.metadata.shared
         assert Compiled.of(loaded).registers == found.registers
-    compilers.close()
 
 
 def test_what_cannot_be_launched_or_compiled_is_left_out(tune, product, kernels):

@@ -2,7 +2,10 @@
 
 import itertools
 import math
+import os
+import signal
 import time
+import warnings
 
 import pytest
 
@@ -87,11 +90,8 @@ def matmul(kernels, arguments):
 
 
 def compiled(*jobs, count=2, timeout_s=60.0):
-    compilers = triton_compilers.Compilers(count)
-    try:
-        return [future.result() for future in [compilers.submit(job, timeout_s) for job in jobs]]
-    finally:
-        compilers.close()
+    compilers = triton_compilers.compilers_of(count)
+    return [future.result() for future in [compilers.submit(job, timeout_s) for job in jobs]]
 
 
 def test_a_kernel_with_its_globals_is_compiled_elsewhere_and_a_launch_here_finds_it(matmul, triton):
@@ -147,12 +147,14 @@ def test_faults_of_compilers_are_of_one_job_alone(kernels, arguments):
     assert time.monotonic() - began < 30
 
 
-def test_a_compiler_that_takes_all_memory_is_of_one_job_alone(kernels, arguments, monkeypatch):
+def test_a_compiler_that_takes_all_memory_is_of_one_job_alone(kernels, arguments, monkeypatch, fresh):
     monkeypatch.setattr(triton_compilers, "MEMORY_BYTES", 1 << 30)
     source = FAULTS.replace("os.abort()", "bytearray(1 << 31)")
     kernel = kernels(source).kernel
     pointers = [arguments[0][0], 4096]
-    results = compiled(*(launched(kernel, pointers, BLOCK=one, NUMBER=one) for one in (512, 128, 2048)), count=1)
+    compilers = fresh(1)
+    jobs = [launched(kernel, pointers, BLOCK=one, NUMBER=one) for one in (512, 128, 2048)]
+    results = [compilers.submit(job).result() for job in jobs]
     assert results[0].state == results[2].state == "ok"
     assert results[1].state in ("killed", "refused")
 
@@ -189,13 +191,46 @@ def test_tuning_goes_on_without_configurations_whose_compiler_fails(simulated, k
     assert {meta["BLOCK"] for meta in gpu.launches} == {512, 2048, 4096}
 
 
-def test_processes_end_when_they_are_not_used(monkeypatch, matmul):
+@pytest.fixture
+def fresh(monkeypatch):
+    """Return a function that makes compilers; their processes end with the test."""
+    made = []
+
+    def compilers(count):
+        made.append(triton_compilers.Compilers(count))
+        return made[-1]
+
+    yield compilers
+    for one in made:
+        one._threads.shutdown()
+        for child, _ in one._children.values():
+            child.kill()
+
+
+def test_processes_end_when_they_are_not_used_and_start_again(monkeypatch, matmul, fresh):
     kernel, arguments = matmul
-    monkeypatch.setattr(triton_compilers, "IDLE_S", 0.2)
-    with triton_compilers.shared.using(1) as compilers:
-        compilers.submit(launched(kernel, arguments, BM=32, BN=32)).result()
-    time.sleep(1.0)
-    with triton_compilers.shared.using(1) as others:
-        assert others is not compilers
-        with pytest.raises(RuntimeError, match="shutdown"):
-            compilers.submit(b"")
+    monkeypatch.setattr(triton_compilers, "IDLE_S", 1.0)
+    compilers = fresh(1)
+    assert compilers.submit(launched(kernel, arguments, BM=32, BN=32)).result().state == "ok"
+    ((child, _),) = compilers._children.values()
+    first = child.pid
+    time.sleep(2.0)
+    assert child._process.poll() == -signal.SIGALRM
+    assert compilers.submit(launched(kernel, arguments, BM=32, BN=64)).result().state == "ok"
+    assert child.pid != first
+
+
+def test_a_forked_process_has_compilers_of_its_own(matmul):
+    kernel, arguments = matmul
+    assert compiled(launched(kernel, arguments, BM=32, BN=32))[0].state == "ok"
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of threads
+        pid = os.fork()
+    if not pid:
+        os.write(writer, compiled(launched(kernel, arguments, BM=64, BN=32))[0].state.encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reader, 10) == b"ok"
+    os.close(reader)
+    os.close(writer)
