@@ -8,8 +8,8 @@ The kernels are those of ``benchmarks/triton_kernels``. Each arm runs in a fresh
 - *old, 25*: 25 trials of :class:`mltune.search.plain_search.PlainSearch`, which knows the parameters only, and *random,
   25*: the mean of 1,000 draws of 25; both are looked up in the times of the exhaustive arm.
 
-A last process measures everything that was taken, and the five fastest of the exhaustive arm, in turns; shares are
-those of the fastest of all.
+A last process measures everything that was taken, and the five fastest of the exhaustive arm or of a recorded sweep
+(``--known DATASET``), in turns; shares are those of the fastest of all.
 
 The result is written after each arm. It has a timeline of each tune of mltune.
 
@@ -178,6 +178,17 @@ def ours(case: str, size: int, seed: int, compilers: int) -> dict[str, Any]:
     return found
 
 
+def fastest_known(case: str, size: int, dataset: str) -> list[int]:
+    """Return the fastest configurations of a recorded sweep."""
+    from mltune.dataset.dataset import load_dataset
+
+    found = load_dataset(dataset)
+    times = {tuple(row[name] for name in found.manifest.parameters): row["median_s"] for row in found.table.to_pylist()}
+    configs = [one.all_kwargs() for one in Case(case, size).configs]
+    ms = [times.get(tuple(one[name] for name in found.manifest.parameters)) or np.inf for one in configs]
+    return np.argsort(ms)[:FASTEST].tolist()
+
+
 def judged(case: str, size: int, taken: list[int]) -> dict[int, float]:
     """Return the milliseconds of configurations that are measured in turns."""
     import triton
@@ -271,10 +282,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--compilers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--arms", default="ours,exhaustive,judged")
+    parser.add_argument("--known", help="a recorded sweep of the case, in place of the exhaustive arm")
     parser.add_argument("--part", type=json.loads)
     arguments = parser.parse_args()
     if arguments.part:
-        functions = {"exhaustive": exhaustive, "ours": ours, "judged": judged}
+        functions = {"exhaustive": exhaustive, "ours": ours, "fastest": fastest_known, "judged": judged}
         given = dict(arguments.part)
         print(json.dumps(functions[given.pop("do")](arguments.case, arguments.size, **given)))
         return
@@ -300,6 +312,8 @@ def main() -> None:
             full = keep("exhaustive, compiled", in_process(arguments, shared, do="exhaustive", facts=True))
             fastest = np.argsort([np.inf if one is None else one for one in full["ms"]])[:FASTEST].tolist()
             fastest += [parts["exhaustive"]["taken"], full["taken"]]
+        if arguments.known:
+            fastest += in_process(arguments, shared, do="fastest", dataset=arguments.known)
         if "judged" in arguments.arms:
             taken = sorted({*fastest, *(one["taken"] for run in runs for one in run.values())})
             keep("judged", in_process(arguments, shared, do="judged", taken=taken))
