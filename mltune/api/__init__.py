@@ -18,6 +18,7 @@ from mltune.api.models import bound, load_model, predict, train
 from mltune.api.own_kernels import run_kernel, tune_kernel
 from mltune.api.search import Search
 from mltune.api.shapes import tune_shapes
+from mltune.api.tuned import tuned, tuned_kernel
 from mltune.api.tuning import sweep, tune, tune_sizes
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ __all__ = [
     "tune_kernel",
     "tune_shapes",
     "tune_sizes",
+    "tuned",
+    "tuned_kernel",
     "verify_datasets",
 ]
 

@@ -138,9 +138,10 @@ def kernel_of_call(
     *,
     smem_args: Mapping[str, Any] | None,
     defines: Mapping[str, Any] | None,
+    keep: bool = True,
     **options: Any,
 ) -> Iterator[PythonKernel]:
-    """Make the kernel of a call; its arrays are kept as files until the end of the context."""
+    """Make the kernel of a call; the content of its arguments is kept as files until the end of the context, or not."""
     text, headers, include = read_sources(source)
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
         yield make_kernel(
@@ -149,7 +150,7 @@ def kernel_of_call(
             problem_size,
             arguments,
             parameters,
-            folder=Path(folder),
+            folder=Path(folder) if keep else None,
             headers=headers,
             include=(*include, *call.include),
             shared=(smem_args or {}).get("size", 0),

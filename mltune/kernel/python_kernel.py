@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -34,7 +35,7 @@ from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.launch import Launch, plain_entry
 from mltune.problem.array_values import DTYPES
-from mltune.problem.arrays import default_tolerance
+from mltune.problem.arrays import ArraysProblem, default_tolerance
 
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 """Parameters that are the threads of a block along x, y and z."""
@@ -130,7 +131,7 @@ def make_kernel(
     arguments: Sequence[Any],
     parameters: Mapping[str, Sequence[Any]],
     *,
-    folder: Path,
+    folder: Path | None,
     grid_divisors: Sequence[Divisors] = (None, None, None),
     restrictions: Any = None,
     answer: Any = None,
@@ -150,7 +151,8 @@ def make_kernel(
 ) -> PythonKernel:
     """Make a kernel from the arguments of :func:`mltune.tune_kernel`.
 
-    Its arrays are kept in a folder for the process that runs it. ``include`` are folders of headers, ``absolute`` is
+    Its arrays are kept in a folder for the process that runs it; without one, content and scalars are unknown, and only
+    types and shapes count. ``include`` are folders of headers, ``absolute`` is
     added to the tolerance of every output, and ``flops`` and ``bytes`` are 0 where they are unknown.
     """
     for key in (*parameters, *(defines or {})):
@@ -159,7 +161,7 @@ def make_kernel(
     lists = {key: list(one.listed) for key, one in coded.items()}
     if callable(answer):
         answer = answer(*arguments)
-    answers = [None] * len(arguments) if answer is None else [_on_host(one) for one in answer]
+    answers = [None] * len(arguments) if answer is None else [on_host(one) for one in answer]
     if len(answers) != len(arguments):
         raise UsageError(
             f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
@@ -205,6 +207,28 @@ def make_kernel(
     return _restricted(kernel, functions) if functions else kernel
 
 
+def with_sizes(kernel: PythonKernel) -> tuple[PythonKernel, ArraysProblem]:
+    """Return a kernel and its problem with sizes: the problem size, and the elements of every array, by their names.
+
+    Its hash also covers what is not in its source: the launch, macros and options. Functions count by their type.
+    """
+
+    def named(value: Any) -> Any:
+        return value.item() if isinstance(value, np.generic) else type(value).__name__
+
+    assert kernel.arrays is not None  # noqa: S101 - it has arguments
+    axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), kernel.problem_size, strict=False)
+    sizes = {name: int(extent) for name, extent in axes if isinstance(extent, int | float)}
+    arrays = [one for one in kernel.arrays.problem().arguments if one.shape is not None and one.role != "constant"]
+    sizes |= {one.name: math.prod(one.shape or ()) for one in arrays}
+    texts = [one for one in kernel.problem_size if isinstance(one, str)]
+    further = [texts, kernel.divisors, kernel.block_names, kernel.dynamic_shared, kernel.options, dict(kernel.defines)]
+    hashed = kernel.source_hash + json.dumps(further, sort_keys=True, default=named)
+    digest = hashlib.sha256(hashed.encode()).hexdigest()
+    definition = replace(kernel.arrays, sizes=sizes)
+    return replace(kernel, source_hash=digest, arrays=definition), definition.problem()
+
+
 def _compiler_parameters(
     given: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], name: str
 ) -> tuple[dict[str, CodedValues], dict[str, bytes]]:
@@ -238,7 +262,7 @@ def _definition(
     constants: Mapping[str, Any],
     answers: Sequence[Any],
     absolute: float,
-    folder: Path,
+    folder: Path | None,
     flops: int,
     work_bytes: int,
 ) -> ArraysDefinition:
@@ -246,8 +270,8 @@ def _definition(
     for position, (value, right) in enumerate(zip(arguments, answers, strict=True)):
         key = f"argument_{position}"
         found.append(_argument(key, value, "inout", folder, absolute))
-        if right is not None:
-            array = np.asarray(_on_host(value))
+        if right is not None and folder is not None:
+            array = np.asarray(on_host(value))
             right = np.asarray(right, dtype=array.dtype)
             if right.size != array.size:
                 raise UsageError(f"an answer has the size of its argument, got {right.size} for {array.size} of {key}.")
@@ -259,8 +283,8 @@ def _definition(
     )
 
 
-def _argument(key: str, value: Any, role: Any, folder: Path, absolute: float) -> ArgumentDefinition:
-    value = _on_host(value)
+def _argument(key: str, value: Any, role: Any, folder: Path | None, absolute: float) -> ArgumentDefinition:
+    value = on_host(value)
     array = np.asarray(value)
     if isinstance(value, int | float | complex) and not isinstance(value, np.generic):
         raise UsageError(
@@ -275,17 +299,17 @@ def _argument(key: str, value: Any, role: Any, folder: Path, absolute: float) ->
             raise UsageError(f"a scalar argument is a real number, got {value!r} for {key}; pass an array.")
         if not math.isfinite(number):
             raise UsageError(f"a scalar argument is finite, got {value!r} for {key}; define a macro or pass an array.")
-        return ArgumentDefinition(key, array.dtype.name, None, "in", 0, number, 0.0)
+        return ArgumentDefinition(key, array.dtype.name, None, "in", 0, None if folder is None else number, 0.0)
     if not array.size:
         raise UsageError(f"an array has at least one element, got the shape {array.shape} for {key}.")
     shape = tuple(parse(str(extent)) for extent in array.shape or (1,))
-    file = _kept(folder, np.ascontiguousarray(array).reshape(-1))
+    file = "uniform" if folder is None else _kept(folder, np.ascontiguousarray(array).reshape(-1))
     return ArgumentDefinition(
         key, array.dtype.name, shape, role, file, None, default_tolerance(array.dtype.name), absolute
     )
 
 
-def _on_host(value: Any) -> Any:
+def on_host(value: Any) -> Any:
     """Return an array of CuPy or PyTorch as one of NumPy; everything else as it is."""
     if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
         return value.get()

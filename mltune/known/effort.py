@@ -14,8 +14,8 @@ asks for, without limits that it does not set."""
 EFFORTS = ("none", "quick", "full")
 
 
-def effort() -> str:
-    """Return the effort that the environment asks for; empty where it says nothing.
+def effort(given: str = "") -> str:
+    """Return the effort that a program gives, else that of the environment; empty where neither says anything.
 
     Raises
     ------
@@ -27,7 +27,8 @@ def effort() -> str:
     >>> effort() in ("", *EFFORTS)
     True
     """
-    found = os.environ.get(VARIABLE, "")
+    found = given or os.environ.get(VARIABLE, "")
     if found and found not in EFFORTS:
-        raise UsageError(f"{VARIABLE} is one of {', '.join(EFFORTS)}, got {printable(found, 80)!r}.")
+        name = "effort" if given else VARIABLE
+        raise UsageError(f"{name} is one of {', '.join(EFFORTS)}, got {printable(found, 80)!r}.")
     return found

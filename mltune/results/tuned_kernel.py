@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import DeviceError, RunDirectoryError
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.validation import problems_of
+from mltune.kernel.launch import Launch
 
 _MAX_BYTES = 1 << 28
 _Extent = Annotated[StrictInt, Field(ge=1, lt=2**31)]
@@ -115,6 +118,16 @@ class TunedKernel:
             further = [np.int64(value) for value in self.arguments] + ([] if self.workspace is None else [memory])
             self.function(grid or self.grid, self.block, (*arguments, *further), shared_mem=self.shared_bytes)
 
+    def launch(self, *arguments: Any) -> None:
+        """Launch the kernel on arrays of any package, on the current stream of PyTorch where one is a tensor of it."""
+        import cupy
+
+        tensors, stream = [one for one in arguments if hasattr(one, "detach")], cupy.cuda.get_current_stream()
+        if tensors:
+            stream = cupy.cuda.ExternalStream(sys.modules["torch"].cuda.current_stream(tensors[0].device).cuda_stream)
+        with stream:
+            self(*map(cupy_array, arguments))
+
 
 class _OfThread(threading.local):
     """What a thread launches with, by the types of the arguments."""
@@ -193,6 +206,14 @@ def _code(of_type: type) -> str:
     return f"{dtype.itemsize}s" if dtype.str[1:] in ("c8", "c16") else _CODES[dtype.str[1:]]
 
 
+def cupy_array(value: Any) -> Any:
+    """Return an array of another package as one of CuPy, of the same memory; other values as they are."""
+    import cupy
+
+    value = value.detach() if hasattr(value, "detach") else value
+    return cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else value
+
+
 def load_winner(folder: Path) -> TunedKernel:
     """Load the kernel of a winner's folder.
 
@@ -204,7 +225,22 @@ def load_winner(folder: Path) -> TunedKernel:
         CuPy is not installed, or there is no GPU.
     """
     document, code = read_winner(folder)
-    launch = document.launch
+    one = document.launch
+    (gx, gy, gz), (bx, by, bz) = one.grid, one.block
+    launch = Launch((gx, gy, gz), (bx, by, bz), one.shared_bytes, tuple(one.launched), one.workspace_bytes)
+    return load_code(code, document.kernel.function, launch)
+
+
+def load_code(
+    code: bytes, function_name: str, launch: Launch, constants: Mapping[str, NDArray[Any]] | None = None
+) -> TunedKernel:
+    """Load machine code into the current GPU; constants are copied to the ``__constant__`` symbols of their names.
+
+    Raises
+    ------
+    DeviceError
+        CuPy is not installed, or there is no GPU.
+    """
     try:
         import cupy
 
@@ -212,16 +248,17 @@ def load_winner(folder: Path) -> TunedKernel:
             file.write(code)
             file.flush()
             module = cupy.RawModule(path=file.name)
-            function = module.get_function(document.kernel.function)  # loads it
+            function = module.get_function(function_name)  # loads it
         if launch.shared_bytes:
             function.max_dynamic_shared_size_bytes = launch.shared_bytes
+        for name, values in (constants or {}).items():
+            cupy.ndarray(values.shape, values.dtype, module.get_global(name)).set(values)
         workspace = None if launch.workspace_bytes is None else cupy.zeros(launch.workspace_bytes, dtype="uint8")
     except ImportError as error:
         raise DeviceError(f"a tuned kernel runs with CuPy, but it cannot be imported: {error!s:.300}.") from error
     except Exception as error:  # each version of CuPy has its own errors where there is no GPU
         raise DeviceError(f"a tuned kernel needs a GPU of its architecture: {error!s:.300}.") from error
-    shape = tuple(launch.grid), tuple(launch.block), launch.shared_bytes
-    return TunedKernel(function, module, *shape, tuple(launch.launched), workspace)
+    return TunedKernel(function, module, launch.grid, launch.block, launch.shared_bytes, launch.arguments, workspace)
 
 
 def read_winner(folder: Path) -> tuple[WinnerDocument, bytes]:

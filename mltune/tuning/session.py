@@ -248,22 +248,23 @@ def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Dev
         check_fits_driver(driver)
     except DeviceError:
         if kernel.arrays is not None:
-            _check(kernel, problem)
+            from mltune.device.known import H200
+
+            check_source(kernel, problem, H200)
         raise
     return device, driver
 
 
-def _check(kernel: Kernel, problem: RunnableProblem) -> None:
-    """Check the space and the launch of a kernel for an NVIDIA H200 and, where NVRTC is installed, its source."""
-    from mltune.device.known import H200
+def check_source(kernel: Kernel, problem: RunnableProblem, device: Device) -> None:
+    """Check the space and the launch of a kernel for a device and, where NVRTC is installed, source and arguments."""
     from mltune.measure.build import NvrtcBuilder
     from mltune.measure.source_check import entry_probes, with_probe
 
-    variables = variables_of(problem, H200)
+    variables = variables_of(problem, device)
     kernel = replace(kernel, default=default_configuration(kernel, make_space(kernel, variables)))
     kernel.launch(kernel.default, variables)
-    with suppress(DeviceError), NvrtcBuilder(with_probe(kernel), problem, H200.architecture, workers=1) as builder:
-        make_baseline(kernel, problem, H200, builder)
+    with suppress(DeviceError), NvrtcBuilder(with_probe(kernel), problem, device.architecture, workers=1) as builder:
+        make_baseline(kernel, problem, device, builder)
         plain = builder.submit(kernel.default).result()
         for text, read in entry_probes(kernel, problem, builder.definitions(kernel.default)):
             for fault in read(builder.build(text).result(), plain):
@@ -278,20 +279,27 @@ def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
     RunError
         The kernel cannot be compiled or launched, or fails.
     """
-    from mltune.measure.build import NvrtcBuilder, default_cache
     from mltune.measure.runner import GpuRunner
 
     assert kernel.arrays is not None  # noqa: S101 - it has arguments
     problem = kernel.arrays.problem()
     device, _ = gpu_facts(index, kernel, problem)
     configuration = {name: values[0] for name, values in kernel.parameters.items()}
-    with NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=1) as builder:
-        build: Build = builder.submit(configuration).result()
-    _must_succeed(kernel, build)
+    build = build_once(kernel, problem, device, configuration)
     with GpuRunner(kernel, problem, index, device=device) as runner:
         found = runner.run_once(configuration, build)
     _must_succeed(kernel, found)
     return dict(found.arrays)
+
+
+def build_once(kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int]) -> Build:
+    """Compile a configuration, or take it from the cache of cubins; a RunError where it cannot be compiled."""
+    from mltune.measure.build import NvrtcBuilder, default_cache
+
+    with NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=1) as builder:
+        build: Build = builder.submit(configuration).result()
+    _must_succeed(kernel, build)
+    return build
 
 
 def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:

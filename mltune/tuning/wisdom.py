@@ -236,12 +236,16 @@ def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
     if not result.settled or result.interrupted:
         return
     try:
-        driver = driver_of(session.versions)
-        found = Wisdom([*_entries(result, driver), *_failures(result, driver)])
+        found = outcomes(result, driver_of(session.versions))
         if len(found):
             found.add_to(file)
     except (WisdomError, ValueError) as error:  # such as a name that is longer than a wisdom takes
         warnings.warn(f"the winner was not added to the wisdom: {error}", MltuneWarning, stacklevel=3)
+
+
+def outcomes(result: TuneResult, driver: str) -> Wisdom:
+    """Return what a run that has ended adds to a wisdom."""
+    return Wisdom([*_entries(result, driver), *_failures(result, driver)])
 
 
 def found_so_far(result: TuneResult) -> list[Entry]:

@@ -1,0 +1,336 @@
+"""A function that launches a kernel in the configuration that is known, or is tuned, for the sizes of each call."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.errors import MltuneWarning, RunDirectoryError, RunError, UsageError, WisdomError
+from mltune.files.folders import cache_folder
+from mltune.files.text import printable
+from mltune.kernel.bundle import variables_of
+from mltune.kernel.kernel_tuner_call import CallOptions, kernel_of_call
+from mltune.kernel.python_kernel import on_host, with_sizes
+from mltune.kernel.space import SearchSpace, default_configuration
+from mltune.known.effort import effort
+from mltune.known.entry import Entry, Failure, canonical
+from mltune.known.wisdom import Match, Wisdom
+from mltune.known.wisdom_file import NONE, default_file, locked
+from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
+from mltune.results.wording import configuration, spaced_duration
+from mltune.tuning.session import build_once, check_source, make_space
+from mltune.tuning.wisdom import Siblings, load_wisdom, outcomes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import RunnableProblem
+    from mltune.results.progress import Report
+
+TIME_S = {"none": 0.0, "quick": 5.0, "full": 120.0}
+"""Most seconds that a size is tuned, by effort."""
+
+EFFORT = "effort"
+"""Among the versions of an entry: the effort with which it was found."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """The configuration that calls with certain sizes run.
+
+    Attributes
+    ----------
+    label : str
+        The kernel, its problem size, and the elements of its arrays.
+    configuration : mapping of str to int, float or str
+    origin : {"tuned", "file", "nearest", "gpu", "default"}
+        ``"tuned"``: this process has tuned it; ``"file"``: the file knew it; ``"nearest"``: the file knows the nearest
+        sizes; ``"gpu"``: it knows these sizes on another GPU of the architecture; ``"default"``: it knows nothing.
+    detail : str
+        The origin in words.
+    effort : str
+        With which it was found; empty for a default.
+    median_s, default_s : float or None
+        Time of the configuration and of the default one where they were measured, seconds.
+    first_s : float
+        Seconds that the first call took to choose, tune, compile and load.
+    calls : int
+        Calls so far in this process.
+    """
+
+    label: str
+    configuration: Mapping[str, int | float | str]
+    origin: str
+    detail: str
+    effort: str = ""
+    median_s: float | None = None
+    default_s: float | None = None
+    first_s: float = 0.0
+    calls: int = 0
+
+    def __str__(self) -> str:
+        """Return what runs, why, and what it gains."""
+        times_s = [("", self.median_s), ("the default ", self.default_s)]
+        times = ", ".join(f"{whose}{1e6 * time_s:.4g} us" for whose, time_s in times_s if time_s is not None)
+        first = f"; the first of {self.calls} calls took {spaced_duration(self.first_s)} more" if self.calls else ""
+        measured = f"; measured there: {times}" if times else ""
+        return f"{self.label}: {configuration(self.configuration)}: {self.detail}{measured}{first}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A kernel for the sizes of a call, without its arrays, on a GPU."""
+
+    kernel: Kernel
+    problem: RunnableProblem
+    space: SearchSpace
+    index: int
+    device: Device
+    driver: str
+
+
+@dataclass(eq=False, repr=False)
+class TunedFunction:
+    """A kernel in the best known configuration for the sizes of each call; made by :func:`mltune.tuned_kernel`.
+
+    Attributes
+    ----------
+    file : pathlib.Path or None
+        The wisdom in which choices are kept; None where the user's is switched off.
+    """
+
+    _kernel: tuple[str, Any, Any, Mapping[str, Sequence[Any]]]
+    _call: CallOptions
+    _made: Mapping[str, Any]
+    _judged: Mapping[str, Any]
+    file: Path | None
+    _effort: str
+    _seed: int
+    _shown: Callable[[], AbstractContextManager[Report | None]]
+    _known: dict[Any, tuple[Choice, Callable[..., None]]] = field(default_factory=dict)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Launch the kernel on its arguments, on the current stream; the first call with new sizes may tune.
+
+        Parameters
+        ----------
+        *arguments
+            Those of the kernel, in order: arrays of CuPy, PyTorch or anything with ``__cuda_array_interface__``, on the
+            current GPU and stored by rows without gaps; and NumPy scalars.
+        """
+        key = self._key(arguments)
+        if key not in self._known:
+            self.prepare(*arguments)
+        choice, launch = self._known[key]
+        choice.calls += 1
+        launch(*arguments)
+
+    def prepare(self, *arguments: Any) -> Choice:
+        """Do what the first call with these sizes does, but for the launch: choose, perhaps tune, compile and load.
+
+        Raises
+        ------
+        UsageError
+            An argument cannot be one of the kernel, or the effort is none that there is.
+        WisdomError
+            The file is damaged, or it must be written and cannot be.
+        RunError
+            No configuration works.
+        """
+        key, begun = self._key(arguments), time.perf_counter()
+        if key not in self._known:
+            case = self._case(arguments)
+            choice, codes = self._choose(case, arguments, effort(self._effort) or "quick")
+            if choice.origin == "default":  # no run has checked the source
+                check_source(case.kernel, case.problem, case.device)
+            self._known[key] = choice, self._loaded(case, codes, arguments)
+            choice.first_s = time.perf_counter() - begun
+        return self._known[key][0]
+
+    def chosen(self, *arguments: Any) -> Choice:
+        """Return the choice of earlier calls with these sizes, else what would be taken with effort ``"none"``."""
+        known = self._known.get(self._key(arguments)) or self._choose(self._case(arguments), arguments, "none")
+        return known[0]
+
+    def explain(self, *arguments: Any) -> str:
+        """Return :meth:`chosen` in words: the configuration, where it comes from, and its times."""
+        return str(self.chosen(*arguments))
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the choices of this process: a row for each, with the fields of :class:`Choice` and the parameters."""
+        import pandas as pd
+
+        rows = [{**asdict(choice), **choice.configuration} for choice, _ in self._known.values()]
+        return pd.DataFrame(rows).drop(columns="configuration", errors="ignore")
+
+    def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        size = self._kernel[2](*arguments) if callable(self._kernel[2]) else self._kernel[2]
+        return size if type(size) in (int, tuple, str) else _sizes(size), *map(_layout, arguments)
+
+    def _choose(self, case: _Case, arguments: Sequence[Any], asked: str) -> tuple[Choice, Mapping[str, int]]:
+        match, is_tuned = self._look_up(case), False
+        if not _suffices(match, asked):
+            with ExitStack() as stack:  # one process tunes, the others wait and read
+                try:
+                    if self.file is None:
+                        raise WisdomError("that of the user is switched off: give `file`.")
+                    stack.enter_context(locked(self.file.with_name(f"{self.file.name}.tuning"), math.inf))
+                except WisdomError as error:
+                    hint = "MLTUNE_EFFORT=none takes what is known"
+                    raise WisdomError(f"a tuned function writes to a file, and {hint}; {error}") from error
+                match = self._look_up(case)
+                if is_tuned := not _suffices(match, asked):
+                    self._tune(case, arguments, asked, self.file)
+                    match = self._look_up(case)
+        return self._choice(case, match, is_tuned=is_tuned)
+
+    def _case(self, arguments: Sequence[Any]) -> _Case:
+        from mltune.device.query import driver_version, query_device
+        from mltune.measure.build import with_known_options
+
+        stand_ins = [_stand_in(position, one) for position, one in enumerate(arguments)]
+        devices = [getattr(one, "device", None) for one in arguments]
+        numbers = [getattr(one, "id", getattr(one, "index", None)) for one in devices]  # of CuPy, of PyTorch
+        index = next((number for number in numbers if isinstance(number, int)), 0)
+        device, driver = query_device(index), driver_version()
+        with self._made_of(arguments, stand_ins, keep=False) as made:
+            made, problem = with_sizes(made)
+            kernel, _ = with_known_options(made.in_variants(), made.architecture_on(device.architecture))
+        space = make_space(kernel, variables_of(problem, device))
+        kernel = replace(kernel, default=default_configuration(kernel, space))
+        return _Case(kernel, problem, space, index, device, driver)
+
+    def _made_of(self, arguments: Sequence[Any], given: Sequence[Any], **options: Any) -> AbstractContextManager[Any]:
+        (name, source, _, parameters), size = self._kernel, _sizes(self._key(arguments)[0])
+        return kernel_of_call(self._call, name, source, size, given, parameters, **self._made, **options)
+
+    def _look_up(self, case: _Case) -> Match | None:
+        """Return what the file knows: these sizes, the nearest, or these on another GPU of the architecture."""
+        types = _types(case.problem.to_json())
+        known = (one for one in Wisdom.load(self.file) if _types(one.problem) == types)
+        found = Wisdom(one for one in known if isinstance(one, Failure) or getattr(one, "verified", False))
+        return next(iter(found.lookup(case.kernel, case.problem, case.device, case.driver, space=case.space)), None)
+
+    def _tune(self, case: _Case, arguments: Sequence[Any], asked: str, file: Path) -> None:
+        """Tune, and add the outcome to the file; a run that was killed goes on."""
+        check_source(case.kernel, case.problem, case.device)
+        from mltune.results.tuned_kernel import cupy_array
+        from mltune.tuning import tuner
+
+        copied = [one if hasattr(one, "get") or hasattr(one, "detach") else cupy_array(one) for one in arguments]
+        known = Wisdom.load(self.file).merge(
+            load_wisdom(users, required=False) if (users := default_file()) else Wisdom()
+        )
+        siblings = Siblings(tuple(one for one in known if isinstance(one, Entry)))
+        with self._made_of(arguments, copied, **self._judged) as made, self._shown() as report:
+            kernel, problem = with_sizes(made)
+            place = [os.uname().nodename, str(file), case.device.name, case.driver]
+            identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), asked, self._seed]
+            run = cache_folder() / "tuned" / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
+            options: dict[str, Any] = {"time_s": TIME_S[asked], "seed": self._seed, "run": run, "wisdom": NONE}
+            request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
+            try:
+                result = tuner.tune(request, progress=report, siblings=siblings)
+            except RunDirectoryError:  # what is left of an earlier run is damaged, or of other versions
+                shutil.rmtree(run, ignore_errors=True)
+                result = tuner.tune(request, progress=report, siblings=siblings)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        if result.best is None or not result.settled:
+            shutil.rmtree(run, ignore_errors=True)
+            why = "; ".join({f"{one.state} {one.detail}": None for one in result.records})
+            raise RunError(f"a configuration must work, but of {case.problem.label} none does: {printable(why, 600)}.")
+        versions = {**result.header.versions, EFFORT: asked}
+        found = replace(result, problem=case.problem, header=replace(result.header, versions=versions))
+        outcomes(found, case.driver).add_to(file)
+        shutil.rmtree(run, ignore_errors=True)
+
+    def _choice(self, case: _Case, match: Match | None, *, is_tuned: bool) -> tuple[Choice, Mapping[str, int]]:
+        label, kernel = case.problem.label, case.kernel
+        codes = None if match is None else match.entry.codes(kernel)
+        if match is None or codes is None:
+            detail = f"the default, because {self.file} knows nothing of it on {case.device.name}"
+            if len(Wisdom.load(self.file).of_kernel(kernel.name)):
+                detail += ": it knows another source, launch, GPU or types, or configurations outside the search space"
+                warnings.warn(f"{label}: {detail}.", MltuneWarning, stacklevel=5)
+            return Choice(label, kernel.labelled(kernel.default), "default", detail), kernel.default
+        entry, origins = match.entry, {"problem": "tuned" if is_tuned else "file", "gpu": "gpu"}
+        detail = "tuned by this process" if is_tuned else f"{self.file}: {match}"
+        if match.relation == "gpu":
+            warnings.warn(f"{label}: {detail}; MLTUNE_EFFORT=quick tunes it here.", MltuneWarning, stacklevel=5)
+        origin, found = origins.get(match.relation, "nearest"), entry.versions.get(EFFORT, "")
+        return Choice(label, entry.configuration, origin, detail, found, entry.median_s, entry.default_s), codes
+
+    def _loaded(self, case: _Case, codes: Mapping[str, int], arguments: Sequence[Any]) -> Callable[..., None]:
+        """Compile a configuration, which the cache of cubins mostly has, and load it."""
+        from mltune.results.tuned_kernel import load_code
+
+        kernel, problem, device = case.kernel, case.problem, case.device
+        build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
+        constants = {name: np.asarray(on_host(value)) for name, value in (self._made["constants"] or {}).items()}
+        loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
+        of_cupy = all(isinstance(one, np.generic) or type(one).__module__.startswith("cupy") for one in arguments)
+        return loaded if of_cupy else loaded.launch
+
+
+def _suffices(match: Match | None, asked: str) -> bool:
+    """Return whether what is known needs no tuning: it was found for these sizes, with at least as much effort."""
+    if match is None or match.relation != "problem":
+        return asked == "none"
+    return TIME_S.get(match.entry.versions.get(EFFORT, ""), math.inf) >= TIME_S[asked]
+
+
+def _types(problem: Mapping[str, Any]) -> list[tuple[Any, int]]:
+    return [(one.get("dtype"), len(one.get("shape", ()))) for one in problem.get("arguments", ())]
+
+
+def _sizes(given: Any) -> tuple[Any, ...]:
+    """Return the problem size of a call as a tuple."""
+    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+    sizes = tuple(given) if several else (given,)
+    if all(isinstance(one, str) or (isinstance(one, int | float | np.integer) and one > 0) for one in sizes):
+        return sizes
+    raise UsageError(f"a problem size is a positive number, a tuple or a text, got {printable(repr(given), 100)}.")
+
+
+def _layout(value: Any) -> Any:
+    """Return what distinguishes calls: the layout of an array, and of a scalar the type. It is asked at every call."""
+    if isinstance(value, np.generic):
+        return type(value)
+    if hasattr(value, "stride"):  # of PyTorch
+        return value.shape, value.stride(), value.dtype, value.device
+    if hasattr(value, "data") and hasattr(value, "strides"):
+        return value.shape, value.strides, value.dtype, getattr(value.data, "device_id", None)
+    found = getattr(value, "__cuda_array_interface__", {})
+    return found.get("shape"), found.get("strides"), found.get("typestr")
+
+
+def _stand_in(position: int, value: Any) -> Any:
+    """Return a scalar, or an array on the host with the type and the shape of one on a GPU, which has no memory."""
+    if isinstance(value, np.generic):
+        return value
+    found = dict[str, Any]()
+    with suppress(AttributeError, RuntimeError, TypeError):  # such as of a tensor on the host
+        found = (value.detach() if hasattr(value, "detach") else value).__cuda_array_interface__
+        one, strides = np.zeros((), found["typestr"]), found.get("strides")
+        if strides is None or np.lib.stride_tricks.as_strided(one, found["shape"], strides).flags.c_contiguous:
+            return np.broadcast_to(one, found["shape"])
+    kind = f"strides of {found['strides']} bytes" if found.get("strides") else type(value).__name__
+    raise UsageError(
+        "an argument is a NumPy scalar, such as numpy.int32(n), or an array on a GPU, stored by rows without gaps, got "
+        f"{kind} as argument {position}."
+    )
