@@ -5,8 +5,12 @@ import importlib.util
 import inspect
 import itertools
 import math
+import os
 import re
+import signal
 import sys
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -335,6 +339,25 @@ def kernel(a, b, c, n, BM: tl.constexpr):
         tuned[(1,)](*[pointer(triton.language.float16)] * 3, 4096)
         assert {(meta["BM"], meta["num_stages"]) for meta in gpu.launches} == {(64, 2), (64, 5), (128, 2)}
 
+    def test_meta_parameters_may_follow_from_heuristics(self, kernels, triton, simulated):
+        source = """
+@triton.heuristics({"EVEN": lambda arguments: arguments["n"] % arguments["BLOCK"] == 0})
+@triton.jit
+def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, 1.0, at < n if not EVEN else None)
+"""
+        gpu = simulated(lambda meta: 1.0 + meta["EVEN"] + meta["BLOCK"] / 4096)
+        from simulated_gpu import pointer
+
+        configs = [triton.Config({"BLOCK": block}) for block in (64, 128, 256)]
+        tuned = autotune(configs, ["n"], compilers=2)(kernels(source).kernel)
+        grids = []
+        tuned[lambda meta: grids.append(meta["EVEN"]) or (1,)](pointer(triton.language.float32), 192)
+        assert tuned.best_config.kwargs == {"BLOCK": 128}
+        assert {True, False} <= set(grids)
+        assert len({meta["BLOCK"] for meta in gpu.launches}) == 3
+
     def test_warming_up_measures_nothing(self, launcher, triton):
         from simulated_gpu import pointer
 
@@ -398,6 +421,23 @@ class TestWinners:
             tuned = [future.result() for future in [threads.submit(one.tune) for one in (launcher, others)]]
         assert sorted(len(one.configs_timings) for one in tuned) == [1, 12]
         assert len({one.best_config for one in tuned}) == 1
+
+    def test_a_process_that_is_killed_while_it_tunes_holds_nobody_up(self, launcher, tmp_path):
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer Pythons warn of threads
+            pid = os.fork()
+        if not pid:
+            launcher.gpu.effect = lambda *_: os.write(writer, b".") and time.sleep(60)
+            launcher.tune()
+            os._exit(0)
+        assert os.read(reader, 1) == b"."  # it holds the lock, and has launched
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert launcher.tune().best_config.kwargs == {"BLOCK": 512, "UNROLL": 2}
+        assert len(Wisdom.load(tmp_path / "wisdom.json")) == 1
+        os.close(reader)
+        os.close(writer)
 
     def test_a_launch_that_ends_the_context_is_named_and_left_out_from_then_on(self, launcher):
         def illegal(meta, *arguments):
