@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from mltune.errors import DeviceLostError, RunError
 from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
-from mltune.integrations.triton_winners import Winners, configuration
+from mltune.integrations.triton_winners import Winners, configuration, innermost
 from mltune.kernel.configurations import ConfigurationTable
 from mltune.search.launch_search import BUILD, LaunchSearch
 
@@ -134,17 +134,18 @@ class Session:
         most = min(count, self.trials or each)
         ahead = min(count, max(each, 2 * (self.trials or 0)))
         self._search, self._todo = self._new_search(), set(range(count))
-        if not hasattr(_innermost(self.tuner), "device_caches"):  # another kind of function than the compiler takes
+        if not hasattr(innermost(self.tuner), "device_caches"):  # another kind of function than the compiler takes
             self._todo, self._ready = set(), self._todo
         try:
             while len(self.times) < most and (time.monotonic() < self.end or not self.times):
                 self._submit(ahead)
                 self._receive(0.0)
                 share = (self._begun - len(self._flying)) / max(1, min(ahead, self._begun + len(self._todo)))
-                early = 0 in self._flying.values() or len(self.times) >= most * share
-                if self._ready and (0 in self._ready or not self._flying or not early):
+                waits = bool(self._worth(self._flying.values()))
+                early = waits and (0 in self._flying.values() or len(self.times) >= most * share)
+                if self._ready and (0 in self._ready or not early):
                     self._measure()
-                elif len(self._search.worth_compiling(np.array([*self._flying.values()], dtype=np.int64))):
+                elif waits:
                     self._receive(min(TIMEOUT_S, self.end - time.monotonic()) if self.times else TIMEOUT_S)
                 else:
                     break
@@ -193,11 +194,18 @@ class Session:
         while (
             self._todo and (room := min(self.compilers.count * 5 // 4 + 1 - len(self._flying), most - self._begun)) > 0
         ):
-            worth = [0] if 0 in self._todo else self._search.worth_compiling(np.array(sorted(self._todo))).tolist()
+            worth = [0] if 0 in self._todo else self._worth(self._todo)
             self._todo = self._todo - {0} if worth == [0] else set(worth[room:])
             for index in worth[:room]:
                 self._flying[self._compile(self.configs[index])] = index
                 self._begun += 1
+
+    def _worth(self, some: Iterable[int]) -> list[int]:
+        """Return those that are worth to be compiled, the best first: all where all may be measured."""
+        rows = np.array(sorted(some), dtype=np.int64)
+        if (self.trials or 0) >= len(self.configs):
+            return [*map(int, self._search.best_first(rows, compiled=False))]
+        return [*map(int, self._search.worth_compiling(rows))]
 
     def _compile(self, config: Any) -> Future[Compiled]:
         """Begin to compile a configuration as a launch would."""
@@ -205,7 +213,7 @@ class Session:
             config.pre_hook({**self.tuner.nargs, **self.kwargs, **config.all_kwargs()})
         meta = {**self.kwargs, **config.all_kwargs(), "warmup": True}
         try:
-            launch = source_of(_innermost(self.tuner), lambda: self.tuner.fn.run(*self.tuner.nargs.values(), **meta))
+            launch = source_of(innermost(self.tuner), lambda: self.tuner.fn.run(*self.tuner.nargs.values(), **meta))
         except Exception as error:  # which a launch raises, too: it is measured, and fails there
             launch = Compiled("unknown", str(error))
         if isinstance(launch, bytes):
@@ -290,14 +298,6 @@ class Session:
         least, scale = 1.0001 * medians[best], medians[best] / brief[best]
         others = {one: [max(least, scale * value) for value in found] for one, found in self.times.items()}
         return others | {one: np.quantile(taken, (0.5, 0.2, 0.8)).tolist() for one, taken in samples.items()}
-
-
-def _innermost(tuner: Any) -> Any:
-    """Return the function within heuristics: a ``triton.JITFunction``."""
-    fn = tuner.fn
-    while hasattr(fn, "values"):
-        fn = fn.fn
-    return fn
 
 
 def _is_close(found: Any, wanted: Any, tolerance: float) -> bool:

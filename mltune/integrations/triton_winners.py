@@ -51,9 +51,7 @@ class Winners:
         driver: str,
     ) -> Winners:
         """Return those of a call: by the values of its key, the types of its arguments, and what there is to choose."""
-        path, kernel = file_of_run(file, replayed=False), tuner.fn
-        while hasattr(kernel, "values"):  # heuristics
-            kernel = kernel.fn
+        path, kernel = file_of_run(file, replayed=False), innermost(tuner)
         if path is None or gpu is None or not hasattr(kernel, "cache_key"):
             return cls(None, {})
         import triton
@@ -121,6 +119,14 @@ class Winners:
                 with _warning():
                     stack.enter_context(locked(self.path.with_name(f"{self.path.name}.{key}"), LOCK_TIMEOUT_S))
             yield
+
+
+def innermost(tuner: Any) -> Any:
+    """Return the function within heuristics: a ``triton.JITFunction``."""
+    fn = tuner.fn
+    while hasattr(fn, "values"):
+        fn = fn.fn
+    return fn
 
 
 def configuration(config: Any) -> dict[str, Any]:
