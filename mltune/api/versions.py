@@ -44,21 +44,21 @@ _GIT_S = 60.0
 @contextlib.contextmanager
 def two_versions(
     old: str, new: str, kernel: str | Path | None, problem: str | None, shape: Shape
-) -> Iterator[tuple[Making, Making]]:
-    """Find two versions and the problem on which they are compared; see :func:`mltune.gate`."""
+) -> Iterator[list[Making]]:
+    """Find two versions and the problem on which they are compared, and the bundle of two winners of one.
+
+    :func:`mltune.gate` says what the names mean. What is found is made within the context.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        found = [_found(name, kernel, Path(scratch) / str(place)) for place, name in enumerate((old, new))]
-        bundles = [one for one in found if isinstance(one, Kernel)]
-        bundles += [load_kernel(kernel)] if kernel is not None and not bundles else []
+        names = [old, new]
+        found = [_found(name, kernel, Path(scratch) / str(place)) for place, name in enumerate(names)]
+        if kernel is not None and not any(isinstance(one, Kernel) for one in found):
+            names, found = [*names, str(kernel)], [*found, load_kernel(kernel)]
+        bundle = next((one for one in found if isinstance(one, Kernel)), None)
         recorded = next((one for one in found if not isinstance(one, Kernel)), None)
-        wanted = _problem(problem, shape, bundles[0] if bundles else None, recorded)
-        first, second = (
-            partial(_configured, name, one, wanted)
-            if isinstance(one, Kernel)
-            else partial(_recorded, name, one, wanted)
-            for name, one in zip((old, new), found, strict=True)
-        )
-        yield first, second
+        wanted = _problem(problem, shape, bundle, recorded)
+        made = [partial(_configured if isinstance(one, Kernel) else _recorded, problem=wanted) for one in found]
+        yield [partial(one, name, what) for one, name, what in zip(made, names, found, strict=True)]
 
 
 def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | Problem:
@@ -112,12 +112,12 @@ def _problem(name: str | None, shape: Shape, bundle: Kernel | None, recorded: Pr
 
 
 def _configured(
-    name: str, kernel: Kernel, problem: RunnableProblem, device: Device, config: Mapping[str, int]
+    name: str, kernel: Kernel, device: Device, config: Mapping[str, int], *, problem: RunnableProblem
 ) -> Version:
     """Return the version that is a configuration of a bundle: the default one, but for what is given."""
     if kernel.arrays is not None:
         mine = kernel.arrays.problem(problem.variables())
-        if mine.formula != problem.formula:
+        if mine.formula.partition("(")[2] != problem.formula.partition("(")[2]:
             raise UsageError(f"versions have the same arguments, but {printable(name, 300)} is {mine.formula}.")
         problem = mine
     kernel.check_problem(problem)
@@ -134,14 +134,12 @@ def _configured(
 
 
 def _recorded(
-    name: str, recorded: Problem, problem: RunnableProblem, device: Device, config: Mapping[str, int]
+    name: str, recorded: Problem, device: Device, config: Mapping[str, int], *, problem: RunnableProblem
 ) -> Version:
     """Return the version that is the machine code of a winner, or of a library where it serves the problem."""
     path, sizes, facts, conditions = Path(name), problem.variables(), {}, {}
-    fits = isinstance(recorded, type(problem)) and (recorded.case, recorded.macros()) == (
-        problem.case,
-        problem.macros(),
-    )
+    alike = isinstance(recorded, type(problem)) and recorded.macros() == problem.macros()
+    fits = alike and recorded.case == problem.case
     if (path / "winner.json").is_file():
         document, cubin = read_winner(path)
         one, entry, facts = document.launch, document.kernel.function, document.build.model_dump()

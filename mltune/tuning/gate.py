@@ -202,6 +202,7 @@ class _FailedError(Exception):
 def compare(
     old: Version,
     new: Version,
+    bundle: Version | None = None,
     *,
     device: Device,
     index: int,
@@ -212,7 +213,11 @@ def compare(
     explain: bool = False,
     pool: ChildPool | None = None,
 ) -> GateResult:
-    """Compare two versions on a GPU, with the worker of a pool if one is given; see :func:`mltune.gate`."""
+    """Compare two versions on a GPU, with the worker of a pool if one is given; see :func:`mltune.gate`.
+
+    Where the problem needs an answer, it is that of the first of old version, new version and bundle that is compiled
+    here.
+    """
     from mltune.measure.runner import GpuRunner
 
     versions, problem, rng = (old, new), old.problem, np.random.default_rng(seed)
@@ -221,12 +226,12 @@ def compare(
     result = partial(GateResult, old=old.name, new=new.name, problem=problem.label, device=device.name, facts=facts)
     result = partial(result, within=within, confidence=confidence)
     pair = _Pair(name=problem.name, problem=problem.kind, parameters={}, entry="of each build", versions=versions)
-    right = 0 if old.kernel is not None else 1  # whose answer is the right one, where the problem has none
+    right = next((one for one in (old, new, bundle) if one is not None and one.kernel is not None), None)
     times_s: list[Sequence[float]] = []
     try:
         for place, build in enumerate(builds):
             _check(place, build)
-        baseline = partial(_baseline, versions[right], device, builds[right]) if problem.needs_baseline else None
+        baseline = partial(_baseline, right, device) if problem.needs_baseline and right is not None else None
         with GpuRunner(pair, problem, index, device=device, baseline=baseline, pool=pool) as runner:
             shorter_s = min(_verify(runner, place, build) for place, build in enumerate(builds))
             size = max(1, min(MOST_PAIRS, math.ceil(SamplingRule().resolution_s / (within * shorter_s))))
@@ -257,7 +262,7 @@ def compare(
             raise UsageError(f"{law} ends with {state}: {detail}.") from None
         return result("wrong" if state is TrialState.WRONG_RESULT else "failed", detail=f"{state}: {detail}")
     except BundleError as error:
-        if right == 0:
+        if right is not new:
             raise
         return result("failed", detail=str(error))
     medians = tuple(map(statistics.median, zip(*times_s, strict=True)))
@@ -279,10 +284,13 @@ def _verify(runner: Any, place: int, build: Build) -> float:
     return measured.median_s or math.inf
 
 
-def _baseline(version: Version, device: Device, build: Build) -> Any:
-    if version.kernel is None or version.configuration is None:
-        raise UsageError(f"an answer is that of a bundle, but {printable(version.name, 300)} is none; name its bundle.")
-    return baseline_of(replace(version.kernel, default=version.configuration), version.problem, device, build)
+def _baseline(version: Version, device: Device) -> Any:
+    build, kernel = version.built(device.architecture), version.kernel
+    if build.state is not TrialState.OK or kernel is None or version.configuration is None:
+        raise BundleError(
+            f"the right answer is that of {printable(version.name, 300)}, but that ends with {build.state}."
+        )
+    return baseline_of(replace(kernel, default=version.configuration), version.problem, device, build)
 
 
 def _facts(device: Device, version: Version, build: Build) -> dict[str, Any]:

@@ -121,13 +121,31 @@ def test_a_winner_is_not_compared_on_a_problem_that_it_is_not_for(winner):
             made(winner, winner, **shape)
 
 
-def test_a_winner_of_another_kernel_needs_its_bundle(winner):
+def test_a_winner_of_another_kernel_needs_its_bundle(winner, bundle):
     document = json.loads((winner / "winner.json").read_text())
     array = {"name": "out", "dtype": "float32", "role": "inout", "shape": [32], "initial": 0}
     document["problem"] = {"kind": "arrays", "name": "own", "sizes": {}, "arguments": [array]}
+    document["launch"]["sizes_must_satisfy"] = {}
     (winner / "winner.json").write_text(json.dumps(document))
     with pytest.raises(UsageError, match="its bundle, but none is named; give it: --kernel FOLDER"):
         made(winner, winner)
+    old, new, answer = made(winner, winner, kernel=bundle)
+    assert (old.kernel, new.kernel, answer.kernel.label) == (None, None, "own")
+    old, new = made(winner, bundle, kernel="reduction")
+    assert (old.kernel, new.kernel.label) == (None, "own")
+
+
+def test_kernels_of_two_names_have_the_same_arguments(bundle, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(bundle, other)
+    document = (other / "kernel.toml").read_text().replace('name = "own"', 'name = "other"')
+    (other / "kernel.toml").write_text(document)
+    assert made(bundle, other)[1].problem.name == "other"
+    (other / "kernel.toml").write_text(
+        document.replace("[parameters]", 'n = {dtype = "int32", value = 1}\n[parameters]')
+    )
+    with pytest.raises(UsageError, match=r"versions have the same arguments, but .* is other\(out, n\)"):
+        made(bundle, other)
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

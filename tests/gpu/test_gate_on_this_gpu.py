@@ -117,6 +117,16 @@ def test_a_winner_is_compared_with_its_bundle_and_with_a_revision(tmp_path: Path
     assert default.verdict == "faster", default.summary()
 
 
+def test_a_winner_of_another_kernel_is_compared_with_the_answer_of_its_bundle(tmp_path: Path, device: Device) -> None:
+    size = {"n": 2**24}
+    tune("reduction", size=size, trials=24, run=tmp_path / "run", wisdom="none", progress=None)
+    winner = tmp_path / "run" / "winner"
+    own = mltune.gate(winner, winner, kernel="reduction", time="30s")
+    assert (own.verdict, own.problem) == ("equal", f"reduction {size['n']}"), own.summary()
+    found = mltune.gate("reduction", winner, time="30s")
+    assert found.passed, found.summary()
+
+
 def test_the_command_compares_a_revision_in_git(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from mltune.cli import main
 

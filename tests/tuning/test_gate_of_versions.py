@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from imaginary_gpu import HOSTILE, PROBLEM, built
+from own_bundle import write_bundle
 
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
-from mltune.errors import UsageError
+from mltune.errors import BundleError, UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.measure import runner as runner_module
 from mltune.records.trial import Build, TrialState
@@ -150,6 +151,28 @@ def test_a_new_version_that_does_not_work_is_no_error_of_the_gate(gate, new, ver
 def test_an_old_version_that_does_not_work_is_refused(gate, old):
     with pytest.raises(UsageError, match="a new version is compared with one that works"):
         gate(old, {})
+
+
+@pytest.mark.parametrize("known", ["old", "new", "bundle"])
+def test_an_answer_is_that_of_a_version_that_is_compiled_here(idle_workers, tmp_path, monkeypatch, known):
+    """If it cannot be made, that is a fault of the new version only where the answer is its own."""
+    source = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] = WIDTH; }'
+    kernel = load_kernel(write_bundle(tmp_path, source, ""))
+    launch, problem = functools.partial(kernel.launch, {"WIDTH": 1}), kernel.arrays.problem()
+    compiled = {"kernel": kernel, "configuration": {"WIDTH": 1}}
+    names = ("old", "new", "bundle")
+    versions = [Version(name, problem, launch, **(compiled if name == known else {})) for name in names]
+    monkeypatch.setattr(runner_module, "_PAUSES_S", ())
+    worker = {"worker": "imaginary_worker:make", "timeout_s": 2.0}
+    monkeypatch.setattr(runner_module, "GpuRunner", functools.partial(runner_module.GpuRunner, **worker))
+    build = Build(TrialState.OK, cubin=b"die")
+    monkeypatch.setattr(Version, "built", lambda version, architecture: build)
+    options = {"device": H200, "index": 0, "within": 0.01, "confidence": 0.99, "limit_s": 9.0}
+    if known == "new":
+        assert compare(*versions, **options, pool=idle_workers.pool).verdict == "failed"
+    else:
+        with pytest.raises(BundleError, match="must give the right answer"):
+            compare(*versions, **options, pool=idle_workers.pool)
 
 
 def test_the_time_is_limited(gate):
