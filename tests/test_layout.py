@@ -51,7 +51,7 @@ ONLY_IN: dict[str, set[str]] = {
     "sklearn": {"cost", "library"},
     "optuna.samplers": {"search", "comparison", "integrations"},
     "kernel_tuner": {"comparison", "integrations"},
-    "torch": {"comparison"},
+    "torch": {"comparison", "library"},
     "triton": {"integrations"},
     "distributed": {"measure", "campaign"},
     "sqlalchemy": {"records"},

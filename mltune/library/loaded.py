@@ -73,7 +73,8 @@ class Library:
         self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._others))
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
         self._are_numbers = all(described[place]["dtype"] in {*_CODES} - {"bool"} for place in self._others)
-        if {*self.parameters} == _PRODUCT:
+        self.is_product = {*self.parameters} == _PRODUCT
+        if self.is_product:
             for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
                 setattr(self, name, self.multiply)
 
@@ -198,6 +199,22 @@ class Library:
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
             "case."
         )
+
+    def torch_operator(self) -> Any:
+        """Register the operation as ``torch.ops.mltune.NAME``, and return the operator.
+
+        ``torch.compile`` and ``torch.export`` keep a call of it. A product of matrices is ``operator(a, b, alpha=1.0)``
+        and returns a new tensor, stored by rows; other operations have the parameters of C and write to their outputs.
+        The operator has no gradients. Another library of the same name takes its place.
+
+        Examples
+        --------
+        >>> sgemm = lib.torch_operator()  # doctest: +SKIP
+        >>> torch.compile(lambda a, b: torch.relu(sgemm(a, b)))(a, b)  # doctest: +SKIP
+        """
+        from mltune.library.torch_operator import torch_operator
+
+        return torch_operator(self)
 
     def choice(self, *, workspace_bytes: int = 2**62, **sizes: int) -> dict[str, Any]:
         """Return the configuration that a call of some sizes runs with a workspace of some bytes."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from winners import cuda_include
 
 import mltune
 from mltune.device.facts import Device
+from mltune.errors import LibraryError
 
 pytestmark = pytest.mark.gpu
 
@@ -131,50 +134,116 @@ def test_tensors_of_pytorch_are_multiplied_on_their_stream(library: Any) -> None
     assert float((out - wanted).abs().max()) < 1e-3
 
 
-PROGRAM = r"""
-#include <cuda.h>
-#include <cstdio>
-#include <cstdint>
-#include <cmath>
-#include <vector>
-#include "sgemm_nn.h"
-int main() {
-  CUdevice device; CUcontext context; CUdeviceptr a, b, c, workspace;
-  sgemm_nn_library* library;
-  if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device)) return 2;
-  if (cuCtxSetCurrent(context)) return 2;
-  if (int status = sgemm_nn_create(&library, SGEMM_NN_ABI)) { std::puts(sgemm_nn_error(status)); return 3; }
-  const int m = 65, n = 130, k = 3000;
-  std::vector<float> A(m * k), B(k * n), C(m * n);
-  for (size_t i = 0; i < A.size(); i++) A[i] = int(i * 7 % 13) - 6;
-  for (size_t i = 0; i < B.size(); i++) B[i] = int(i * 5 % 11) - 5;
-  size_t bytes = 0;
-  if (sgemm_nn_choice(m, n, k, m, k, m, SIZE_MAX, &bytes) < 0) return 4;
-  if (cuMemAlloc(&a, 4 * A.size()) || cuMemAlloc(&b, 4 * B.size()) || cuMemAlloc(&c, 4 * C.size())) return 4;
-  if (cuMemAlloc(&workspace, bytes + 1) || cuMemsetD8(workspace, 0, bytes + 1)) return 4;
-  if (cuMemcpyHtoD(a, A.data(), 4 * A.size()) || cuMemcpyHtoD(b, B.data(), 4 * B.size())) return 4;
-  for (int with = 0; with < 2; with++) {
-    cuMemsetD8(c, 0xff, 4 * C.size());
-    void* const memory = with ? (void*)workspace : nullptr;
-    int status = sgemm_nn(library, m, n, k, 1, (float*)a, m, (float*)b, k, 0, (float*)c, m, memory, bytes, nullptr);
-    if (status) { std::puts(sgemm_nn_error(status)); return 5; }
-    if (cuMemcpyDtoH(C.data(), c, 4 * C.size())) return 6;
-    for (int i = 0; i < m; i++) for (int j = 0; j < n; j++) {
-      double sum = 0;
-      for (int l = 0; l < k; l++) sum += double(A[i + l * m]) * B[l + j * k];
-      if (C[i + j * m] != float(sum)) return 7;
-    }
-  }
-  sgemm_nn_destroy(library);
-  std::puts("right");
-}
-"""
+PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
 
 
-def test_a_program_in_cpp_needs_the_folder_alone(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "main.cpp").write_text(PROGRAM)
-    folders = [f"-I{folder}", f"-I{cuda_include()}", f"-L{folder}"]
-    command = ["g++", "main.cpp", *folders, "-lsgemm_nn", "-l:libcuda.so.1", "-o", "it"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    done = subprocess.run(["./it"], cwd=tmp_path, env={"LD_LIBRARY_PATH": str(folder)}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "right\n")
+@pytest.fixture(scope="module")
+def program(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the command of the program in C++, which needs the folder alone."""
+    place = tmp_path_factory.mktemp("cpp")
+    folders = [f"-I{folder}", f"-I{cuda_include()}", f"-L{folder}", f"-Wl,-rpath,{folder}"]
+    source = str(PROGRAMS / "library.cpp")
+    command = ["g++", "-std=c++17", source, *folders, "-lsgemm_nn", "-l:libcuda.so.1", "-pthread", "-o", "it"]
+    subprocess.run(command, cwd=place, check=True)
+    return [str(place / "it")]
+
+
+def ran(command: list[str], seconds: float = 300.0) -> tuple[int, str]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_program_in_cpp_is_right(program: list[str]) -> None:
+    assert ran(program) == (0, "right\n")
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_compute_sanitizer_finds_nothing_in_the_program(program: list[str], tool: str) -> None:
+    if shutil.which("compute-sanitizer") is None:
+        pytest.skip("needs compute-sanitizer")
+    status, text = ran(["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *program], 900.0)
+    assert status == 0, text
+
+
+@pytest.mark.parametrize("package", ["cupy", "torch"])
+def test_the_programs_in_python_are_right(folder: Path, package: str) -> None:
+    pytest.importorskip(package)
+    status, text = ran([sys.executable, str(PROGRAMS / f"library_{package}.py"), str(folder)])
+    assert status == 0, text
+    assert text.splitlines()[-1].endswith("right")
+
+
+def test_a_thread_that_has_not_used_the_gpu_may_call(library: Any) -> None:
+    import cupy
+
+    a, b, c = matrices(cupy, 300, 200, 100)
+    cupy.cuda.Device().synchronize()
+    failures: list[object] = []
+
+    def work() -> None:
+        try:
+            library.sgemm(a, b, out=c)
+        except Exception as error_of_thread:
+            failures.append(error_of_thread)
+
+    threads_of(work)
+    assert failures == []
+    assert error(a, b, c) <= 1
+
+
+def test_parameters_of_modules_are_multiplied_without_gradients_alone(library: Any) -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.rand(64, 64, device="cuda"))
+    out = torch.empty(64, 64, device="cuda")
+    with pytest.raises(LibraryError, match="no gradients"):
+        library.sgemm(weight, weight, out=out)
+    with torch.no_grad():
+        library.sgemm(weight, weight, out=out)
+        torch.testing.assert_close(out, weight @ weight, rtol=1e-3, atol=1e-3)
+    with pytest.raises(LibraryError, match="no gradients"):
+        library.sgemm(weight, weight, out=out)
+
+
+def test_arrays_of_dlpack_alone_are_multiplied(library: Any) -> None:
+    import cupy
+
+    class Exchanged:
+        def __init__(self, array: Any) -> None:
+            self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+    a, b, c = matrices(cupy, 100, 50, 700)
+    library.sgemm(*map(Exchanged, (a, b)), out=Exchanged(c))
+    assert error(a, b, c) <= 1
+
+
+def test_a_tuned_kernel_is_launched_as_cupy_launches_it(tmp_path: Path) -> None:
+    """Also on another stream, and by a thread that has not used the GPU."""
+    import cupy
+
+    from mltune.problem.kinds import problem_from_name
+
+    problem = problem_from_name("sgemm", trans="NN", size=500)
+    tuned = mltune.tune(problem, trials=12, run=tmp_path / "run", wisdom="none", progress=None).compile()
+    operands = problem.operands(cupy, 0)
+    arguments = tuple(problem.kernel_arguments(operands).values())
+    memory = () if tuned.workspace is None else (tuned.workspace,)
+    further = (*map(np.int64, tuned.arguments), *memory)
+    tuned.function(tuned.grid, tuned.block, (*arguments, *further), shared_mem=tuned.shared_bytes)
+    wanted = problem.result(operands["C"]).copy()
+
+    def work() -> None:
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            tuned(*arguments)
+            stream.synchronize()
+
+    for call in (lambda: tuned(*arguments), work, lambda: threads_of(work)):
+        operands["C"].fill(cupy.nan)
+        cupy.cuda.Device().synchronize()
+        call()
+        cupy.testing.assert_allclose(problem.result(operands["C"]), wanted, rtol=1e-4, atol=1e-3)
+
+
+def threads_of(work: Any) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()

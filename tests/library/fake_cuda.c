@@ -50,3 +50,17 @@ int cuLaunchKernelEx(const config_t *to, void *function, void **arguments, void 
   if (to->count || number("FAKE_REFUSES", 0)) return 1;
   return cuLaunchKernel(function, to->grid[0], to->grid[1], to->grid[2], to->block[0], to->block[1], to->block[2], to->shared, to->stream, arguments, extra);
 }
+
+// What a program needs beside a library; its memory is the host's, in which no launch writes.
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int *device, int number) { *device = number; return 0; }
+int cuCtxSetCurrent(void *context) { return 0; }
+int cuCtxSynchronize(void) { return 0; }
+int cuStreamCreate(void **stream, unsigned flags) { *stream = malloc(1); return 0; }
+int cuStreamSynchronize(void *stream) { return 0; }
+int cuStreamDestroy_v2(void *stream) { free(stream); return 0; }
+int cuMemAlloc_v2(void **memory, size_t count) { *memory = malloc(count); return 0; }
+int cuMemFree_v2(void *memory) { free(memory); return 0; }
+int cuMemcpyHtoD_v2(void *to, const void *from, size_t count) { memcpy(to, from, count); return 0; }
+int cuMemcpyDtoH_v2(void *to, const void *from, size_t count) { memcpy(to, from, count); return 0; }
+int cuMemsetD8_v2(void *memory, unsigned char value, size_t count) { memset(memory, value, count); return 0; }

@@ -1,0 +1,52 @@
+"""A library as a custom operator of PyTorch, which ``torch.compile`` and ``torch.export`` keep as one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mltune.problem.array_values import STORAGE
+
+_TYPES = {"i": "int", "u": "int", "f": "float", "c": "Scalar", "b": "bool"}
+
+
+def torch_operator(library: Any) -> Any:
+    """Register a library as an operator; see :meth:`Library.torch_operator`."""
+    import torch
+
+    described = library.document["parameters"]
+    written = [one["name"] for one in described if one["role"] in ("out", "inout")]
+
+    def product(a: Any, b: Any, alpha: Any = 1.0) -> Any:
+        out = of_product(a, b, alpha)
+        with torch.no_grad():
+            library.multiply(a, b, out=out, alpha=alpha)
+        return out
+
+    def of_product(a: Any, b: Any, alpha: Any = 1.0) -> Any:
+        fits = a.dim() == 2 and b.dim() == 2 and a.shape[1] == b.shape[0]
+        torch._check(fits, lambda: f"the shapes of a product must fit, got {[*a.shape]} and {[*b.shape]}.")
+        dtype = next(one["dtype"] for one in described if one["name"] == "C")
+        return a.new_empty((a.shape[0], b.shape[1]), dtype=getattr(torch, dtype))
+
+    def call(*arguments: Any) -> None:
+        with torch.no_grad():
+            library(*arguments)
+
+    run: Any
+    if library.is_product:
+        schema, run, fake, written = "(Tensor a, Tensor b, Scalar alpha=1.0) -> Tensor", product, of_product, []
+    else:
+        parameters = (_declared(one, f"x{place}") for place, one in enumerate(described))
+        schema, run, fake = f"({', '.join(parameters)}) -> ()", call, lambda *arguments: None
+    name = f"mltune::{library.name}"
+    operator = torch.library.custom_op(name, run, mutates_args=written, device_types="cuda", schema=schema)
+    operator.register_fake(fake)
+    return operator
+
+
+def _declared(parameter: dict[str, Any], alias: str) -> str:
+    """Return a parameter as PyTorch's schemas have it."""
+    if parameter["role"] in ("out", "inout"):
+        return f"Tensor({alias}!) {parameter['name']}"
+    kind = "f" if parameter["dtype"] == "bfloat16" else STORAGE[parameter["dtype"]].kind
+    return f"{'Tensor' if parameter['role'] == 'in' else _TYPES[kind]} {parameter['name']}"

@@ -1,0 +1,75 @@
+"""A library as an operator of PyTorch: what it promises without a GPU. Its results are tested on one."""
+
+import shutil
+
+import pytest
+from c_library import build_driver, content_of
+from test_c import CASES
+from test_loaded import run
+
+from mltune.library.folder import write_library
+from mltune.problem.gemm import parse_problem
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+pytest.importorskip("torch")
+
+
+def test_a_product_is_kept_by_compile_and_export(tmp_path):
+    build_driver(tmp_path)
+    write_library(
+        tmp_path / "lib", content_of("gemm_simt", parse_problem("sgemm", trans="NN", size=99), ("m", "n", "k"))
+    )
+    found = run(
+        tmp_path / "lib",
+        """
+import torch
+sgemm = lib.torch_operator()
+assert lib.torch_operator() is not sgemm  # registered again
+a, b = torch.empty(30, 70, device="meta"), torch.empty(70, 50, device="meta")
+kept = []
+def backend(graph, inputs):
+    kept.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+    return graph.forward
+def model(a, b):
+    return torch.relu(torch.ops.mltune.sgemm_nn(a, b, 2.0))
+out = torch.compile(model, backend=backend, fullgraph=True)(a, b)
+class Module(torch.nn.Module):
+    forward = staticmethod(model)
+rows = torch.export.Dim("rows")
+exported = torch.export.export(Module(), (a, b), dynamic_shapes=({0: rows}, None))
+found = [kept, list(out.shape), list(out.stride()), str(exported.graph)]
+for wrong in ((b, b), (a[0], b)):
+    try:
+        sgemm(*wrong)
+    except RuntimeError as error:
+        found.append(str(error))
+try:
+    sgemm(torch.zeros(3, 3), torch.zeros(3, 3))
+except NotImplementedError as error:
+    found.append(str(error))
+found.append(str(torch.ops.mltune.sgemm_nn.default._schema))
+""",
+    )
+    assert found[0][0] == "mltune.sgemm_nn"
+    assert found[1:3] == [[30, 50], [50, 1]]
+    assert "torch.ops.mltune.sgemm_nn.default" in found[3]
+    assert "the shapes of a product must fit, got [70, 50] and [70, 50]" in found[4]
+    assert "got [70] and [70, 50]" in found[5]
+    assert "CPU" in found[6]
+    assert found[7] == "mltune::sgemm_nn(Tensor a, Tensor b, Scalar alpha=1.) -> Tensor"
+
+
+def test_other_operations_write_to_their_outputs(tmp_path):
+    build_driver(tmp_path)
+    write_library(tmp_path / "lib", content_of("reduction", CASES["reduction"][1], ("n",)))
+    found = run(
+        tmp_path / "lib",
+        """
+import torch
+operator = lib.torch_operator()
+schema = getattr(torch.ops.mltune, lib.name).default._schema
+given = [torch.empty(64, device="meta") if "Tensor" in str(one.type) else 64 for one in schema.arguments]
+found = [str(schema), str(operator(*given)), lib.parameters]
+""",
+    )
+    assert found[:2] == ["mltune::reduction(int n, Tensor(x1!) sum, Tensor input) -> ()", "None"]
