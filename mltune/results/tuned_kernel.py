@@ -228,12 +228,10 @@ def load_winner(folder: Path) -> TunedKernel:
     one = document.launch
     (gx, gy, gz), (bx, by, bz) = one.grid, one.block
     launch = Launch((gx, gy, gz), (bx, by, bz), one.shared_bytes, tuple(one.launched), one.workspace_bytes)
-    return load_code(code, document.kernel.function, launch)
+    return load_code(code, document.kernel.function, launch, {})
 
 
-def load_code(
-    code: bytes, function_name: str, launch: Launch, constants: Mapping[str, NDArray[Any]] | None = None
-) -> TunedKernel:
+def load_code(code: bytes, name: str, launch: Launch, constants: Mapping[str, NDArray[Any]]) -> TunedKernel:
     """Load machine code into the current GPU; constants are copied to the ``__constant__`` symbols of their names.
 
     Raises
@@ -248,11 +246,11 @@ def load_code(
             file.write(code)
             file.flush()
             module = cupy.RawModule(path=file.name)
-            function = module.get_function(function_name)  # loads it
+            function = module.get_function(name)  # loads it
         if launch.shared_bytes:
             function.max_dynamic_shared_size_bytes = launch.shared_bytes
-        for name, values in (constants or {}).items():
-            cupy.ndarray(values.shape, values.dtype, module.get_global(name)).set(values)
+        for symbol, values in constants.items():
+            cupy.ndarray(values.shape, values.dtype, module.get_global(symbol)).set(values)
         workspace = None if launch.workspace_bytes is None else cupy.zeros(launch.workspace_bytes, dtype="uint8")
     except ImportError as error:
         raise DeviceError(f"a tuned kernel runs with CuPy, but it cannot be imported: {error!s:.300}.") from error

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,9 +135,7 @@ class TunedFunction:
             current GPU and stored by rows without gaps; and NumPy scalars.
         """
         key = self._key(arguments)
-        if key not in self._known:
-            self.prepare(*arguments)
-        choice, launch = self._known[key]
+        choice, launch = self._known.get(key) or self._first(key, arguments)
         choice.calls += 1
         launch(*arguments)
 
@@ -151,15 +151,8 @@ class TunedFunction:
         RunError
             No configuration works.
         """
-        key, begun = self._key(arguments), time.perf_counter()
-        if key not in self._known:
-            case = self._case(arguments)
-            choice, codes = self._choose(case, arguments, effort(self._effort) or "quick")
-            if choice.origin == "default":  # no run has checked the source
-                check_source(case.kernel, case.problem, case.device)
-            self._known[key] = choice, self._loaded(case, codes, arguments)
-            choice.first_s = time.perf_counter() - begun
-        return self._known[key][0]
+        key = self._key(arguments)
+        return (self._known.get(key) or self._first(key, arguments))[0]
 
     def chosen(self, *arguments: Any) -> Choice:
         """Return the choice of earlier calls with these sizes, else what would be taken with effort ``"none"``."""
@@ -179,7 +172,25 @@ class TunedFunction:
 
     def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         size = self._kernel[2](*arguments) if callable(self._kernel[2]) else self._kernel[2]
-        return size if type(size) in (int, tuple, str) else _sizes(size), *map(_layout, arguments)
+        layouts = [_layout_of(type(one))(one) for one in arguments]  # type: ignore[arg-type]
+        return size if type(size) in (int, tuple, str) else _sizes(size), *layouts
+
+    def _first(self, key: Any, arguments: Sequence[Any]) -> tuple[Choice, Callable[..., None]]:
+        """Choose, compile what is chosen, which the cache of cubins mostly has, and load it."""
+        from mltune.results.tuned_kernel import load_code
+
+        begun, case = time.perf_counter(), self._case(arguments)
+        choice, codes = self._choose(case, arguments, effort(self._effort) or "quick")
+        kernel, problem, device = case.kernel, case.problem, case.device
+        if choice.origin == "default":  # no run has checked the source
+            check_source(kernel, problem, device)
+        build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
+        constants = {name: np.asarray(on_host(value)) for name, value in (self._made["constants"] or {}).items()}
+        loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
+        is_plain = all(issubclass(kind, np.generic) or _is_of_cupy(kind) for kind in map(type, arguments))
+        self._known[key] = choice, loaded if is_plain else loaded.launch
+        choice.first_s = time.perf_counter() - begun
+        return self._known[key]
 
     def _choose(self, case: _Case, arguments: Sequence[Any], asked: str) -> tuple[Choice, Mapping[str, int]]:
         match, is_tuned = self._look_up(case), False
@@ -227,14 +238,13 @@ class TunedFunction:
 
     def _tune(self, case: _Case, arguments: Sequence[Any], asked: str, file: Path) -> None:
         """Tune, and add the outcome to the file; a run that was killed goes on."""
-        check_source(case.kernel, case.problem, case.device)
         from mltune.results.tuned_kernel import cupy_array
         from mltune.tuning import tuner
 
+        check_source(case.kernel, case.problem, case.device)
         copied = [one if hasattr(one, "get") or hasattr(one, "detach") else cupy_array(one) for one in arguments]
-        known = Wisdom.load(self.file).merge(
-            load_wisdom(users, required=False) if (users := default_file()) else Wisdom()
-        )
+        users = default_file()
+        known = Wisdom.load(file).merge(load_wisdom(users, required=False) if users else Wisdom())
         siblings = Siblings(tuple(one for one in known if isinstance(one, Entry)))
         with self._made_of(arguments, copied, **self._judged) as made, self._shown() as report:
             kernel, problem = with_sizes(made)
@@ -275,17 +285,6 @@ class TunedFunction:
         origin, found = origins.get(match.relation, "nearest"), entry.versions.get(EFFORT, "")
         return Choice(label, entry.configuration, origin, detail, found, entry.median_s, entry.default_s), codes
 
-    def _loaded(self, case: _Case, codes: Mapping[str, int], arguments: Sequence[Any]) -> Callable[..., None]:
-        """Compile a configuration, which the cache of cubins mostly has, and load it."""
-        from mltune.results.tuned_kernel import load_code
-
-        kernel, problem, device = case.kernel, case.problem, case.device
-        build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
-        constants = {name: np.asarray(on_host(value)) for name, value in (self._made["constants"] or {}).items()}
-        loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
-        of_cupy = all(isinstance(one, np.generic) or type(one).__module__.startswith("cupy") for one in arguments)
-        return loaded if of_cupy else loaded.launch
-
 
 def _suffices(match: Match | None, asked: str) -> bool:
     """Return whether what is known needs no tuning: it was found for these sizes, with at least as much effort."""
@@ -307,16 +306,20 @@ def _sizes(given: Any) -> tuple[Any, ...]:
     raise UsageError(f"a problem size is a positive number, a tuple or a text, got {printable(repr(given), 100)}.")
 
 
-def _layout(value: Any) -> Any:
-    """Return what distinguishes calls: the layout of an array, and of a scalar the type. It is asked at every call."""
-    if isinstance(value, np.generic):
-        return type(value)
-    if hasattr(value, "stride"):  # of PyTorch
-        return value.shape, value.stride(), value.dtype, value.device
-    if hasattr(value, "data") and hasattr(value, "strides"):
-        return value.shape, value.strides, value.dtype, getattr(value.data, "device_id", None)
-    found = getattr(value, "__cuda_array_interface__", {})
-    return found.get("shape"), found.get("strides"), found.get("typestr")
+def _is_of_cupy(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "cupy"
+
+
+@cache
+def _layout_of(kind: type) -> Callable[[Any], Any]:
+    """Return the function that gives what distinguishes calls: the layout of an array, the type of a scalar."""
+    if issubclass(kind, np.generic):
+        return type
+    if _is_of_cupy(kind):
+        return attrgetter("shape", "strides", "dtype", "data.device_id")
+    if hasattr(kind, "stride"):  # of PyTorch
+        return lambda one: (one.shape, one.stride(), one.dtype, one.device)
+    return lambda one: str({**getattr(one, "__cuda_array_interface__", {}), "data": None})
 
 
 def _stand_in(position: int, value: Any) -> Any:
