@@ -244,6 +244,22 @@ def compile_winner(folder: Path) -> int:
     return _api(load)
 
 
+def gate_winner(folder: Path) -> int:
+    """Make both versions of a gate of a winner, with their launches: what the gate does before it needs a GPU."""
+
+    def make() -> None:
+        from mltune.api.versions import two_versions
+        from mltune.device.known import H200
+        from mltune.kernel.bundle import variables_of
+
+        winner = str(folder / "named" / "winner")
+        with two_versions(winner, winner, "transpose", None, {}) as made:
+            for version in [one(H200, {}) for one in made]:
+                version.launch(variables_of(version.problem, H200))
+
+    return _api(make)
+
+
 def load_dataset(folder: Path) -> int:
     def load() -> None:
         import mltune
@@ -471,7 +487,7 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "source": ("compile_bundle", "check", "space"),
     "arrays bundle": ("load_kernel", "read_arrays", "space", "check", "check_json"),
     "include folders": ("load_kernel", "compile_bundle", "check"),
-    "tuned kernel": ("compile_winner",),
+    "tuned kernel": ("compile_winner", "gate_winner"),
     "dataset": ("load_dataset", "tune_dataset", "compare_dataset"),
     "table": ("read_table", "compare_table"),
     "Kernel Tuner cache": ("read_table", "compare_table"),
