@@ -208,10 +208,12 @@ def _code(of_type: type) -> str:
 
 def cupy_array(value: Any) -> Any:
     """Return an array of another package as one of CuPy, of the same memory; other values as they are."""
+    value = value.detach() if hasattr(value, "detach") else value
+    if not hasattr(value, "__cuda_array_interface__"):
+        return value
     import cupy
 
-    value = value.detach() if hasattr(value, "detach") else value
-    return cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else value
+    return cupy.asarray(value)
 
 
 def load_winner(folder: Path) -> TunedKernel:
