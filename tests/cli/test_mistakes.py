@@ -42,6 +42,17 @@ MISTAKES = [
     ("tune sgemm dgemm", "unexpected extra argument", "dgemm", "mltune tune --help"),
     ("sweep", "missing argument 'PROBLEM'", "sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, ddgemm, a built-in kernel"),
     ("sweep qgemm", "sgemm, dgemm, cgemm, zgemm", "'qgemm'"),
+    # versions
+    ("gate", "missing argument 'OLD'", "mltune gate --help"),
+    ("gate reduction", "missing argument 'NEW'"),
+    ("gate redaction reduction", "'redaction'", "did you mean 'reduction'?"),
+    ("gate gemm_simt gemm_simt", "a problem must be named", "sgemm"),
+    ("gate reduction reduction --within 0%", "--within is a percentage from 0.01% to 50%", "'0%'"),
+    ("gate reduction reduction --confidence 100%", "--confidence is a percentage from 50% to 99.99%"),
+    ("gate reduction reduction --device replay:x", "auto or cuda:N", "replay:x"),
+    ("gate reduction reduction --time never", "a time is a positive number", "'never'"),
+    ("gate no/where:x reduction", "REVISION:PATH", "no/where:x"),
+    ("gate reduction reduction --size m=3", "the sizes of reduction are n", "'m'"),
     # sizes
     ("tune sgemm --size -4", "--size", "at least 1", "-4"),
     ("tune sgemm --size 0", "--size", "at least 1", "got 0"),
