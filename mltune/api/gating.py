@@ -88,13 +88,17 @@ def gate(
     from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
 
     target, limit_s = parse_device(device) or Target(cuda=0), parse_duration(str(time))
+    within, confidence = WITHIN if within is None else within, CONFIDENCE if confidence is None else confidence
+    if not (0 < within <= 0.5 <= confidence <= 0.9999):
+        law = "0 < within <= 0.5 <= confidence <= 0.9999 must hold"
+        raise UsageError(f"{law}, got within={within}, confidence={confidence}.")
     if target.cuda is None:
         raise UsageError(f"versions are compared on a GPU, got {target}; --device is auto or cuda:N.")
     with two_versions(str(old), str(new), kernel, problem, shape) as made:
         gpu = query_device(target.cuda)
-        options: dict[str, Any] = {"limit_s": limit_s, "seed": seed, "explain": explain}
-        options |= {"within": within or WITHIN, "confidence": confidence or CONFIDENCE}
-        result = compare(*(one(gpu, config or {}) for one in made), device=gpu, index=target.cuda, **options)
+        options: dict[str, Any] = {"limit_s": limit_s, "seed": seed, "explain": explain, "within": within}
+        versions = [one(gpu, config or {}) for one in made]
+        result = compare(*versions, device=gpu, index=target.cuda, confidence=confidence, **options)
     if junit is not None:
         write_file_atomically(Path(junit), result.to_junit())
     return result

@@ -12,6 +12,7 @@ from imaginary_gpu import built
 from own_bundle import write_bundle
 from winners import PROBLEMS, SMALL, a_winner
 
+import mltune
 from mltune.api.versions import two_versions
 from mltune.cli import main
 from mltune.device import query
@@ -194,6 +195,14 @@ def test_what_is_no_version_is_refused_in_one_line(bundle, monkeypatch, name, wo
     assert words in str(error.value)
     assert str(error.value).isprintable()
     assert {path.name for path in bundle.iterdir()} == {"kernel.toml", "own.cu"}
+
+
+@pytest.mark.parametrize(
+    "options", [{"within": 0}, {"within": -1}, {"within": 2}, {"confidence": 1}, {"confidence": 0}]
+)
+def test_shares_have_limits(options):
+    with pytest.raises(UsageError, match=r"0 < within <= 0\.5 <= confidence <= 0\.9999 must hold, got"):
+        mltune.gate("reduction", "reduction", **options)
 
 
 def test_links_in_git_lead_nowhere(bundle, monkeypatch):
