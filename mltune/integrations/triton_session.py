@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import math
 import statistics
 import time
@@ -152,8 +153,9 @@ class Session:
         finally:
             for future in self._flying:
                 future.cancel()
-            for tensor, old, _ in self._saved:
-                tensor.copy_(old)
+            with contextlib.suppress(RuntimeError):  # the GPU may be lost
+                for tensor, old, _ in self._saved:
+                    tensor.copy_(old)
         if self._error is not None and all(math.isinf(found[0]) for found in self.times.values()):
             raise self._error
         if not self.times:
@@ -280,9 +282,8 @@ class Session:
     def _finals(self) -> dict[Any, list[float]]:
         """Measure the fastest and the first again in turns, and put the others behind them in proportion."""
         brief = {config: found[0] for config, found in self.times.items() if math.isfinite(found[0])}
-        left = sorted((one for one in brief if brief[one] <= CLOSE * min(brief.values())), key=brief.__getitem__)[
-            :FINALISTS
-        ]
+        close = (one for one in brief if brief[one] <= CLOSE * min(brief.values()))
+        left = heapq.nsmallest(FINALISTS, close, key=brief.__getitem__)
         left += [one for one in self.configs[:1] if one in brief and one not in left]
         if self.stopwatch is None or len(left) < 2:
             return self.times
@@ -293,13 +294,13 @@ class Session:
                 self.stopwatch.launches = max(3, min(300, int(ROUND_MS / max(brief[config], 1e-3))))
                 self._timed(config)
                 samples[config] += self.stopwatch.samples_ms
-            medians = {config: statistics.median(taken) for config, taken in samples.items()}
+            medians = {config: statistics.median(samples[config]) for config in left}  # of the same rounds
             left = [config for config in left if medians[config] <= BEHIND * min(medians.values())]
         self.stopwatch.launches = BRIEF
-        best = min(medians, key=medians.__getitem__)
+        best = min(left, key=medians.__getitem__)
         least, scale = 1.0001 * medians[best], medians[best] / brief[best]
         others = {one: [max(least, scale * value) for value in found] for one, found in self.times.items()}
-        return others | {one: np.quantile(taken, (0.5, 0.2, 0.8)).tolist() for one, taken in samples.items()}
+        return others | {one: np.quantile(samples[one], (0.5, 0.2, 0.8)).tolist() for one in left}
 
 
 def _is_close(found: Any, wanted: Any, tolerance: float) -> bool:

@@ -310,6 +310,16 @@ class TestSession:
         launcher.gpu.time_ms = time_ms
         assert launcher.tune().best_config.kwargs == {"BLOCK": 512, "UNROLL": 2}
 
+    def test_one_that_left_early_does_not_win_when_the_gpu_slows_down(self, launcher):
+        def time_ms(meta):
+            slow = 1.5 if len(launcher.gpu.launches) > 400 else 1.0
+            return slow * (0.1 + 0.006 * (meta["BLOCK"] != 512) + 0.003 * (meta["num_warps"] != 4))
+
+        launcher.gpu.time_ms = time_ms
+        tuned = launcher.tune()
+        assert (tuned.best_config.kwargs["BLOCK"], tuned.best_config.num_warps) == (512, 4)
+        assert tuned.configs_timings[tuned.best_config] == min(tuned.configs_timings.values())
+
     def test_few_are_measured_where_little_is_asked_for(self, launcher, monkeypatch):
         assert len(launcher.tune(trials=4, wisdom="none").configs_timings) == 4
         assert len(launcher.tune(time=0.0, wisdom="none").configs_timings) <= 1
