@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import operator
 import sys
@@ -77,6 +78,7 @@ def _found(of_type: type) -> Package | None:
     return None
 
 
+@functools.cache
 def _cupy(cupy: Any) -> Package:
     current = cupy.cuda.get_current_stream
 
@@ -101,6 +103,7 @@ def _cupy(cupy: Any) -> Package:
     )
 
 
+@functools.cache
 def _torch(torch: Any) -> Package:
     has_gradients, device_of, strides = torch.is_grad_enabled, torch.Tensor.get_device, torch.Tensor.stride
 
@@ -145,8 +148,6 @@ def read_array(value: Any, parameter: dict[str, Any], stream: int = 0) -> Array:
 
 def bytes_of(array: Any) -> tuple[int, int]:
     """Return the address and the size of an array on a GPU."""
-    if (package := package_of(type(array))) is not None:
-        return package.address(array), int(array.nbytes)
     interface = array.__cuda_array_interface__
     return interface["data"][0], math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
 

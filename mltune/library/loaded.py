@@ -17,12 +17,11 @@ import numpy as np
 from mltune.errors import DeviceError, LibraryError
 from mltune.files.text import printable
 from mltune.library.folder import read_library
-from mltune.library.gpu_arrays import Array, Package, bytes_of, package_of, read_array
+from mltune.library.gpu_arrays import Package, bytes_of, package_of, read_array
 from mltune.library.source import ABI
 from mltune.problem.array_values import STORAGE
 
 _ARRAYS = ("in", "out", "inout")
-_MATRICES = ("A", "B", "C")
 _PRODUCT = {"m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc"}
 _DRIVER = "libcuda.so.1"
 _DEVICE_ORDINAL = 9
@@ -31,13 +30,18 @@ _MOST_REMEMBERED = 10_000
 _NOTHING = (0, 0, None)
 
 
-class _Plan(NamedTuple):
-    """What two products of matrices of the same types, shapes and strides share."""
+class _Given(NamedTuple):
+    """What a call passes: arrays by their addresses, and words of all else; what is kept must live as long.
 
-    values: bytes
-    swapped: bool
+    The package and the device of the first array say what the current stream is.
+    """
+
+    package: Package | None
     device: int | None
-    kept: Sequence[Any]
+    addresses: list[int]
+    values: bytes
+    kept: Sequence[Any] = ()
+    swapped: bool = False
 
 
 @dataclass
@@ -62,7 +66,7 @@ class Library:
     _takes_workspace: bool
     _handles: dict[int, ctypes.c_void_p] = field(default_factory=dict)
     _workspaces: dict[tuple[int | None, int], tuple[int, int, Any]] = field(default_factory=dict)
-    _plans: dict[Any, _Plan] = field(default_factory=dict)
+    _plans: dict[Any, _Given] = field(default_factory=dict)
     _kinds: dict[type, list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,15 +78,12 @@ class Library:
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
         self._are_numbers = all(described[place]["dtype"] in {*_CODES} - {"bool"} for place in self._others)
         self.is_product = {*self.parameters} == _PRODUCT
-        if self.is_product:
-            for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
-                setattr(self, name, self.multiply)
+        for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
+            setattr(self, name, self.multiply if self.is_product else self)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the operation under its name; a product of matrices, such as ``sgemm``, has its own."""
-        if name.startswith("_") or name not in (self.name, self.document["problem"].get("precision", "") + "gemm"):
-            raise AttributeError(f"a library has its operation, {self.name}, but no {name!r}")
-        return self
+        """Refuse a name that is none of the operation."""
+        raise AttributeError(f"a library has its operation, {self.__dict__.get('name')}, but no {name!r}")
 
     def __call__(self, *arguments: Any, stream: Any = None, workspace: Any = None) -> None:
         """Enqueue the operation with its parameters in the order of :attr:`parameters`.
@@ -105,36 +106,34 @@ class Library:
         DeviceError
             The driver failed.
         """
+        given = self._repeated(arguments) or self._checked(arguments, stream)
+        self._enqueue(given, given.addresses, stream, workspace)
+
+    def _repeated(self, arguments: Sequence[Any]) -> _Given | None:
+        """Return what a call passes whose arrays are of types that were checked; None for another call."""
         try:
             arrays, others = [arguments[place] for place in self._arrays], [arguments[place] for place in self._others]
             package = package_of(type(arrays[0]))
-            known = package is not None and self._are_numbers and len(arguments) == len(self.parameters)
-            if package is not None and known and package.kinds(arrays) == self._kinds.get(type(arrays[0])):
-                addresses, device = [*map(package.address, arrays)], package.device(arrays[0])
-                values = self._values.pack(*others)
-            else:
-                known = False
+            if package is None or package.kinds(arrays) != self._kinds.get(type(arrays[0])):
+                return None
+            addresses, values = [*map(package.address, arrays)], self._values.pack(*others)
         except (AttributeError, IndexError, TypeError, ValueError, OverflowError, struct.error):
-            known = False
-        if known:
-            self._enqueue(package, device, addresses, values, stream, workspace)
-        else:
-            self._check_and_enqueue(arguments, stream, workspace)
+            return None
+        is_known = self._are_numbers and len(arguments) == len(self.parameters)
+        return _Given(package, package.device(arrays[0]), addresses, values) if is_known else None
 
-    def _check_and_enqueue(self, arguments: Sequence[Any], stream: Any, workspace: Any) -> None:
-        """Enqueue a call whose arguments are of types that are not known to be right."""
+    def _checked(self, arguments: Sequence[Any], stream: Any) -> _Given:
         described = self.document["parameters"]
         if len(arguments) != len(described):
             raise LibraryError(f"{self.name} takes {', '.join(self.parameters)}, got {len(arguments)} arguments.")
-        on = 0 if stream is None else _stream(stream)
-        found = [read_array(arguments[place], described[place], on) for place in self._arrays]
+        arrays, on = [arguments[place] for place in self._arrays], 0 if stream is None else _stream(stream)
+        found = [read_array(one, described[place], on) for one, place in zip(arrays, self._arrays, strict=True)]
         given = [_given(arguments[place], described[place]) for place in self._others]
-        arrays = [arguments[place] for place in self._arrays]
-        package, device = _shared(arrays)
-        values = self._values.pack(*(value for value, _ in given))
-        self._enqueue(package, device, [one.address for one in found], values, stream, workspace)
-        if package is not None:
+        package, values = package_of(type(arrays[0])), self._values.pack(*(value for value, _ in given))
+        if package is not None and all(package_of(type(one)) is package for one in arrays):
             self._kinds[type(arrays[0])] = package.kinds(arrays)
+        device = package and package.device(arrays[0])
+        return _Given(package, device, [one.address for one in found], values, [kept for _, kept in given])
 
     def multiply(
         self,
@@ -152,48 +151,45 @@ class Library:
         The orders in which they are stored must be those of the library's case: N N is for three matrices stored by
         rows, or three by columns; another case has one of `a` and `b`, or both, in the other order.
         """
-        package, key, plan = package_of(type(out)), None, None
-        if package is not None and type(a) is type(b) is type(out):
+        package, key = package_of(type(out)), None
+        if package is not None and package_of(type(a)) is package_of(type(b)) is package:
             key = package.facts(a, b, out), alpha, beta
-            try:
-                plan = self._plans.get(key)
-            except TypeError:  # a number that is an array
-                key = None
-        if plan is not None and package is not None:
-            first, second = (b, a) if plan.swapped else (a, b)
+        try:
+            given = self._plans.get(key)
+        except TypeError:  # a number that is an array
+            key, given = None, None
+        if given is not None and package is not None:
+            first, second = (b, a) if given.swapped else (a, b)
             addresses = [package.address(first), package.address(second), package.address(out)]
-            self._enqueue(package, plan.device, addresses, plan.values, stream, workspace)
-            return out
-        on = 0 if stream is None else _stream(stream)
-        x, y, z = (read_array(one, parameter, on) for one, parameter in zip((a, b, out), self._matrices(), strict=True))
-        package, device = _shared((out, a, b))
-        plan = self._plan(x, y, z, alpha, beta, device)
-        addresses = [(y if plan.swapped else x).address, (x if plan.swapped else y).address, z.address]
-        self._enqueue(package, device, addresses, plan.values, stream, workspace)
-        if key is not None:
+        else:
+            given = self._product(a, b, out, alpha, beta, 0 if stream is None else _stream(stream))
+            addresses = given.addresses
             if len(self._plans) >= _MOST_REMEMBERED:
                 self._plans.clear()
-            self._plans[key] = plan
+            if key is not None:
+                self._plans[key] = given
+        self._enqueue(given, addresses, stream, workspace)
         return out
 
-    def _plan(self, x: Array, y: Array, z: Array, alpha: complex, beta: complex, device: int | None) -> _Plan:
-        """Return how a product is passed; a LibraryError where its shapes or strides are not those of the case."""
+    def _product(self, a: Any, b: Any, out: Any, alpha: complex, beta: complex, on: int) -> _Given:
+        """Return what a product passes; a LibraryError where shapes or strides are not those of the case."""
+        named = {one["name"]: one for one in self.document["parameters"]}
+        x, y, z = (read_array(one, named[name], on) for one, name in zip((a, b, out), "ABC", strict=True))
         if any(len(one.shape) != 2 for one in (x, y, z)):
             raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
             raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
-        described = [self.document["parameters"][place] for place in self._others]
         trans = [str(self.document["problem"].get(f"trans_{one}")) for one in "ab"]
-        for swapped, (first, second, third) in enumerate(
-            ((x, y, z), (y.transposed, x.transposed, z.transposed)),
-        ):
+        for first, second, third in ((x, y, z), (y.transposed, x.transposed, z.transposed)):
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
             if None not in leading and {*trans} <= {"N", "T"}:
                 values: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), leading, strict=True))
                 values |= {"m": third.shape[0], "n": third.shape[1], "k": first.shape[1], "alpha": alpha, "beta": beta}
-                given = [_given(values[one["name"]], one) for one in described]
-                packed = self._values.pack(*(value for value, _ in given))
-                return _Plan(packed, bool(swapped), device, [kept for _, kept in given])
+                others = [self.parameters[place] for place in self._others]
+                given = [_given(values[one], named[one]) for one in others]
+                words, package = self._values.pack(*(value for value, _ in given)), package_of(type(out))
+                addresses, device = [first.address, second.address, third.address], package and package.device(out)
+                return _Given(package, device, addresses, words, [kept for _, kept in given], first is not x)
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
@@ -229,20 +225,9 @@ class Library:
         found: dict[str, Any] = json.loads(self._functions.configuration(number).decode())
         return found
 
-    def _matrices(self) -> list[dict[str, Any]]:
-        named = {one["name"]: one for one in self.document["parameters"]}
-        return [named[one] for one in _MATRICES]
-
-    def _enqueue(
-        self,
-        package: Package | None,
-        device: int | None,
-        addresses: list[int],
-        values: bytes,
-        stream: Any,
-        workspace: Any,
-    ) -> None:
-        """Enqueue a call: addresses of arrays in order, and the words of all else."""
+    def _enqueue(self, given: _Given, addresses: Sequence[int], stream: Any, workspace: Any) -> None:
+        """Enqueue a call with arrays of some addresses."""
+        package, device, values = given.package, given.device, given.values
         handle = None if device is None else self._handles.get(device)
         if handle is None:
             handle = self._handle(device, addresses)
@@ -271,29 +256,24 @@ class Library:
         return found
 
     def _handle(self, device: int | None, addresses: Sequence[int]) -> ctypes.c_void_p:
-        """Return the library in the context of a device, by default the current one; the first call there loads it."""
-        driver, context, here, popped = self._driver, ctypes.c_void_p(), ctypes.c_int(-1), ctypes.c_void_p()
-        driver.cuCtxGetCurrent(ctypes.byref(context))
-        if device is None and context.value is None:  # a thread that has not used the GPU
-            driver.cuPointerGetAttribute(
-                ctypes.byref(here), _DEVICE_ORDINAL, ctypes.c_uint64(max(addresses, default=0))
-            )
-            device = max(here.value, 0)
-        key = device if device is not None else context.value or 0
-        if (handle := self._handles.get(key)) is None:
-            if context.value is not None:
-                driver.cuCtxGetDevice(ctypes.byref(here))
-            is_other = device is not None and (context.value is None or here.value != device)
+        """Return the library on a GPU, by default the current one; the first call there loads it."""
+        driver, here, context, handle = self._driver, ctypes.c_int(-1), ctypes.c_void_p(), ctypes.c_void_p()
+        has_none = driver.cuCtxGetDevice(ctypes.byref(here))  # as a thread that has not used the GPU
+        if device is None and has_none:
+            address = ctypes.c_uint64(max(addresses, default=0))
+            driver.cuPointerGetAttribute(ctypes.byref(here), _DEVICE_ORDINAL, address)
+        device = max(here.value, 0) if device is None else device
+        if device not in self._handles:
+            is_other = has_none or here.value != device
             if is_other := is_other and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
                 driver.cuCtxPushCurrent_v2(context)
             try:
-                handle = ctypes.c_void_p()
                 self._check(self._functions.create(ctypes.byref(handle), ABI))
             finally:
                 if is_other:
-                    driver.cuCtxPopCurrent_v2(ctypes.byref(popped))
-            self._handles[key] = handle
-        return handle
+                    driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+            self._handles[device] = handle
+        return self._handles[device]
 
     def _check(self, status: int) -> None:
         if status > 0:
@@ -373,14 +353,6 @@ def _code(parameter: dict[str, Any]) -> str:
     """Return how the module struct packs a number into a word; of a type that it lacks the address."""
     code = "q" if parameter["role"] == "size" else _CODES.get(parameter["dtype"], "Q")
     return f"{code}{8 - struct.calcsize(code)}x"
-
-
-def _shared(arrays: Sequence[Any]) -> tuple[Package | None, int | None]:
-    """Return the package of arrays that have one, and the device of the first."""
-    package = package_of(type(arrays[0]))
-    if package is None or any(package_of(type(one)) is not package for one in arrays):
-        return None, None
-    return package, package.device(arrays[0])
 
 
 def _given(value: Any, parameter: dict[str, Any]) -> tuple[Any, Any]:

@@ -208,7 +208,7 @@ def _values(content: Content) -> dict[str, Any]:
         "size_parameters": ", ".join(f"int64_t {names[size]}" for size in content.sizes),
         "size_values": ", ".join(names[size] for size in content.sizes),
         "parameters": ", ".join(_declaration(one, names[one.name]) for one in signature),
-        "packed": [*({"declaration": text, "name": name} for text, name in _packed(signature, names))],
+        "packed": list(_packed(signature, names)),
         "packed_values": ", ".join(names[one.name] for one in signature),
         "alignment": content.alignment,
         "addresses": " | ".join(f"(uintptr_t){one}" for one in arrays),
@@ -263,21 +263,13 @@ def _declaration(one: Parameter, name: str) -> str:
     return f"{'const ' if one.role == 'in' else ''}{c_type} *{name}"
 
 
-def _packed(signature: Sequence[Parameter], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _packed(signature: Sequence[Parameter], names: Mapping[str, str]) -> Iterator[Sequence[str]]:
     """Yield declaration and name of what is packed into words, in order."""
-    arrays = [one for one in signature if one.role in ("in", "out", "inout")]
-    for one in arrays:
-        yield _declaration(one, names[one.name]), names[one.name]
-    for c_type, name in (
-        ("void *", "workspace"),
-        ("size_t ", "workspace_bytes"),
-        ("void *", "stream"),
-        ("int64_t ", "grows"),
-    ):
-        yield c_type + name, name
-    for one in signature:
-        if one not in arrays:
-            yield _declaration(one, names[one.name]), names[one.name]
+    declared = [(one.role, _declaration(one, names[one.name]), names[one.name]) for one in signature]
+    yield from (one for role, *one in declared if role in ("in", "out", "inout"))
+    yield from (("void *workspace", "workspace"), ("size_t workspace_bytes", "workspace_bytes"))
+    yield from (("void *stream", "stream"), ("int64_t grows", "grows"))
+    yield from (one for role, *one in declared if role not in ("in", "out", "inout"))
 
 
 def _arguments(parameters: Sequence[Parameter], names: Mapping[str, str]) -> Iterator[str]:

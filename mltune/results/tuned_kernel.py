@@ -198,9 +198,7 @@ def _prepare(types: tuple[type, ...]) -> _Prepared | None:
 
 def _code(of_type: type) -> str:
     """Return how the module struct packs a scalar, of NumPy or of Python as CuPy passes it; KeyError for others."""
-    if of_type in (bool, int, float):
-        return {bool: "?", int: "q", float: "d"}[of_type]
-    if not issubclass(of_type, np.generic):
+    if of_type not in (bool, int, float) and not issubclass(of_type, np.generic):
         raise KeyError(of_type)
     dtype = np.dtype(of_type)
     return f"{dtype.itemsize}s" if dtype.str[1:] in ("c8", "c16") else _CODES[dtype.str[1:]]

@@ -17,7 +17,7 @@ int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &fake_last
 int cuCtxPushCurrent_v2(void *context) { fake_pushed++; return 0; }
 int cuCtxPopCurrent_v2(void **context) { fake_pushed--; return 0; }
 int cuPointerGetAttribute(int *value, int attribute, uint64_t address) { *value = 0; return attribute == 9 ? 0 : 1; }
-int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+int cuCtxGetDevice(int *device) { *device = 0; return fake_pushed || number("FAKE_CONTEXT", 1) ? 0 : 201; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == 75 ? number("FAKE_MAJOR", 9) : attribute == 76 ? 0 : number("FAKE_SMS", 132);
   return 0;

@@ -49,3 +49,36 @@ def test_programs_in_python_use_what_a_library_has(name):
     }
     assert used - {"sgemm"} <= {*dir(Library)}
     assert "sgemm" in used
+
+
+TWO = """
+#include "sgemm_nn.h"
+#include "sgemm_nt.h"
+#include <stdio.h>
+int main(void) {
+  sgemm_nn_library *nn;
+  sgemm_nt_library *nt;
+  if (sgemm_nn_create(&nn, SGEMM_NN_ABI) || sgemm_nt_create(&nt, SGEMM_NT_ABI)) return 1;
+  if (sgemm_nn(nn, 64, 32, 16, 1, 0, 64, 0, 16, 0, 0, 64, NULL, 0, NULL)) return 2;
+  if (sgemm_nt(nt, 64, 32, 16, 1, 0, 64, 0, 32, 0, 0, 64, NULL, 0, NULL)) return 3;
+  sgemm_nn_destroy(nn);
+  sgemm_nt_destroy(nt);
+  puts("both");
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_a_program_has_libraries_of_several_cases(tmp_path):
+    build_driver(tmp_path)
+    (tmp_path / "main.c").write_text(TWO)
+    for trans in ("NN", "NT"):
+        problem = parse_problem("sgemm", trans=trans, size=1000)
+        write_library(tmp_path / f"sgemm_{trans.lower()}", content_of("gemm_simt", problem, ("m", "n", "k"), count=3))
+    sources = ["main.c", "sgemm_nn/sgemm_nn.c", "sgemm_nt/sgemm_nt.c", "-Isgemm_nn", "-Isgemm_nt"]
+    command = ["gcc", "-Wall", "-Wextra", "-Werror", *sources, "-ldl", "-lm", "-o", "it"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    environment = {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(["./it"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "both\n")
