@@ -29,6 +29,7 @@ from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
 from mltune.known.wisdom import Match, Wisdom
 from mltune.known.wisdom_file import NONE, default_file, locked
+from mltune.records.directory import in_use
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.wording import configuration, spaced_duration
@@ -256,6 +257,8 @@ class TunedFunction:
             try:
                 result = tuner.tune(request, progress=report, siblings=siblings)
             except RunDirectoryError:  # what is left of an earlier run is damaged, or of other versions
+                if in_use(run):
+                    raise
                 shutil.rmtree(run, ignore_errors=True)
                 result = tuner.tune(request, progress=report, siblings=siblings)
         if result.interrupted:

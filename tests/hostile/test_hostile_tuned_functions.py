@@ -11,9 +11,10 @@ import pytest
 import tuned_functions
 from tuned_functions import World, arguments, function
 
-from mltune.errors import MltuneWarning, WisdomError
+from mltune.errors import MltuneWarning, RunDirectoryError, WisdomError
 from mltune.known.entry import Entry
 from mltune.known.wisdom import Wisdom
+from mltune.records.directory import lock_directory
 from mltune.records.store import Store
 
 TESTS = Path(tuned_functions.__file__).parent
@@ -128,6 +129,19 @@ def test_a_damaged_run_is_begun_again(world, file):
     add = function(file)
     add(*arguments())
     assert add.chosen(*arguments()).origin == "tuned"
+
+
+def test_a_run_that_is_under_way_is_left_alone(world, file):
+    """As if somebody had removed the lock beside the file."""
+    process(file, deed="die").communicate(timeout=120)
+    (run,) = (file.parent / "cache/mltune/tuned").iterdir()
+    held = lock_directory(run)
+    with pytest.raises(RunDirectoryError, match="is in use by process"):
+        function(file)(*arguments())
+    os.close(held)
+    with Store.read_only(run) as store:
+        assert len(store) > 0
+    assert answers(process(file)) == ["256"]
 
 
 def test_a_kill_while_one_tunes_lets_the_next_one_in(world, file):
