@@ -42,8 +42,12 @@ LOOKS = 10
 FIRST = 32
 """Observations at the first look."""
 
-REQUEST_S, MOST_PAIRS = 10.0, 128
-"""Most seconds and pairs of one request to the worker."""
+REQUEST_S, PAIRS = 10.0, 16
+"""Most seconds and pairs of one request to the worker. Both versions are loaded anew for each, in random order: where
+they lie in memory is another difference between them."""
+
+MOST_PAIRS = 128
+"""Most pairs of an observation."""
 
 Verdict = tuple[str, Interval | None]
 """``"faster"``, ``"equal"``, ``"slower"`` or ``"undecided"``, and the interval of the ratio at the last look."""
@@ -241,8 +245,8 @@ def compare(
                 left_s = started + limit_s - time.perf_counter()
                 if left_s <= 0:
                     return []
-                places = rng.permutation(2)  # they are loaded in random order, too
-                pairs = min(count, MOST_PAIRS // size) * size
+                places = rng.permutation(2)
+                pairs = min(count, max(1, PAIRS // size)) * size
                 orders = [(one, 1 - one) for one in rng.integers(2, size=pairs).tolist()]
                 entries = [({"version": int(place)}, builds[place]) for place in places]
                 raced = runner.race(entries, min(left_s, REQUEST_S), orders)
