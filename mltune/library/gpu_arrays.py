@@ -80,7 +80,7 @@ def _found(of_type: type) -> Package | None:
 
 @functools.cache
 def _cupy(cupy: Any) -> Package:
-    current = cupy.cuda.get_current_stream
+    current, dtype_of = cupy.cuda.get_current_stream, operator.attrgetter("dtype")
 
     def zeros(count: int, device: int) -> Any:
         with cupy.cuda.Device(device):
@@ -94,7 +94,7 @@ def _cupy(cupy: Any) -> Package:
             *(a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype),
             *(c.shape, c.strides, c.dtype, c.data.device_id),
         ),
-        lambda arrays: [one.dtype for one in arrays],
+        lambda arrays: [*map(dtype_of, arrays)],
         operator.attrgetter("data.ptr"),
         operator.attrgetter("data.device_id"),
         lambda device: int(current(device).ptr),

@@ -7,7 +7,7 @@ import json
 import operator
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +74,7 @@ class Library:
         described = self.document["parameters"]
         self._arrays = [place for place, one in enumerate(described) if one["role"] in _ARRAYS]
         self._others = [place for place, one in enumerate(described) if one["role"] not in _ARRAYS]
+        self._others_of = _getter(self._others)
         self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._others))
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
         self._are_numbers = all(described[place]["dtype"] in {*_CODES} - {"bool"} for place in self._others)
@@ -107,20 +108,20 @@ class Library:
             The driver failed.
         """
         given = self._repeated(arguments) or self._checked(arguments, stream)
-        self._enqueue(given, given.addresses, stream, workspace)
+        self._enqueue(given, given[2], stream, workspace)
 
-    def _repeated(self, arguments: Sequence[Any]) -> _Given | None:
+    def _repeated(self, arguments: Sequence[Any]) -> tuple[Any, ...] | None:
         """Return what a call passes whose arrays are of types that were checked; None for another call."""
         try:
-            arrays, others = [arguments[place] for place in self._arrays], [arguments[place] for place in self._others]
+            arrays = [arguments[place] for place in self._arrays]
             package = package_of(type(arrays[0]))
             if package is None or package.kinds(arrays) != self._kinds.get(type(arrays[0])):
                 return None
-            addresses, values = [*map(package.address, arrays)], self._values.pack(*others)
+            addresses, values = [*map(package.address, arrays)], self._values.pack(*self._others_of(arguments))
         except (AttributeError, IndexError, TypeError, ValueError, OverflowError, struct.error):
             return None
         is_known = self._are_numbers and len(arguments) == len(self.parameters)
-        return _Given(package, package.device(arrays[0]), addresses, values) if is_known else None
+        return (package, package.device(arrays[0]), addresses, values) if is_known else None
 
     def _checked(self, arguments: Sequence[Any], stream: Any) -> _Given:
         described = self.document["parameters"]
@@ -225,9 +226,9 @@ class Library:
         found: dict[str, Any] = json.loads(self._functions.configuration(number).decode())
         return found
 
-    def _enqueue(self, given: _Given, addresses: Sequence[int], stream: Any, workspace: Any) -> None:
+    def _enqueue(self, given: tuple[Any, ...], addresses: Sequence[int], stream: Any, workspace: Any) -> None:
         """Enqueue a call with arrays of some addresses."""
-        package, device, values = given.package, given.device, given.values
+        package, device, _, values = given[:4]
         handle = None if device is None else self._handles.get(device)
         if handle is None:
             handle = self._handle(device, addresses)
@@ -347,6 +348,11 @@ _CODES = {
     "bool": "B",
 }
 _RANGES = {"bool": (0, 1)} | {one: (int(np.iinfo(one).min), int(np.iinfo(one).max)) for one in _CODES if "int" in one}
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    one = operator.itemgetter(*places) if len(places) > 1 else None
+    return one or (lambda given: tuple(given[place] for place in places))
 
 
 def _code(parameter: dict[str, Any]) -> str:

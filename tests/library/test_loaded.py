@@ -13,6 +13,7 @@ import pytest
 from c_library import build_driver, content_of
 
 from mltune.errors import DeviceError, LibraryError
+from mltune.kernel.reader import load_kernel
 from mltune.library import folder as folders
 from mltune.library.folder import read_library, write_library
 from mltune.library.loaded import load_library
@@ -270,6 +271,25 @@ threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 
 """,
     )
     assert found == []
+
+
+def test_an_operation_of_one_size_and_arrays_alone_is_called(tmp_path):
+    pytest.importorskip("cupy")
+    build_driver(tmp_path)
+    problem = load_kernel("reduction").arrays.problem()
+    write_library(tmp_path / "lib", content_of("reduction", problem, ("n",)))
+    found = run(
+        tmp_path / "lib",
+        OF_CUPY
+        + """
+total, values = of_cupy(256, 1), of_cupy(4096, 5000)
+found = [launched(lambda: lib.reduction(n, total, values))[:3] for n in (5000, 4000, np.int32(3000))]
+found += [launched(lambda: lib(4000, total)), hasattr(lib, "reduce")]
+""",
+    )
+    assert all({256, 4096, n} <= {*launch} for launch, n in zip(found[:3], (5000, 4000, 3000), strict=True))
+    assert "takes n, sum, input, got 2 arguments" in found[3]
+    assert found[4] is False
 
 
 def test_tensors_of_the_host_and_those_that_require_gradients_are_refused(library):
