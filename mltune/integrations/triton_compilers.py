@@ -37,19 +37,8 @@ POLITE = 10
 """Niceness of compile processes: the process that launches kernels and times them comes first."""
 
 _ALONE = {"MLIR_DISABLE_MULTITHREADING": "1"}  # threads of one would compete with the others
-_OF_THE_PROCESS = frozenset(
-    {
-        "fn",
-        "__globals__",
-        "device_caches",
-        "_hash_lock",
-        "used_global_vals",
-        "pre_run_hooks",
-        "kernel",
-        "launch_metadata",
-    }
-    | {"compile", "ASTSource", "CompiledKernel", "create_binder"}
-)
+_OF_THE_PROCESS = {"fn", "__globals__", "device_caches", "_hash_lock", "used_global_vals", "pre_run_hooks", "kernel"}
+_OF_THE_PROCESS |= {"launch_metadata", "compile", "ASTSource", "CompiledKernel", "create_binder"}
 """Attributes of a kernel that stay in its process: caches, locks, hooks and modules."""
 
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
