@@ -145,15 +145,19 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
     speed, crossed = shares(measured.times_s), np.flatnonzero(measured.crossed)
     held_out: dict[str, list[float]] = {name: [] for name in LEARNERS}
     parts = np.array_split(np.random.default_rng(0).permutation(crossed), min(_PARTS, len(crossed)))
+    kept: list[NDArray[np.intp]] = []
     for part in parts if len(crossed) > 1 else ():
         rest, left = measured.without(part)
+        if not len(left):  # all was found at these sizes
+            continue
+        kept.append(part)
         chosen = rest.portfolio(most=most, floor=floor)
         for name, found in held_out.items():
             dispatcher = rest.learn(name, chosen)
             for size in part:
                 pick = _pick(dispatcher, measured.sizes[size], measured.blocks[size, left[chosen]])
                 found.append(float(speed[size, left[chosen]][pick]))
-    weights = measured.weights[np.concatenate(parts)]
+    weights = measured.weights[np.concatenate(kept)] if kept else measured.weights[:0]
     chosen = measured.portfolio(most=most, floor=floor)
     made = [Chosen(tuple(chosen), measured.learn(name, chosen), held_out, weights) for name in LEARNERS]
     return max(made, key=lambda one: (one.expected, _summary(one.used(measured), measured.weights)["mean"]))

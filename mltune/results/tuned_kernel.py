@@ -124,7 +124,11 @@ class TunedKernel:
 
         tensors, stream = [one for one in arguments if hasattr(one, "detach")], cupy.cuda.get_current_stream()
         if tensors:
-            stream = cupy.cuda.ExternalStream(sys.modules["torch"].cuda.current_stream(tensors[0].device).cuda_stream)
+            current = sys.modules["torch"].cuda.current_stream(tensors[0].device)
+            if hasattr(cupy.cuda.Stream, "from_external") and hasattr(current, "__cuda_stream__"):
+                stream = cupy.cuda.Stream.from_external(current)
+            else:  # before CuPy 14 or PyTorch 2.7
+                stream = cupy.cuda.ExternalStream(current.cuda_stream)
         with stream:
             self(*map(cupy_array, arguments))
 

@@ -178,3 +178,22 @@ def test_where_nothing_can_be_held_out_what_was_measured_decides():
     chosen = choose(measured, most=3, floor=0.8)
     first = [chosen.dispatcher.order((n,), blocks)[0] for n, blocks in ((64, (4, 2)), (4096, (256, 128)))]
     assert [chosen.chosen[one] for one in first] == [0, 1]
+
+
+def test_what_was_found_at_the_sizes_of_one_part_alone_holds_nothing_out_there():
+    """Two sizes are tuned, both in one part: without them there is no candidate."""
+    times = np.array([[1.0, 2.0]] * 9)
+    found_at = (frozenset({3}), frozenset({3}))
+    measured = Measured(
+        np.arange(64, 73)[:, None],
+        times,
+        np.ones(9),
+        np.ones(2, bool),
+        found_at,
+        np.ones((9, 2)),
+        132,
+        np.ones(9, bool),
+    )
+    chosen = choose(measured, most=2, floor=0.8)
+    held_out = len(chosen.held_out["tree"])
+    assert 0 < held_out < 9 and chosen.report(measured)["held_out"]["tree"]["least"] == 1.0  # noqa: PT018
