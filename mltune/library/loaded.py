@@ -80,7 +80,8 @@ class Library:
         self._are_numbers = all(described[place]["dtype"] in {*_CODES} - {"bool"} for place in self._others)
         self.is_product = {*self.parameters} == _PRODUCT
         for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
-            setattr(self, name, self.multiply if self.is_product else self)
+            if not hasattr(self, name):  # as a library of the name "choice" has
+                setattr(self, name, self.multiply if self.is_product else self)
 
     def __getattr__(self, name: str) -> Any:
         """Refuse a name that is none of the operation."""

@@ -292,6 +292,22 @@ found += [launched(lambda: lib(4000, total)), hasattr(lib, "reduce")]
     assert found[4] is False
 
 
+@pytest.mark.parametrize("name", ["choice", "name", "is_product"])
+def test_a_library_may_have_the_name_of_something_else(name, tmp_path):
+    build_driver(tmp_path)
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
+    write_library(tmp_path / "lib", replace(content, name=name))
+    found = run(
+        tmp_path / "lib",
+        """
+a = Array(256, np.zeros((64, 64), "f4", order="F"))
+b, sizes = Array(512, np.zeros((64, 64), "f4")), dict(m=64, n=64, k=64, lda=64, ldb=64, ldc=64)
+found = [lib.name, lib.is_product, lib.choice(**sizes)["kernel"], launched(lambda: lib.sgemm(a, b, out=a))[:3]]
+""",
+    )
+    assert found == [name, True, "gemm_simt", [64, 64, 64]]
+
+
 def test_tensors_of_the_host_and_those_that_require_gradients_are_refused(library):
     pytest.importorskip("torch")
     found = run(
