@@ -162,7 +162,7 @@ def calls(case: str, folder: Path, count: int = 200) -> dict[str, float]:
         "tuned": lambda: tuned(*arguments),
         "cupy_launch_of_tuned": lambda: tuned.function(*all_of_it, shared_mem=tuned.shared_bytes),
     }
-    found = {kind: _host_s(call, count) for kind, call in kinds.items()}
+    found = _host_s(kinds, count)
     found["other_sizes"] /= 2
     return found | {"packing": found["product"] - found["in_c"], "dispatch": found["other_sizes"] - found["product"]}
 
@@ -177,18 +177,22 @@ def _recorded(library: Any, call: Callable[[], object]) -> tuple[Any, ...]:
     return functions.packed, *seen[-1]
 
 
-def _host_s(call: Callable[[], object], count: int) -> float:
-    """Return the median seconds of a call, of rounds that begin with an empty queue."""
+def _host_s(calls: Mapping[str, Callable[[], object]], count: int, rounds: int = 100) -> dict[str, float]:
+    """Return the median seconds of each call, of rounds in turns that begin with an empty queue.
+
+    In turns, because what a tune leaves behind, such as processes that end, slows down what comes right after it.
+    """
     import cupy
 
-    rounds = []
-    for _ in range(40):
-        cupy.cuda.Device().synchronize()
-        begun = time.perf_counter()
-        for _ in range(count):
-            call()
-        rounds.append((time.perf_counter() - begun) / count)
-    return statistics.median(rounds)
+    found: dict[str, list[float]] = {kind: [] for kind in calls}
+    for _ in range(rounds):
+        for kind, call in calls.items():
+            cupy.cuda.Device().synchronize()
+            begun = time.perf_counter()
+            for _ in range(count):
+                call()
+            found[kind].append((time.perf_counter() - begun) / count)
+    return {kind: statistics.median(seconds[rounds // 4 :]) for kind, seconds in found.items()}
 
 
 DISPATCH = """
