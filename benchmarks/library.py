@@ -180,7 +180,7 @@ def _recorded(library: Any, call: Callable[[], object]) -> tuple[Any, ...]:
 def _host_s(calls: Mapping[str, Callable[[], object]], count: int, rounds: int = 100) -> dict[str, float]:
     """Return the median seconds of each call, of rounds in turns that begin with an empty queue.
 
-    In turns, because what a tune leaves behind, such as processes that end, slows down what comes right after it.
+    What disturbs some of the rounds, such as processes of a tune that still end, disturbs all calls alike.
     """
     import cupy
 
