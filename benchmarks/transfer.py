@@ -8,15 +8,17 @@ one architecture (gemm_simt on the H200), with a model of the other problems. Co
 - ``portable``: the fixed order of the mean recorded speed on what the model is trained on; where that has not been
   measured (random samples of a space that is too large) there is none;
 - ``model``: the fixed order of the model;
-- ``warm``: the search with physics and model;
-- ``warm, one by one``: the same with batches of four, each planned from all results before it.
+- ``warm``: the search with physics and model.
 
-The figures are the fastest so far as a share of the fastest recorded, means over spaces and seeds. Sub-spaces that were
-recorded completely are replayed with the model of the random samples of other problems.
+The figures are the fastest so far as a share of the fastest recorded, means over spaces and seeds, beside the
+:data:`TARGETS`; and for each space the first pick of physics, of the model and of the search with both, with what that
+loses against the better one. Sub-spaces that were recorded completely are replayed with the model of the random samples
+of other problems.
 
-    python benchmarks/transfer.py [--seeds 20] [--jobs 2] [--datasets DIR] [--results benchmarks/results/transfer]
+    python benchmarks/transfer.py [--seeds 20] [--jobs 2] [--between architecture] [--datasets DIR] [--results DIR]
 
-``--datasets`` adds the datasets of a folder (see ``mltune datasets import``), such as those of further GPUs.
+``--between`` narrows to what is left out, ``--datasets`` adds the datasets of a folder (see ``mltune datasets
+import``), such as those of further GPUs.
 """
 
 from __future__ import annotations
@@ -42,12 +44,11 @@ from mltune.kernel.reader import load_kernel
 from mltune.tuning.training import as_sweeps
 
 AT = (1, 5, 10, 25, 50, 100)
-SEARCHES = {
-    "raw": {"resources": False},
-    "physics": {},
-    "warm": {"pretrained": None},
-    "warm, one by one": {"pretrained": None, "batch": 4, "in_flight": 1},
-}
+TARGETS = {1: 0.95, 5: 0.975, 10: 0.985, 25: 0.99}
+"""Share of the optimum that is aimed at after so many measurements, where the architecture is left out."""
+
+SEARCHES: dict[str, dict[str, Any]] = {"raw": {"resources": False}, "physics": {}, "warm": {"pretrained": None}}
+FIRST = ("physics", "model", "warm")
 ORDERS = ("portable", "model")
 BETWEEN = {"architecture": "another architecture", "problem": "another problem, the same GPU"}
 
@@ -131,12 +132,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--between", choices=BETWEEN)
     parser.add_argument("--datasets", type=Path)
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "transfer")
     arguments = parser.parse_args()
     started = time.time()
     paths = [*shipped_datasets().values(), *(datasets_in(arguments.datasets) if arguments.datasets else [])]
     known = cases([load_dataset(path) for path in paths], [load_dataset(path) for path in shipped_searches()])
+    known = [case for case in known if arguments.between in (None, case.between)]
     spaces: dict[str, dict[str, Any]] = {}
     for case in known:
         orders = {
@@ -200,6 +203,10 @@ def table(summary: dict[str, Any]) -> str:
                 note = "" if len(curves) == len(chosen) else f" ({len(curves)} spaces)"
                 mean = " | ".join(f"{value:.3f}" for value in np.mean(curves, axis=0))
                 lines.append(f"| {start}{note} | {mean} |")
+        if between == "architecture":
+            aims = " | ".join(f"{TARGETS[count]:.3f}" if count in TARGETS else "" for count in AT)
+            lines.append(f"| target | {aims} |")
+        lines += ["", "The first pick, by space:", "", *first_picks(chosen)]
         lines += ["", "After 100 measurements, by space (± standard error of the mean over seeds):", ""]
         lines += ["| space | " + " | ".join(SEARCHES) + " |", "| --- |" + " ---: |" * len(SEARCHES)]
         for name, space in chosen.items():
@@ -207,6 +214,17 @@ def table(summary: dict[str, Any]) -> str:
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
+
+
+def first_picks(spaces: dict[str, Any]) -> list[str]:
+    """Return what each source alone and the search with both pick first; where there is no model, physics alone."""
+    lines = ["| space | " + " | ".join(FIRST) + " | below the better |", "| --- |" + " ---: |" * (len(FIRST) + 1)]
+    for name, space in spaces.items():
+        picks = [space[start][0] if start in space else None for start in FIRST]
+        lost = max(pick for pick in picks if pick is not None) - picks[-1]
+        cells = ["" if pick is None else f"{pick:.3f}" for pick in picks]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {lost:.3f} |")
+    return lines
 
 
 if __name__ == "__main__":

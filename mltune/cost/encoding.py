@@ -27,6 +27,9 @@ MOST_VALUES = 16
 ERROR = 0.1
 """Standard deviation of the errors of the logs of speeds that a source expects."""
 
+PLAUSIBLE = 0.25
+"""Log of the speed that a first choice may have less, as the other sources expect, than the fastest that they expect."""
+
 CANDIDATES = 600
 """Most configurations that a portfolio is chosen from: the first of each source and of their mean."""
 
@@ -44,11 +47,14 @@ class Source:
     smooth : bool
         Whether configurations that are alike are expected to be alike: not by regression trees. In a space too large to
         list, where a search breeds its candidates, it would seek out the errors of such a source.
+    decides : bool
+        Whether it has the first choice (:func:`first_choice`): it has learned from this very problem on other devices.
     """
 
     expected: Callable[[Columns], Floats]
     least: float
     smooth: bool = True
+    decides: bool = False
 
 
 def physical(prior: Callable[[Columns], Floats], some: Columns) -> Source:
@@ -165,11 +171,43 @@ class MeanFunction:
         return np.maximum(self.expected + np.linalg.solve(precision, centred.T @ residual), 0.0)
 
 
-def portfolio(expected: Floats, points: Floats, count: int, rng: np.random.Generator) -> Indices:
+def first_choice(expected: Floats, sources: Sequence[Source] = ()) -> int:
+    """Return the position of the configuration to measure first.
+
+    It is the best by the mean of the sources. Where one of them decides, it is the best by that one among those that
+    are :data:`PLAUSIBLE` by the mean of the others: bounds tell what is slow, and hardly rank what is fast, while
+    regressors of other devices rank it, and err most where the bounds are low.
+
+    Parameters
+    ----------
+    expected : ndarray of shape (n_sources, n_configs)
+        Logs of speeds, as each source expects them.
+    sources : sequence of Source, optional
+        The sources, in the same order.
+
+    Examples
+    --------
+    Physics does not believe in the configuration that a model expects most of.
+
+    >>> physics, model = Source(len, -3.0), Source(len, -3.0, decides=True)
+    >>> expected = np.log([[1.0, 0.9, 0.1], [0.6, 0.8, 1.0]])
+    >>> first_choice(expected, [physics, model])
+    1
+    """
+    decides = np.array([one.decides for one in sources] or [False] * len(expected))
+    if decides.all() or not decides.any():
+        return int(np.argmax(expected.mean(axis=0)))
+    others = expected[~decides].mean(axis=0)
+    return int(np.argmax(np.where(others >= others.max() - PLAUSIBLE, expected[decides].mean(axis=0), -np.inf)))
+
+
+def portfolio(
+    expected: Floats, points: Floats, count: int, rng: np.random.Generator, sources: Sequence[Source] = ()
+) -> Indices:
     """Choose configurations of which the fastest is expected to be fast, whichever source is right.
 
     In each of many scenarios one of the sources is right up to random errors, which are similar for similar
-    configurations. The first configuration is the best by the mean of the sources. Each further one adds most to the
+    configurations. The first configuration is the :func:`first_choice`. Each further one adds most to the
     speed of the fastest chosen one, on average over the scenarios. So the choice covers the disagreement of the
     sources, and holds no near copies. The gain is submodular, and a greedy choice is nearly as good as the best one
     (Nemhauser, Wolsey and Fisher, 1978).
@@ -180,6 +218,8 @@ def portfolio(expected: Floats, points: Floats, count: int, rng: np.random.Gener
         Logs of speeds, as each source expects them; at least one source. A source counts more where it expects more.
     points : ndarray of shape (n_configs, n_dimensions)
         Configurations as points of the unit cube.
+    sources : sequence of Source, optional
+        The sources, in the order of `expected`.
 
     Returns
     -------
@@ -195,14 +235,15 @@ def portfolio(expected: Floats, points: Floats, count: int, rng: np.random.Gener
     """
     orders: Sequence[Floats] = [expected.mean(axis=0), *expected]
     most = CANDIDATES // len(orders)
-    kept = np.unique(np.concatenate([np.argsort(-order, kind="stable")[:most] for order in orders]))
+    first = first_choice(expected, sources)
+    kept = np.unique(np.concatenate([[first], *(np.argsort(-order, kind="stable")[:most] for order in orders)]))
     logs, points = expected[:, kept], points[kept]
     covariance = Hyperparameters.usual(points.shape[1]).covariance(points, points)
     covariance[np.diag_indices(len(kept))] += JITTER
     errors = ERROR * np.linalg.cholesky(covariance) @ rng.standard_normal((len(kept), SCENARIOS // 2))
     right = rng.permutation(np.arange(SCENARIOS) % len(logs))
     speeds = np.exp(logs[right].T + np.hstack([errors, -errors]))
-    chosen = [int(np.argmax(logs.mean(axis=0)))]
+    chosen = [int(np.searchsorted(kept, first))]
     while len(chosen) < min(count, len(kept)):
         fastest = speeds[chosen].max(axis=0)
         gain = np.maximum(speeds, fastest).mean(axis=1)

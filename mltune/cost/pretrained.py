@@ -134,6 +134,8 @@ class PretrainedModel:
     ----------
     parameters : tuple of str
         The features of the regressors: log2(1 + value) of each.
+    same_problem : bool
+        Whether all that it predicts from was measured of the problem that it was chosen for.
     first, elsewhere : tuple of mapping of str to int
         Configurations to measure first, for the problem and the device that it was chosen for: those that were fast on
         such a device, and on others of its architecture.
@@ -148,6 +150,7 @@ class PretrainedModel:
     members: tuple[Member, ...]
     first: tuple[Mapping[str, int], ...] = ()
     elsewhere: tuple[Mapping[str, int], ...] = ()
+    same_problem: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
@@ -170,7 +173,8 @@ class PretrainedModel:
         others = _in_turn([one.fastest for one in near if one.device != device.name])
         elsewhere = tuple(one for one in others if one not in first)[: min(ELSEWHERE, FIRST - len(first))]
         members = (*left, *(one for one in near if not one.has_regressor))
-        return replace(self, members=members, first=first, elsewhere=elsewhere) if left else None
+        same = all((one.case, one.flops) == (problem.case, problem.flops) for one in left)
+        return replace(self, members=members, first=first, elsewhere=elsewhere, same_problem=same) if left else None
 
     def predict(self, columns: Columns) -> Floats:
         """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""
@@ -180,7 +184,8 @@ class PretrainedModel:
 
     def source(self) -> Source:
         """Return it as a source of knowledge for a search."""
-        return Source(lambda columns: np.minimum(self.predict(columns), 0.0), SLOWEST, smooth=False)
+        least, decides = SLOWEST, self.same_problem
+        return Source(lambda columns: np.minimum(self.predict(columns), 0.0), least, smooth=False, decides=decides)
 
 
 def _closest(members: Sequence[Member], problem: Problem, device: Device) -> list[Member]:

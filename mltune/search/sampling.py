@@ -303,7 +303,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         if not self.sources:
             head = rng.permutation(head)
             return pool[head[maximin_subset(points[head], LARGEST_DESIGN)]]
-        first = portfolio(basis[:, 1:].T, points, options.start_trials, rng)
+        first = portfolio(basis[:, 1:].T, points, options.start_trials, rng, self.sources)
         head = np.concatenate([first, np.setdiff1d(head, first)])
         return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=len(first))]]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.cost.encoding import Encoding, Source, physical, portfolio
+from mltune.cost.encoding import Encoding, Source, first_choice, physical, portfolio
 from mltune.cost.features import NEEDED, Features
 from mltune.cost.model_file import FEWEST_JUDGED
 from mltune.cost.pretrained import LARGEST_RATIO, SLOWEST, PretrainedModel, Sweep, fit_members, importance
@@ -275,8 +275,8 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
     columns = {name: column[ran] for name, column in sweep.columns.items()}
     ratios = np.clip(sweep.median_s[ran] / features.physical_s(columns), 1.0 / LARGEST_RATIO, LARGEST_RATIO)
 
-    def first(sources: Sequence[Source]) -> np.intp:
-        return np.argmax(sum(np.maximum(one.expected(columns), one.least) for one in sources))
+    def first(sources: Sequence[Source]) -> int:
+        return first_choice(np.array([np.maximum(one.expected(columns), one.least) for one in sources]), sources)
 
     sources = [physical(features.prior, columns)]
     chosen = {"physics": first(sources)}
@@ -304,7 +304,7 @@ def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:
 
 def _shares(space: SearchSpace, sources: Sequence[Source], sweep: Sweep) -> dict[str, float]:
     points, basis = Encoding(space, sources).describe(sweep.columns)
-    chosen = portfolio(basis[:, 1:].T, points, max(CHOICES), np.random.default_rng(0))
+    chosen = portfolio(basis[:, 1:].T, points, max(CHOICES), np.random.default_rng(0), sources)
     speed = np.nan_to_num(np.nanmin(sweep.median_s) / sweep.median_s)
     return {str(count): round(float(speed[chosen[:count]].max()), 4) for count in CHOICES}
 

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mltune.cost.encoding import SMALLEST_PRIOR, Encoding, MeanFunction, Source, physical, portfolio
+from mltune.cost.encoding import (
+    PLAUSIBLE,
+    SMALLEST_PRIOR,
+    Encoding,
+    MeanFunction,
+    Source,
+    first_choice,
+    physical,
+    portfolio,
+)
 from mltune.cost.gaussian_process import Hyperparameters
 from mltune.kernel.space import TableSpace
 from mltune.search.sampling import BatchSampler, SamplerOptions
@@ -196,3 +205,17 @@ def test_length_scales_are_open_where_a_source_explains_what_sizes_do(landscape)
     assert len(found.prior.scales) == found.describe(landscape.columns)[0].shape[1]
     assert np.ptp(found.prior.scales) == 0.0
     assert found.deviation == 1.0
+
+
+def test_a_source_that_decides_has_the_first_choice_among_the_plausible():
+    points = line()[:, 0]
+    expected = np.stack([-points, -4.0 * np.square(points - 0.4)])
+    sources = [Source(len, -3.0), Source(len, -3.0, decides=True)]
+    first = portfolio(expected, line(), 8, np.random.default_rng(0), sources)[0]
+    assert first == first_choice(expected, sources) == np.flatnonzero(points <= PLAUSIBLE)[-1]
+    assert first != np.argmax(expected.sum(axis=0))
+
+
+def test_a_source_that_decides_alone_has_no_other_to_ask():
+    expected = -np.random.default_rng(1).random((1, 50))
+    assert first_choice(expected, [Source(len, -3.0, decides=True)]) == np.argmax(expected)

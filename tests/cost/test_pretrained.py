@@ -71,6 +71,14 @@ def test_sweeps_of_the_case_and_those_of_a_similar_size_count():
     assert counting(several, "h200", "dgemm", "NN") == [2]
 
 
+def test_a_model_of_this_very_problem_decides_the_first_choice():
+    flops, here = float(gemm("sgemm").flops), find_device("rtx_a4000")[0]
+    one, other = sweep(1, flops=flops), sweep(2, flops=2 * flops)
+    assert model(one).closest(gemm("sgemm"), here).source().decides
+    assert not model(one, other).closest(gemm("sgemm"), here).source().decides
+    assert not model(one).source().decides
+
+
 def test_sweeps_of_the_same_case_count_alone_or_else_those_of_the_class():
     several = model(sweep(2, "sgemm NT"), sweep(4, "sgemm TN"), sweep(6, "dgemm NT"))
     assert counting(several, "h200", "sgemm", "NT") == [2]
