@@ -28,7 +28,7 @@ ERROR = 0.1
 """Standard deviation of the errors of the logs of speeds that a source expects."""
 
 PLAUSIBLE = 0.25
-"""Log of the speed that a first choice may have less, as the other sources expect, than the fastest that they expect."""
+"""Log of the speed by which a first choice may be below the fastest, as the other sources expect."""
 
 CANDIDATES = 600
 """Most configurations that a portfolio is chosen from: the first of each source and of their mean."""

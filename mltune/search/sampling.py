@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.samplers import BaseSampler
 
-from mltune.cost.encoding import Encoding, Source, portfolio
+from mltune.cost.encoding import Encoding, Source, first_choice, portfolio
 from mltune.errors import SpaceError
 from mltune.kernel.coding import Indices, crossed, row
 from mltune.kernel.space import SearchSpace
@@ -281,7 +281,11 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         Without a source the middle of the space is promising.
         """
         rng, options = np.random.default_rng(self.seed), self.options
-        pool = self._fixed(self.space.sample(options.start_pool, rng))
+        pool = self.space.sample(options.start_pool, rng)
+        if any(one.decides for one in self.sources) and self.space.count <= options.listed:
+            _, basis = self._model.pool.describe(np.arange(self.space.count))
+            pool = np.union1d(pool, first_choice(basis[:, 1:].T, self.sources))
+        pool = self._fixed(pool)
         points, basis = self._encoding.describe(self.space.rows(pool))
         for _ in range(options.start_rounds if self.sources else 0):
             best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]

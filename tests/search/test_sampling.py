@@ -74,6 +74,18 @@ def test_a_source_is_asked_once_about_each_configuration_of_the_initial_design(l
     assert 100 < len(asked) == len(set(asked))
 
 
+def test_a_source_that_decides_chooses_first_from_all_of_a_listed_space(landscape):
+    """Not from the few configurations alone that are drawn for the design."""
+    wanted = landscape.space.rows(np.array([landscape.space.count // 2]))
+
+    def expected(columns):
+        return -np.sum([columns[name] != wanted[name] for name in columns], axis=0, dtype=float)
+
+    sources = [Source(lambda columns: np.zeros(len(columns[min(columns)])), -1.0), Source(expected, -9.0, decides=True)]
+    first = BatchSampler(landscape.space, sources, seed=0, options=SamplerOptions(start_pool=20, start_rounds=0))
+    assert first.plan(Results().history(), 0, 1)[0].index == landscape.space.count // 2
+
+
 @pytest.mark.parametrize("prior", [True, False])
 def test_the_initial_design_is_promising_and_spread_out(landscape, prior):
     planned = search(landscape, 1, prior=prior, size=8)
