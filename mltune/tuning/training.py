@@ -284,7 +284,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
     judged = others and others.closest(manifest.problem, manifest.device)
     if judged:
         same = (np.all([columns[name] == one[name] for name in columns], axis=0) for one in judged.first)
-        remembered = (np.argmax(rows) for rows in same if rows.any())
+        remembered = (int(np.argmax(rows)) for rows in same if rows.any())
         chosen["model"] = next(remembered, first([*sources, judged.source()]))
     return {name: float(f"{ratios[at]:.4g}") for name, at in chosen.items()}
 
