@@ -1,4 +1,4 @@
-"""Value of the physical prior before the first measurement, on every recorded space.
+"""Value of the physical prior before the first measurement, on every recorded space of a bundle.
 
 For each dataset: the share of its fastest configuration that the first choices of the prior reach, in its own order and
 as an initial design (the first three, then configurations spread out over those within 5 % of the highest prior),
@@ -22,7 +22,7 @@ from mltune.comparison.scores import expected_minimum
 from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
 from mltune.kernel.coding import Columns
-from mltune.kernel.reader import load_kernel
+from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.search.proposers import maximin_subset
 
 CHOICES = (1, 5, 10, 25)
@@ -89,7 +89,8 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, default=None, help="datasets, by default those that mltune brings")
     arguments = parser.parse_args()
-    rows = [row_of(load_dataset(manifest.name)) for manifest in list_datasets(arguments.folder)]
+    known = [one for one in list_datasets(arguments.folder) if is_bundle(one.kernel)]
+    rows = [row_of(load_dataset(manifest.name)) for manifest in known]
     print(markdown(rows))
     met = sum(row["first 10"] >= row["random 100"] for row in rows)
     lost = [row["dataset"] for row in rows if row["first 10"] < row["random 10"]]

@@ -40,7 +40,7 @@ from mltune.comparison.baselines import ShippedSearch
 from mltune.comparison.simulation import Recording, record, simulate
 from mltune.cost.pretrained import PretrainedModel, Sweep, fit_member
 from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches
-from mltune.kernel.reader import load_kernel
+from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.tuning.training import as_sweeps
 
 AT = (1, 5, 10, 25, 50, 100)
@@ -65,9 +65,9 @@ class Case:
 
 
 def cases(datasets: list[Dataset], searches: list[Dataset]) -> list[Case]:
-    """Return the cases of all datasets that others of their kernel were recorded beside; searches only train."""
+    """Return the cases of all datasets of bundles that others were recorded beside; searches only train."""
     found = []
-    for kernel in sorted({one.manifest.kernel for one in datasets}):
+    for kernel in filter(is_bundle, sorted({one.manifest.kernel for one in datasets})):
         own = [one for one in datasets if one.manifest.kernel == kernel]
         sweeps = as_sweeps([*own, *(one for one in searches if one.manifest.kernel == kernel)])
         if len({sweep.group for sweep in sweeps}) < 2:
