@@ -110,7 +110,7 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
     monkeypatch.setattr(libraries, "carry_out", carry_out)
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     monkeypatch.setattr(runner_module, "GpuRunner", runner)
-    monkeypatch.setattr(session_module, "_gpu", lambda *_: (H200, "13.0"))
+    monkeypatch.setattr(session_module, "gpu_facts", lambda *_: (H200, "13.0"))
     monkeypatch.setattr(build_module, "NvrtcBuilder", Builder)
     monkeypatch.setattr(build_module, "nvrtc_version", lambda: "13.0")
     monkeypatch.setattr(build_module, "compile_options", lambda architecture: ())

@@ -216,6 +216,7 @@ class TestTune:
             "notice",
             "skips",
             "optimum",
+            "why",
         ]
         assert document["kernel"] == "gemm_simt"
         assert document["trials"] == 40 == sum(document["counts"].values())
