@@ -310,16 +310,12 @@ def check_wisdom(
     """
     from mltune.api.results import WisdomCheck
     from mltune.known.wisdom import Wisdom
-    from mltune.resolve.device import Target, find_gpus, parse_device
+    from mltune.resolve.device import first_gpu, parse_device
     from mltune.tuning import wisdom_check
 
     file = wisdom_file(wisdom, must_exist=True)
-    loaded, target = Wisdom.load(file), parse_device(device)
-    if target is None:
-        gpus, reason = find_gpus()
-        if not gpus:
-            raise UsageError(f"a wisdom is checked on a GPU, but none was found: {reason}.")
-        target = Target(cuda=0)
+    loaded = Wisdom.load(file)
+    target = parse_device(device) or first_gpu("a wisdom is checked on a GPU")
     found = wisdom_check.check_wisdom(loaded, target, kernels=kernel or (), sample=sample, seed=seed)
     return WisdomCheck(file, tuple(found))
 

@@ -135,15 +135,16 @@ def build_library(
         blocks = _blocks(candidates, problems, runs[0][1].device)
         crossed = [place in {*wanted.tuned, *range(_CROSSED)} for place in range(len(problems))]
         asked = np.repeat(np.array(crossed)[:, None], len(candidates), axis=1)
-        timing = (candidates, blocks, problems, runs, campaign.directory, cuda, interrupted, compilers)
-        measured = _measured(
-            wanted, candidates, _times(asked, *timing), blocks, crossed, problems[0], runs[0][1].device
-        )
-        asked[:, measured.portfolio(most=wanted.library.most, floor=wanted.library.floor)] = True
-        measured = _measured(
-            wanted, candidates, _times(asked, *timing), blocks, crossed, problems[0], runs[0][1].device
-        )
-    return write_library(Path(out), _content(wanted, problems, candidates, measured, runs[0][1], compilers))
+
+        def measured() -> Measured:
+            times_s = _times(
+                asked, candidates, blocks, problems, runs, campaign.directory, cuda, interrupted, compilers
+            )
+            return _measured(wanted, candidates, times_s, blocks, crossed, problems[0], runs[0][1].device)
+
+        asked[:, measured().portfolio(most=wanted.library.most, floor=wanted.library.floor)] = True
+        found = measured()
+    return write_library(Path(out), _content(wanted, problems, candidates, found, runs[0][1]))
 
 
 def _plan(spec: Spec, device: str, options: Mapping[str, Any]) -> tuple[Plan, list[RunnableProblem]]:
@@ -321,7 +322,6 @@ def _content(
     candidates: Sequence[_Candidate],
     measured: Measured,
     run: TuneResult,
-    compilers: int | None,
 ) -> Content:
     """Choose, compile what is chosen, and return what the library consists of."""
     from mltune.library.content import alignment_of, kernel_parameters, name_of
@@ -345,7 +345,7 @@ def _content(
             "compute_capability": list(run.device.compute_capability or (0, 0)),
             "sm_count": run.device.sm_count,
         },
-        tuple(_built(used, problems[0], run.device, compilers)),
+        tuple(_built(used, problems[0], run.device)),
         chosen.dispatcher,
         {"mltune": __version__, **run.header.versions},
         {**chosen.report(measured), "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known]},
@@ -373,16 +373,12 @@ def _described(one: _Candidate, problem: RunnableProblem, device: Device, build:
     return configuration_of(one.kernel, problem, device, one.configuration, build)
 
 
-def _built(
-    used: Sequence[_Candidate], problem: RunnableProblem, device: Device, compilers: int | None
-) -> Iterator[Configuration]:
+def _built(used: Sequence[_Candidate], problem: RunnableProblem, device: Device) -> Iterator[Configuration]:
     """Yield configurations with their machine code, which is the same at all sizes."""
-    from mltune.measure import build as builds
+    from mltune.measure.build import build_one
 
     for one in used:
-        options = {"workers": compilers, "cache": builds.default_cache()}
-        with builds.NvrtcBuilder(one.kernel, problem, device.architecture, **options) as builder:
-            build = builder.submit(one.configuration).result()
+        build = build_one(one.kernel, problem, device.architecture, one.configuration)
         if build.state is not TrialState.OK:
             raise RunError(
                 f"a configuration of a library must compile, but {one.key} ends with {build.state}: {build.detail}."

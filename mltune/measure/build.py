@@ -221,6 +221,12 @@ class NvrtcBuilder(CompilePool):
         return self._kernel.macros(configuration) | self._problem_macros
 
 
+def build_one(kernel: Kernel, problem: RunnableProblem, architecture: str, configuration: Mapping[str, int]) -> Build:
+    """Compile one configuration, or take it from the cache of cubins."""
+    with NvrtcBuilder(kernel, problem, architecture, cache=default_cache(), workers=1) as builder:
+        return builder.submit(configuration).result()
+
+
 def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
     """Return the source of a kernel with its headers and options."""
     if kernel.source is None or kernel.entry is None:

@@ -73,6 +73,14 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
     return found, "" if found else "the NVIDIA driver shows none"
 
 
+def first_gpu(law: str) -> Target:
+    """Return the first GPU of this machine; without one a UsageError says the law that needs it."""
+    gpus, reason = find_gpus()
+    if not gpus:
+        raise UsageError(f"{law}, but none was found: {reason}.")
+    return Target(cuda=0)
+
+
 def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Target:
     """Choose the first GPU, or without a GPU the largest dataset of a kernel and a problem.
 

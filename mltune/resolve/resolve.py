@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import UsageError
 from mltune.records.directory import is_begun
-from mltune.resolve.device import Target, choose, find_gpus, parse_device
+from mltune.resolve.device import Target, choose, find_gpus, first_gpu, parse_device
 from mltune.resolve.plan import (
     MAX_BUDGET_TRIALS,
     MAX_RIVALS,
@@ -149,12 +149,7 @@ def resolve_sweep(
     if target is not None and target.dataset is not None:
         return _replay(problem, shape, kernel, None, device=device, **options)[0]
     found, bundle = named_problem(problem, shape, kernel, device)
-    if target is None:
-        gpus, reason = find_gpus()
-        if not gpus:
-            raise UsageError(f"a sweep times kernels on a GPU, but none was found: {reason}.")
-        target = Target(cuda=0)
-    return TuneRequest(found, bundle, target, **options)
+    return TuneRequest(found, bundle, target or first_gpu("a sweep times kernels on a GPU"), **options)
 
 
 def plan_of(

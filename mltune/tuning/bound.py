@@ -173,15 +173,14 @@ def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedCo
     The seconds are those that the schedulers need to issue all instructions of the loop, not only those that the bound
     counts.
     """
-    from mltune.measure.build import NvrtcBuilder
+    from mltune.measure.build import build_one
     from mltune.measure.machine_code import disassemble, main_loop
 
     if kernel.source is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
             f"machine code needs a kernel with a source and a CUDA GPU, got {kernel.name} for {device.name}."
         )
-    with NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder:
-        build = builder.submit(dict(found.codes)).result()
+    build = build_one(kernel, problem, device.architecture, found.codes)
     if build.state is not TrialState.OK:
         raise UsageError(f"the configuration must compile for {device.architecture}, but: {build.detail}.")
     loop = main_loop(disassemble(build.cubin))

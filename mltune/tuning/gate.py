@@ -102,12 +102,11 @@ class Version:
 
     def built(self, architecture: str) -> Build:
         """Return the build for an architecture."""
-        from mltune.measure.build import NvrtcBuilder, default_cache
+        from mltune.measure.build import build_one
 
         if self.kernel is None or self.configuration is None:
             return self.build or Build(TrialState.COMPILE_ERROR, "it has no machine code")
-        with NvrtcBuilder(self.kernel, self.problem, architecture, cache=default_cache(), workers=1) as builder:
-            build: Build = builder.submit(self.configuration).result()
+        build = build_one(self.kernel, self.problem, architecture, self.configuration)
         return replace(build, entry=build.entry or self.kernel.entry or "")
 
 

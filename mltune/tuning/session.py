@@ -294,10 +294,9 @@ def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
 
 def build_once(kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int]) -> Build:
     """Compile a configuration, or take it from the cache of cubins; a RunError where it cannot be compiled."""
-    from mltune.measure.build import NvrtcBuilder, default_cache
+    from mltune.measure.build import build_one
 
-    with NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=1) as builder:
-        build: Build = builder.submit(configuration).result()
+    build = build_one(kernel, problem, device.architecture, configuration)
     _must_succeed(kernel, build)
     return build
 
