@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -132,19 +133,15 @@ def build_library(
         runs = _runs(placed, campaign.directory)
         candidates = _candidates(runs, [problems[one] for one in wanted.tuned], wanted.tuned)
         cuda = None if placed.replayed else Target(cuda=int(placed.devices[0].removeprefix("cuda:")))
-        blocks = _blocks(candidates, problems, runs[0][1].device)
         crossed = [place in {*wanted.tuned, *range(_CROSSED)} for place in range(len(problems))]
+        building = _Building(
+            wanted, problems, runs, candidates, crossed, campaign.directory, cuda, interrupted, compilers
+        )
         asked = np.repeat(np.array(crossed)[:, None], len(candidates), axis=1)
-
-        def measured() -> Measured:
-            times_s = _times(
-                asked, candidates, blocks, problems, runs, campaign.directory, cuda, interrupted, compilers
-            )
-            return _measured(wanted, candidates, times_s, blocks, crossed, problems[0], runs[0][1].device)
-
-        asked[:, measured().portfolio(most=wanted.library.most, floor=wanted.library.floor)] = True
-        found = measured()
-    return write_library(Path(out), _content(wanted, problems, candidates, found, runs[0][1]))
+        portfolio = building.measured(asked).portfolio(most=wanted.library.most, floor=wanted.library.floor)
+        asked[:, portfolio] = True
+        measured = building.measured(asked)
+    return write_library(Path(out), building.content(measured))
 
 
 def _plan(spec: Spec, device: str, options: Mapping[str, Any]) -> tuple[Plan, list[RunnableProblem]]:
@@ -181,6 +178,139 @@ def _plan(spec: Spec, device: str, options: Mapping[str, Any]) -> tuple[Plan, li
     return plan_of(tuned, kernels, find_gpus()[0], device=device, seed=asked.seed, options=given, **budget), problems
 
 
+@dataclass(frozen=True)
+class _Building:
+    """A library that is being built: its candidates, its sizes, and where candidates are timed.
+
+    ``crossed`` says at which sizes all are timed; ``cuda`` is None without a GPU: times are then those on record.
+    """
+
+    spec: Spec
+    problems: Sequence[RunnableProblem]
+    runs: Sequence[tuple[Task, TuneResult]]
+    candidates: Sequence[_Candidate]
+    crossed: Sequence[bool]
+    directory: Path
+    cuda: Target | None
+    stop: Callable[[], bool]
+    compilers: int | None
+
+    @property
+    def device(self) -> Device:
+        return self.runs[0][1].device
+
+    @cached_property
+    def blocks(self) -> Floats:
+        """The numbers of blocks of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
+        import numpy as np
+
+        from mltune.kernel.bundle import variables_of
+        from mltune.library.content import is_valid
+
+        def blocks(one: _Candidate, problem: RunnableProblem) -> float:
+            if not is_valid(one.kernel, problem, self.device, one.configuration):
+                return math.nan
+            return math.prod(one.kernel.launch(one.configuration, variables_of(problem, self.device)).grid)
+
+        return np.array([[blocks(one, problem) for one in self.candidates] for problem in self.problems])
+
+    def times(self, asked: NDArray[np.bool_]) -> Floats:
+        """Return the times of candidates at sizes, seconds; NaN where one is not asked for, not valid, or not timed.
+
+        They are kept in a file, to which those of each size are added. Without a GPU they are those on record; on one a
+        candidate that fails at a size has no times at all.
+        """
+        import numpy as np
+
+        from mltune.files.atomic import write_file_atomically
+        from mltune.process.child import ChildPool
+        from mltune.tuning.cross import time_configurations
+
+        known = _known_times(self.directory / CROSS)
+        recorded = {(*task.bundle, task.problem): task.target for task, _ in self.runs}
+        times, failed = np.full(asked.shape, np.nan), np.zeros(asked.shape[1], dtype=bool)
+        with closing(ChildPool()) as pool:
+            for row, problem in enumerate(self.problems):
+                of_size = known.setdefault(problem.label, {})
+                wanted = asked[row] & np.isfinite(self.blocks[row])
+                valid = [one for one, here in zip(self.candidates, wanted, strict=True) if here]
+                lacking = [one for one in valid if one.key not in of_size]
+                for kernel in {_id(one.kernel): one.kernel for one in lacking}.values():
+                    target = self.cuda or recorded.get((kernel.folder, kernel.preset, problem))
+                    some = [one for one in lacking if _id(one.kernel) == _id(kernel)]
+                    configurations = [one.configuration for one in some]
+                    if target is None:
+                        continue
+                    found = time_configurations(
+                        kernel, problem, target, configurations, pool=pool, compilers=self.compilers
+                    )
+                    of_size.update(zip((one.key for one in some), found, strict=True))
+                if lacking:
+                    write_file_atomically(self.directory / CROSS, json.dumps(known).encode(), inside=self.directory)
+                if self.stop():
+                    raise RunError(
+                        f"the times of candidates are incomplete: the same command with --run {self.directory} goes on."
+                    )
+                for column in np.flatnonzero(wanted).tolist():
+                    candidate = self.candidates[column]
+                    times[row, column] = of_size.get(candidate.key) or np.nan
+                    failed[column] |= self.cuda is not None and of_size.get(candidate.key, 0.0) is None
+        times[:, failed] = np.nan
+        return times
+
+    def measured(self, asked: NDArray[np.bool_]) -> Measured:
+        """Return what is known at the sizes that have a time, where candidates are timed that are asked for."""
+        import numpy as np
+
+        from mltune.library.measured import Measured
+
+        times_s, device, problem = self.times(asked), self.device, self.problems[0]
+        timed = np.flatnonzero(np.isfinite(times_s).any(axis=1)).tolist()
+        if not any(self.crossed[row] for row in timed):
+            raise RunError("a library needs times of its candidates, but none could be timed at any size.")
+        place_of = {row: place for place, row in enumerate(timed)}
+        return Measured(
+            np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64)[timed],
+            times_s[timed],
+            np.array(self.spec.weights)[timed],
+            np.array([_described(one, problem, device, Build(TrialState.OK)).is_fallback for one in self.candidates]),
+            tuple(frozenset(place_of.get(row, -1) for row in one.found_at) for one in self.candidates),
+            self.blocks[timed],
+            device.sm_count,
+            np.array(self.crossed)[timed],
+        )
+
+    def content(self, measured: Measured) -> Content:
+        """Choose, compile what is chosen, and return what the library consists of."""
+        from mltune.library.content import alignment_of, kernel_parameters, name_of
+        from mltune.library.measured import choose
+        from mltune.library.source import Content
+
+        spec, problem, run = self.spec, self.problems[0], self.runs[0][1]
+        chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
+        known = {*map(tuple, measured.sizes.tolist())}
+        used = [self.candidates[number] for number in chosen.chosen]
+        first = used[0].kernel
+        return Content(
+            spec.library.name or name_of(problem),
+            {"kind": problem.kind, **problem.to_json()},
+            problem.formula,
+            problem.size_names,
+            spec.extents,
+            kernel_parameters(first, problem),
+            max(alignment_of(one.kernel) for one in used),
+            {
+                "name": run.device.name,
+                "compute_capability": list(run.device.compute_capability or (0, 0)),
+                "sm_count": run.device.sm_count,
+            },
+            tuple(_built(used, problem, run.device)),
+            chosen.dispatcher,
+            {"mltune": __version__, **run.header.versions},
+            {**chosen.report(measured), "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known]},
+        )
+
+
 def _runs(plan: Plan, directory: Path) -> list[tuple[Task, TuneResult]]:
     """Return the tasks that have trials, with their runs."""
     from mltune.records.directory import PROBLEMS, is_begun
@@ -214,59 +344,6 @@ def _candidates(
     return list(found.values())
 
 
-def _times(
-    asked: NDArray[np.bool_],
-    candidates: Sequence[_Candidate],
-    blocks: Floats,
-    problems: Sequence[RunnableProblem],
-    runs: Sequence[tuple[Task, TuneResult]],
-    directory: Path,
-    cuda: Target | None,
-    stop: Callable[[], bool],
-    compilers: int | None,
-) -> Floats:
-    """Return the times of candidates at sizes, seconds; NaN where one is not asked for, not valid, or not timed.
-
-    They are kept in a file, to which those of each size are added. Without a GPU they are those on record; on one a
-    candidate that fails at a size has no times at all.
-    """
-    import numpy as np
-
-    from mltune.files.atomic import write_file_atomically
-    from mltune.process.child import ChildPool
-    from mltune.tuning.cross import time_configurations
-
-    known = _known_times(directory / CROSS)
-    recorded = {(*task.bundle, task.problem): task.target for task, _ in runs}
-    times, failed = np.full((len(problems), len(candidates)), np.nan), np.zeros(len(candidates), dtype=bool)
-    with closing(ChildPool()) as pool:
-        for row, problem in enumerate(problems):
-            of_size = known.setdefault(problem.label, {})
-            wanted = asked[row] & np.isfinite(blocks[row])
-            valid = [one for one, here in zip(candidates, wanted, strict=True) if here]
-            lacking = [one for one in valid if one.key not in of_size]
-            for kernel in {_id(one.kernel): one.kernel for one in lacking}.values():
-                target = cuda or recorded.get((kernel.folder, kernel.preset, problem))
-                some = [one for one in lacking if _id(one.kernel) == _id(kernel)]
-                configurations = [one.configuration for one in some]
-                if target is None:
-                    continue
-                found = time_configurations(kernel, problem, target, configurations, pool=pool, compilers=compilers)
-                of_size.update(zip((one.key for one in some), found, strict=True))
-            if lacking:
-                write_file_atomically(directory / CROSS, json.dumps(known).encode(), inside=directory)
-            if stop():
-                raise RunError(
-                    f"the times of candidates are incomplete: the same command with --run {directory} goes on."
-                )
-            for column in np.flatnonzero(wanted).tolist():
-                candidate = candidates[column]
-                times[row, column] = of_size.get(candidate.key) or np.nan
-                failed[column] |= cuda is not None and of_size.get(candidate.key, 0.0) is None
-    times[:, failed] = np.nan
-    return times
-
-
 def _known_times(file: Path) -> dict[str, dict[str, float | None]]:
     """Return the times on record by size and candidate; a file of another form is refused."""
     from pydantic import PositiveFloat, TypeAdapter
@@ -284,87 +361,6 @@ def _known_times(file: Path) -> dict[str, dict[str, float | None]]:
 def _id(kernel: Kernel) -> tuple[Path, str, tuple[str, ...]]:
     """Return what two kernels differ in whose configurations cannot be timed together."""
     return kernel.folder, kernel.preset, kernel.varied
-
-
-def _measured(
-    spec: Spec,
-    candidates: Sequence[_Candidate],
-    times_s: Floats,
-    blocks: Floats,
-    crossed: Sequence[bool],
-    problem: RunnableProblem,
-    device: Device,
-) -> Measured:
-    """Return what is known at the sizes that have a time."""
-    import numpy as np
-
-    from mltune.library.measured import Measured
-
-    timed = np.flatnonzero(np.isfinite(times_s).any(axis=1)).tolist()
-    if not any(crossed[row] for row in timed):
-        raise RunError("a library needs times of its candidates, but none could be timed at any size.")
-    place_of = {row: place for place, row in enumerate(timed)}
-    return Measured(
-        np.array([list(one.values()) for one in spec.sizes], dtype=np.int64)[timed],
-        times_s[timed],
-        np.array(spec.weights)[timed],
-        np.array([_described(one, problem, device, Build(TrialState.OK)).is_fallback for one in candidates]),
-        tuple(frozenset(place_of.get(row, -1) for row in one.found_at) for one in candidates),
-        blocks[timed],
-        device.sm_count,
-        np.array(crossed)[timed],
-    )
-
-
-def _content(
-    spec: Spec,
-    problems: Sequence[RunnableProblem],
-    candidates: Sequence[_Candidate],
-    measured: Measured,
-    run: TuneResult,
-) -> Content:
-    """Choose, compile what is chosen, and return what the library consists of."""
-    from mltune.library.content import alignment_of, kernel_parameters, name_of
-    from mltune.library.measured import choose
-    from mltune.library.source import Content
-
-    chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
-    known = {*map(tuple, measured.sizes.tolist())}
-    used = [candidates[number] for number in chosen.chosen]
-    first = used[0].kernel
-    return Content(
-        spec.library.name or name_of(problems[0]),
-        {"kind": problems[0].kind, **problems[0].to_json()},
-        problems[0].formula,
-        problems[0].size_names,
-        spec.extents,
-        kernel_parameters(first, problems[0]),
-        max(alignment_of(one.kernel) for one in used),
-        {
-            "name": run.device.name,
-            "compute_capability": list(run.device.compute_capability or (0, 0)),
-            "sm_count": run.device.sm_count,
-        },
-        tuple(_built(used, problems[0], run.device)),
-        chosen.dispatcher,
-        {"mltune": __version__, **run.header.versions},
-        {**chosen.report(measured), "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known]},
-    )
-
-
-def _blocks(candidates: Sequence[_Candidate], problems: Sequence[RunnableProblem], device: Device) -> Floats:
-    """Return the numbers of blocks of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
-    import numpy as np
-
-    from mltune.kernel.bundle import variables_of
-    from mltune.library.content import is_valid
-
-    def blocks(one: _Candidate, problem: RunnableProblem) -> float:
-        if not is_valid(one.kernel, problem, device, one.configuration):
-            return math.nan
-        return math.prod(one.kernel.launch(one.configuration, variables_of(problem, device)).grid)
-
-    return np.array([[blocks(one, problem) for one in candidates] for problem in problems])
 
 
 def _described(one: _Candidate, problem: RunnableProblem, device: Device, build: Build) -> Configuration:

@@ -24,7 +24,7 @@ ABI = 1
 COUNTERS = 1 << 18
 """Bytes at the beginning of a workspace that are zero between calls: the counters of kernels that set them back."""
 
-_C_TYPES = {
+C_TYPES = {
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "float32": "float",
     "float64": "double",
@@ -214,7 +214,7 @@ def _values(content: Content) -> dict[str, Any]:
         "addresses": " | ".join(f"(uintptr_t){one}" for one in arrays),
         "computed": [
             {
-                "c_type": _C_TYPES[one.dtype],
+                "c_type": C_TYPES[one.dtype],
                 "value": to_c(one.value, in_arrays),
                 "is_whole": "int" in one.dtype,
             }
@@ -254,7 +254,7 @@ def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[s
 
 
 def _declaration(one: Parameter, name: str) -> str:
-    c_type = _C_TYPES.get(one.dtype, "void")
+    c_type = C_TYPES.get(one.dtype, "void")
     match one.role:
         case "size":
             return f"int64_t {name}"
@@ -279,7 +279,7 @@ def _arguments(parameters: Sequence[Parameter], names: Mapping[str, str]) -> Ite
         if one.role == "computed":
             yield f"&value_{computed}"
             computed += 1
-        elif one.role == "scalar" and one.dtype not in _C_TYPES:
+        elif one.role == "scalar" and one.dtype not in C_TYPES:
             yield f"(void *){names[one.name]}"
         else:
             yield f"&{names[one.name]}"
@@ -340,7 +340,7 @@ def parameters_of(
         if dtype.startswith("pointer to "):
             found.append(Parameter(name, dtype.removeprefix("pointer to "), roles[name]))
         elif name in formulas:
-            if dtype not in _C_TYPES:
+            if dtype not in C_TYPES:
                 raise UsageError(f"what follows from sizes is an integer or a number, but {name} is {dtype}.")
             found.append(Parameter(name, dtype, "computed", formulas[name]))
         else:
