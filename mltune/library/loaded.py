@@ -18,8 +18,9 @@ from mltune.errors import DeviceError, LibraryError
 from mltune.files.text import printable
 from mltune.library.folder import read_library
 from mltune.library.gpu_arrays import Package, bytes_of, package_of, read_array
-from mltune.library.source import ABI
+from mltune.library.source import ABI, C_TYPES
 from mltune.problem.array_values import STORAGE
+from mltune.results.tuned_kernel import CODES
 
 _ARRAYS = ("in", "out", "inout")
 _PRODUCT = {"m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc"}
@@ -77,7 +78,7 @@ class Library:
         self._others_of = _getter(self._others)
         self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._others))
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
-        self._are_numbers = all(described[place]["dtype"] in {*_CODES} - {"bool"} for place in self._others)
+        self._are_numbers = all(described[place]["dtype"] in {*C_TYPES} - {"bool"} for place in self._others)
         self.is_product = {*self.parameters} == _PRODUCT
         for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
             if not hasattr(self, name):  # as a library of the name "choice" has
@@ -341,14 +342,7 @@ def _functions(name: str, shared: bytes, document: dict[str, Any]) -> _Functions
     return _Functions(create, packed, choice, configuration, error)
 
 
-_CODES = {
-    **dict(zip(("int8", "int16", "int32", "int64"), "bhiq", strict=True)),
-    **dict(zip(("uint8", "uint16", "uint32", "uint64"), "BHIQ", strict=True)),
-    "float32": "f",
-    "float64": "d",
-    "bool": "B",
-}
-_RANGES = {"bool": (0, 1)} | {one: (int(np.iinfo(one).min), int(np.iinfo(one).max)) for one in _CODES if "int" in one}
+_RANGES = {"bool": (0, 1)} | {one: (int(np.iinfo(one).min), int(np.iinfo(one).max)) for one in C_TYPES if "int" in one}
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -358,14 +352,15 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
 
 def _code(parameter: dict[str, Any]) -> str:
     """Return how the module struct packs a number into a word; of a type that it lacks the address."""
-    code = "q" if parameter["role"] == "size" else _CODES.get(parameter["dtype"], "Q")
+    dtype = "int64" if parameter["role"] == "size" else parameter["dtype"]
+    code = CODES[np.dtype(dtype).str[1:]] if dtype in C_TYPES else "Q"
     return f"{code}{8 - struct.calcsize(code)}x"
 
 
 def _given(value: Any, parameter: dict[str, Any]) -> tuple[Any, Any]:
     """Return what is passed to C, and what must live as long."""
     role, dtype = parameter["role"], parameter["dtype"]
-    if role == "scalar" and dtype not in _CODES:
+    if role == "scalar" and dtype not in C_TYPES:
         held = np.array([value], dtype=STORAGE[dtype])
         return held.ctypes.data, held
     try:

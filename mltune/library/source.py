@@ -30,6 +30,8 @@ C_TYPES = {
     "float64": "double",
     "bool": "uint8_t",
 }
+"""Types of C by those of scalars; one that is missing is passed by its address."""
+
 _WORDS = (
     "asm auto bool break case catch char class const continue default delete do double else enum extern false "
     "float for friend goto if inline int int8_t int16_t int32_t int64_t long namespace new operator private "
@@ -197,7 +199,6 @@ def _values(content: Content) -> dict[str, Any]:
         "abi": ABI,
         "version": __version__,
         "formula": _comment(content.formula),
-        "case_text": "",
         "device": _comment(str(content.device["name"])).replace('"', "'"),
         "major": major,
         "minor": minor,

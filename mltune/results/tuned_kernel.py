@@ -141,10 +141,12 @@ class _OfThread(threading.local):
         self.of_types: dict[tuple[type, ...], _Prepared | None] = {}
 
 
-_CODES = {
+CODES = {
     **dict(zip(("b1", "i1", "i2", "i4", "i8"), "?bhiq", strict=True)),
     **dict(zip(("u1", "u2", "u4", "u8", "f2", "f4", "f8"), "BHIQefd", strict=True)),
 }
+"""How the module struct packs NumPy's scalars, by type and size in bytes."""
+
 _LAUNCH = "<7I4x3Q8x"
 """The driver's CUlaunchConfig: grid, block, shared memory, stream, and no attributes."""
 
@@ -205,7 +207,7 @@ def _code(of_type: type) -> str:
     if of_type not in (bool, int, float) and not issubclass(of_type, np.generic):
         raise KeyError(of_type)
     dtype = np.dtype(of_type)
-    return f"{dtype.itemsize}s" if dtype.str[1:] in ("c8", "c16") else _CODES[dtype.str[1:]]
+    return f"{dtype.itemsize}s" if dtype.str[1:] in ("c8", "c16") else CODES[dtype.str[1:]]
 
 
 def cupy_array(value: Any) -> Any:
