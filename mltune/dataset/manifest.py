@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
-from mltune.files.validation import problems_of
+from mltune.files.validation import adapter, problems_of
 from mltune.kernel.coding import labelled
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
@@ -214,7 +213,7 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         document["device"] = Device.from_json(document.get("device") or {})
         if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")
-        manifest: Manifest = _adapter().validate_python(document)
+        manifest: Manifest = adapter(Manifest).validate_python(document)
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
     except OSError as error:
@@ -227,14 +226,6 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
     if manifest.name != path.stem:
         raise DatasetError(f"a dataset's files carry its name, but {path} holds {manifest.name!r}.")
     return manifest
-
-
-@functools.cache
-def _adapter() -> Any:
-    """Return the validator of manifests."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Manifest)
 
 
 def _check_texts(document: Any) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from mltune.files.validation import problems_of
+from mltune.files.validation import adapter, problems_of
 
 Quantity = Literal[
     "fp16_flops",
@@ -201,15 +200,7 @@ class Device:
         if isinstance(document, Mapping) and document.get("compute_capability") == [0, 0]:
             document = {**document, "compute_capability": None}
         try:
-            device: Device = _adapter().validate_json(json.dumps(document))
+            device: Device = adapter(Device).validate_json(json.dumps(document))
         except ValidationError as error:
             raise ValueError(problems_of(error, document, within=("device",))) from None
         return device
-
-
-@functools.cache
-def _adapter() -> Any:
-    """Return the validator of devices."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Device)

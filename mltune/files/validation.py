@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,14 @@ _LAWS = {kind: law for law, kinds in _WRONG_KINDS.items() for kind in kinds} | {
     "too_long": "have at most {max_length} items",
     "too_short": "have at least {min_length} items",
 }
+
+
+@functools.cache
+def adapter(kind: Any) -> Any:
+    """Return pydantic's validator of a type, whose import would cost the start of every command."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def matching(pattern: str, law: str) -> AfterValidator:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import WorkerError
+from mltune.process.bounded import limit
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
 TIMEOUT_S = 60.0
@@ -174,8 +175,7 @@ def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[bytes], Compile
     """Limit this process, and return a function that compiles a job into Triton's cache; the factory of the child."""
     os.nice(POLITE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes if hard < 0 else min(memory_bytes, hard), hard))
+    limit(resource.RLIMIT_DATA, memory_bytes)
     import triton.compiler.code_generator  # noqa: F401 - before the first job
 
     def compile_one(job: bytes) -> Compiled:

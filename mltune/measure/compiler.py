@@ -30,6 +30,7 @@ from mltune.errors import DeviceError
 from mltune.files.text import printable
 from mltune.kernel.launch import APPLY, plain_entry
 from mltune.measure.assembler import MOST_FILES, assemble, in_memory, nvjitlink_version, to_ptx
+from mltune.process.bounded import limit
 from mltune.records.trial import Build, TrialState
 
 _FILE_NAME = b"kernel.cu"
@@ -159,8 +160,7 @@ def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tup
     """
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes if hard < 0 else min(memory_bytes, hard), hard))
+    limit(resource.RLIMIT_DATA, memory_bytes)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     nvrtc = _nvrtc()

@@ -120,6 +120,12 @@ def call_bounded(
     return result
 
 
+def limit(kind: int, value: int) -> None:
+    """Limit a resource of this process, to less where it must not have so much."""
+    most = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
+
+
 def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float) -> Callable[[tuple[Any, ...]], Any]:
     """Set the limits of this process, and return the function, with errors as results; the factory of the child."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve a gigabyte before they need it
@@ -128,13 +134,9 @@ def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float
         importlib.import_module(needed)
     function = getattr(importlib.import_module(module), name)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    for kind, limit in (
-        (resource.RLIMIT_AS, taken + memory_bytes),
-        (resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 1),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        most = resource.getrlimit(kind)[1]
-        resource.setrlimit(kind, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+    limit(resource.RLIMIT_AS, taken + memory_bytes)
+    limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 1)
+    limit(resource.RLIMIT_CORE, 0)
 
     gc.disable()  # memory is bounded, and the process ends with the call
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mltune.files.validation import adapter
 
 FACT = "declaration"
 """Name of the fact in the store of a run."""
@@ -77,7 +78,7 @@ class Declaration:
 
     def to_json(self) -> dict[str, Any]:
         """Return the declaration as plain JSON values, including ``ties``."""
-        document: dict[str, Any] = _adapter().dump_python(self, mode="json")
+        document: dict[str, Any] = adapter(Declaration).dump_python(self, mode="json")
         return document | {"ties": list(self.ties)}
 
     @classmethod
@@ -85,16 +86,8 @@ class Declaration:
         """Rebuild a declaration from :meth:`to_json`."""
         values = {name: value for name, value in document.items() if name not in ("ties", "cublas")}
         values.setdefault("reference", document.get("cublas"))  # "cublas" before version 0.2
-        found: Declaration = _adapter().validate_python(values)
+        found: Declaration = adapter(Declaration).validate_python(values)
         return found
-
-
-@functools.cache
-def _adapter() -> Any:
-    """Return pydantic's conversion, whose import costs the start of every command."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Declaration)
 
 
 TOLERANCE = 0.01

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 from mltune.errors import RunDirectoryError
 from mltune.files.text import printable
-from mltune.files.validation import problems_of
+from mltune.files.validation import adapter, problems_of
 
 REPLAY = "replay:"
 """Prefix of the setting ``target`` of a run that replays a dataset."""
@@ -94,7 +93,7 @@ class RunHeader:
         from pydantic import ValidationError
 
         try:
-            header: RunHeader = _adapter().validate_json(json.dumps(document))
+            header: RunHeader = adapter(RunHeader).validate_json(json.dumps(document))
         except ValidationError as error:
             raise ValueError(f"its header: {problems_of(error, document)}") from None
         values = [value for one in header.parameters.values() for value in one]
@@ -160,14 +159,6 @@ def _model_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     if before != "none":
         began = f"{'the' if now == 'none' else 'another'} pretrained model whose sha256 is {_shown(before)} (--prior)"
     return f"the search began with {began}"
-
-
-@functools.cache
-def _adapter() -> Any:
-    """Return the validator of headers."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(RunHeader)
 
 
 def _plain(value: object) -> object:
