@@ -110,7 +110,7 @@ def record(recorder, monkeypatch, tmp_path):
 def test_a_sweep_that_was_stopped_goes_on(recorder, record):
     recorded, measured = record
     some = recorded(time_s=9.5)
-    assert (some.manifest.kind, len(some), some.manifest.name) == ("random", 10, "h100-triton-softmax-m7-n300")
+    assert (some.manifest.kind, len(some), some.manifest.name) == ("random", 10, "h100-softmax-7-300")
     every = recorded(time_s=1e9)
     assert every.manifest.kind == "complete"
     assert len(measured) == len(every) == len(set(measured)) == len(recorder.module_of("softmax").CONFIGS)
