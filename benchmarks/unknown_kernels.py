@@ -207,7 +207,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         for version in dict.fromkeys(row["version"] for row in of_case if not row["long"]):
             runs = [row for row in of_case if row["version"] == version and not row["long"]]
             shares = [
-                statistics.mean(best / time_s if (time_s := _at(row["trace"], at)) else 0.0 for row in runs)
+                statistics.mean(best / time_s if (time_s := row["after_s"][str(at)]) else 0.0 for row in runs)
                 for at in AFTER_S if at <= runs[0]["budget_s"]
             ]  # fmt: skip
             means.setdefault(version, []).append(shares)
@@ -217,12 +217,6 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [f"{statistics.mean(one):.3f}" for one in zip(*shares, strict=True)]
         lines.append(f"| mean | {version} | {' | '.join(cells + [''] * (len(AFTER_S) - len(cells)))} | |")
     return "\n".join(lines)
-
-
-def _at(trace: list[list[float]], seconds: float) -> float | None:
-    """Return the best time that was known after the seconds, None if none was."""
-    known = [time_s for at, time_s in trace if at <= seconds]
-    return min(known) if known else None
 
 
 def main() -> None:

@@ -147,11 +147,12 @@ def _recorded(
         conditions = one.sizes_must_satisfy
         fits = fits and (one.at_other_sizes is not None or recorded.variables() == sizes)
     elif fits:
-        library = read_library(path)[0]
-        known = [one.model_dump() for one in library.configurations]
-        chosen = load_library(path).choice(**{size: sizes[size] for size in library.sizes})
+        library = read_library(path)[0].model_dump()
+        known = library["configurations"]
+        chosen = load_library(path).choice(**{size: sizes[size] for size in library["sizes"]})
         number = [{"kernel": one["kernel"], **one["configuration"]} for one in known].index(chosen)
-        cubin, formulas, entry = machine_code(path, number), known[number]["launch"], known[number]["entry"]
+        cubin = machine_code(path, library, number)
+        formulas, entry = known[number]["launch"], known[number]["entry"]
         launched = formulas["launched"]
     if not fits or not all(parse(text).evaluate(sizes) for text in conditions):
         raise UsageError(

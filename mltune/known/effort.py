@@ -1,4 +1,4 @@
-"""How much tuning a program may do that tunes as it runs: an environment variable."""
+"""The effort of programs that tune as they run, ``none``, ``quick`` or ``full``, from an environment variable."""
 
 from __future__ import annotations
 

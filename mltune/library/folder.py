@@ -134,14 +134,19 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         return made.read_bytes()
 
 
-def machine_code(folder: Path, number: int) -> bytes:
-    """Return the machine code of a configuration of a library, from its C source; errors are as in reading it."""
-    document, _ = read_library(folder)
-    name = f"{document.name}.c"
+def machine_code(folder: Path, document: Mapping[str, Any], number: int) -> bytes:
+    """Return the machine code of a configuration of a library with this document, from its C source.
+
+    Raises
+    ------
+    LibraryError
+        The source is not the one of the document.
+    """
+    name = f"{document['name']}.c"
     source = read_file(folder / name, _MAX_BYTES, inside=folder)
     used = re.findall(rb'^  \{(\d+), "', source, re.MULTILINE)
     codes = re.findall(rb"^static const uint64_t cubin_\d+\[\] = \{(.*?)\};", source, re.MULTILINE)
-    if hashlib.sha256(source).hexdigest() != document.sha256.get(name) or not number < len(used):
+    if hashlib.sha256(source).hexdigest() != document["sha256"].get(name) or not number < len(used):
         raise LibraryError(
             f"a library has the machine code in its C source, but {folder / name} lacks it or is damaged."
         )

@@ -19,7 +19,7 @@ from mltune.device import query
 from mltune.device.known import H200
 from mltune.errors import LibraryError, MltuneError, UsageError
 from mltune.kernel.bundle import variables_of
-from mltune.library.folder import machine_code, write_library
+from mltune.library.folder import machine_code, read_library, write_library
 from mltune.measure import runner
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
@@ -155,7 +155,8 @@ def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(tmp_
     content = content_of("gemm_simt", problem, ("m", "n", "k"), count=4)
     write_library(tmp_path / "lib", content)
     third = content.configurations[2]
-    codes = [machine_code(tmp_path / "lib", number) for number in range(4)]
+    document = read_library(tmp_path / "lib")[0].model_dump()
+    codes = [machine_code(tmp_path / "lib", document, number) for number in range(4)]
     assert [code.rstrip(b"\0") for code in codes] == [one.cubin.rstrip(b"\0") for one in content.configurations]
 
     class Chosen:
@@ -169,7 +170,7 @@ def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(tmp_
     assert old.launch(variables_of(problem, H200)).grid[0] > 0
     (tmp_path / "lib" / "sgemm_nt.c").write_text("damaged")
     with pytest.raises(LibraryError, match="damaged"):
-        machine_code(tmp_path / "lib", 0)
+        machine_code(tmp_path / "lib", document, 0)
 
 
 HOSTILE_NAMES = [
