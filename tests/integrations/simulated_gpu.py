@@ -8,7 +8,10 @@ from triton.runtime.jit import MockTensor
 
 
 class SimulatedGpu:
-    """Satisfies Triton's interface of a driver. Launches advance a clock and call a function instead of running.
+    """Satisfies Triton's interface of a driver. Launches advance clocks and call a function instead of running.
+
+    ``now_ms`` is when the GPU has done what is queued, and ``host_ms`` the clock of the process that queues, of which a
+    launch takes ``launch_ms``. What is queued begins when both have come to it.
 
     ``time_ms`` is called with the constants of a launch by name, ``num_warps`` and ``num_stages``, and ``effect`` with
     these and the arguments. Both may raise.
@@ -17,7 +20,7 @@ class SimulatedGpu:
     def __init__(self, time_ms):
         self.time_ms = time_ms
         self.effect = lambda meta, *arguments: None
-        self.now_ms = 0.0
+        self.now_ms = self.host_ms = self.launch_ms = 0.0
         self.launches = []
         self.dead = False
         self.numbers = itertools.count()
@@ -43,7 +46,16 @@ class SimulatedGpu:
         return None
 
     def clear_cache(self, cache):
-        self.now_ms += 0.1
+        self.queue(0.1)
+
+    def queue(self, time_ms):
+        self.now_ms = max(self.now_ms, self.host_ms) + time_ms
+
+    def launch(self, meta, *arguments):
+        self.launches.append(meta)
+        self.effect(meta, *arguments)
+        self.host_ms += self.launch_ms
+        self.queue(self.time_ms(meta))
 
     def launcher_cls(self, source, metadata):
         names = {name for name, of in source.signature.items() if of == "constexpr"}
@@ -51,12 +63,7 @@ class SimulatedGpu:
         meta = {name: value for name, value in constants.items() if name in names}
         meta |= {"num_warps": metadata.num_warps, "num_stages": metadata.num_stages}
 
-        def launch(*arguments):
-            self.launches.append(meta)
-            self.effect(meta, *arguments[9:])
-            self.now_ms += self.time_ms(meta)
-
-        return launch
+        return lambda *arguments: self.launch(meta, *arguments[9:])
 
     def get_device_interface(self):
         return SimpleNamespace(Event=lambda enable_timing: _Event(self), synchronize=self.synchronize)
@@ -64,6 +71,7 @@ class SimulatedGpu:
     def synchronize(self):
         if self.dead:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        self.host_ms = max(self.host_ms, self.now_ms)
 
 
 class _Event:
@@ -71,7 +79,11 @@ class _Event:
         self.gpu = gpu
 
     def record(self):
+        self.gpu.queue(0.0)
         self.at_ms = self.gpu.now_ms
+
+    def query(self):
+        return self.at_ms <= self.gpu.host_ms
 
     def elapsed_time(self, end):
         return round(end.at_ms - self.at_ms, 6)

@@ -18,6 +18,7 @@ import pytest
 
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.integrations.triton import autotune
+from mltune.integrations.triton_session import BRIEF, Stopwatch
 from mltune.known.wisdom import Wisdom
 
 
@@ -246,6 +247,23 @@ def milliseconds(meta):
         abs(math.log2(meta["BLOCK"] / 512)) + abs(math.log2(meta["UNROLL"] / 2)) + abs(math.log2(meta["num_warps"] / 4))
     )
     return 0.1 * (1 + 0.2 * slow)
+
+
+@pytest.mark.parametrize("launch_ms", [0.0, 0.5, 2.0])
+def test_the_time_of_a_launch_is_not_the_kernels(simulated, launch_ms):
+    gpu = simulated(lambda meta: 0.07)  # the cache is cleared in 0.1 ms
+    gpu.launch_ms = launch_ms
+    stopwatch = Stopwatch()
+    assert stopwatch(lambda: gpu.launch({}), (0.5, 0.2, 0.8)) == pytest.approx([0.07] * 3)
+    assert 1 + BRIEF / 2 <= len(stopwatch.samples_ms) <= BRIEF
+
+
+def test_launches_that_the_gpu_always_waits_for_are_timed_all_the_same(simulated):
+    gpu = simulated(lambda meta: 0.07)
+    gpu.launch_ms = 100.0
+    stopwatch = Stopwatch()
+    assert stopwatch(lambda: gpu.launch({}), (0.5,)) == pytest.approx([100.0], rel=0.1)
+    assert len(stopwatch.samples_ms) == BRIEF
 
 
 class Launcher:
