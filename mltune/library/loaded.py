@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import operator
 import os
@@ -327,15 +328,21 @@ def load_library(folder: str | Path) -> Library:
     return Library(document.name, document.model_dump(), names, functions, driver, takes)
 
 
-def _functions(name: str, shared: bytes, document: dict[str, Any]) -> _Functions:
-    """Load what was compared with its hash, not what may lie in the folder now."""
+@functools.cache
+def _loaded(name: str, shared: bytes) -> ctypes.CDLL:
+    """Load what was compared with its hash, not what may lie in the folder now.
+
+    The loader knows an object by its path and gives back the first one of a path, so the file stays open: the path of
+    its descriptor, which would be taken again, is that of this object for as long as the process lasts.
+    """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(shared)
-        found = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(shared)
+    return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+
+
+def _functions(name: str, shared: bytes, document: dict[str, Any]) -> _Functions:
+    found = _loaded(name, shared)
     create, packed, choice, configuration, error = (getattr(found, f"{name}_{part}") for part in _Functions._fields)
     choice.argtypes = [*[ctypes.c_int64] * len(document["sizes"]), ctypes.c_size_t, ctypes.c_void_p]
     configuration.restype = error.restype = ctypes.c_char_p

@@ -308,6 +308,22 @@ found = [lib.name, lib.is_product, lib.choice(**sizes)["kernel"], launched(lambd
     assert found == [name, True, "gemm_simt", [64, 64, 64]]
 
 
+def test_a_library_that_is_loaded_after_another_answers_with_its_own_configurations(library, tmp_path):
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), seed=1)
+    write_library(tmp_path / "other", content)
+    found = run(
+        library,
+        f"""
+sizes = dict(m=700, n=700, k=700, lda=700, ldb=700, ldc=700)
+known = [one["configuration"] for one in load_library({str(tmp_path / "other")!r}).document["configurations"]]
+other = load_library({str(tmp_path / "other")!r}).choice(**sizes)
+other.pop("kernel")
+found = [other in known, lib.choice(**sizes) == load_library(sys.argv[1]).choice(**sizes)]
+""",
+    )
+    assert found == [True, True]
+
+
 def test_tensors_of_the_host_and_those_that_require_gradients_are_refused(library):
     pytest.importorskip("torch")
     found = run(
