@@ -3,6 +3,7 @@
 import datetime
 import os
 import platform
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ HEADER = RunHeader(
 )
 CUBLAS_S = 2.65e-3
 
+# Where a shell starts pytest in its background, SIGINT is ignored, also in what tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["MLTUNE_WISDOM"] = "none"  # that of the user is neither read nor written
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and tables fit it
 # Machines are shared: time is measured by benchmarks. A test finds the same in every run.
@@ -180,7 +183,11 @@ SYSTEM_FIXTURES = {"browser", "cluster", "database_url", "package_statistics", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark system tests by their fixtures, and as system and slow the cases that ``sampled`` leaves out."""
+    """Mark system tests by their fixtures, and as system and slow the cases that ``sampled`` leaves out.
+
+    Long ones begin first: at the end of a run other processes would wait for them.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     cases = {}
     for item in items:
         if SYSTEM_FIXTURES & set(getattr(item, "fixturenames", ())):

@@ -19,7 +19,7 @@ from test_store import HEADER, process, trial
 
 from mltune.api.campaigns import stored_runs
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError, UsageError
-from mltune.records import database
+from mltune.records import database, rows
 from mltune.records.database import Pointer, database_of, parse_url
 from mltune.records.database_runs import directory_of, list_runs
 from mltune.records.directory import FILE, POINTER
@@ -378,10 +378,11 @@ def test_one_bad_row_hides_no_other_run(postgres, tmp_path, change, seen):
     [
         ("UPDATE mltune.runs SET header = repeat('[', 100000000) WHERE id = %s", "texts of runs have at most"),
         ("UPDATE mltune.facts SET value = repeat('[', 100000000) WHERE run = %s", "texts of facts have at most"),
-        ("UPDATE mltune.trials SET detail = repeat('x', 900000000) WHERE run = %s", "texts of trials have at most"),
+        ("UPDATE mltune.trials SET detail = repeat('x', 100000000) WHERE run = %s", "texts of trials have at most"),
     ],
 )
-def test_a_text_that_is_too_long_is_not_fetched(database_url, tmp_path, change, words):
+def test_a_text_that_is_too_long_is_not_fetched(database_url, tmp_path, monkeypatch, change, words):
+    monkeypatch.setattr(rows, "MOST_TRIALS_SIZE", rows.MOST_SIZE)
     with Store.open(tmp_path, HEADER, database_url) as store:
         store.append(trial(0))
         store.set_fact("model", "none")
