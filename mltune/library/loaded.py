@@ -336,9 +336,13 @@ def _loaded(name: str, shared: bytes) -> ctypes.CDLL:
     its descriptor, which would be taken again, is that of this object for as long as the process lasts.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(shared)
-    return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(shared)
+        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def _functions(name: str, shared: bytes, document: dict[str, Any]) -> _Functions:
