@@ -29,12 +29,15 @@ from mltune.tuning.session import Session
 
 TIMES = {"nan": math.nan, "zero": 0.0, "negative": -1e-3, "infinite": math.inf, "faster than light": 1e-9}
 
+UNRESPONSIVE = "unresponsive"
+
 
 def unresponsive_worker() -> Callable[[SliceRequest], SliceResult]:
-    """Return a worker that ignores signals and never ends."""
+    """Return a worker that ignores signals and never ends; a file beside the events says that it does."""
 
     def serve(request: SliceRequest) -> SliceResult:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (request.log / UNRESPONSIVE).touch()
         time.sleep(3600)
         return SliceResult(Outcome.DONE)
 

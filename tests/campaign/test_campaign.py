@@ -26,6 +26,7 @@ from tests.campaign.conftest import (
     stored_trials,
     wait_until,
 )
+from tests.campaign.device_workers import UNRESPONSIVE
 from tests.cli.program import answer
 
 
@@ -95,7 +96,7 @@ def test_a_signal_ends_it_with_a_report_and_it_can_be_resumed(number, uninterrup
 def test_a_second_signal_ends_it_at_once(tmp_path):
     """The first one waits for the worker, which does not hear it."""
     process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker", patience_s=3600)
-    assert wait_until(lambda: "slice_started" in names(tmp_path))
+    assert wait_until((tmp_path / UNRESPONSIVE).is_file)
 
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -109,7 +110,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
 def test_an_unresponsive_worker_does_not_keep_it_from_ending(tmp_path):
     """The worker would end after an hour."""
     process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker")
-    assert wait_until(lambda: "slice_started" in names(tmp_path))
+    assert wait_until((tmp_path / UNRESPONSIVE).is_file)
 
     process.send_signal(signal.SIGTERM)
 
