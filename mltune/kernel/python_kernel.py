@@ -176,7 +176,6 @@ def make_kernel(
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
     found = _headers(text, headers or {}, folders)
     varied, controls = _compiler_parameters(compiler or {}, [*coded], [text, *found.texts.values()], name)
-    hashed = f"{name}\n{text}\n{sorted(found.texts.items())}{sorted(controls.items()) or ''}"
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
@@ -190,7 +189,6 @@ def make_kernel(
         headers=found.texts,
         header_paths=found.paths,
         include=tuple(folders),
-        source_hash=hashlib.sha256(hashed.encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
         restrictions=(*(Restriction(one, "a restriction of the call") for one in expressions), *_fits(threads, coded)),
         default={} if default is None else _default(default, coded),
@@ -204,29 +202,39 @@ def make_kernel(
         generator=generator,
         verify=asked,
     )
+    kernel = replace(kernel, source_hash=_hash(kernel, kernel.problem_size))
     return _restricted(kernel, functions) if functions else kernel
 
 
-def with_sizes(kernel: PythonKernel) -> tuple[PythonKernel, ArraysProblem]:
-    """Return a kernel and its problem with sizes: the problem size, and the elements of every array, by their names.
+def _hash(kernel: PythonKernel, problem_size: Sequence[Size]) -> str:
+    """Return the hash of the source with its headers, and of the launch, macros and options.
 
-    Its hash also covers what is not in its source: the launch, macros and options. Functions count by their type.
+    Functions count by their type.
     """
 
     def named(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else type(value).__name__
 
+    controls = sorted(kernel.controls.items()) or ""
+    source = f"{kernel.entry}\n{kernel.source}\n{sorted(kernel.headers.items())}{controls}"
+    further = [problem_size, kernel.divisors, kernel.block_names, kernel.dynamic_shared, kernel.options]
+    launch = json.dumps([*further, dict(kernel.defines)], sort_keys=True, default=named)
+    return hashlib.sha256((hashlib.sha256(source.encode()).hexdigest() + launch).encode()).hexdigest()
+
+
+def with_sizes(kernel: PythonKernel) -> tuple[PythonKernel, ArraysProblem]:
+    """Return a kernel and its problem with sizes: the problem size, and the elements of every array, by their names.
+
+    Its hash does not depend on them.
+    """
     assert kernel.arrays is not None  # noqa: S101 - it has arguments
     axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), kernel.problem_size, strict=False)
     sizes = {name: int(extent) for name, extent in axes if isinstance(extent, int | float)}
     arrays = [one for one in kernel.arrays.problem().arguments if one.shape is not None and one.role != "constant"]
     sizes |= {one.name: math.prod(one.shape or ()) for one in arrays}
     texts = [one for one in kernel.problem_size if isinstance(one, str)]
-    further = [texts, kernel.divisors, kernel.block_names, kernel.dynamic_shared, kernel.options, dict(kernel.defines)]
-    hashed = kernel.source_hash + json.dumps(further, sort_keys=True, default=named)
-    digest = hashlib.sha256(hashed.encode()).hexdigest()
     definition = replace(kernel.arrays, sizes=sizes)
-    return replace(kernel, source_hash=digest, arrays=definition), definition.problem()
+    return replace(kernel, source_hash=_hash(kernel, texts), arrays=definition), definition.problem()
 
 
 def _compiler_parameters(

@@ -14,7 +14,7 @@ import pytest
 
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
-from mltune.kernel.python_kernel import PythonKernel, make_kernel
+from mltune.kernel.python_kernel import PythonKernel, make_kernel, with_sizes
 from mltune.kernel.space import default_configuration
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
@@ -340,6 +340,25 @@ def test_headers_of_a_list_of_sources_are_in_the_folder_of_the_winner(made: Any,
 def test_what_mltune_does_not_do_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_call(arguments, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"problem_size": 2000},
+        {"grid_divisors": (["TILE"], None, None)},
+        {"block_names": ["TILE"]},
+        {"shared": 64},
+        {"defines": {"LIMIT": 8}},
+        {"options": ("--use_fast_math",)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_hash_covers_launch_macros_and_options(made: Any, change: dict[str, Any]) -> None:
+    """A run of another launch of the same source is not resumed, and its winner is not taken."""
+    assert made().source_hash == made().source_hash != made(**change).source_hash
+    has_size = "problem_size" in change  # which is one of the problem's, where it has sizes
+    assert (with_sizes(made())[0].source_hash == with_sizes(made(**change))[0].source_hash) == has_size
 
 
 def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> None:
