@@ -68,7 +68,7 @@ def test_all_ranks_of_torchrun_take_the_choice_of_the_one_that_tuned(environment
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(program)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OUTCOMES", str(tmp_path))
-        subprocess.run(command, check=True, timeout=240, capture_output=True)  # noqa: S603
+        subprocess.run(command, check=True, timeout=240, capture_output=True)
     outcomes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
     assert sorted(measured for _, measured in outcomes) == [1, 1, 7]
     tuned = next(rank for rank, (_, measured) in enumerate(outcomes) if measured == 7)
