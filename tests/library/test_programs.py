@@ -82,3 +82,62 @@ def test_a_program_has_libraries_of_several_cases(tmp_path):
     environment = {"LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run(["./it"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "both\n")
+
+
+STRANGE = """
+#include "sgemm_nn.h"
+#include <pthread.h>
+#include <stdio.h>
+static sgemm_nn_library *library;
+static uint64_t drawn(uint64_t *state) {
+  *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+  return *state >> 20;
+}
+static int64_t extent(uint64_t *state) {
+  const int64_t edges[] = {0, 1, -1, INT32_MAX, (int64_t)INT32_MAX + 1, INT64_MAX, INT64_MIN, 8192};
+  uint64_t one = drawn(state);
+  return one % 3 ? (int64_t)(one / 3 % 9000) : edges[one / 3 % 8];
+}
+static void *run(void *number) {
+  uint64_t state = (uintptr_t)number + 1, launched = 0;
+  for (int i = 0; i < 20000; i++) {
+    int64_t m = extent(&state), n = extent(&state), k = extent(&state), strange = extent(&state);
+    int64_t lda = drawn(&state) % 4 ? m : strange, ldb = drawn(&state) % 4 ? k : strange;
+    size_t bytes = 0;
+    sgemm_nn_choice(m, n, k, lda, ldb, m, drawn(&state) % 2 ? SIZE_MAX : drawn(&state) % 100000, &bytes);
+    float *A = (float *)(uintptr_t)(4096 + 4 * (drawn(&state) % 8)), *B = (float *)8192, *C = (float *)16384;
+    launched += !sgemm_nn(library, m, n, k, 1, A, lda, B, ldb, 0, C, m, (void *)65536, bytes, NULL);
+  }
+  return (void *)(uintptr_t)launched;
+}
+int main(void) {
+  pthread_t threads[3];
+  if (sgemm_nn_create(&library, SGEMM_NN_ABI)) return 1;
+  for (uintptr_t i = 0; i < 3; i++) pthread_create(&threads[i], NULL, run, (void *)i);
+  for (int i = 0; i < 3; i++) {
+    void *launched;
+    pthread_join(threads[i], &launched);
+    printf("%d ", 5000 < (uintptr_t)launched && (uintptr_t)launched < 20000);
+  }
+  sgemm_nn_destroy(library);
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.parametrize("learner", ["tree", "waves and trees"])
+def test_strange_sizes_from_three_threads_are_clean_under_sanitizers(tmp_path, sanitizer, learner):
+    build_driver(tmp_path)
+    (tmp_path / "main.c").write_text(STRANGE)
+    problem = parse_problem("sgemm", trans="NN", size=1000)
+    write_library(tmp_path / "nn", content_of("gemm_simt", problem, ("m", "n", "k"), count=5, learner=learner))
+    checked = ["-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=undefined"]
+    command = ["gcc", *checked, "main.c", "nn/sgemm_nn.c", "-Inn", "-ldl", "-lm", "-lpthread", "-o", "it"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    environment = {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(["./it"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("this sanitizer does not run on this kernel of Linux")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 1 1 ", "")
