@@ -204,8 +204,8 @@ class Library:
         """Register the operation as ``torch.ops.mltune.NAME``, and return the operator.
 
         ``torch.compile`` and ``torch.export`` keep a call of it. A product of matrices is ``operator(a, b, alpha=1.0)``
-        and returns a new tensor, stored by rows; other operations have the parameters of C and write to their outputs.
-        The operator has no gradients. Another library of the same name takes its place.
+        and returns a new tensor, stored by rows; its gradients are products of PyTorch. Other operations have the
+        parameters of C, write to their outputs, and have no gradients. Another library of its name takes its place.
 
         Examples
         --------

@@ -41,7 +41,23 @@ def torch_operator(library: Any) -> Any:
     name = f"mltune::{library.name}"
     operator = torch.library.custom_op(name, run, mutates_args=written, device_types="cuda", schema=schema)
     operator.register_fake(fake)
+    if library.is_product:
+        operator.register_autograd(_gradients, setup_context=_keep)
     return operator
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    *operands, ctx.alpha = inputs
+    ctx.save_for_backward(*operands)
+
+
+def _gradients(context: Any, gradient: Any) -> tuple[Any, Any, None]:
+    """Return the gradients of a product alpha a b, which are products of PyTorch."""
+    a, b = context.saved_tensors
+    of_a, of_b, *_ = context.needs_input_grad
+    alpha = context.alpha.conjugate() if isinstance(context.alpha, complex) else context.alpha
+    scaled = (alpha * gradient).to(a.dtype)
+    return scaled @ b.mH if of_a else None, a.mH @ scaled if of_b else None, None
 
 
 def _declared(parameter: dict[str, Any], alias: str) -> str:

@@ -204,6 +204,16 @@ def test_parameters_of_modules_are_multiplied_without_gradients_alone(library: A
         library.sgemm(weight, weight, out=out)
 
 
+def test_the_operator_has_the_gradients_of_a_product(library: Any) -> None:
+    torch = pytest.importorskip("torch")
+    operator = library.torch_operator()
+    a, b = (torch.rand(shape, device="cuda", requires_grad=True) for shape in ((65, 130), (130, 64)))
+    for product in (operator, torch.compile(operator, fullgraph=True)):
+        found = torch.autograd.grad(product(a, b, 2.0).square().sum(), (a, b))
+        right = torch.autograd.grad((2.0 * (a @ b)).square().sum(), (a, b))
+        torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-3)
+
+
 def test_arrays_of_dlpack_alone_are_multiplied(library: Any) -> None:
     import cupy
 

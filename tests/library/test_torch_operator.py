@@ -61,6 +61,32 @@ found.append(str(torch.ops.mltune.sgemm_nn.default._schema))
     assert found[7] == "mltune::sgemm_nn(Tensor a, Tensor b, Scalar alpha=1.) -> Tensor"
 
 
+def test_gradients_of_a_product_are_those_of_pytorch(tmp_path):
+    """A product of PyTorch on the CPU stands in for the library, whose results are tested on a GPU."""
+    build_driver(tmp_path)
+    write_library(
+        tmp_path / "lib", content_of("gemm_simt", parse_problem("sgemm", trans="NN", size=99), ("m", "n", "k"))
+    )
+    found = run(
+        tmp_path / "lib",
+        """
+import torch
+sgemm = lib.torch_operator()
+sgemm.register_kernel("cpu")(lambda a, b, alpha=1.0: alpha * (a @ b))
+found = []
+for dtype, alpha in ((torch.float64, 1.5), (torch.complex128, 2.0)):
+    a, b = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in ((3, 4), (4, 5)))
+    found.append(torch.autograd.gradcheck(lambda a, b: sgemm(a, b, alpha), (a, b)))
+    found.append(torch.autograd.gradcheck(lambda b: sgemm(a.detach(), b, alpha), (b,)))
+compiled = torch.compile(lambda a, b: sgemm(a, b).sum(), backend="aot_eager", fullgraph=True)
+a, b = (torch.empty(shape, device="meta", requires_grad=True) for shape in ((30, 70), (70, 50)))
+compiled(a, b).backward()
+found += [list(a.grad.shape), list(b.grad.shape)]
+""",
+    )
+    assert found == [True] * 4 + [[30, 70], [70, 50]]
+
+
 def test_other_operations_write_to_their_outputs(tmp_path):
     build_driver(tmp_path)
     write_library(tmp_path / "lib", content_of("reduction", CASES["reduction"][1], ("n",)))
