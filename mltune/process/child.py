@@ -304,7 +304,9 @@ class ThreadedChild:
 
 
 class ChildPool:
-    """Children that wait for their next user. Those of one target all have the same arguments.
+    """Children that wait for their next user. Those of one target have the same arguments, or two different ones.
+
+    Two kernels that compete take turns with their compilers, which would take a second to start again.
 
     Examples
     --------
@@ -320,11 +322,12 @@ class ChildPool:
         self._idle: list[ThreadedChild] = []
 
     def take(self, target: str, arguments: tuple[Any, ...]) -> ThreadedChild:
-        """Return a child that waits, or a new one; children of the target with other arguments are ended."""
+        """Return a child that waits, or a new one; but for the latest, children with other arguments are ended."""
         others = [one for one in self._idle if one.target == target and one.arguments != arguments]
-        self._idle = [one for one in self._idle if one not in others]
-        _end(others)
-        fits = next((one for one in self._idle if one.target == target), None)
+        ended = [one for one in others if one.arguments != others[-1].arguments]
+        self._idle = [one for one in self._idle if one not in ended]
+        _end(ended)
+        fits = next((one for one in self._idle if (one.target, one.arguments) == (target, arguments)), None)
         if fits is None:
             return ThreadedChild(target, arguments)
         self._idle.remove(fits)

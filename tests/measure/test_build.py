@@ -301,17 +301,23 @@ def test_compilers_in_a_pool_serve_the_next_builder():
             os.kill(pid, 0)
 
 
-def test_a_pool_ends_the_compilers_of_another_source():
-    pool = ChildPool()
-    with builder(pool=pool) as first:
-        first.submit(CONFIGURATION).result(60)
-        pid = first._compilers[0].child.pid
-    with builder(f"// changed\n{SOURCE}", pool=pool) as second:
-        assert second.submit(CONFIGURATION).result(60).state is TrialState.OK
+def test_a_pool_keeps_the_compilers_of_two_sources_that_take_turns():
+    pool, pids = ChildPool(), []
+    for source in (SOURCE, f"// changed\n{SOURCE}", SOURCE, f"// a third\n{SOURCE}"):
+        with builder(source, pool=pool) as compilers:
+            assert compilers.submit(CONFIGURATION).result(60).state is TrialState.OK
+            pids.append(compilers._compilers[0].child.pid)
+    first, second, again, third = pids
+    assert first == again
+    assert len({first, second, third}) == 3
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
+    os.kill(first, 0)
     pool.close()
 
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    for pid in (first, third):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_pool_keeps_no_compiler_that_is_still_at_work():
