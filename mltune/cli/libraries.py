@@ -38,6 +38,7 @@ def _lines(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """Yield what was written, where each configuration is used, and what is lost."""
     report = document["report"]
     yield f"wrote {folder}: {document['name']}, {len(document['configurations'])} configurations"
+    yield f"{report['tuned']} sizes tuned, {len(report['sizes'])} timed, {len(report['not_timed'])} not"
     for number, one in enumerate(document["configurations"]):
         used = [size["size"] for size in report["sizes"] if size["configuration"] == number]
         some = ", ".join("x".join(map(str, size)) for size in used[:3])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mltune.errors import UsageError
 from mltune.kernel.bundle import variables_of
@@ -15,6 +18,7 @@ from mltune.results.winner import formula, formulas_of, known_values, restrictio
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
+    from mltune.kernel.coding import Floats
     from mltune.problem.problem import RunnableProblem
     from mltune.records.trial import Build
 
@@ -44,10 +48,19 @@ def configuration_of(
     )
 
 
-def is_valid(kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int]) -> bool:
-    """Return whether a configuration satisfies all restrictions of its kernel at a size."""
-    scope = kernel.scope({**variables_of(problem, device), **configuration})
-    return all(bool(one.expression.evaluate_partial(scope).truth()) for one in kernel.restrictions)
+def blocks_at(
+    kernel: Kernel, problem: RunnableProblem, device: Device, configurations: Sequence[Mapping[str, int]]
+) -> Floats:
+    """Return the blocks of the launches of configurations at a size; NaN where one is not valid."""
+    columns = {name: np.array([one[name] for one in configurations]) for name in configurations[0]}
+    variables = variables_of(problem, device)
+    scope, valid = kernel.scope({**variables, **columns}), np.ones(len(configurations), dtype=np.bool_)
+    for one in kernel.restrictions:
+        valid &= one.expression.evaluate_partial(scope).truth()
+    scope = kernel.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
+    blocks = np.full(len(configurations), np.nan)
+    blocks[valid] = math.prod(np.asarray(one.evaluate(scope)) for one in kernel.grid)
+    return blocks
 
 
 def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:

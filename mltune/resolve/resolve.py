@@ -46,6 +46,8 @@ FIRST_SHARE = 2 / 3
 FIRST_SHARE_OF_KERNELS = 1 / 4
 """The same where kernels compete, for all kernels of a problem together: what the slower ones get is lost."""
 
+_ALL = 0.99  # of an even share: minima are rounded
+
 FIRST_SLICE_S, FIRST_SLICE_TRIALS = 20.0, 96
 """Most that a kernel gets before they are compared for the first time."""
 
@@ -161,6 +163,7 @@ def plan_of(
     trials: int | None = None,
     time: str | float | None = None,
     seed: int = 0,
+    least_s: float = 0.0,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Make the plan of problems that differ in their sizes, with kernels that compete for each.
@@ -171,6 +174,8 @@ def plan_of(
         The GPUs of this machine (:func:`mltune.resolve.device.find_gpus`).
     device, trials, time, seed, options
         See :func:`resolve`.
+    least_s : float
+        Seconds that every problem should get at first, as far as they are there.
 
     Raises
     ------
@@ -209,7 +214,7 @@ def plan_of(
     if trials is not None:
         budget, minimum = _shared_trials(trials, time, len(problems), len(kernels))
     else:
-        budget, minimum = _shared_time(time, len(problems), len(kernels), devices)
+        budget, minimum = _shared_time(time, len(problems), len(kernels), devices, least_s)
     unit: Unit = "s" if trials is None else "trials"
     first, count = problems[0], len(problems)
     limits = {"time_s": budget} if unit == "s" else {}
@@ -233,12 +238,15 @@ def _shared_trials(trials: int, time: str | float | None, count: int, kernels: i
     return float(trials), float(max(1, int(min(share * trials / count, most * FIRST_SLICE_TRIALS))))
 
 
-def _shared_time(time: str | float | None, count: int, kernels: int, devices: int) -> tuple[float, float]:
+def _shared_time(
+    time: str | float | None, count: int, kernels: int, devices: int, least_s: float
+) -> tuple[float, float]:
     """Return a budget in seconds of each device, and the minimum of every problem."""
     share, most = _first_share(kernels)
     total_s = GPU_TIME_S * count / devices if time is None else parse_duration(str(time))
-    share_s = share * total_s * min(1.0, devices / count)
-    budget_s, minimum_s = (max(round(one, 3), 0.001) for one in (total_s, min(share_s, most * FIRST_SLICE_S)))
+    even_s = total_s * min(1.0, devices / count)
+    first_s = max(min(share * even_s, most * FIRST_SLICE_S), min(least_s, _ALL * even_s))
+    budget_s, minimum_s = (max(round(one, 3), 0.001) for one in (total_s, first_s))
     return budget_s, minimum_s
 
 

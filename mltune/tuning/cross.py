@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +30,7 @@ def time_configurations(
     *,
     pool: ChildPool | None = None,
     compilers: int | None = None,
+    until: float = math.inf,
 ) -> list[float | None]:
     """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
 
@@ -33,6 +38,8 @@ def time_configurations(
     ----------
     configurations : sequence of mapping of str to int
         With the parameters of the kernel, and valid for the problem.
+    until : float
+        When the timing ends, on the clock of :func:`time.perf_counter`: those left then are missing at the end.
     """
     if not configurations:
         return []
@@ -44,6 +51,9 @@ def time_configurations(
         ]
         times: list[float | None] = []
         for configuration, building in zip(configurations, builds, strict=True):
+            left_s = until - time.perf_counter()
+            if left_s <= 0 or (building is not None and not wait([building], min(left_s, TIMEOUT_MAX)).done):
+                break
             build = None if building is None else building.result()
             if build is None or build.state is not TrialState.OK:
                 times.append(None)

@@ -16,14 +16,19 @@ from mltune.api import libraries
 from mltune.device.known import H200
 from mltune.errors import DamagedRunError, LibraryError, RunError, UsageError
 from mltune.kernel.reader import load_kernel
+from mltune.library import building
+from mltune.library.building import CROSS
 from mltune.library.dispatcher import LEARNERS
 from mltune.library.folder import read_library
 from mltune.measure import build as build_module
 from mltune.measure import runner as runner_module
-from mltune.records.directory import PROBLEMS
+from mltune.records.directory import PLAN_FILE, PROBLEMS
+from mltune.records.events import no_events
+from mltune.records.trial import Build, TrialState
 from mltune.resolve import device as devices
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
+from mltune.results.run import TuneResult
 from mltune.tuning import session as session_module
 from mltune.tuning.tuner import tune
 
@@ -40,6 +45,10 @@ precisions = ["s"]
 [parameters]
 TILE = [16, 32, 64, 128, 256]
 VEC = [1, 4]
+
+[default]
+TILE = 16
+VEC = 1
 
 [restrictions]
 "VEC == 1 or lda % VEC == 0" = "rows begin aligned"
@@ -89,6 +98,9 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
     """Return a function that builds a library; campaigns are carried out in this process, one size after the other."""
 
     def carry_out(plan, run, **_):
+        plans.append(plan)
+        run.mkdir(exist_ok=True)
+        (run / PLAN_FILE).write_text(plan.text)
         for task in plan.tasks:
             own = {
                 "prior": "none",
@@ -101,12 +113,13 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
             request = TuneRequest(
                 task.problem, task.kernel, Target(cuda=0), trials=8, run=run / PROBLEMS / task.slug, **own
             )
-            tune(request)
+            tune(request, events=no_events)
         return type("Result", (), {"interrupted": False, "directory": run})
 
     def runner(kernel, problem, *_, **__):
         return imaginary_runner(kernel=kernel, problem=problem, pool=idle_workers.pool)
 
+    plans = []
     monkeypatch.setattr(libraries, "carry_out", carry_out)
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     monkeypatch.setattr(runner_module, "GpuRunner", runner)
@@ -119,10 +132,136 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
 
     def start(sizes=SIZES, out="lib", **library):
         asked = {"operation": "sgemm", "trans": "NN", "kernel": [str(bundle)], "trials": 60, "tuned": 3}
-        spec = {"library": {**asked, **library}, "sizes": {"shapes": list(sizes)}}
+        asked = {name: value for name, value in {**asked, **library}.items() if value is not None}
+        spec = {"library": asked, "sizes": {"shapes": list(sizes)}}
         return mltune.build_library(spec, tmp_path / out, run=tmp_path / "run", progress=None)
 
+    start.plans = plans
     return start
+
+
+class Clock:
+    """Seconds that pass as the test says: while tunes run, and with each time of a candidate."""
+
+    def __init__(self, each_s=0.0):
+        self.now, self.each_s, self.timed = 0.0, each_s, []
+
+    def __call__(self):
+        return self.now
+
+    def time(self, plan, kernel, problem, configurations, *, until, **_):
+        times = []
+        for configuration in configurations:
+            if self.now >= until:
+                break
+            self.now += self.each_s
+            self.timed.append((problem.m, *configuration.values()))
+            times.append(self.time_s(problem, configuration))
+        return times
+
+    @staticmethod
+    def time_s(problem, configuration):
+        return 1e-3 * (1 + abs(math.log2(configuration["TILE"] * configuration.get("GROUP", 1)) - math.log2(problem.m)))
+
+
+@pytest.fixture
+def clock(build, monkeypatch):
+    """Return a clock on which the tunes of a library take the time that its plan has, once."""
+    clock, tune_all, begun = Clock(), libraries.carry_out, []
+
+    def carry_out(plan, run, **options):
+        clock.now += 0.0 if begun else plan.budget
+        begun.append(plan)
+        share_s = begun[0].budget / len(plan.tasks)
+        monkeypatch.setattr(TuneResult, "elapsed_s", property(lambda run: share_s))
+        return tune_all(plan, run, **options)
+
+    for module in (libraries, building):
+        monkeypatch.setattr(module, "perf_counter", clock)
+    monkeypatch.setattr(libraries, "carry_out", carry_out)
+    monkeypatch.setattr(libraries, "_time", clock.time)
+    return clock
+
+
+MANY = [64 + 32 * number for number in range(90)]
+
+
+@pytest.mark.parametrize("each_s", [0.01, 0.5, 4.0, 100.0])
+def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
+    clock.each_s = each_s
+    report = build(MANY, trials=None, time="100s")["report"]
+    assert clock.now <= 1.1 * 100 + 10 + each_s, "the timing under way ends"
+    timed = [one["size"][0] for one in report["sizes"]]
+    tuned = [task.problem.m for task in build.plans[0].tasks]
+    assert len(tuned) == 3
+    assert len(timed) + len(report["not_timed"]) == 90
+    if each_s < 0.1:
+        assert report["not_timed"] == []
+    elif each_s < 1:
+        assert {*tuned} <= {*timed}, "the tuned sizes come first"
+        assert report["not_timed"]
+
+
+def test_a_building_that_was_killed_while_timing_keeps_its_time_in_all(build, clock, monkeypatch):
+    clock.each_s = 0.5
+
+    def die(*given, **options):
+        if clock.now > 80:
+            raise KeyboardInterrupt
+        return clock.time(*given, **options)
+
+    monkeypatch.setattr(libraries, "_time", die)
+    with pytest.raises(KeyboardInterrupt):
+        build(MANY, trials=None, time="100s")
+    before = len(clock.timed)
+    assert before > 10
+    monkeypatch.setattr(libraries, "_time", clock.time)
+    build(MANY, trials=None, time="100s")
+    assert clock.now <= 1.1 * 100 + 10
+    assert len(clock.timed) > before
+    assert len({*clock.timed}) == len(clock.timed), "nothing is timed twice"
+
+
+def test_as_many_sizes_are_tuned_as_compiling_leaves_time_for(build, clock, monkeypatch, tmp_path):
+    def built_at(compile_s, out):
+        made = Build(TrialState.OK, cubin=b"code", entry="gemm", compile_s=compile_s)
+        monkeypatch.setattr(build_module, "build_one", lambda *_: made)
+        build(MANY[::9], trials=None, time="40s", tuned=9, out=out)
+        return build.plans[-1]
+
+    monkeypatch.setattr(build_module, "available_cores", lambda: 16)
+    plan = built_at(0.0, "quick")
+    assert len(plan.tasks) == 9
+    assert plan.budget == pytest.approx(40 - 0.4 * 10)
+    shutil.rmtree(tmp_path / "run")
+    plan = built_at(1.0, "slow")
+    assert len(plan.tasks) == 6, "36 s for tunes of 2.5 s and three batches"
+    assert all(5.4 < task.minimum < 5.6 for task in plan.tasks)
+    assert len(built_at(0.0, "again").tasks) == 6, "a run goes on with its sizes"
+
+
+def test_two_buildings_at_once_in_one_run_end_alike(build, clock, monkeypatch, tmp_path):
+    clock.each_s, documents = 0.01, []
+
+    def meanwhile(*given, **options):
+        monkeypatch.setattr(libraries, "_time", clock.time)
+        documents.append(build(out="other"))
+        return clock.time(*given, **options)
+
+    monkeypatch.setattr(libraries, "_time", meanwhile)
+    documents.append(build())
+    assert documents[0]["report"] == documents[1]["report"]
+    assert json.loads((tmp_path / "run" / CROSS).read_text())["seconds"] > 0
+
+
+def test_other_launches_of_a_winner_are_candidates_with_the_same_machine_code(build, bundle, clock, tmp_path):
+    launched = "[launch.parameters]\nGROUP = [1, 2, 4]\n[launch]\narguments = ['GROUP']"
+    text = BUNDLE.replace("VEC = 1\n", "VEC = 1\nGROUP = 1\n").replace("[launch]", launched)
+    (bundle / "kernel.toml").write_text(text)
+    document = build()
+    launches = {tuple(one["configuration"].items())[:2] for one in document["configurations"]}
+    code = (tmp_path / "lib" / "sgemm_nn.c").read_text().count("static const uint64_t cubin_")
+    assert code == len(launches) < len(document["configurations"])
 
 
 def test_a_library_is_built_from_its_description(build, tmp_path):
@@ -141,6 +280,7 @@ def test_a_library_is_built_from_its_description(build, tmp_path):
     assert report["portfolio"]["mean"] >= report["dispatched"]["mean"]
     assert set(report["held_out"]) == {*LEARNERS}
     assert report["not_timed"] == []
+    assert report["tuned"] == 3
     for size in report["sizes"]:
         chosen = document["configurations"][size["configuration"]]
         assert not chosen["sizes_must_satisfy"] or size["size"][0] % 4 == 0, "it is valid there"
@@ -152,13 +292,13 @@ def test_times_that_are_known_are_not_measured_again(build, tmp_path):
     again = build(out="again")
     assert again["report"] == first["report"]
     assert set(Builder.built_at) == {64}, "only what is chosen is compiled, at one size for all"
-    times = json.loads((tmp_path / "run" / libraries.CROSS).read_text())
+    times = json.loads((tmp_path / "run" / CROSS).read_text())["times"]
     assert len(times) == 5
 
 
 def test_damaged_times_are_refused(build, tmp_path):
     build()
-    (tmp_path / "run" / libraries.CROSS).write_text('{"sgemm NN 64": {"x": -1}}')
+    (tmp_path / "run" / CROSS).write_text('{"times": {"sgemm NN 64": {"x": -1}}}')
     with pytest.raises(DamagedRunError, match="holds times by size and candidate"):
         build()
 

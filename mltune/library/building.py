@@ -1,0 +1,349 @@
+"""The building of a library from tunes: candidates, their times at sizes within a time, and the choice among them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
+
+from mltune.errors import DamagedRunError, RunError
+from mltune.files.atomic import write_file_atomically
+from mltune.files.reading import read_file
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.coding import Floats
+from mltune.library.content import alignment_of, blocks_at, configuration_of, kernel_parameters, name_of
+from mltune.library.measured import Measured, choose
+from mltune.library.source import Configuration, Content
+from mltune.library.spec import Spec
+from mltune.problem.problem import RunnableProblem
+from mltune.records.trial import Build, TrialState
+from mltune.records.versions import __version__
+from mltune.results.run import TuneResult
+
+CROSS = "cross.json"
+"""The file in the directory of the run with the times of candidates at sizes."""
+
+CROSSED = 64
+"""Sizes besides the tuned ones at which a shortlist of the candidates is timed."""
+
+FEW, MANY = 3, 10
+"""Configurations of each tuned size that are candidates: without a time, and at most where the time decides."""
+
+_CROSS_BYTES = 1 << 26
+_MOST_LOOKED_AT = 1000
+_MOST_LAUNCHES = 16
+_SHORTLIST = 3  # times the most configurations of the library
+_TUNED_UNTIL, _CROSSED_UNTIL = 0.4, 0.8  # shares of the time at which all are timed, and then the shortlist
+_LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
+_LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
+_FEWEST = 2  # candidates
+_SAVE_EVERY_S = 2.0
+
+
+class Tune(NamedTuple):
+    """The run of a kernel at a tuned size."""
+
+    problem: RunnableProblem
+    kernel: Kernel
+    run: TuneResult
+
+
+class Timing(Protocol):
+    """Times configurations of a kernel at a size."""
+
+    def __call__(
+        self, kernel: Kernel, problem: RunnableProblem, configurations: Sequence[Mapping[str, int]], *, until: float
+    ) -> Sequence[float | None]:
+        """Return seconds, None where one fails; fewer where `until`, on the clock of perf_counter, is over."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A configuration of a kernel that may be in a library, and the places of the sizes whose tuning found it."""
+
+    kernel: Kernel
+    configuration: Mapping[str, int]
+    found_at: set[int] = field(default_factory=set)
+
+    @cached_property
+    def key(self) -> str:
+        """Its name in the file of times: the kernel with its source, and its parameters."""
+        values = json.dumps(self.kernel.labelled(self.configuration), sort_keys=True)
+        return f"{self.kernel.label} {self.kernel.source_hash} {values}"
+
+    @property
+    def source(self) -> tuple[Path, str, tuple[str, ...]]:
+        """What two kernels differ in whose configurations cannot be timed together."""
+        return self.kernel.folder, self.kernel.preset, self.kernel.varied
+
+    def launches(self) -> list[Candidate]:
+        """Return it with all values of the parameters that are passed at launch, which have the same machine code."""
+        names, values = self.kernel.launch_parameters.keys(), self.kernel.launch_parameters.values()
+        others = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
+        return [Candidate(self.kernel, {**self.configuration, **dict(zip(names, one, strict=True))}) for one in others]
+
+
+class _Cross(BaseModel):
+    """The file of times by size and candidate, None for a failure, and the seconds that they took."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    seconds: NonNegativeFloat = 0.0
+    times: dict[str, dict[str, PositiveFloat | None]] = {}
+
+
+@dataclass
+class Building:
+    """A library that is being built from tunes.
+
+    Attributes
+    ----------
+    problems : sequence of RunnableProblem
+        Those of the sizes of the description.
+    tunes : sequence of Tune
+        Of its tuned sizes, with trials.
+    time : Timing
+    build : callable
+        Compiles a configuration of a kernel for a problem and an architecture.
+    directory : pathlib.Path
+        That of the run; a building that was interrupted there goes on.
+    left_s : float
+        Seconds for timing and choosing, those of an interrupted building included; infinite for no limit.
+    replayed : bool
+        Whether times are replayed: those that are not on record are no failures.
+    stop : callable
+        Looked at after each size; true ends the building with a RunError.
+    """
+
+    spec: Spec
+    problems: Sequence[RunnableProblem]
+    tunes: Sequence[Tune]
+    time: Timing
+    build: Callable[[Kernel, RunnableProblem, str, Mapping[str, int]], Build]
+    directory: Path
+    left_s: float = math.inf
+    replayed: bool = False
+    stop: Callable[[], bool] = bool
+
+    def __post_init__(self) -> None:
+        self.device = self.tunes[0].run.device
+        self._begun = self._saved = perf_counter()
+        self._known = _read(self.directory / CROSS)
+        self._before_s = self._known.seconds
+        kept_s = min(_LAST_SHARE * self.left_s, _LAST_S)
+        self._room_s = max(self.left_s - kept_s - self._before_s, _LEAST_S)
+        self._rates: list[tuple[int, float]] = []  # timings and seconds of each size
+        self._is_fallback = cache(lambda one: self._described(one, Build(TrialState.OK)).is_fallback)
+        self.candidates = self._found()
+        self._blocks = self._blocks_of(self.candidates)
+
+    def content(self) -> Content:
+        """Time the candidates, choose, compile what is chosen, and return what the library consists of.
+
+        Raises
+        ------
+        RunError
+            No candidate could be timed at any size, it was stopped, or a configuration does not compile.
+        """
+        measured = self.measured()
+        spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
+        chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
+        known = {*map(tuple, measured.sizes.tolist())}
+        used = [self.candidates[number] for number in chosen.chosen]
+        return Content(
+            spec.library.name or name_of(problem),
+            {"kind": problem.kind, **problem.to_json()},
+            problem.formula,
+            problem.size_names,
+            spec.extents,
+            kernel_parameters(used[0].kernel, problem),
+            max(alignment_of(one.kernel) for one in used),
+            {
+                "name": run.device.name,
+                "compute_capability": list(run.device.compute_capability or (0, 0)),
+                "sm_count": run.device.sm_count,
+            },
+            tuple(map(self._built, used)),
+            chosen.dispatcher,
+            {"mltune": __version__, **run.header.versions},
+            {
+                **chosen.report(measured),
+                "tuned": len({one.problem for one in self.tunes}),
+                "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known],
+            },
+        )
+
+    def measured(self) -> Measured:
+        """Time the candidates and return what is known.
+
+        All are timed at the tuned sizes, as many as the time allows; a shortlist at further sizes; and the portfolio
+        at the others. What is over when the time is up is left out.
+        """
+        tuned = self.spec.tuned
+        rest = [place for place in range(len(self.problems)) if place not in tuned]
+        crossed = [*tuned, *rest[:CROSSED]]
+        try:
+            for number, place in enumerate(tuned, start=1):
+                self._add_times(place, range(len(self.candidates)), _TUNED_UNTIL)
+                self._keep(range(self._affordable(len(tuned) - number)))
+            shortlist = self._portfolio(self._table(tuned), _SHORTLIST * self.spec.library.most)
+            self._keep(sorted(shortlist))
+            for place in crossed:
+                self._add_times(place, range(len(self.candidates)), _CROSSED_UNTIL)
+            portfolio = self._portfolio(self._table(crossed), self.spec.library.most)
+            for place in rest[CROSSED:]:
+                self._add_times(place, portfolio, 1.0)
+        finally:
+            self._save()
+        return self._table(crossed, portfolio)
+
+    def _found(self) -> list[Candidate]:
+        """Return the candidates, the most promising first.
+
+        They are the fastest one of each tuned size; the fastest one there that is valid at every size; the first ones
+        with other launches; and the next ones of each size.
+        """
+        known: dict[str, Candidate] = {}
+        ranked = [(at, [known.setdefault(one.key, one) for one in self._ranked(at)]) for at in self.spec.tuned]
+        valid = np.isfinite(self._blocks_of([*known.values()]))
+        everywhere = {one for one, sizes in zip(known.values(), valid.T, strict=True) if sizes.all()}
+        promising = [(at, of_size[:1]) for at, of_size in ranked]
+        for at, of_size in ranked:
+            general = (one for one in of_size if one in everywhere and self._is_fallback(one))
+            promising.append((at, [*itertools.islice(general, 1)]))
+        promising += [(at, one.launches()) for at, of_size in ranked for one in of_size[:1]]
+        for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
+            promising += [(at, of_size[rank : rank + 1]) for at, of_size in ranked]
+        found: dict[str, Candidate] = {}
+        for at, some in promising:
+            for one in some:
+                found.setdefault(one.key, known.get(one.key, one)).found_at.add(at)
+        return [*found.values()]
+
+    def _ranked(self, place: int) -> list[Candidate]:
+        """Return the configurations that ran at a tuned size, the fastest first."""
+        runs = [
+            (run, kernel.recorded_with(run.header.parameters))
+            for problem, kernel, run in self.tunes
+            if problem == self.problems[place] and run.best_record is not None
+        ]
+        runs.sort(key=lambda one: one[0].best_time_s or math.inf)
+        timed = [(record, kernel) for run, kernel in runs for record in run.records.fastest(_MOST_LOOKED_AT)]
+        timed.sort(key=lambda one: one[0].median_s or math.inf)
+        won = [(run.best_record, kernel) for run, kernel in runs[:1]]
+        return [Candidate(kernel, one.configuration) for one, kernel in (*won, *timed) if one is not None]
+
+    def _described(self, one: Candidate, build: Build) -> Configuration:
+        return configuration_of(one.kernel, self.problems[0], self.device, one.configuration, build)
+
+    def _built(self, one: Candidate) -> Configuration:
+        """Return a configuration with its machine code, which is the same at all sizes."""
+        build = self.build(one.kernel, self.problems[0], self.device.architecture, one.configuration)
+        if build.state is not TrialState.OK:
+            raise RunError(
+                f"a configuration of a library must compile, but {one.key} ends with {build.state}: {build.detail}."
+            )
+        return self._described(one, build)
+
+    def _keep(self, numbers: Sequence[int]) -> None:
+        """Go on with these candidates alone."""
+        self.candidates, self._blocks = [self.candidates[number] for number in numbers], self._blocks[:, numbers]
+
+    def _blocks_of(self, candidates: Sequence[Candidate]) -> Floats:
+        """Return the blocks of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
+        found = np.full((len(self.problems), len(candidates)), np.nan)
+        for source in {one.source for one in candidates}:
+            columns = [number for number, one in enumerate(candidates) if one.source == source]
+            kernel, some = candidates[columns[0]].kernel, [candidates[number].configuration for number in columns]
+            for place, problem in enumerate(self.problems):
+                found[place, columns] = blocks_at(kernel, problem, self.device, some)
+        return found
+
+    def _add_times(self, place: int, numbers: Sequence[int], share: float) -> None:
+        """Time candidates at a size where they have no times, before a share of the time is over."""
+        problem, begun = self.problems[place], perf_counter()
+        until = max(self._begun + share * self._room_s, 0.0 if self._rates else begun + _LEAST_S)
+        known = self._known.times.setdefault(problem.label, {})
+        valid = [self.candidates[number] for number in numbers if np.isfinite(self._blocks[place, number])]
+        lacking = [one for one in valid if one.key not in known]
+        if lacking and begun < until:
+            for source in dict.fromkeys(one.source for one in lacking):
+                some = [one for one in lacking if one.source == source]
+                found = self.time(some[0].kernel, problem, [one.configuration for one in some], until=until)
+                known.update(zip((one.key for one in some), found, strict=False))
+            self._rates.append((len(lacking), perf_counter() - begun))
+            if perf_counter() > self._saved + _SAVE_EVERY_S:
+                self._save()
+        if self.stop():
+            raise RunError(
+                f"the times of candidates are incomplete: the same command with --run {self.directory} goes on."
+            )
+
+    def _affordable(self, sizes: int) -> int:
+        """Return how many candidates can be timed at the tuned sizes that are left, from the seconds so far."""
+        number, spent_s = map(sum, zip(*self._rates[1:], strict=True)) if self._rates[1:] else (0, 0.0)
+        if not sizes or not number or not spent_s:  # the first has the start of the worker
+            return len(self.candidates)
+        room_s = self._begun + _TUNED_UNTIL * self._room_s - perf_counter()
+        return int(min(len(self.candidates), max(room_s / sizes * number / spent_s, _FEWEST)))
+
+    def _save(self) -> None:
+        self._saved = perf_counter()
+        self._known.seconds = self._before_s + self._saved - self._begun
+        write_file_atomically(self.directory / CROSS, self._known.model_dump_json().encode(), inside=self.directory)
+
+    def _portfolio(self, measured: Measured, most: int) -> list[int]:
+        return measured.portfolio(most=most, floor=self.spec.library.floor)
+
+    def _table(self, crossed: Sequence[int], portfolio: Sequence[int] = ()) -> Measured:
+        """Return what is known of all candidates at some sizes, and of a portfolio at the others.
+
+        Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
+        that fails at a size has no times at all.
+        """
+        asked = np.zeros(self._blocks.shape, dtype=np.bool_)
+        asked[:, [*portfolio]] = asked[[*crossed]] = True
+        times_s, whole, failed = np.full(asked.shape, np.nan), set(range(len(asked))), set()
+        for place, number in np.argwhere(asked & np.isfinite(self._blocks)).tolist():
+            known, key = self._known.times.get(self.problems[place].label, {}), self.candidates[number].key
+            if key not in known:
+                whole.discard(place)
+            elif known[key] is None and not self.replayed:
+                failed.add(number)
+            times_s[place, number] = known.get(key) or np.nan
+        times_s[:, [*failed]] = np.nan
+        timed = {*np.flatnonzero(np.isfinite(times_s).any(axis=1)).tolist()}
+        places = sorted(timed & whole if timed & whole & {*crossed} else timed & {*crossed})
+        if not places:
+            raise RunError("a library needs times of its candidates, but none could be timed at any size.")
+        columns = zip(self.candidates, np.isfinite(self._blocks).T, strict=True)
+        place_of = {place: row for row, place in enumerate(places)}
+        return Measured(
+            np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64)[places],
+            times_s[places],
+            np.array(self.spec.weights)[places],
+            np.array([valid.all() and self._is_fallback(one) for one, valid in columns]),
+            tuple(frozenset(place_of.get(place, -1) for place in one.found_at) for one in self.candidates),
+            self._blocks[places],
+            self.device.sm_count,
+            np.isin(places, list(crossed)),
+        )
+
+
+def _read(file: Path) -> _Cross:
+    """Return the times on record; a file of another form is refused."""
+    if not file.is_file():
+        return _Cross()
+    try:
+        return _Cross.model_validate_json(read_file(file, _CROSS_BYTES, inside=file.parent))
+    except (OSError, ValueError) as error:
+        raise DamagedRunError(f"{file} holds times by size and candidate, but it cannot be read; delete it.") from error
