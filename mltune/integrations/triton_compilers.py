@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 import types
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -176,6 +177,7 @@ def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[bytes], Compile
     os.nice(POLITE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_DATA, memory_bytes)
+    warnings.simplefilter("ignore")  # this process would repeat those of the one that launches
     import triton.compiler.code_generator  # noqa: F401 - before the first job
 
     def compile_one(job: bytes) -> Compiled:

@@ -1,12 +1,14 @@
 """Triton, and a simulated GPU for it."""
 
 import gc
+import os
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def triton():
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not set
     return pytest.importorskip("triton")
 
 
