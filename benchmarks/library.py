@@ -2,10 +2,13 @@
 
     python benchmarks/library.py build "sgemm NN" --time 5m --library FOLDER --run DIR --output FILE
     python benchmarks/library.py compare "sgemm NN" --library FOLDER --shapes 200 --tuned 30 --output FILE
+    python benchmarks/library.py build softmax --time 5m --library FOLDER --output FILE
     python benchmarks/library.py calls "sgemm NN" --library FOLDER --output FILE
     python benchmarks/library.py dispatch --library FOLDER --output FILE
 
-Shapes are log-uniform in 64 to 8192 for each extent, those of a comparison by another seed than those of the build.
+Shapes are log-uniform in 64 to 8192 for each extent of a product and in RANGES of another kernel, those of a comparison
+by another seed than those of the build. A kernel that is no product is compared with its default configuration in place
+of cuBLAS. libraries.sh does both for several cases side by side. The file has what is compared so far after each shape.
 Kernels are timed in turns, each run behind a write of 256 MiB, which empties the L2 cache and hides the launch.
 `dispatch` needs no GPU: a driver that does nothing takes the launches.
 """
@@ -17,41 +20,59 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
 
-LOWEST, HIGHEST = 64, 8192
+RANGES = {
+    "reduction": {"n": [2**10, 2**28]},
+    "softmax": {"rows": [16, 2**14], "columns": [64, 2**13]},
+    "matmul": {"rows": [64, 4096], "columns": [64, 4096], "depth": [64, 4096]},
+}
+"""Sizes of kernels that are no products of cuBLAS, by the name of their folder."""
+
+PRODUCT = {extent: [64, 8192] for extent in "mnk"}
 SEED_OF_SHAPES = 1000
 _FLUSH_BYTES = 1 << 28
 _SIZE_OF_CALLS = 64
 
 
-def shapes(count: int, seed: int = SEED_OF_SHAPES) -> list[dict[str, int]]:
+def ranges_of(case: str) -> dict[str, list[int]]:
+    """Return the lowest and the highest value of each size of a case."""
+    return PRODUCT if " " in case else RANGES[Path(case).name]
+
+
+def shapes(case: str, count: int, seed: int = SEED_OF_SHAPES) -> list[dict[str, int]]:
     """Return shapes that are log-uniform in each extent."""
-    drawn = np.exp(np.random.default_rng(seed).uniform(np.log(LOWEST), np.log(HIGHEST), (count, 3)))
-    return [dict(zip("mnk", map(int, np.rint(one)), strict=True)) for one in drawn]
+    ranges = ranges_of(case)
+    low, high = np.log(np.array([*ranges.values()], dtype=float)).T
+    drawn = np.exp(np.random.default_rng(seed).uniform(low, high, (count, len(ranges))))
+    return [dict(zip(ranges, map(int, np.rint(one)), strict=True)) for one in drawn]
 
 
 def build(case: str, folder: Path, budget: str, run: Path | None, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Build the library of a case; return its report, the seconds, and the bytes of its folder."""
     import mltune
 
-    name, trans = case.split()
-    ranges = {extent: [LOWEST, HIGHEST] for extent in "mnk"}
-    spec = {"library": {"operation": name, "trans": trans, "time": budget, **sizes}, "sizes": {"ranges": ranges}}
+    name, _, trans = case.partition(" ")
+    asked = {"operation": name, "time": budget, **({"trans": trans} if trans else {}), **sizes}
     begun = time.perf_counter()
+    spec = {"library": asked, "sizes": {"ranges": ranges_of(case)}}
     document = mltune.build_library(spec, folder, run=run, wisdom="none")
+    report = document["report"]
     return {
         "case": case,
         "build_s": time.perf_counter() - begun,
         "folder_bytes": sum(one.stat().st_size for one in folder.iterdir()),
         "configurations": len(document["configurations"]),
         "learner": document["dispatcher"]["learner"],
-        "report": document["report"],
+        "tuned": report["tuned"],
+        "timed": len(report["sizes"]),
+        "report": report,
     }
 
 
@@ -77,50 +98,82 @@ def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str
     }
 
 
-def compare(case: str, folder: Path, count: int, tuned: int, tune_s: float, rounds: int) -> list[dict[str, Any]]:
-    """Time a library beside cuBLAS at shapes, and at some of them beside the winner of a tune."""
+def compare(
+    case: str, folder: Path, count: int, tuned: int, tune_s: float, rounds: int, keep: Callable[[Any], None]
+) -> list[dict[str, Any]]:
+    """Time a library beside cuBLAS or the default at shapes, and at some of them beside the winner of a tune."""
     import cupy
 
     import mltune
-    from mltune.measure.libraries import bind_reference
-    from mltune.problem.kinds import problem_from_name
 
-    library, (name, trans), rows = mltune.load_library(folder), case.split(), []
-    for number, shape in enumerate(shapes(count)):
-        problem = problem_from_name(name, trans=trans, **shape)
+    library, rows = mltune.load_library(folder), []
+    for number, shape in enumerate(shapes(case, count)):
+        tune, problem = at_shape(case, shape)
         operands = problem.operands(cupy, 0)
-        arguments = tuple(problem.kernel_arguments(operands).values())
-        addresses = {one: array.data.ptr for one, array in operands.items()}
-        calls: dict[str, Callable[[], object]] = {
-            "library": lambda arguments=arguments: library(*arguments),
-            "cublas": bind_reference(problem, addresses),
-        }
+        arguments = problem.kernel_arguments(operands)
+        sizes = {one: dict(problem.variables())[one] for one in library.document["sizes"]}
+        given = [(sizes | arguments)[one] for one in library.parameters]
+        other, baseline = baseline_of(problem, operands, tune)
+        calls: dict[str, Callable[[], object]] = {"library": lambda given=given: library(*given), other: baseline}
         if number < tuned:
-            with tempfile.TemporaryDirectory() as run:
-                result = mltune.tune(problem, time=tune_s, run=f"{run}/run", wisdom="none", stop=False, progress=None)
-                winner = result.compile()
-            calls["tuned"] = lambda arguments=arguments, winner=winner: winner(*arguments)
+            calls["tuned"] = compiled(tune, arguments, time=tune_s)
         found: dict[str, Any] = {**shape, **in_turns(calls, rounds)}
-        sizes = {one: int(getattr(problem, one)) for one in library.document["sizes"]}
-        found["of_cublas"] = found["cublas"] / found["library"]
+        found[f"of_{other}"] = found[other] / found["library"]
         found["of_tuned"] = found["tuned"] / found["library"] if "tuned" in found else None
-        found["right"] = right(problem, operands, calls)
+        found["right"] = right(problem, operands, [calls[other], calls["library"]])
         rows.append(found | {"choice": library.choice(**sizes)})
-        print(number, shape, {one: found[one] for one in ("of_cublas", "of_tuned", "right")}, flush=True)
+        print(number, shape, {one: found[one] for one in (f"of_{other}", "of_tuned", "right")}, flush=True)
+        keep(rows)
     return rows
 
 
-def right(problem: Any, operands: Mapping[str, Any], calls: Mapping[str, Callable[[], object]]) -> bool:
-    """Return whether the library's result is that of cuBLAS, but for rounding: gross mistakes are seen."""
+def at_shape(case: str, shape: Mapping[str, int]) -> tuple[Callable[..., Any], Any]:
+    """Return a function that tunes a case at a shape, and its problem there."""
+    import mltune
+    from mltune.kernel.reader import load_kernel
+    from mltune.problem.kinds import problem_from_name
+
+    name, _, trans = case.partition(" ")
+    if trans:
+        problem = problem_from_name(name, trans=trans, **shape)
+        return partial(mltune.tune, problem), problem
+    return partial(mltune.tune, name, size=shape), load_kernel(name).arrays.problem(shape)
+
+
+def compiled(tune: Callable[..., Any], arguments: Mapping[str, Any], **budget: Any) -> Callable[[], object]:
+    """Return a function that runs the winner of a tune."""
+    with tempfile.TemporaryDirectory() as run:
+        winner = tune(run=f"{run}/run", wisdom="none", stop=False, progress=None, **budget).compile()
+    return lambda: winner(*arguments.values())
+
+
+def baseline_of(
+    problem: Any, operands: Mapping[str, Any], tune: Callable[..., Any]
+) -> tuple[str, Callable[[], object]]:
+    """Return the name of what a library is compared with, and a function that runs it."""
+    from mltune.measure.libraries import bind_reference
+
+    if problem.needs_baseline:  # the first trial is the default configuration
+        return "default", compiled(tune, problem.kernel_arguments(operands), trials=1, prior="none")
+    return "cublas", bind_reference(problem, {one: array.data.ptr for one, array in operands.items()})
+
+
+def right(problem: Any, operands: Mapping[str, Any], calls: Sequence[Callable[[], object]]) -> bool:
+    """Return whether two calls have the same results, but for rounding: gross mistakes are seen."""
     import cupy
 
-    results = {}
-    for name in ("cublas", "library"):
-        operands["C"].fill(float("nan"))
-        calls[name]()
-        results[name] = problem.result(operands["C"]).astype("float64").copy()
-    error = cupy.abs(results["library"] - results["cublas"]).max()
-    return bool(error <= 1e-2 * (1 + cupy.abs(results["cublas"]).max()))
+    results: list[list[Any]] = []
+    outputs = [one for one in problem.buffers if one.role != "in"]
+    for call in calls:
+        for one in outputs:
+            operands[one.name].fill(0 if one.role == "inout" else float("nan"))
+        call()
+        read = getattr(problem, "result", lambda array: array)
+        results.append([read(operands[one.name]).astype("float64").copy() for one in outputs])
+    return all(
+        bool(cupy.abs(ours - theirs).max() <= 1e-2 * (1 + cupy.abs(theirs).max()))
+        for theirs, ours in zip(*results, strict=True)
+    )
 
 
 def calls(case: str, folder: Path, count: int = 200) -> dict[str, float]:
@@ -235,8 +288,8 @@ def dispatch(folder: Path) -> dict[str, Any]:
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return geometric mean and least share of both comparisons."""
     found: dict[str, Any] = {"shapes": len(rows), "wrong": sum(not row["right"] for row in rows)}
-    for of in ("of_cublas", "of_tuned"):
-        known = [row[of] for row in rows if row[of] is not None]
+    for of in ("of_cublas", "of_default", "of_tuned"):
+        known = [row[of] for row in rows if row.get(of) is not None]
         if known:
             found[of] = {"shapes": len(known), "mean": statistics.geometric_mean(known), "least": min(known)}
     return found
@@ -267,7 +320,12 @@ def main() -> None:
         elif given.what == "calls":
             found = calls(given.case, given.library)
         else:
-            rows = compare(given.case, given.library, given.shapes, given.tuned, given.tune_time, given.rounds)
+
+            def keep(rows: list[dict[str, Any]]) -> None:
+                harness.write(given.output, {**head, "summary": summary(rows), "rows": rows})
+
+            counts = given.shapes, given.tuned, given.tune_time, given.rounds
+            rows = compare(given.case, given.library, *counts, keep)
             found = {"summary": summary(rows), "rows": rows}
     harness.write(given.output, {**head, **found})
     print(json.dumps(found.get("summary", {one: value for one, value in found.items() if one != "report"}), indent=1))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
@@ -57,15 +57,6 @@ class Tune(NamedTuple):
     run: TuneResult
 
 
-class Timing(Protocol):
-    """Times configurations of a kernel at a size."""
-
-    def __call__(
-        self, kernel: Kernel, problem: RunnableProblem, configurations: Sequence[Mapping[str, int]], *, until: float
-    ) -> Sequence[float | None]:
-        """Return seconds, None where one fails; fewer where `until`, on the clock of perf_counter, is over."""
-
-
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A configuration of a kernel that may be in a library, and the places of the sizes whose tuning found it."""
@@ -92,7 +83,7 @@ class Candidate:
         return [Candidate(self.kernel, {**self.configuration, **dict(zip(names, one, strict=True))}) for one in others]
 
 
-class _Cross(BaseModel):
+class Times(BaseModel):
     """The file of times by size and candidate, None for a failure, and the seconds that they took."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -111,7 +102,9 @@ class Building:
         Those of the sizes of the description.
     tunes : sequence of Tune
         Of its tuned sizes, with trials.
-    time : Timing
+    time : callable
+        Takes a kernel, a problem, configurations, and ``until``, a time of the clock of perf_counter. Returns seconds,
+        None where one fails; fewer where the time is over.
     build : callable
         Compiles a configuration of a kernel for a problem and an architecture.
     directory : pathlib.Path
@@ -127,7 +120,7 @@ class Building:
     spec: Spec
     problems: Sequence[RunnableProblem]
     tunes: Sequence[Tune]
-    time: Timing
+    time: Callable[..., Sequence[float | None]]
     build: Callable[[Kernel, RunnableProblem, str, Mapping[str, int]], Build]
     directory: Path
     left_s: float = math.inf
@@ -137,10 +130,9 @@ class Building:
     def __post_init__(self) -> None:
         self.device = self.tunes[0].run.device
         self._begun = self._saved = perf_counter()
-        self._known = _read(self.directory / CROSS)
+        self._known = read_times(self.directory / CROSS)
         self._before_s = self._known.seconds
-        kept_s = min(_LAST_SHARE * self.left_s, _LAST_S)
-        self._room_s = max(self.left_s - kept_s - self._before_s, _LEAST_S)
+        self._room_s = max(self.left_s - min(_LAST_SHARE * self.left_s, _LAST_S) - self._before_s, _LEAST_S)
         self._rates: list[tuple[int, float]] = []  # timings and seconds of each size
         self._is_fallback = cache(lambda one: self._described(one, Build(TrialState.OK)).is_fallback)
         self.candidates = self._found()
@@ -339,11 +331,11 @@ class Building:
         )
 
 
-def _read(file: Path) -> _Cross:
+def read_times(file: Path) -> Times:
     """Return the times on record; a file of another form is refused."""
     if not file.is_file():
-        return _Cross()
+        return Times()
     try:
-        return _Cross.model_validate_json(read_file(file, _CROSS_BYTES, inside=file.parent))
+        return Times.model_validate_json(read_file(file, _CROSS_BYTES, inside=file.parent))
     except (OSError, ValueError) as error:
         raise DamagedRunError(f"{file} holds times by size and candidate, but it cannot be read; delete it.") from error

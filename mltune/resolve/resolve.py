@@ -46,8 +46,6 @@ FIRST_SHARE = 2 / 3
 FIRST_SHARE_OF_KERNELS = 1 / 4
 """The same where kernels compete, for all kernels of a problem together: what the slower ones get is lost."""
 
-_ALL = 0.99  # of an even share: minima are rounded
-
 FIRST_SLICE_S, FIRST_SLICE_TRIALS = 20.0, 96
 """Most that a kernel gets before they are compared for the first time."""
 
@@ -245,7 +243,7 @@ def _shared_time(
     share, most = _first_share(kernels)
     total_s = GPU_TIME_S * count / devices if time is None else parse_duration(str(time))
     even_s = total_s * min(1.0, devices / count)
-    first_s = max(min(share * even_s, most * FIRST_SLICE_S), min(least_s, _ALL * even_s))
+    first_s = max(min(share * even_s, most * FIRST_SLICE_S), min(least_s, 0.99 * even_s))  # minima are rounded
     budget_s, minimum_s = (max(round(one, 3), 0.001) for one in (total_s, first_s))
     return budget_s, minimum_s
 

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from mltune.errors import LibraryError
+from mltune.errors import DamagedRunError, LibraryError
+from mltune.library.building import CROSS, read_times
 from mltune.library.folder import read_library
 from mltune.library.spec import load_spec
 from tests.hostile.values import change, damaged, to_json, to_toml
@@ -30,12 +31,12 @@ DOCUMENT = {
 }
 
 
-def refused_or_read(read) -> bool:
+def refused_or_read(read, errors=LibraryError) -> bool:
     """Return whether something is refused, by an error that a person can read."""
     message = ""
     try:
         read()
-    except LibraryError as error:
+    except errors as error:
         message = str(error)
     assert not message or message.isprintable()
     assert len(message) < 2000
@@ -80,3 +81,28 @@ def test_a_changed_library_is_refused(tmp_path: Path, seed: int) -> None:
         assert refused_or_read(lambda: read_library(folder))
     shutil.rmtree(folder)
     assert refused_or_read(lambda: read_library(folder))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_changed_times_of_candidates_are_read_or_refused(tmp_path: Path, seed: int) -> None:
+    rng, file, refused = Random(seed), tmp_path / CROSS, 0
+    honest = {"seconds": 3.5, "times": {"sgemm NN 64": {"tiles {}": 1e-3, "tiles": None}, "sgemm NN 65": {}}}
+    for _ in range(100):
+        file.write_bytes(to_json(change(honest, rng)).encode("utf-8", "surrogatepass"))
+        refused += refused_or_read(lambda: read_times(file), DamagedRunError)
+    assert 10 < refused < 100
+    for content in (
+        b"",
+        b"[" * 100_000,
+        b"{",
+        b"null",
+        b'{"seconds": 1e999}',
+        b'{"seconds": -1}',
+        b'{"times": {"a": {"b": 0}}}',
+    ):
+        file.write_bytes(content)
+        assert refused_or_read(lambda: read_times(file), DamagedRunError)
+    file.unlink()
+    (elsewhere := tmp_path.with_suffix(".elsewhere")).write_text(json.dumps(honest))
+    file.symlink_to(elsewhere)
+    assert refused_or_read(lambda: read_times(file), DamagedRunError)
