@@ -53,6 +53,7 @@ ONLY_IN: dict[str, set[str]] = {
     "kernel_tuner": {"comparison", "integrations"},
     "torch": {"comparison", "library"},
     "triton": {"integrations"},
+    "helion": {"integrations"},
     "distributed": {"measure", "campaign"},
     "sqlalchemy": {"records"},
     "alembic": {"records"},
@@ -63,7 +64,7 @@ ONLY_IN: dict[str, set[str]] = {
 """Packages that only these rooms import."""
 
 HEAVY = {"sklearn", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
-HEAVY |= {"matplotlib", "jinja2", "distributed", "kernel_tuner", "torch", "triton"}
+HEAVY |= {"matplotlib", "jinja2", "distributed", "kernel_tuner", "torch", "triton", "helion"}
 """Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
 
 

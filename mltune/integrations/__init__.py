@@ -1,1 +1,1 @@
-"""Adapters: mltune's search inside Kernel Tuner, Optuna and Triton."""
+"""Adapters: mltune's search inside Kernel Tuner, Optuna, Triton and Helion."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mltune.errors import UsageError
+from mltune.integrations.host import check_least, require
 from mltune.kernel.configurations import ConfigurationTable
 from mltune.search.plain_search import PlainSearch
 
@@ -47,15 +48,8 @@ def strategy(*, seed: int = 0, batch: int = 1) -> Any:
     ...     ..., strategy=strategy(seed=1), strategy_options={"max_fevals": 50}
     ... )  # doctest: +SKIP
     """
-    if batch < 1:
-        raise UsageError(f"a batch has at least one configuration, got {batch}.")
-    try:
-        from kernel_tuner.strategies.wrapper import OptAlgWrapper
-    except ImportError as error:
-        raise UsageError(
-            f"the strategy needs Kernel Tuner, but it cannot be imported ({error}): pip install 'kernel-tuner>=1.5'."
-        ) from error
-    return OptAlgWrapper(_Search(seed, batch))
+    check_least(batch=(batch, 1))
+    return require("kernel_tuner.strategies.wrapper", "kernel-tuner>=1.5").OptAlgWrapper(_Search(seed, batch))
 
 
 @dataclass(slots=True)

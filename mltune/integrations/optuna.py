@@ -120,10 +120,9 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         if fixed or not len(left):
             return int(rng.choice(left if len(left) else rows)) if len(rows) else None
         maximise = study.direction == StudyDirection.MAXIMIZE
-        search = PlainSearch(self._table, seed=self._seed, scale=self._scale, maximise=maximise)
-        for row, value in results.items():
-            search.tell(row, value)
-        search.begin(running)
+        search = PlainSearch(
+            self._table, seed=self._seed, scale=self._scale, maximise=maximise, results=results, running=running
+        )
         return int(rng.choice(search.ask(1 + attempt)))
 
     def _known(self, study: Study, trial: FrozenTrial) -> tuple[dict[int, float | None], list[int]]:

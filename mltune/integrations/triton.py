@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import time as clock
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mltune.errors import UsageError
+from mltune.integrations.host import Budget, check_least, require
 from mltune.integrations.triton_compilers import compilers_of
 from mltune.integrations.triton_session import Session, Stopwatch
 from mltune.integrations.triton_winners import Winners
@@ -90,21 +89,15 @@ def autotune(
     ... @triton.jit
     ... def kernel(x, n, BLOCK: tl.constexpr): ...  # doctest: +SKIP
     """
-    least = {"trials": (trials, 1), "time": (time, 0), "compilers": (compilers, 1), "tolerance": (tolerance, 0)}
-    for name, (value, smallest) in least.items():
-        if value is not None and not value >= smallest:
-            raise UsageError(f"{name} must be at least {smallest}, got {name}={value}.")
-    try:
-        import triton
-    except ImportError as error:
-        raise UsageError(f"autotune needs Triton, but it cannot be imported ({error}): pip install triton.") from error
+    check_least(trials=(trials, 1), time=(time, 0), compilers=(compilers, 1), tolerance=(tolerance, 0))
+    triton = require("triton", "triton>=3", "3.")
 
     def decorate(fn: Any) -> Any:
         stopwatch = None if {"do_bench", "warmup", "rep", "use_cuda_graph"} & options.keys() else Stopwatch()
         tuner = triton.autotune(configs, key, *arguments, **options)(fn)
         if stopwatch is not None:
             tuner.do_bench = stopwatch
-        adapter = _Adapter(tuner, wisdom, trials, math.inf if time is None else time, compilers or available_cores())
+        adapter = _Adapter(tuner, wisdom, trials, time, compilers or available_cores())
         adapter.options = {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance}
         tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
         tuner.cache_results = False  # the wisdom keeps the winners
@@ -121,7 +114,9 @@ class _Adapter:
 
     options: dict[str, Any]  # of a session
 
-    def __init__(self, tuner: Any, wisdom: str | Path, trials: int | None, time_s: float, compilers: int) -> None:
+    def __init__(
+        self, tuner: Any, wisdom: str | Path, trials: int | None, time_s: float | None, compilers: int
+    ) -> None:
         self._tuner = tuner
         self._prune, self._bench, self._warmup = tuner.prune_configs, tuner._bench, tuner.warmup
         self._wisdom, self._trials, self._time_s, self._compilers = wisdom, trials, time_s, compilers
@@ -160,10 +155,8 @@ class _Adapter:
             if len(known) == 1:
                 return {known[0]: UNKNOWN}
             trials = self._trials or {"quick": QUICK, "full": len(known)}.get(asked)
-            end = clock.monotonic() + self._time_s
-            session = Session(
-                self._tuner, self._bench, kwargs, known, compilers, gpu, winners, trials, end, **self.options
-            )
+            budget = Budget.of(trials, self._time_s)
+            session = Session(self._tuner, self._bench, kwargs, known, compilers, gpu, winners, budget, **self.options)
             times = session.run()
             winners.keep(times, is_verified=session.tolerance is not None)
             return times

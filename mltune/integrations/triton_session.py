@@ -9,15 +9,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from mltune.errors import DeviceLostError, RunError
+from mltune.integrations.host import Budget, table_of
 from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
 from mltune.integrations.triton_winners import Winners, configuration, innermost
-from mltune.kernel.configurations import ConfigurationTable
 from mltune.search.launch_search import BUILD, LaunchSearch
 
 BRIEF = 4
@@ -106,10 +106,7 @@ class Session:
     configs : sequence of triton.Config
         Distinct; the first is the reference.
     gpu : Device or None
-    trials : int or None
-        Most configurations that are measured.
-    end : float
-        The end on the clock of :func:`time.monotonic`.
+    budget : Budget
     stopwatch : Stopwatch or None
         None where the user has a function that times.
     tolerance : float or None
@@ -125,8 +122,7 @@ class Session:
     compilers: Compilers
     gpu: Any
     winners: Winners
-    trials: int | None = None
-    end: float = math.inf
+    budget: Budget
     seed: int = 0
     stopwatch: Stopwatch | None = None
     tolerance: float | None = None
@@ -145,13 +141,14 @@ class Session:
     def run(self) -> dict[Any, list[float]]:
         """Measure, and return the times, the first configuration's first."""
         count, each = len(self.configs), max(EACH * self.compilers.count, LEAST)
-        most = min(count, self.trials or each)
-        ahead = min(count, max(each, 2 * (self.trials or 0)))
+        most = min(count, self.budget.trials or each)
+        budget = replace(self.budget, trials=most)
+        ahead = min(count, max(each, 2 * (self.budget.trials or 0)))
         self._search, self._todo = self._new_search(), set(range(count))
         if not hasattr(innermost(self.tuner), "device_caches"):  # another kind of function than the compiler takes
             self._todo, self._ready = set(), self._todo
         try:
-            while len(self.times) < most and (time.monotonic() < self.end or not self.times):
+            while budget.left(len(self.times)) > 0:
                 self._submit(ahead)
                 self._receive(0.0)
                 share = (self._begun - len(self._flying)) / max(1, min(ahead, self._begun + len(self._todo)))
@@ -160,7 +157,7 @@ class Session:
                 if self._ready and (0 in self._ready or not early):
                     self._measure()
                 elif waits:
-                    self._receive(min(TIMEOUT_S, self.end - time.monotonic()) if self.times else TIMEOUT_S)
+                    self._receive(min(TIMEOUT_S, budget.end - time.monotonic()) if self.times else TIMEOUT_S)
                 else:
                     break
         finally:
@@ -179,11 +176,10 @@ class Session:
         """Return a search over the parameters of the configurations, with what their grids say."""
         hooks = list(dict.fromkeys(one.pre_hook for one in self.configs))
         every = [{**configuration(one), "pre_hook": hooks.index(one.pre_hook)} for one in self.configs]
-        names = dict.fromkeys(name for one in every for name in one)
-        values: dict[str, list[Any]] = {name: list(dict.fromkeys(one.get(name) for one in every)) for name in names}
-        table = ConfigurationTable.from_rows(values, [tuple(one.get(name) for name in values) for one in every])
+        table = table_of(every)
         blocks = np.array([self._blocks(one) for one in self.configs])
         threads = np.array([32.0 * one.num_warps for one in self.configs])
+        values: dict[str, list[Any]] = {name: [one.get(name) for one in every] for name in table.names}
         extents = [
             name
             for name, listed in values.items()
@@ -218,7 +214,7 @@ class Session:
     def _worth(self, some: Iterable[int]) -> list[int]:
         """Return those that are worth to be compiled, the best first: all where all may be measured."""
         rows = np.array(sorted(some), dtype=np.int64)
-        if (self.trials or 0) >= len(self.configs):
+        if (self.budget.trials or 0) >= len(self.configs):
             return [*map(int, self._search.best_first(rows, compiled=False))]
         return [*map(int, self._search.worth_compiling(rows))]
 

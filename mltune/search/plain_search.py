@@ -6,12 +6,14 @@ The adapters of other tuners share it. An objective need not be a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from mltune.cost.features import Features
+from mltune.cost.regressors import one_thread
 from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats, row
@@ -43,6 +45,10 @@ class PlainSearch:
         of any sign and size (:func:`symmetric_logs`).
     maximise : bool
         Whether larger results are better. By default smaller ones are.
+    results : mapping of int to float or None
+        What is known, as if told in this order.
+    running : iterable of int
+        Configurations under way, which somebody else measures.
 
     Notes
     -----
@@ -64,7 +70,14 @@ class PlainSearch:
     """
 
     def __init__(
-        self, table: ConfigurationTable, *, seed: int = 0, scale: Scale = "log", maximise: bool = False
+        self,
+        table: ConfigurationTable,
+        *,
+        seed: int = 0,
+        scale: Scale = "log",
+        maximise: bool = False,
+        results: Mapping[int, float | None] = MappingProxyType({}),
+        running: Iterable[int] = (),
     ) -> None:
         self._table = table
         self._seed = seed
@@ -76,6 +89,9 @@ class PlainSearch:
         self._results: dict[int, float] = {}
         self._open: dict[int, Batch | None] = {}
         self._search: Search | None = None
+        for index, result in results.items():
+            self.tell(index, result)
+        self.begin(running)
 
     def ask(self, count: int = 1) -> list[int]:
         """Propose configurations that are neither told nor under way.
@@ -85,11 +101,12 @@ class PlainSearch:
         list of int
             Rows of the table, now under way; fewer than ``count`` when there are no more.
         """
-        search = self._search = self._search or self._recalled()
         proposed: list[int] = []
-        while len(proposed) < count and (batch := search.ask()).candidates:
-            proposed.append(batch.candidates[0].index)
-            self._open[proposed[-1]] = batch
+        with one_thread(fits_models=False):  # of a host, which may compile meanwhile
+            search = self._search = self._search or self._recalled()
+            while len(proposed) < count and (batch := search.ask()).candidates:
+                proposed.append(batch.candidates[0].index)
+                self._open[proposed[-1]] = batch
         return proposed
 
     def begin(self, rows: Iterable[int]) -> None:

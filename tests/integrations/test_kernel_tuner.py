@@ -87,10 +87,6 @@ def test_as_many_configurations_are_measured_as_allowed_each_once_and_the_best_i
     assert best == time_ms(128, 3, 1.0, True, "row", 7)
 
 
-def test_the_same_seed_measures_the_same(tune):
-    assert values(tune(seed=3)) == values(tune(seed=3)) != values(tune(seed=4))
-
-
 def test_the_search_ends_with_the_time_limit(tune):
     results = tune({"time_limit": 30})
     assert 15 <= len(results) <= 20  # simulated costs are 1.5 s for each, and starting counts
@@ -137,7 +133,7 @@ def test_several_objectives_are_refused(tune):
 
 
 def test_a_batch_has_a_configuration():
-    with pytest.raises(UsageError, match="at least one configuration, got 0"):
+    with pytest.raises(UsageError, match="batch must be at least 1, got batch=0"):
         strategy(batch=0)
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hosts import Kernel
 
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.integrations.triton import autotune
@@ -24,25 +25,8 @@ from mltune.known.wisdom import Wisdom
 
 def test_without_triton_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(UsageError, match="pip install triton"):
+    with pytest.raises(UsageError, match="pip install 'triton>=3'"):
         autotune([], [])
-
-
-class Kernel:
-    """What an autotuner calls of a ``triton.jit`` function, and the calls that it made."""
-
-    arg_names = ("x", "n")
-
-    def __init__(self):
-        self.calls = []
-
-    @staticmethod
-    def fn(x, n):
-        """Stand for the function in Python."""
-
-    def run(self, *arguments, **meta):
-        self.calls.append((arguments, meta))
-        return meta
 
 
 def time_ms(meta):
@@ -106,15 +90,6 @@ def test_a_key_is_tuned_once(tuner):
     for n, calls in ((4096, 11), (4096, 12), (8192, 23), (4096, 24)):
         tuned.run("x", n)
         assert len(kernel.calls) == calls
-
-
-def test_the_same_seed_measures_the_same(tuner):
-    def found(seed):
-        tuned, _ = tuner(trials=20, seed=seed)
-        tuned.run("x", 1)
-        return measured(tuned)
-
-    assert found(1) == found(1) != found(2)
 
 
 @pytest.mark.parametrize("trials", [1, 2])
@@ -215,7 +190,7 @@ def test_results_of_triton_itself_on_disk_are_not_used(tuner, configs):
 
 def test_the_example_of_the_documentation_decorates_a_kernel(triton, tmp_path):
     page = Path(__file__).resolve().parents[2] / "docs/how-to/other-tuners.md"
-    (example,) = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    example, _ = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
     path = tmp_path / "example.py"
     path.write_text(example)
     specification = importlib.util.spec_from_file_location("example", path)

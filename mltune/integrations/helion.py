@@ -1,0 +1,166 @@
+"""mltune's search as the autotuner of Helion's kernels."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mltune.integrations.host import check_least, leaves, require, table_of
+from mltune.known.effort import effort
+from mltune.process.child import available_cores
+from mltune.search.plain_search import PlainSearch
+
+TESTED = "1.5."
+"""Versions of Helion whose class of searches is known: it is not public, and may change in another."""
+
+TRIALS = {"quick": 64, "full": 256}
+"""Most configurations that are measured, by the effort."""
+
+WIDEST = 16
+"""Most configurations of a batch by default: all are proposed without the results of the others."""
+
+DRAWN, NEAR = 500, 1000
+"""Random configurations that may be chosen, and most others near the fastest, the latest first."""
+
+PARENTS, FAST, CROSSED = 3, 16, 64
+"""The fastest whose neighbours join the pool after a batch; of how many two are crossed; and how often."""
+
+Configuration = tuple[tuple[str, Hashable], ...]
+Members = dict[Configuration, Any]
+
+
+def autotuner(
+    *, trials: int | None = None, time: float | None = None, seed: int | None = None, batch: int | None = None
+) -> Callable[..., Any]:
+    """Return mltune's search as an argument ``autotuner_fn`` of ``helion.kernel``.
+
+    Helion makes configurations, compiles them in parallel, compares outputs, measures, measures the fastest and its own
+    default again, and keeps the winner in its cache, all as its settings say. The search chooses what is measured:
+    first Helion's default, the configurations that Helion would try first and random ones, then what the results
+    promise, of random ones, the neighbours of the fastest and crossings of fast ones. A configuration that does not
+    compile, fails, is late or wrong has failed, and no other.
+
+    The environment variable ``MLTUNE_EFFORT`` takes the place of ``autotune_effort``: ``none`` (what is in Helion's
+    cache, or its default, without measuring), ``quick`` or ``full``.
+
+    Parameters
+    ----------
+    trials : int, optional
+        Most configurations that are measured before the fastest are measured again; by default 64 with the effort
+        ``quick``, otherwise 256.
+    time : float, optional
+        Seconds for all of it, in place of ``autotune_budget_seconds``; the first batch is finished in any case.
+    seed : int, optional
+        In place of ``autotune_random_seed``.
+    batch : int, optional
+        Configurations that Helion compiles together; by default one for each of its compile jobs, at most 16.
+
+    Returns
+    -------
+    callable
+        From a bound kernel and its arguments to an autotuner.
+
+    Raises
+    ------
+    UsageError
+        Helion is not installed, or is not version 1.5, or a number is below its least.
+
+    Examples
+    --------
+    >>> @helion.kernel(autotuner_fn=autotuner(trials=100, seed=1))
+    ... def double(x: torch.Tensor) -> torch.Tensor: ...  # doctest: +SKIP
+    """
+    check_least(trials=(trials, 1), time=(time, 0), batch=(batch, 1))
+    require("helion", "helion==1.5.*", TESTED)
+
+    def build(kernel: Any, args: Sequence[Any]) -> Any:
+        from helion.autotuner import cache_classes
+
+        asked, settings = effort(), kernel.settings
+        given = {"autotune_effort": asked, "autotune_budget_seconds": time, "autotune_random_seed": seed}
+        for name, value in given.items():
+            if value not in (None, "", "none"):
+                setattr(settings, name, value)
+        make = functools.partial(_search_class(), kernel, args, 0 if asked == "none" else trials, batch)
+        return cache_classes[settings.autotune_cache](make(), autotuner_factory=make)
+
+    return build
+
+
+@functools.cache
+def _search_class() -> Any:
+    """Return the search as one of Helion's, which is imported only now."""
+    from helion._dist_utils import sync_object
+    from helion.autotuner.base_search import PopulationBasedSearch
+    from helion.exc import NoConfigFound
+
+    class MltuneSearch(PopulationBasedSearch):  # type: ignore[misc]
+        """Measures batches that mltune proposes from a pool, which grows around the fastest."""
+
+        def __init__(self, kernel: Any, args: Sequence[Any], trials: int | None, batch: int | None) -> None:
+            super().__init__(kernel, args)
+            self._trials = TRIALS.get(self.settings.autotune_effort, 0) if trials is None else trials
+            self._batch = batch or min(WIDEST, self.settings.autotune_precompile_jobs or available_cores())
+
+        def autotune(self, *, skip_cache: bool = False) -> Any:
+            """Return the best configuration; without measuring Helion's default, which its cache must not keep."""
+            if self._trials == 0:
+                self._search_policy_cacheable = False
+                return self.config_spec.default_config()
+            return super().autotune(skip_cache=skip_cache)
+
+        def _autotune(self) -> Any:
+            """Measure batches; Helion calls this between preparing and cleaning up."""
+            late, ranks = self._autotune_budget_exceeded, self.kernel.env.process_group_name
+            self.benchmark_provider.set_budget_exceeded_fn(lambda: bool(self.population) and late())
+            self._seed = sync_object(self.settings.autotune_random_seed, process_group_name=ranks)
+            rng = np.random.default_rng(self._seed)
+            first = self._members([self.config_gen.default_flat(), *self._generate_best_available_population_flat()])
+            drawn = first | self._members(self.config_gen.random_population_flat(DRAWN))
+            measured: Members = {}
+            near: Members = {}
+            chosen = list(drawn.items())[: min(max(len(first), self._batch), self._trials)]
+            for number in itertools.count():
+                members = [member for _, member in chosen]
+                self.set_generation(number)
+                self.benchmark_population(members, desc=f"Batch {number}", raise_if_no_viable_config=False)
+                self.population += members
+                self.log(f"Batch {number}:", self.statistics)
+                measured |= chosen
+                near = dict(itertools.islice((self._members(self._children(rng)) | near).items(), NEAR))
+                late_now = self._autotune_budget_exceeded_across_ranks()
+                if late_now or not (chosen := self._chosen(measured, drawn | near)):
+                    break
+            if not any(math.isfinite(member.perf) for member in self.population):
+                raise self.benchmark_provider.take_no_viable_config_error() or NoConfigFound
+            return self._finalize()
+
+        def _members(self, flats: Iterable[list[Any]]) -> Members:
+            """Return members of a population, without results, of the configurations that are valid."""
+            members = (member for flat in flats if (member := self.make_unbenchmarked(flat)) is not None)
+            return {tuple(sorted(leaves(one.config.config).items())): one for one in members}
+
+        def _chosen(self, measured: Members, pool: Members) -> list[tuple[Configuration, Any]]:
+            """Return what to measure next of a pool."""
+            every = list((measured | pool).items())
+            results = {row: member.perf for row, member in enumerate(measured.values())}
+            search = PlainSearch(table_of([dict(one) for one, _ in every]), seed=self._seed, results=results)
+            return [every[row] for row in search.ask(min(self._batch, self._trials - len(measured)))]
+
+        def _children(self, rng: np.random.Generator) -> Iterator[list[Any]]:
+            """Yield neighbours of the fastest configurations, and crossings of fast ones."""
+            fast = sorted((one for one in self.population if math.isfinite(one.perf)), key=lambda one: one.perf)[:FAST]
+            for parent in (one.flat_values for one in fast[:PARENTS]):
+                for at, fragment in enumerate(self.config_gen.flat_spec):
+                    for value in fragment.pattern_neighbors(parent[at]):
+                        yield [*parent[:at], value, *parent[at + 1 :]]
+            for _ in range(CROSSED if len(fast) > 1 else 0):
+                one, other = (fast[at].flat_values for at in rng.choice(len(fast), 2, replace=False))
+                yield [pair[rng.integers(2)] for pair in zip(one, other, strict=True)]
+
+    return MltuneSearch

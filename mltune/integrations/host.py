@@ -1,0 +1,102 @@
+"""The base of the adapters: how a host is imported, what a tuning may spend, and tables of a host's configurations.
+
+The search itself is :class:`mltune.search.plain_search.PlainSearch` in Kernel Tuner, Optuna and Helion. What every
+adapter promises, and the same tests check in every host:
+
+- A host is given configurations of its own space only, and none twice.
+- Whatever goes wrong with a configuration, in compiling, launching or checking it, is a failure of that one alone.
+- The same seed and the same results give the same proposals.
+- A budget of measurements is not exceeded, and after a budget of seconds none begins but the first, or its batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from mltune.errors import UsageError
+from mltune.kernel.configurations import ConfigurationTable
+
+
+def require(module: str, package: str, tested: str = "") -> Any:
+    """Import a host.
+
+    Parameters
+    ----------
+    module : str
+    package : str
+        What to install.
+    tested : str
+        The start of the versions with which an adapter was tested, where it uses what the host may change.
+
+    Raises
+    ------
+    UsageError
+        It is not installed, or is another version.
+    """
+    try:
+        host = importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(
+            f"the search needs {module}, but it cannot be imported ({error}): pip install '{package}'."
+        ) from error
+    version = getattr(host, "__version__", "") or (metadata.version(module) if tested else "")
+    if not version.startswith(tested):
+        raise UsageError(f"the search was tested with {module} {tested}*, got {version}: pip install '{package}'.")
+    return host
+
+
+def check_least(**numbers: tuple[float | None, float]) -> None:
+    """Raise a UsageError if a number, unless it is None, is below its least."""
+    for name, (value, least) in numbers.items():
+        if value is not None and not value >= least:
+            raise UsageError(f"{name} must be at least {least}, got {name}={value}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a tuning may spend: measurements, and seconds until a moment on the clock of :func:`time.monotonic`."""
+
+    trials: int | None = None
+    end: float = math.inf
+
+    @classmethod
+    def of(cls, trials: int | None, time_s: float | None) -> Budget:
+        """Return a budget that begins now."""
+        check_least(trials=(trials, 1), time=(time_s, 0))
+        return cls(trials, math.inf if time_s is None else time.monotonic() + time_s)
+
+    def left(self, measured: int) -> float:
+        """Return how many configurations may still be measured: one at least before the first."""
+        count = math.inf if self.trials is None else self.trials - measured
+        return count if time.monotonic() < self.end else min(count, 1 - min(measured, 1))
+
+
+def leaves(value: Any, name: str = "") -> dict[str, Hashable]:
+    """Return the parameters in nested mappings and sequences, by their paths.
+
+    Examples
+    --------
+    >>> leaves({"block": [64, 32], "order": {"row": True}})
+    {'block.0': 64, 'block.1': 32, 'order.row': True}
+    """
+    if isinstance(value, str | bool | int | float | None):
+        return {name: value}
+    if not isinstance(value, Mapping | list | tuple):
+        return leaves(vars(value), name) if hasattr(value, "__dict__") else {name: repr(value)}
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+    return {
+        path: one for key, part in parts for path, one in leaves(part, f"{name}.{key}" if name else f"{key}").items()
+    }
+
+
+def table_of(configurations: Sequence[Mapping[str, Hashable]]) -> ConfigurationTable:
+    """Return the table of distinct configurations, in their order: None is the value of a parameter that one lacks."""
+    names = dict.fromkeys(name for one in configurations for name in one)
+    values = {name: list(dict.fromkeys(one.get(name) for one in configurations)) for name in names}
+    return ConfigurationTable.from_rows(values, [tuple(one.get(name) for name in values) for one in configurations])
