@@ -112,7 +112,7 @@ def compare(
         operands = problem.operands(cupy, 0)
         arguments = problem.kernel_arguments(operands)
         sizes = {one: dict(problem.variables())[one] for one in library.document["sizes"]}
-        given = [(sizes | arguments)[one] for one in library.parameters]
+        given = [(arguments | sizes)[one] for one in library.parameters]
         other, baseline = baseline_of(problem, operands, tune)
         calls: dict[str, Callable[[], object]] = {"library": lambda given=given: library(*given), other: baseline}
         if number < tuned:

@@ -136,8 +136,10 @@ def _plan(
     from mltune.library.content import kernel_parameters
     from mltune.library.spec import representatives
     from mltune.problem.problem import RunnableProblem
+    from mltune.records.directory import PLAN_FILE, is_plan
     from mltune.resolve.device import find_gpus
     from mltune.resolve.plan import REPLAY
+    from mltune.resolve.plan_file import load_plan
     from mltune.resolve.problems import kernels_for, named_kernel, shaped_problem
     from mltune.resolve.resolve import plan_of
 
@@ -166,7 +168,9 @@ def _plan(
     slice_s = 0.0
     if math.isfinite(time_s):
         slice_s = _slice_s(problems[0], kernels, () if device == REPLAY else gpus, given.get("compilers"))
-        count = _begun_with(run) or int(tunes_s * (len(gpus) if device == "all" else 1) / slice_s)
+        count = int(tunes_s * (len(gpus) if device == "all" else 1) / slice_s)
+        if run is not None and is_plan(Path(run)):  # it goes on with its sizes
+            count = len({task.problem.label for task in load_plan(Path(run) / PLAN_FILE).tasks})
         spec = replace(spec, tuned=representatives(spec.sizes, spec.weights, max(2, min(count, asked.tuned))))
     plan = plan_of(
         [problems[place] for place in spec.tuned],
@@ -211,16 +215,6 @@ def _slice_s(
         if default:
             slice_s += batches * build_one(kernel, problem, gpus[0].architecture, default).compile_s
     return slice_s
-
-
-def _begun_with(run: str | Path | None) -> int | None:
-    """Return the number of sizes that a run has begun to tune; None where there is no run."""
-    from mltune.records.directory import PLAN_FILE, is_plan
-    from mltune.resolve.plan_file import load_plan
-
-    if run is None or not is_plan(Path(run)):
-        return None
-    return len({task.problem.label for task in load_plan(Path(run) / PLAN_FILE).tasks})
 
 
 def _tunes(plan: Plan, directory: Path) -> list[Tune]:

@@ -137,6 +137,8 @@ class Building:
         self._is_fallback = cache(lambda one: self._described(one, Build(TrialState.OK)).is_fallback)
         self.candidates = self._found()
         self._blocks = self._blocks_of(self.candidates)
+        known = [self._known.times.get(one.label, {}) for one in self.problems]
+        self._times = np.array([[_coded(of_size.get(one.key, np.nan)) for one in self.candidates] for of_size in known])
 
     def content(self) -> Content:
         """Time the candidates, choose, compile what is chosen, and return what the library consists of.
@@ -248,7 +250,8 @@ class Building:
 
     def _keep(self, numbers: Sequence[int]) -> None:
         """Go on with these candidates alone."""
-        self.candidates, self._blocks = [self.candidates[number] for number in numbers], self._blocks[:, numbers]
+        self.candidates = [self.candidates[number] for number in numbers]
+        self._blocks, self._times = self._blocks[:, numbers], self._times[:, numbers]
 
     def _blocks_of(self, candidates: Sequence[Candidate]) -> Floats:
         """Return the blocks of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
@@ -264,14 +267,17 @@ class Building:
         """Time candidates at a size where they have no times, before a share of the time is over."""
         problem, begun = self.problems[place], perf_counter()
         until = max(self._begun + share * self._room_s, 0.0 if self._rates else begun + _LEAST_S)
-        known = self._known.times.setdefault(problem.label, {})
-        valid = [self.candidates[number] for number in numbers if np.isfinite(self._blocks[place, number])]
-        lacking = [one for one in valid if one.key not in known]
+        lacking = [
+            one for one in numbers if np.isfinite(self._blocks[place, one]) and np.isnan(self._times[place, one])
+        ]
         if lacking and begun < until:
-            for source in dict.fromkeys(one.source for one in lacking):
-                some = [one for one in lacking if one.source == source]
-                found = self.time(some[0].kernel, problem, [one.configuration for one in some], until=until)
-                known.update(zip((one.key for one in some), found, strict=False))
+            for source in dict.fromkeys(self.candidates[one].source for one in lacking):
+                some = [one for one in lacking if self.candidates[one].source == source]
+                asked = [self.candidates[one] for one in some]
+                found = self.time(asked[0].kernel, problem, [one.configuration for one in asked], until=until)
+                self._times[place, some[: len(found)]] = [*map(_coded, found)]
+                known = self._known.times.setdefault(problem.label, {})
+                known.update(zip((one.key for one in asked), found, strict=False))
             self._rates.append((len(lacking), perf_counter() - begun))
             if perf_counter() > self._saved + _SAVE_EVERY_S:
                 self._save()
@@ -302,23 +308,18 @@ class Building:
         Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
         that fails at a size has no times at all.
         """
-        asked = np.zeros(self._blocks.shape, dtype=np.bool_)
-        asked[:, [*portfolio]] = asked[[*crossed]] = True
-        times_s, whole, failed = np.full(asked.shape, np.nan), set(range(len(asked))), set()
-        for place, number in np.argwhere(asked & np.isfinite(self._blocks)).tolist():
-            known, key = self._known.times.get(self.problems[place].label, {}), self.candidates[number].key
-            if key not in known:
-                whole.discard(place)
-            elif known[key] is None and not self.replayed:
-                failed.add(number)
-            times_s[place, number] = known.get(key) or np.nan
-        times_s[:, [*failed]] = np.nan
-        timed = {*np.flatnonzero(np.isfinite(times_s).any(axis=1)).tolist()}
-        places = sorted(timed & whole if timed & whole & {*crossed} else timed & {*crossed})
-        if not places:
+        asked, of_choice = np.zeros(self._blocks.shape, dtype=np.bool_), np.zeros(len(self._blocks), dtype=np.bool_)
+        asked[:, [*portfolio]] = asked[[*crossed]] = of_choice[[*crossed]] = True
+        asked &= np.isfinite(self._blocks)
+        times_s, whole = np.where(asked, self._times, np.nan), ~np.any(asked & np.isnan(self._times), axis=1)
+        times_s[:, np.isinf(times_s).any(axis=0) & (not self.replayed)] = np.nan
+        times_s[np.isinf(times_s)] = np.nan
+        timed = np.isfinite(times_s).any(axis=1)
+        places = np.flatnonzero(timed & (whole if np.any(timed & whole & of_choice) else of_choice))
+        if not len(places):
             raise RunError("a library needs times of its candidates, but none could be timed at any size.")
         columns = zip(self.candidates, np.isfinite(self._blocks).T, strict=True)
-        place_of = {place: row for row, place in enumerate(places)}
+        place_of = {place: row for row, place in enumerate(places.tolist())}
         return Measured(
             np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64)[places],
             times_s[places],
@@ -327,7 +328,7 @@ class Building:
             tuple(frozenset(place_of.get(place, -1) for place in one.found_at) for one in self.candidates),
             self._blocks[places],
             self.device.sm_count,
-            np.isin(places, list(crossed)),
+            of_choice[places],
         )
 
 
@@ -339,3 +340,8 @@ def read_times(file: Path) -> Times:
         return Times.model_validate_json(read_file(file, _CROSS_BYTES, inside=file.parent))
     except (OSError, ValueError) as error:
         raise DamagedRunError(f"{file} holds times by size and candidate, but it cannot be read; delete it.") from error
+
+
+def _coded(time_s: float | None) -> float:
+    """Return the time of a candidate in a table of times: infinite where it failed."""
+    return math.inf if time_s is None else time_s

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,37 @@ def threads_of(work: Any) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranges"),
+    [
+        ({"operation": "dgemm", "trans": "NT", "time": "60s"}, {name: [64, 4096] for name in "mnk"}),
+        ({"operation": "reduction", "time": "40s"}, {"n": [2**10, 2**26]}),
+    ],
+    ids=["two kernels", "arrays"],
+)
+def test_a_building_keeps_its_time(tmp_path: Path, asked: dict[str, Any], ranges: dict[str, list[int]]) -> None:
+    begun, time_s = time.perf_counter(), float(asked["time"].removesuffix("s"))
+    spec = {"library": asked, "sizes": {"ranges": ranges}}
+    document = mltune.build_library(spec, tmp_path / "library", run=tmp_path / "run", wisdom="none", progress=None)
+    assert time.perf_counter() - begun <= 1.1 * time_s + 10
+    report = document["report"]
+    assert 2 <= report["tuned"] <= 30
+    assert len(report["sizes"]) >= report["tuned"] + 20
+    assert len(report["sizes"]) + len(report["not_timed"]) == 200
+
+
+def test_a_library_of_arrays_is_right_at_sizes_that_it_has_not_seen(tmp_path: Path) -> None:
+    import cupy
+
+    spec = {"library": {"operation": "softmax", "trials": 60, "tuned": 3, "timed": 10}}
+    spec["sizes"] = {"ranges": {"rows": [16, 2048], "columns": [64, 2048]}}
+    mltune.build_library(spec, tmp_path / "library", run=tmp_path / "run", wisdom="none", progress=None)
+    library = mltune.load_library(tmp_path / "library")
+    for rows, columns in ((17, 1000), (1, 1), (300, 77), (2048, 2048)):
+        given = cupy.random.default_rng(0).standard_normal((rows, columns), dtype="float32").astype("float16")
+        arrays = {"input": given, "output": cupy.full_like(given, cupy.nan), "rows": rows, "columns": columns}
+        library(*(arrays[name] for name in library.parameters))
+        powers = cupy.exp(given.astype("float64") - given.astype("float64").max(axis=1, keepdims=True))
+        assert float(abs(arrays["output"] - powers / powers.sum(axis=1, keepdims=True)).max()) < 2e-3
