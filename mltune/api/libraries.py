@@ -181,6 +181,7 @@ def _plan(
         trials=asked.trials,
         time=tunes_s if math.isfinite(time_s) else asked.time,
         least_s=slice_s,
+        produce=(),
         options=given,
     )
     return spec, plan, problems, time_s

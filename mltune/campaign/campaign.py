@@ -282,6 +282,7 @@ class Campaign:
             seed=self.plan.seed,
             run=self.scheduler.folder(task),
             choice=task.choice,
+            finals=bool(self.plan.produce),
             **{
                 "store": self.store,
                 "compilers": self._compilers(),

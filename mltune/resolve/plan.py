@@ -107,7 +107,7 @@ class Plan:
     seed : int
         Seed of every search.
     produce : frozenset of str
-        Some of ``"report"``, ``"winners"`` and ``"datasets"``, written at the end.
+        Some of ``"report"``, ``"winners"`` and ``"datasets"``, written at the end; for none runs hold no finals.
     options : mapping of str to object
         Options of every run: some fields of :class:`mltune.resolve.request.TuneRequest`.
     text : str

@@ -133,6 +133,9 @@ class TuneRequest(RunOptions):
         Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
     choice : str
         Name of the choice among kernels that the run belongs to; empty if there is none.
+    finals : bool
+        Whether the run ends with finals. Without them the winner follows from the times on record, is not verified
+        again, and is written nowhere.
     """
 
     problem: Problem
@@ -145,6 +148,7 @@ class TuneRequest(RunOptions):
     store: str = ""
     compile_on: str = ""
     choice: str = ""
+    finals: bool = True
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)

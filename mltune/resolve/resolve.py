@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,6 +162,7 @@ def plan_of(
     time: str | float | None = None,
     seed: int = 0,
     least_s: float = 0.0,
+    produce: Collection[str] = ("report", "winners"),
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Make the plan of problems that differ in their sizes, with kernels that compete for each.
@@ -174,6 +175,8 @@ def plan_of(
         See :func:`resolve`.
     least_s : float
         Seconds that every problem should get at first, as far as they are there.
+    produce : collection of str
+        See :class:`Plan`; of a single problem no report.
 
     Raises
     ------
@@ -220,8 +223,8 @@ def plan_of(
     title = first.label if count == 1 else f"{first.case or first.name} at {count} sizes"
     drafts = [Task("", kernels[0], problem, None, 1.0, minimum) for problem in problems]
     tasks = in_order(rivals(draft, kernels, unit) for draft in drafts)
-    plan = Plan(title, title, unit, budget, tasks, (device,), seed, options=others)
-    plan = plan if count > 1 else replace(plan, produce=frozenset({"winners"}))
+    written = frozenset(produce) - ({"report"} if count == 1 else set())
+    plan = Plan(title, title, unit, budget, tasks, (device,), seed, written, others)
     return replace(plan, text=write_plan(plan))
 
 

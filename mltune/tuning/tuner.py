@@ -303,7 +303,7 @@ class Tuner:
         interrupted = interrupted or self._stop()
         self._preloading.finish()
         with loop.seconds.spent_on("finals"):
-            self._declare(loop, lambda: interrupted or self._stop())
+            self._declare(loop, lambda: interrupted or not self._request.finals or self._stop())
         stopped = self._search.stopping.reason
         with loop.seconds.spent_on("record"):
             if not interrupted:
@@ -319,7 +319,7 @@ class Tuner:
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials, self._preloading, self._counts)
         peak, time_s = peak_flops(session.device, session.problem.arithmetic), request.time_s
-        if time_s is not None and session.gpu is not None:
+        if time_s is not None and session.gpu is not None and request.finals:
             time_s -= finals_s(time_s)
         return Loop(
             session,

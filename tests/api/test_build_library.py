@@ -232,6 +232,7 @@ def test_as_many_sizes_are_tuned_as_compiling_leaves_time_for(build, clock, monk
     monkeypatch.setattr(build_module, "available_cores", lambda: 16)
     plan = built_at(0.0, "quick")
     assert len(plan.tasks) == 9
+    assert not plan.produce, "nothing but times is needed of the tunes, and so no finals"
     assert plan.budget == pytest.approx(40 - 0.4 * 10)
     shutil.rmtree(tmp_path / "run")
     plan = built_at(1.0, "slow")

@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from mltune.campaign.device_worker import make_device_worker
+from mltune.campaign.campaign import run_plan
+from mltune.campaign.device_worker import Outcome, SliceResult, make_device_worker
 from mltune.errors import RunDirectoryError
 from mltune.records.directory import runs_in
 from mltune.show.follow import Watch
 from tests.campaign.conftest import (
     PLAN,
+    Here,
     carry_out,
     declarations_of,
     events_of,
     kill,
+    placed,
     records_of,
     start,
     start_slowly,
@@ -52,6 +55,20 @@ def test_the_event_log_holds_beginning_end_and_every_time_slice(uninterrupted):
     assert logged[-2:] == ["plan_ended", "report_written"]
     assert logged.count("slice_started") == logged.count("slice_ended") >= 3
     assert not {"worker_died", "gpu_lost", "disk_full", "interrupted"} & set(logged)
+
+
+@pytest.mark.parametrize("produce", [[], ["winners"]])
+def test_runs_end_with_finals_where_something_is_produced(tmp_path, produce):
+    asked = []
+
+    class Asked(Here):
+        def call(self, request, *_):
+            asked.append(request.request.finals)
+            return SliceResult(Outcome.FAILED, "asked")
+
+    plan = placed(PLAN.replace('produce = ["report", "winners"]', f"produce = {json.dumps(produce)}"))
+    run_plan(plan, tmp_path, worker=Asked)
+    assert {*asked} == {bool(produce)}
 
 
 @pytest.mark.slow

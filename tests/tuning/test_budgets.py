@@ -40,7 +40,7 @@ def run(tmp_path, idle_workers, monkeypatch):
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     monkeypatch.setattr(runner_module, "LEAST_TIMEOUT_S", LONG_S)
 
-    def tune(time_s, deed="", first=0, start_s=0.0, timeout_s=LONG_S):
+    def tune(time_s, deed="", first=0, start_s=0.0, timeout_s=LONG_S, **options):
         space = TableSpace({"MISDEED": [0] * 64, "REPEAT": list(range(64))})
         runner = imaginary_runner(kernel=KERNEL, problem=PROBLEM, pool=idle_workers.pool, timeout_s=timeout_s)
         session = Session(
@@ -57,6 +57,7 @@ def run(tmp_path, idle_workers, monkeypatch):
             wisdom="none",
             search="random",
             skip="off",
+            **options,
         )
         begun = time.monotonic()
         return tuner.tune(request), time.monotonic() - begun
@@ -107,3 +108,14 @@ def test_where_nothing_succeeds_the_run_ends_all_the_same(run, monkeypatch):
     assert took_s < LONG_S / 2
     assert result.best is None
     assert result.counts[TrialState.CRASHED]
+
+
+def test_without_finals_the_times_on_record_decide_and_no_winner_is_written(run, tmp_path):
+    result, _ = run(2.0, finals=False)
+    assert result.best is not None
+    assert result.declaration is not None
+    assert not result.declaration.verified
+    assert result.seconds["finals"] < 0.2
+    assert not (tmp_path / "run" / "winner").exists()
+    again, _ = run(4.0, finals=False)
+    assert again.declaration.as_of == len(again.records)
