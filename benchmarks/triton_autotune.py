@@ -8,12 +8,14 @@ The kernels are those of ``benchmarks/triton_kernels``. Each arm runs in a fresh
 - *old, 25*: 25 trials of :class:`mltune.search.plain_search.PlainSearch`, which knows the parameters only, and *random,
   25*: the mean of 1,000 draws of 25; both are looked up in the times of the exhaustive arm.
 
+``--prior`` is what mltune starts from: by default the part of its model that has not seen the kernel.
+
 A last process measures everything that was taken, and the five fastest of the exhaustive arm or of a recorded sweep
 (``--known DATASET``), in turns; shares are those of the fastest of all.
 
 The result is written after each arm. It has a timeline of each tune of mltune.
 
-    python benchmarks/triton_autotune.py [--case matmul] [--size 0] [--seeds 5] [--compilers 16] [--arms ARMS]
+    python benchmarks/triton_autotune.py [--case CASE] [--size 0] [--seeds 5] [--compilers 16] [--prior PRIOR]
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -63,7 +66,8 @@ class Case:
         seconds = time.monotonic() - began
         taken = next(at for at, one in enumerate(self.configs) if one == tuner.best_config)
         times = [tuner.configs_timings.get(one, [None])[0] for one in self.configs]
-        return {"seconds": seconds, "taken": taken, "measured": sum(one is not None for one in times), "ms": times}
+        count, started_from = sum(one is not None for one in times), getattr(tuner, "started_from", "")
+        return {"seconds": seconds, "taken": taken, "measured": count, "ms": times, "started_from": started_from}
 
     def facts(self) -> list[dict[str, float]]:
         """Return what Triton's compiler says of each configuration, and the blocks of its grid."""
@@ -159,7 +163,20 @@ class Timeline:
             setattr(owner, name, function)
 
 
-def ours(case: str, size: int, seed: int, compilers: int) -> dict[str, Any]:
+def prior_of(given: str, case: str, folder: Path) -> str:
+    """Return the option of mltune for what it starts from; a part of its model is written into a folder."""
+    from mltune.cost.model_file import save_model
+    from mltune.search.launch_model import launch_model
+
+    if given != "unseen":
+        return given
+    model = launch_model("auto")
+    members = tuple(one for one in model.members if one.sweep == f"without {case}")
+    save_model(replace(model, members=members), folder / "unseen")
+    return str(folder / "unseen")
+
+
+def ours(case: str, size: int, seed: int, compilers: int, prior: str) -> dict[str, Any]:
     """Tune with mltune: in a fresh process, again with an empty cache, and then 25 of what is compiled."""
     from triton import knobs
 
@@ -170,7 +187,7 @@ def ours(case: str, size: int, seed: int, compilers: int) -> dict[str, Any]:
         if arm != str(TRIALS):
             knobs.cache.dir = tempfile.mkdtemp(dir=os.environ["TRITON_CACHE_DIR"])
         loaded = Case(case, size)
-        options = {"trials": trials, "seed": seed, "compilers": compilers, "wisdom": "none"}
+        options = {"trials": trials, "seed": seed, "compilers": compilers, "wisdom": "none", "prior": prior}
         tuner = autotune(loaded.configs, loaded.key, **options)(loaded.kernel)
         with Timeline() as timeline:
             found[arm] = loaded.tune(tuner)
@@ -240,7 +257,10 @@ def in_process(arguments: Any, cache: Path, **part: Any) -> Any:
 
 def table(document: dict[str, Any]) -> str:
     """Return the result as Markdown."""
-    lines = [f"# {document['case']}, size {document['size']}, {document['device']['name']}", ""]
+    lines = [
+        f"# {document['case']}, size {document['size']}, {document['device']['name']}, prior {document['prior']}",
+        "",
+    ]
     lines += [
         "| arm | share of the fastest, mean | least | seconds, mean | most | measured |",
         "|---|---:|---:|---:|---:|---:|",
@@ -282,6 +302,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--compilers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--arms", default="ours,exhaustive,judged")
+    parser.add_argument("--prior", choices=("unseen", "auto", "none"), default="unseen")
     parser.add_argument("--known", help="a recorded sweep of the case, in place of the exhaustive arm")
     parser.add_argument("--part", type=json.loads)
     arguments = parser.parse_args()
@@ -291,7 +312,8 @@ def main() -> None:
         print(json.dumps(functions[given.pop("do")](arguments.case, arguments.size, **given)))
         return
     output = arguments.output or RESULTS / f"triton_{arguments.case}_{arguments.size}.json"
-    head = gpu_provenance(case=arguments.case, size=arguments.size, compilers=arguments.compilers)
+    facts = {name: getattr(arguments, name) for name in ("case", "size", "compilers", "prior")}
+    head = gpu_provenance(**facts)
     parts: dict[str, Any] = {}
 
     def keep(name: str, found: Any) -> Any:
@@ -302,9 +324,11 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         shared, runs = Path(folder, "exhaustive"), []
+        prior = prior_of(arguments.prior, arguments.case, Path(folder))
         for seed in range(arguments.seeds if "ours" in arguments.arms else 0):
             own = Path(folder, f"{seed}")
-            runs.append(in_process(arguments, own, do="ours", seed=seed, compilers=arguments.compilers))
+            part = {"do": "ours", "seed": seed, "compilers": arguments.compilers, "prior": prior}
+            runs.append(in_process(arguments, own, **part))
             keep("runs", runs)
         fastest: list[int] = []
         if "exhaustive" in arguments.arms:

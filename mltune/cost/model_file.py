@@ -299,6 +299,11 @@ def load_model(path: Path) -> PretrainedModel:
     return PretrainedModel(card.kernel, parameters, members, facts=card.facts, digest=card.sha256)
 
 
+def shipped_model(name: str) -> PretrainedModel:
+    """Load a model that comes with mltune."""
+    return load_model(folders.assets("models") / name)
+
+
 def _table(regressors: Sequence[Any]) -> NDArray[Any]:
     """Return the rows of regressors: ndarray of :data:`NODE`."""
     parts = []

@@ -31,6 +31,7 @@ def autotune(
     compilers: int | None = None,
     wisdom: str | Path = AUTO,
     tolerance: float | None = None,
+    prior: str | Path = AUTO,
     **options: Any,
 ) -> Callable[[Any], Any]:
     """Return a decorator like ``triton.autotune`` that compiles in parallel and measures what is promising.
@@ -69,6 +70,11 @@ def autotune(
     tolerance : float, optional
         If given, each configuration is launched once on copies of the same arguments, and one whose outputs differ from
         those of the first by more than this times their largest magnitude is wrong: it is not taken.
+    prior : str or pathlib.Path
+        A model that says what is compiled and measured first: ``"auto"`` for the one that comes with mltune, learned
+        from other kernels on an H200, ``"none"``, or a file. Where it does not know such a list of configurations,
+        or cannot be read, the search starts without it. After a tune the attribute ``started_from`` of the result says
+        ``"model"`` or ``"physics"``.
 
     Returns
     -------
@@ -98,7 +104,7 @@ def autotune(
         if stopwatch is not None:
             tuner.do_bench = stopwatch
         adapter = _Adapter(tuner, wisdom, trials, time, compilers or available_cores())
-        adapter.options = {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance}
+        adapter.options = {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance, "prior": str(prior)}
         tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
         tuner.cache_results = False  # the wisdom keeps the winners
         return tuner
@@ -158,6 +164,7 @@ class _Adapter:
             budget = Budget.of(trials, self._time_s)
             session = Session(self._tuner, self._bench, kwargs, known, compilers, gpu, winners, budget, **self.options)
             times = session.run()
+            self._tuner.started_from = session.started_from
             winners.keep(times, is_verified=session.tolerance is not None)
             return times
 

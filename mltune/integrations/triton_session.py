@@ -18,6 +18,7 @@ from mltune.errors import DeviceLostError, RunError
 from mltune.integrations.host import Budget, table_of
 from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
 from mltune.integrations.triton_winners import Winners, configuration, innermost
+from mltune.search.launch_model import launch_features, start_of
 from mltune.search.launch_search import BUILD, LaunchSearch
 
 BRIEF = 4
@@ -111,6 +112,8 @@ class Session:
         None where the user has a function that times.
     tolerance : float or None
         Largest difference from the outputs of the first configuration, relative to their largest magnitude.
+    prior : str
+        The model that the search starts from (:func:`mltune.search.launch_model.launch_model`).
     times : dict
         Quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
     """
@@ -126,9 +129,11 @@ class Session:
     seed: int = 0
     stopwatch: Stopwatch | None = None
     tolerance: float | None = None
+    prior: str = "auto"
     times: dict[Any, list[float]] = field(default_factory=dict)
     _search: LaunchSearch = field(init=False)
     _todo: set[int] = field(init=False)
+    _before_first: int = 0
     _ready: set[int] = field(default_factory=set)
     _refused: set[int] = field(default_factory=set)
     _flying: dict[Future[Compiled], int] = field(default_factory=dict)
@@ -138,6 +143,11 @@ class Session:
     _reason: str = ""
     _saved: list[tuple[Any, Any, Any]] = field(default_factory=list)
 
+    @property
+    def started_from(self) -> str:
+        """What says which come first: ``"model"`` or ``"physics"``."""
+        return "model" if self._search.is_started else "physics"
+
     def run(self) -> dict[Any, list[float]]:
         """Measure, and return the times, the first configuration's first."""
         count, each = len(self.configs), max(EACH * self.compilers.count, LEAST)
@@ -145,6 +155,9 @@ class Session:
         budget = replace(self.budget, trials=most)
         ahead = min(count, max(each, 2 * (self.budget.trials or 0)))
         self._search, self._todo = self._new_search(), set(range(count))
+        self._before_first = int(
+            self._search.is_started and most > 1 and self.tolerance is None and math.isinf(budget.end)
+        )
         if not hasattr(innermost(self.tuner), "device_caches"):  # another kind of function than the compiler takes
             self._todo, self._ready = set(), self._todo
         try:
@@ -170,6 +183,7 @@ class Session:
             raise self._error
         if not self.times:
             raise RunError(f"at least one configuration must compile, but none of {count} does: {self._reason}")
+        self.times = {one: self.times[one] for one in self.configs if one in self.times}
         return self._finals()
 
     def _new_search(self) -> LaunchSearch:
@@ -187,7 +201,9 @@ class Session:
             and self._blocks(self.configs[0], **{name: min(listed)})
             > self._blocks(self.configs[0], **{name: max(listed)})
         ]
-        return LaunchSearch(table.space.rows(np.arange(len(every))), extents, blocks, threads, self.gpu, self.seed)
+        columns = table.space.rows(np.arange(len(every)))
+        start = start_of(self.prior, launch_features(columns, extents, blocks, threads, self.gpu))
+        return LaunchSearch(columns, extents, blocks, threads, self.gpu, self.seed, start)
 
     def _blocks(self, config: Any, **changed: Any) -> float:
         """Return the number of blocks of the grid; NaN where it cannot be evaluated."""
@@ -205,8 +221,11 @@ class Session:
         while (
             self._todo and (room := min(self.compilers.count * 5 // 4 + 1 - len(self._flying), most - self._begun)) > 0
         ):
-            worth = [0] if 0 in self._todo else self._worth(self._todo)
-            self._todo = self._todo - {0} if worth == [0] else set(worth[room:])
+            worth = self._worth(self._todo)
+            if 0 in self._todo:
+                worth = [index for index in worth if index]
+                worth.insert(self._before_first, 0)
+            self._todo = set(worth[room:])
             for index in worth[:room]:
                 self._flying[self._compile(self.configs[index])] = index
                 self._begun += 1
@@ -248,8 +267,12 @@ class Session:
                 (self._refused if index and compiled.state == "refused" else self._ready).add(index)
 
     def _measure(self) -> None:
-        """Measure the most promising configuration that may be launched, the first one first, and learn its time."""
-        index = 0 if 0 in self._ready else int(self._search.best_first(np.array(sorted(self._ready)))[0])
+        """Measure the most promising configuration that may be launched, and learn its time.
+
+        The first one is the first, or where the search has started from a model, the second.
+        """
+        is_next = 0 in self._ready and len(self.times) >= self._before_first
+        index = 0 if is_next else int(self._search.best_first(np.array(sorted(self._ready)))[0])
         self._ready.discard(index)
         config, was_refused = self.configs[index], math.isinf(self._search.times_s[index])
         if index and not self._search.can_launch[index]:

@@ -77,6 +77,9 @@ class LaunchSearch:
         Blocks of the grid, and threads of a block; NaN where unknown.
     device : Device or None
     seed : int
+    start : ndarray of shape (n_configs,), optional
+        Log speeds that are expected from elsewhere (:mod:`mltune.search.launch_model`), up to a constant. They and
+        physics say which comes first while nothing is measured.
 
     Attributes
     ----------
@@ -102,6 +105,7 @@ class LaunchSearch:
         threads: Floats,
         device: Device | None,
         seed: int,
+        start: Floats | None = None,
     ) -> None:
         self._parameters = parameters
         self._blocks, self._threads = np.nan_to_num(blocks, nan=1.0), np.nan_to_num(threads, nan=128.0)
@@ -113,6 +117,12 @@ class LaunchSearch:
         self._imports.start()
         self.build = {name: np.full(len(blocks), math.nan) for name in BUILD}
         self.times_s = np.full(len(blocks), math.nan)
+        self._start = None if start is None else self._prior(compiled=False) + start
+
+    @property
+    def is_started(self) -> bool:
+        """Whether something from elsewhere says what comes first."""
+        return self._start is not None
 
     @property
     def can_launch(self) -> NDArray[np.bool_]:
@@ -132,8 +142,13 @@ class LaunchSearch:
         prediction = self._predicted(candidates, compiled) if len(candidates) > 1 else None
         if prediction is not None:
             return candidates[np.argsort(-(prediction[0] + OPTIMISM * prediction[1]), kind="stable")]
+        is_measured = np.isfinite(self.times_s)
+        if self._start is not None:
+            if not is_measured.any():
+                return candidates[np.argsort(-self._start[candidates], kind="stable")]
+            is_measured[np.argmax(self._start)] = False  # the others follow as if it were not known
         values = np.column_stack([*self._parameters.values()])
-        measured = values[np.isfinite(self.times_s)]
+        measured = values[is_measured]
         alike = (values[candidates, None] == measured).mean(axis=(1, 2)) if len(measured) else 0.0
         return candidates[np.argsort(REPELLED * alike - self._prior(compiled)[candidates], kind="stable")]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hosts import Kernel
 
+from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.integrations.triton import autotune
 from mltune.integrations.triton_session import BRIEF, Stopwatch
@@ -205,6 +206,50 @@ def test_impossible_numbers_are_refused(option):
     ((name, value),) = option.items()
     with pytest.raises(UsageError, match=f"got {name}={value}"):
         autotune([], [], **option)
+
+
+class TestModel:
+    """What says which configurations come first."""
+
+    @pytest.fixture
+    def order(self, tuner, monkeypatch):
+        """Return a function that tunes as on an H200; it returns the order of measuring and what it started from."""
+        monkeypatch.setattr("mltune.integrations.triton.gpu_and_driver", lambda index: (H200, "13.0"))
+
+        def tuned(**options):
+            made, kernel = tuner(**options)
+            made.run("x", 4096)
+            return [meta for _, meta in kernel.calls[:-1]], made.started_from, made
+
+        return tuned
+
+    def test_its_choice_is_the_first_and_the_first_of_the_list_the_second(self, order, configs):
+        calls, started_from, made = order(trials=20)
+        assert started_from == "model"
+        assert calls[0] != configs[0].all_kwargs() == calls[1]
+        assert time_ms(calls[0]) < time_ms(configs[0].all_kwargs())
+        assert measured(made)[0] == configs[0]
+
+    @pytest.mark.parametrize("options", [{"prior": "none"}, {"time": 0.0}, {"trials": 1}, {"tolerance": 1e-3}])
+    def test_the_first_of_the_list_is_the_first_without_it_and_where_it_may_be_all(self, order, configs, options):
+        calls, started_from, _ = order(**{"trials": 3, **options})
+        assert calls[0] == configs[0].all_kwargs()
+        assert started_from == ("physics" if "prior" in options else "model")
+
+    def test_a_damaged_one_is_said_and_tuning_goes_on_without(self, order, tmp_path):
+        (tmp_path / "damaged.json").write_text("{")
+        with pytest.warns(MltuneWarning, match="the search starts without a model: the card of a model is JSON, but"):
+            calls, started_from, _ = order(trials=10, prior=tmp_path / "damaged.json")
+        assert (calls, started_from) == order(trials=10, prior="none")[:2]
+
+    def test_of_a_list_that_differs_in_warps_alone_it_says_nothing(self, order, triton):
+        alike = [
+            triton.Config({"BLOCK_M": 64, "BLOCK_N": 64, "ORDER": "row"}, num_warps=warps, num_stages=stages)
+            for warps, stages in itertools.product((1, 2, 4, 8), (1, 2, 3, 4))
+        ]
+        calls, started_from, _ = order(configs=alike, trials=10)
+        assert (calls, started_from) == order(configs=alike, trials=10, prior="none")[:2]
+        assert started_from == "physics"
 
 
 SCALE = """

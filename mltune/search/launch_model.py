@@ -1,0 +1,132 @@
+"""A model of recorded sweeps of Triton kernels, from which the search over the launches of another kernel starts.
+
+Parameters have other names in every kernel, so it knows them by their roles: extents of blocks, warps, stages, and
+others. A member was trained without one of the kernels; where the members disagree, nothing is expected.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from mltune.cost.model_file import AUTO, NONE, load_model, shipped_model
+from mltune.cost.pretrained import PretrainedModel
+from mltune.device.facts import NO_CUDA, Device
+from mltune.errors import MltuneWarning, ModelError
+from mltune.kernel.coding import Columns, Floats
+
+NAME = "triton"
+"""Of the model that comes with mltune, and what its card has as its kernel."""
+
+SMALLEST_EXTENT = 16
+"""A power of two from here on is an extent of a block: ``tl.dot`` takes no smaller ones."""
+
+FEWEST_EXTENTS = 2
+"""Fewest extents that differ between configurations, as in all sweeps that the model has seen."""
+
+AGREED = 0.8
+"""Standard deviation of the mean of the members' standardised predictions, 1 where they agree, from which it counts."""
+
+WEIGHT = 0.5
+"""Log speed of one standard deviation of the prediction, beside what physics expects."""
+
+FEATURES = ("warps", "stages", "area", "area_per_thread", "volume", "depth", "blocks", "others", "elongation", "tail")
+"""What the model may know of a configuration; all but the last relative to the median of the list."""
+
+_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg", "pre_hook")
+
+
+def launch_features(
+    parameters: Columns, tiles: Sequence[str], blocks: Floats, threads: Floats, device: Device | None
+) -> dict[str, Floats]:
+    """Return the features of a list of configurations, :data:`FEATURES`.
+
+    Empty for a list unlike those that the model knows: without CUDA, a grid or warps, or with fewer than
+    :data:`FEWEST_EXTENTS` extents that are powers of two.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200
+    >>> parameters = {"M": np.array([64, 128]), "N": np.array([128, 64]), "num_warps": np.array([4, 8])}
+    >>> found = launch_features(parameters, ["M"], np.array([512.0, 256.0]), np.array([128.0, 256.0]), H200)
+    >>> found["area_per_thread"].tolist(), found["tail"].round(2).tolist()
+    ([0.5, -0.5], [0.97, 0.97])
+    """
+    varying = {name: column for name, column in parameters.items() if column.min() < column.max()}
+    extents = [
+        name
+        for name, column in varying.items()
+        if name not in _LAUNCH
+        and column.min() >= (1 if name in tiles else SMALLEST_EXTENT)
+        and not (column & (column - 1)).any()
+    ]
+    if device is None or device.architecture == NO_CUDA or "num_warps" not in parameters:
+        return {}
+    if len(extents) < FEWEST_EXTENTS or not np.isfinite(blocks).all():
+        return {}
+    logs = np.sort(np.log2([parameters[name] for name in extents]), axis=0)
+    in_grid = [np.log2(parameters[name]) for name in extents if name in tiles]
+    area, volume = np.sum(in_grid if len(in_grid) > 1 else logs[-2:], axis=0), logs.sum(axis=0)
+    others = [np.log2(1.0 + np.abs(column)) for name, column in varying.items() if name not in (*extents, *_LAUNCH)]
+    nothing, waves, warps = np.zeros(len(blocks)), blocks / device.sm_count, np.log2(threads / 32.0)
+    found = [
+        warps,
+        np.log2(np.maximum(parameters.get("num_stages", nothing), 1)),
+        area,
+        area - warps,
+        volume,
+        volume - area,
+        np.log2(np.maximum(blocks, 1.0)),
+        np.sum([nothing, *others], axis=0),
+        logs[-1] - logs[-2],
+    ]
+    tail = waves / np.maximum(np.ceil(waves), 1.0)
+    return dict(zip(FEATURES, [*(column - np.median(column) for column in found), tail], strict=True))
+
+
+def start_of(prior: str, found: Mapping[str, Floats]) -> Floats | None:
+    """Return the log speeds that a model expects from features; None where it does not know, or cannot be used.
+
+    See :func:`launch_model` for ``prior``; of what cannot be used a warning says why.
+    """
+    try:
+        return expected(launch_model(prior), found) if found else None
+    except ModelError as error:
+        warnings.warn(MltuneWarning(f"the search starts without a model: {error}"), stacklevel=2)
+        return None
+
+
+def expected(model: PretrainedModel | None, found: Mapping[str, Floats]) -> Floats | None:
+    """Return the log speeds that the members expect from features, up to a constant; None where they do not know."""
+    if model is None or not found:
+        return None
+    X = np.column_stack([found[name] for name in model.parameters])
+    each: Floats = np.array([one.regressor.predict(X) for one in model.members if one.has_regressor])
+    each -= each.mean(axis=1, keepdims=True)
+    mean: Floats = (each / np.maximum(each.std(axis=1, keepdims=True), 1e-9)).mean(axis=0)
+    agreement = float(mean.std())
+    return WEIGHT * mean / agreement if agreement >= AGREED else None
+
+
+@lru_cache(maxsize=2)
+def launch_model(prior: str) -> PretrainedModel | None:
+    """Return a model by the option ``prior`` of ``autotune``: ``"auto"``, ``"none"`` or a file.
+
+    Raises
+    ------
+    ModelError
+        It cannot be read, or is none of launches.
+    """
+    if prior == NONE:
+        return None
+    model = shipped_model(NAME) if prior == AUTO else load_model(Path(prior))
+    if model.kernel != NAME or not set(model.parameters) <= set(FEATURES):
+        raise ModelError(
+            f"a search over launches starts from a model of {NAME} with the features {', '.join(FEATURES)}, but "
+            f"{prior} is of {model.kernel} with {', '.join(model.parameters)}."
+        )
+    return model
