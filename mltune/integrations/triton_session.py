@@ -183,7 +183,7 @@ class Session:
             raise self._error
         if not self.times:
             raise RunError(f"at least one configuration must compile, but none of {count} does: {self._reason}")
-        self.times = {one: self.times[one] for one in self.configs if one in self.times}
+        self.times = {one: self.times[one] for one in self.configs[:1] if one in self.times} | self.times
         return self._finals()
 
     def _new_search(self) -> LaunchSearch:

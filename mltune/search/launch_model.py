@@ -127,6 +127,6 @@ def launch_model(prior: str) -> PretrainedModel | None:
     if model.kernel != NAME or not set(model.parameters) <= set(FEATURES):
         raise ModelError(
             f"a search over launches starts from a model of {NAME} with the features {', '.join(FEATURES)}, but "
-            f"{prior} is of {model.kernel} with {', '.join(model.parameters)}."
+            f"{prior} is of {model.kernel!r:.100} with {', '.join(model.parameters)!r:.300}."
         )
     return model

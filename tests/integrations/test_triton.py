@@ -20,7 +20,7 @@ from hosts import Kernel
 from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.integrations.triton import autotune
-from mltune.integrations.triton_session import BRIEF, Stopwatch
+from mltune.integrations.triton_session import BRIEF, Session, Stopwatch
 from mltune.known.wisdom import Wisdom
 
 
@@ -334,6 +334,15 @@ class TestSession:
         assert tuned.best_config == min(tuned.configs_timings, key=tuned.configs_timings.get)
         launches = [(meta["BLOCK"], meta["UNROLL"], meta["num_warps"]) for meta in launcher.gpu.launches]
         assert launches.count((1024, 1, 1)) < launches.count((512, 2, 4)) / 10
+
+    def test_what_a_model_expects_is_compiled_first_and_the_first_of_the_list_next(self, launcher, monkeypatch):
+        begun, compile_one = [], Session._compile
+        monkeypatch.setattr(Session, "_compile", lambda self, one: begun.append(one) or compile_one(self, one))
+        assert launcher.tune(wisdom="none").started_from == "model"
+        assert begun[0] != launcher.configs[0] == begun[1]
+        begun.clear()
+        assert launcher.tune(wisdom="none", prior="none").started_from == "physics"
+        assert begun[0] == launcher.configs[0]
 
     def test_the_first_is_in_the_finals_and_stays_where_nothing_is_faster(self, launcher):
         launcher.gpu.time_ms = lambda meta: 0.1

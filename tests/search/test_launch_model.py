@@ -165,13 +165,18 @@ def test_it_is_silent_where_its_members_disagree():
 
 def test_only_a_model_of_launches_can_be_used(tmp_path):
     assert launch_model("none") is None
-    with pytest.raises(ModelError, match=r"softmax(\.json)? is of softmax with"):
+    with pytest.raises(ModelError, match="softmax is of 'softmax' with 'LANES"):
         launch_model(str(assets("models") / "softmax"))
     with pytest.raises(ModelError, match="a model has a card, but"):
         launch_model(str(tmp_path / "nothing"))
     for suffix in (".json", ".npy"):
         shutil.copy(assets("models") / f"triton{suffix}", tmp_path / f"mine{suffix}")
     assert launch_model(str(tmp_path / "mine")).digest == launch_model("auto").digest
+    card = (tmp_path / "mine.json").read_text().replace('"kernel": "triton"', '"kernel": "\\u001b[31m"')
+    (tmp_path / "other.json").write_text(card)
+    shutil.copy(tmp_path / "mine.npy", tmp_path / "other.npy")
+    with pytest.raises(ModelError, match=r"other is of '\\x1b\[31m' with"):
+        launch_model(str(tmp_path / "other"))
     content = bytearray((tmp_path / "mine.npy").read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "damaged.npy").write_bytes(content)
