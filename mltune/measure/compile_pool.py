@@ -78,7 +78,7 @@ class CompilePool:
     Builds with equal macros are one build, even while it is being made. A compile that exceeds its time is killed and
     becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other builds. A compiler that is killed from
     outside is replaced: only a build that two were killed with is ``CRASHED``. Processes of a given `pool` are given
-    back to it; others end with this pool, and so does the farm.
+    back to it at once, and end their builds for the cache; others end with this pool, and so does the farm.
     """
 
     def __init__(
@@ -106,7 +106,6 @@ class CompilePool:
         self._pool, self._keeps = pool or ChildPool(), pool is not None
         self._compilers: list[ThreadedChild] = []
         self._served: list[Future[None]] = []
-        self._compiling: set[Child] = set()
         self._farm = farm
         self._dispatcher = threading.Thread(target=self._dispatch, name="mltune-farm", daemon=True)
 
@@ -126,7 +125,7 @@ class CompilePool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop at once: waiting builds are cancelled, running compilers are killed and their builds cancelled."""
+        """Stop at once: builds are cancelled, and running compilers are killed, but for those of a given pool."""
         with self._lock:
             self._open = False
             waiting = [future for job in self._jobs.values() for future in job.futures]
@@ -138,9 +137,8 @@ class CompilePool:
         for _ in self._served:
             self._queue.put(None)
         for served, compiler in zip(self._served, self._compilers, strict=True):
-            while not served.done():
-                if not self._keeps or compiler.child in self._compiling:
-                    compiler.child.interrupt()  # its thread reaps it
+            while not self._keeps and not served.done():
+                compiler.child.interrupt()  # its thread reaps it
                 wait([served], timeout=0.05)
             self._pool.give_back(compiler)
         if not self._keeps:
@@ -174,15 +172,14 @@ class CompilePool:
         with contextlib.suppress(WorkerError):  # the first job tries again, and reports the error
             child.start()
         while (job := self._queue.get()) is not None:
-            if not self._is_wanted(job, child):
+            if not self._is_wanted(job):
                 continue
+            known = self._cache.get(job.key) if self._cache is not None else None  # of a builder before this one
             try:
-                build = self._compile(child, job)
+                build = known or self._compile(child, job)
             except WorkerError as error:
                 self._finish(job, error)
                 continue
-            finally:
-                self._compiling.discard(child)
             self._keep(job, build)
 
     def _dispatch(self) -> None:
@@ -227,14 +224,12 @@ class CompilePool:
                     batch.append(job)
         return batch
 
-    def _is_wanted(self, job: Job, child: Child | None = None) -> bool:
-        """Return whether anything still waits for a build, which the child makes then; drop it otherwise."""
+    def _is_wanted(self, job: Job) -> bool:
+        """Return whether anything still waits for a build; drop it otherwise."""
         with self._lock:
             if self._jobs.get(job.key) is not job:  # the farm has made it meanwhile, or another compiler
                 return False
             if self._open and not all(future.cancelled() for future in job.futures):
-                if child is not None:
-                    self._compiling.add(child)
                 return True
             del self._jobs[job.key]
         for future in job.futures:

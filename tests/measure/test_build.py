@@ -320,16 +320,36 @@ def test_a_pool_keeps_the_compilers_of_two_sources_that_take_turns():
             os.kill(pid, 0)
 
 
-def test_a_pool_keeps_no_compiler_that_is_still_at_work():
+def test_a_build_under_way_is_finished_for_the_cache_by_a_compiler_that_is_kept(tmp_path):
+    pool, slow = ChildPool(), {"WIDTH": 13, "SCALE": 1}
+    with builder(ENDLESS, pool=pool, cache=tmp_path / "cubins") as first:
+        given_up = first.submit(slow)
+        time.sleep(2.0)
+        begun, pid = time.monotonic(), first._compilers[0].child.pid
+    assert time.monotonic() - begun < 0.5
+    assert given_up.cancelled()
+    with builder(ENDLESS, pool=pool, cache=tmp_path / "cubins") as second:
+        waiting = second.submit(slow)
+        assert not waiting.done()
+        build = waiting.result(60)
+        assert (build.state, build.cached) == (TrialState.OK, True)
+        assert second._compilers[0].child.pid == pid
+    pool.close()
+
+
+def test_a_pool_ends_a_compiler_that_is_still_at_work():
     pool = ChildPool()
     with builder(ENDLESS, pool=pool) as first:
         endless = first.submit({"WIDTH": 60, "SCALE": 1})
         time.sleep(1.0)
-    with builder(ENDLESS, pool=pool) as second:
-        assert second.submit({"WIDTH": 3, "SCALE": 1}).result(60).state is TrialState.OK
+        pid = first._compilers[0].child.pid
+    begun = time.monotonic()
     pool.close()
 
+    assert time.monotonic() - begun < 2.0
     assert endless.cancelled()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_cache_answers_in_another_builder(tmp_path):
