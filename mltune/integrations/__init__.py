@@ -1,1 +1,1 @@
-"""Adapters: mltune's search inside Kernel Tuner, Optuna, Triton and Helion."""
+"""Adapters: mltune's search inside Kernel Tuner, Optuna, Triton, Helion and cuTile."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -21,17 +22,16 @@ TESTED = "1.5."
 TRIALS = {"quick": 64, "full": 256}
 """Most configurations that are measured, by the effort."""
 
-WIDEST = 16
-"""Most configurations of a batch by default: all are proposed without the results of the others."""
+LEAST, MOST = 8, 16
+"""Limits of a batch by default: each is planned anew, and all in it without the results of the others."""
 
-DRAWN, NEAR = 500, 1000
+DRAWN, NEAR = 1000, 1000
 """Random configurations that may be chosen, and most others near the fastest, the latest first."""
 
-PARENTS, FAST, CROSSED = 3, 16, 64
-"""The fastest whose neighbours join the pool after a batch; of how many two are crossed; and how often."""
+PARENTS, VARIED = 6, 40
+"""The fastest whose neighbours join the pool after a batch, and how many of each differ from it in several values."""
 
-Configuration = tuple[tuple[str, Hashable], ...]
-Members = dict[Configuration, Any]
+Members = dict[tuple[tuple[str, Hashable], ...], Any]
 
 
 def autotuner(
@@ -41,9 +41,9 @@ def autotuner(
 
     Helion makes configurations, compiles them in parallel, compares outputs, measures, measures the fastest and its own
     default again, and keeps the winner in its cache, all as its settings say. The search chooses what is measured:
-    first Helion's default, the configurations that Helion would try first and random ones, then what the results
-    promise, of random ones, the neighbours of the fastest and crossings of fast ones. A configuration that does not
-    compile, fails, is late or wrong has failed, and no other.
+    first Helion's default and the configurations that Helion would try first, then what the results promise, of random
+    ones and of those near the fastest. A configuration that does not compile, fails, is late or wrong has failed, and
+    no other.
 
     The environment variable ``MLTUNE_EFFORT`` takes the place of ``autotune_effort``: ``none`` (what is in Helion's
     cache, or its default, without measuring), ``quick`` or ``full``.
@@ -58,7 +58,7 @@ def autotuner(
     seed : int, optional
         In place of ``autotune_random_seed``.
     batch : int, optional
-        Configurations that Helion compiles together; by default one for each of its compile jobs, at most 16.
+        Configurations that Helion compiles together; by default one for each of its compile jobs, 8 to 16.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def _search_class() -> Any:
         def __init__(self, kernel: Any, args: Sequence[Any], trials: int | None, batch: int | None) -> None:
             super().__init__(kernel, args)
             self._trials = TRIALS.get(self.settings.autotune_effort, 0) if trials is None else trials
-            self._batch = batch or min(WIDEST, self.settings.autotune_precompile_jobs or available_cores())
+            self._batch = batch or min(max(self.settings.autotune_precompile_jobs or available_cores(), LEAST), MOST)
 
         def autotune(self, *, skip_cache: bool = False) -> Any:
             """Return the best configuration; without measuring Helion's default, which its cache must not keep."""
@@ -116,26 +116,24 @@ def _search_class() -> Any:
 
         def _autotune(self) -> Any:
             """Measure batches; Helion calls this between preparing and cleaning up."""
-            late, ranks = self._autotune_budget_exceeded, self.kernel.env.process_group_name
-            self.benchmark_provider.set_budget_exceeded_fn(lambda: bool(self.population) and late())
-            self._seed = sync_object(self.settings.autotune_random_seed, process_group_name=ranks)
+            is_late = lambda: bool(self.population) and self._autotune_budget_exceeded()  # noqa: E731
+            self.benchmark_provider.set_budget_exceeded_fn(is_late)
+            self._seed = sync_object(self.settings.autotune_random_seed, self.kernel.env.process_group_name)
             rng = np.random.default_rng(self._seed)
             first = self._members([self.config_gen.default_flat(), *self._generate_best_available_population_flat()])
             drawn = first | self._members(self.config_gen.random_population_flat(DRAWN))
-            measured: Members = {}
-            near: Members = {}
-            chosen = list(drawn.items())[: min(max(len(first), self._batch), self._trials)]
-            for number in itertools.count():
+            measured, near = Members(), Members()
+            chosen = self._chosen(measured, drawn, len(first))[: self._trials]
+            while chosen:
                 members = [member for _, member in chosen]
-                self.set_generation(number)
-                self.benchmark_population(members, desc=f"Batch {number}", raise_if_no_viable_config=False)
+                self.set_generation(self._autotune_metrics.num_generations + 1)
+                self.benchmark_population(members, desc="Batch", raise_if_no_viable_config=False)
                 self.population += members
-                self.log(f"Batch {number}:", self.statistics)
+                self.log(f"{len(self.population)} of {self._trials}:", self.statistics)
                 measured |= chosen
                 near = dict(itertools.islice((self._members(self._children(rng)) | near).items(), NEAR))
-                late_now = self._autotune_budget_exceeded_across_ranks()
-                if late_now or not (chosen := self._chosen(measured, drawn | near)):
-                    break
+                late = self._autotune_budget_exceeded_across_ranks()
+                chosen = [] if late else self._chosen(measured, drawn | near)
             if not any(math.isfinite(member.perf) for member in self.population):
                 raise self.benchmark_provider.take_no_viable_config_error() or NoConfigFound
             return self._finalize()
@@ -145,22 +143,21 @@ def _search_class() -> Any:
             members = (member for flat in flats if (member := self.make_unbenchmarked(flat)) is not None)
             return {tuple(sorted(leaves(one.config.config).items())): one for one in members}
 
-        def _chosen(self, measured: Members, pool: Members) -> list[tuple[Configuration, Any]]:
-            """Return what to measure next of a pool."""
-            every = list((measured | pool).items())
-            results = {row: member.perf for row, member in enumerate(measured.values())}
-            search = PlainSearch(table_of([dict(one) for one, _ in every]), seed=self._seed, results=results)
-            return [every[row] for row in search.ask(min(self._batch, self._trials - len(measured)))]
+        def _chosen(self, measured: Members, pool: Members, first: int = 0) -> list[tuple[Any, Any]]:
+            """Return what to measure next of a pool: so many first ones in any case."""
+            every, count = list((measured | pool).items()), min(self._batch, self._trials - len(measured))
+            search = PlainSearch(table_of([dict(one) for one, _ in every]), seed=self._seed)
+            search.resume({row: member.perf for row, member in enumerate(measured.values())}, range(first))
+            return [every[row] for row in [*range(first), *search.ask(count - first)]]
 
         def _children(self, rng: np.random.Generator) -> Iterator[list[Any]]:
-            """Yield neighbours of the fastest configurations, and crossings of fast ones."""
-            fast = sorted((one for one in self.population if math.isfinite(one.perf)), key=lambda one: one.perf)[:FAST]
-            for parent in (one.flat_values for one in fast[:PARENTS]):
-                for at, fragment in enumerate(self.config_gen.flat_spec):
-                    for value in fragment.pattern_neighbors(parent[at]):
-                        yield [*parent[:at], value, *parent[at + 1 :]]
-            for _ in range(CROSSED if len(fast) > 1 else 0):
-                one, other = (fast[at].flat_values for at in rng.choice(len(fast), 2, replace=False))
-                yield [pair[rng.integers(2)] for pair in zip(one, other, strict=True)]
+            """Yield the fastest configurations with one value exchanged for each next to it, or with several."""
+            spec = self.config_gen.flat_spec
+            for parent in heapq.nsmallest(PARENTS, self.population, key=lambda one: one.perf):
+                flat = parent.flat_values
+                moves = [(at, value) for at, one in enumerate(spec) for value in one.pattern_neighbors(flat[at])]
+                several = (rng.choice(len(moves), rng.integers(2, 5)) for _ in range(VARIED))
+                for some in (*([one] for one in moves), *([moves[at] for at in chosen] for chosen in several)):
+                    yield [dict(some).get(at, value) for at, value in enumerate(flat)]
 
     return MltuneSearch

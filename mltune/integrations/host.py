@@ -1,7 +1,7 @@
-"""The base of the adapters: how a host is imported, what a tuning may spend, and tables of a host's configurations.
+"""The base of the adapters: how a host is imported, and tables of a host's configurations.
 
-The search itself is :class:`mltune.search.plain_search.PlainSearch` in Kernel Tuner, Optuna and Helion. What every
-adapter promises, and the same tests check in every host:
+The search itself is :class:`mltune.search.plain_search.PlainSearch` in all but Triton's. What every adapter promises,
+and the same tests check in every host:
 
 - A host is given configurations of its own space only, and none twice.
 - Whatever goes wrong with a configuration, in compiling, launching or checking it, is a failure of that one alone.
@@ -12,15 +12,15 @@ adapter promises, and the same tests check in every host:
 from __future__ import annotations
 
 import importlib
-import math
-import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from mltune.errors import UsageError
 from mltune.kernel.configurations import ConfigurationTable
+
+QUICK = 25
+"""Most configurations that are measured with ``MLTUNE_EFFORT=quick`` where they are listed."""
 
 
 def require(module: str, package: str, tested: str = "") -> Any:
@@ -45,7 +45,7 @@ def require(module: str, package: str, tested: str = "") -> Any:
         raise UsageError(
             f"the search needs {module}, but it cannot be imported ({error}): pip install '{package}'."
         ) from error
-    version = getattr(host, "__version__", "") or (metadata.version(module) if tested else "")
+    version = getattr(host, "__version__", "") or (metadata.version(package.partition("=")[0]) if tested else "")
     if not version.startswith(tested):
         raise UsageError(f"the search was tested with {module} {tested}*, got {version}: pip install '{package}'.")
     return host
@@ -56,25 +56,6 @@ def check_least(**numbers: tuple[float | None, float]) -> None:
     for name, (value, least) in numbers.items():
         if value is not None and not value >= least:
             raise UsageError(f"{name} must be at least {least}, got {name}={value}.")
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What a tuning may spend: measurements, and seconds until a moment on the clock of :func:`time.monotonic`."""
-
-    trials: int | None = None
-    end: float = math.inf
-
-    @classmethod
-    def of(cls, trials: int | None, time_s: float | None) -> Budget:
-        """Return a budget that begins now."""
-        check_least(trials=(trials, 1), time=(time_s, 0))
-        return cls(trials, math.inf if time_s is None else time.monotonic() + time_s)
-
-    def left(self, measured: int) -> float:
-        """Return how many configurations may still be measured: one at least before the first."""
-        count = math.inf if self.trials is None else self.trials - measured
-        return count if time.monotonic() < self.end else min(count, 1 - min(measured, 1))
 
 
 def leaves(value: Any, name: str = "") -> dict[str, Hashable]:

@@ -120,9 +120,8 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         if fixed or not len(left):
             return int(rng.choice(left if len(left) else rows)) if len(rows) else None
         maximise = study.direction == StudyDirection.MAXIMIZE
-        search = PlainSearch(
-            self._table, seed=self._seed, scale=self._scale, maximise=maximise, results=results, running=running
-        )
+        search = PlainSearch(self._table, seed=self._seed, scale=self._scale, maximise=maximise)
+        search.resume(results, running)
         return int(rng.choice(search.ask(1 + attempt)))
 
     def _known(self, study: Study, trial: FrozenTrial) -> tuple[dict[int, float | None], list[int]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import time as clock
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mltune.integrations.host import Budget, check_least, require
+from mltune.integrations.host import QUICK, check_least, require
 from mltune.integrations.triton_compilers import compilers_of
 from mltune.integrations.triton_session import Session, Stopwatch
 from mltune.integrations.triton_winners import Winners
@@ -17,8 +18,6 @@ from mltune.process.child import available_cores
 from mltune.search.launch_search import gpu_and_driver
 
 UNKNOWN = [math.nan] * 3
-QUICK = 25
-"""Most configurations that are measured with ``MLTUNE_EFFORT=quick``."""
 
 
 def autotune(
@@ -103,7 +102,7 @@ def autotune(
         tuner = triton.autotune(configs, key, *arguments, **options)(fn)
         if stopwatch is not None:
             tuner.do_bench = stopwatch
-        adapter = _Adapter(tuner, wisdom, trials, time, compilers or available_cores())
+        adapter = _Adapter(tuner, wisdom, trials, math.inf if time is None else time, compilers or available_cores())
         adapter.options = {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance, "prior": str(prior)}
         tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
         tuner.cache_results = False  # the wisdom keeps the winners
@@ -120,9 +119,7 @@ class _Adapter:
 
     options: dict[str, Any]  # of a session
 
-    def __init__(
-        self, tuner: Any, wisdom: str | Path, trials: int | None, time_s: float | None, compilers: int
-    ) -> None:
+    def __init__(self, tuner: Any, wisdom: str | Path, trials: int | None, time_s: float, compilers: int) -> None:
         self._tuner = tuner
         self._prune, self._bench, self._warmup = tuner.prune_configs, tuner._bench, tuner.warmup
         self._wisdom, self._trials, self._time_s, self._compilers = wisdom, trials, time_s, compilers
@@ -161,8 +158,10 @@ class _Adapter:
             if len(known) == 1:
                 return {known[0]: UNKNOWN}
             trials = self._trials or {"quick": QUICK, "full": len(known)}.get(asked)
-            budget = Budget.of(trials, self._time_s)
-            session = Session(self._tuner, self._bench, kwargs, known, compilers, gpu, winners, budget, **self.options)
+            end = clock.monotonic() + self._time_s
+            session = Session(
+                self._tuner, self._bench, kwargs, known, compilers, gpu, winners, trials, end, **self.options
+            )
             times = session.run()
             self._tuner.started_from = session.started_from
             winners.keep(times, is_verified=session.tolerance is not None)

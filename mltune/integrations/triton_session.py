@@ -9,13 +9,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from mltune.errors import DeviceLostError, RunError
-from mltune.integrations.host import Budget, table_of
+from mltune.integrations.host import table_of
 from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
 from mltune.integrations.triton_winners import Winners, configuration, innermost
 from mltune.search.launch_model import launch_features, start_of
@@ -107,7 +107,10 @@ class Session:
     configs : sequence of triton.Config
         Distinct; the first is the reference.
     gpu : Device or None
-    budget : Budget
+    trials : int or None
+        Most configurations that are measured.
+    end : float
+        The end on the clock of :func:`time.monotonic`.
     stopwatch : Stopwatch or None
         None where the user has a function that times.
     tolerance : float or None
@@ -125,7 +128,8 @@ class Session:
     compilers: Compilers
     gpu: Any
     winners: Winners
-    budget: Budget
+    trials: int | None = None
+    end: float = math.inf
     seed: int = 0
     stopwatch: Stopwatch | None = None
     tolerance: float | None = None
@@ -151,17 +155,16 @@ class Session:
     def run(self) -> dict[Any, list[float]]:
         """Measure, and return the times, the first configuration's first."""
         count, each = len(self.configs), max(EACH * self.compilers.count, LEAST)
-        most = min(count, self.budget.trials or each)
-        budget = replace(self.budget, trials=most)
-        ahead = min(count, max(each, 2 * (self.budget.trials or 0)))
+        most = min(count, self.trials or each)
+        ahead = min(count, max(each, 2 * (self.trials or 0)))
         self._search, self._todo = self._new_search(), set(range(count))
         self._before_first = int(
-            self._search.is_started and most > 1 and self.tolerance is None and math.isinf(budget.end)
+            self._search.is_started and most > 1 and self.tolerance is None and math.isinf(self.end)
         )
         if not hasattr(innermost(self.tuner), "device_caches"):  # another kind of function than the compiler takes
             self._todo, self._ready = set(), self._todo
         try:
-            while budget.left(len(self.times)) > 0:
+            while len(self.times) < most and (time.monotonic() < self.end or not self.times):
                 self._submit(ahead)
                 self._receive(0.0)
                 share = (self._begun - len(self._flying)) / max(1, min(ahead, self._begun + len(self._todo)))
@@ -170,7 +173,7 @@ class Session:
                 if self._ready and (0 in self._ready or not early):
                     self._measure()
                 elif waits:
-                    self._receive(min(TIMEOUT_S, budget.end - time.monotonic()) if self.times else TIMEOUT_S)
+                    self._receive(min(TIMEOUT_S, self.end - time.monotonic()) if self.times else TIMEOUT_S)
                 else:
                     break
         finally:
@@ -233,7 +236,7 @@ class Session:
     def _worth(self, some: Iterable[int]) -> list[int]:
         """Return those that are worth to be compiled, the best first: all where all may be measured."""
         rows = np.array(sorted(some), dtype=np.int64)
-        if (self.budget.trials or 0) >= len(self.configs):
+        if (self.trials or 0) >= len(self.configs):
             return [*map(int, self._search.best_first(rows, compiled=False))]
         return [*map(int, self._search.worth_compiling(rows))]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -45,10 +44,6 @@ class PlainSearch:
         of any sign and size (:func:`symmetric_logs`).
     maximise : bool
         Whether larger results are better. By default smaller ones are.
-    results : mapping of int to float or None
-        What is known, as if told in this order.
-    running : iterable of int
-        Configurations under way, which somebody else measures.
 
     Notes
     -----
@@ -70,14 +65,7 @@ class PlainSearch:
     """
 
     def __init__(
-        self,
-        table: ConfigurationTable,
-        *,
-        seed: int = 0,
-        scale: Scale = "log",
-        maximise: bool = False,
-        results: Mapping[int, float | None] = MappingProxyType({}),
-        running: Iterable[int] = (),
+        self, table: ConfigurationTable, *, seed: int = 0, scale: Scale = "log", maximise: bool = False
     ) -> None:
         self._table = table
         self._seed = seed
@@ -89,6 +77,9 @@ class PlainSearch:
         self._results: dict[int, float] = {}
         self._open: dict[int, Batch | None] = {}
         self._search: Search | None = None
+
+    def resume(self, results: Mapping[int, float | None], running: Iterable[int] = ()) -> None:
+        """Learn the results of an earlier part of the tuning, as if told in this order, and what is under way."""
         for index, result in results.items():
             self.tell(index, result)
         self.begin(running)

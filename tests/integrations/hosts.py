@@ -214,4 +214,38 @@ class Helion:
             member.perfs.append(self._timed(member.config, self.verified))
 
 
-HOSTS = [KernelTuner, Optuna, Triton, Helion]
+class CuTile:
+    """cuTile with a kernel that is never compiled: its exhaustive search, with a function that makes times up."""
+
+    has_seconds = True
+
+    def __init__(self, tmp_path, monkeypatch):
+        tile = pytest.importorskip("cuda.tile")
+        from cuda.tile.tune import _tune
+
+        monkeypatch.setattr(_tune, "_benchmark", self._benchmark)
+        self._kernel = tile.kernel(lambda config: None)
+        self.measured, self.times = [], []
+
+    def search(self, space, time_ms, **options):
+        from mltune.integrations.cutile import search
+
+        self.time_ms, self.measured, self.times = time_ms, [], []
+        return search(space, None, lambda one: (1,), self._kernel, lambda one: (one,), **options)
+
+    def tune(self, time_ms, trials=None, seed=0, seconds=math.inf):
+        every = [dict(zip(PARAMETERS, values, strict=True)) for values in itertools.product(*PARAMETERS.values())]
+        found = self.search(every, time_ms, trials=trials, seed=seed, time=seconds)
+        return Outcome(self.measured, self.times, found.best.config)
+
+    def _benchmark(self, stream, grid, kernel, arguments, flush):
+        time = self.time_ms(*arguments)
+        if arguments[0] not in self.measured:
+            self.measured += arguments
+            self.times.append(time)
+        if time is None:
+            raise RuntimeError("the kernel does not run")
+        return time
+
+
+HOSTS = [KernelTuner, Optuna, Triton, Helion, CuTile]

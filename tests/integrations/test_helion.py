@@ -149,7 +149,7 @@ def test_the_example_of_the_documentation_is_bound(host, tmp_path):
     import torch
 
     page = Path(__file__).resolve().parents[2] / "docs/how-to/other-tuners.md"
-    _, example = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    _, example, *_ = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "example.py").write_text(example)
     specification = importlib.util.spec_from_file_location("example", tmp_path / "example.py")
     module = importlib.util.module_from_spec(specification)

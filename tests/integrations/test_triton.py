@@ -191,7 +191,7 @@ def test_results_of_triton_itself_on_disk_are_not_used(tuner, configs):
 
 def test_the_example_of_the_documentation_decorates_a_kernel(triton, tmp_path):
     page = Path(__file__).resolve().parents[2] / "docs/how-to/other-tuners.md"
-    example, _ = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    example, *_ = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
     path = tmp_path / "example.py"
     path.write_text(example)
     specification = importlib.util.spec_from_file_location("example", path)

@@ -114,6 +114,17 @@ class TestConfigurations:
 
 
 @pytest.mark.system
+def test_an_earlier_part_is_known(table):
+    """With what was told and is under way the search goes on as if it had never ended."""
+    asked = play(table, 30, seed=2)
+    search = PlainSearch(table, seed=2)
+    search.resume({row: cost(table[row]) for row in asked[:20]}, asked[20:22])
+    assert not {*search.ask(40)} & {*asked[:22]}
+    again = PlainSearch(table, seed=2)
+    again.resume({row: cost(table[row]) for row in asked[:20]})
+    assert again.ask() == [asked[20]]
+
+
 def test_a_large_space_is_searched_at_once():
     """No proposal compares all rows with all candidates."""
     large = list_configurations({f"p{at}": [1, 2, 4, 8, 16, 32] for at in range(7)}, ["p0 * p1 * p2 <= 256"])

@@ -1,0 +1,93 @@
+"""mltune's search in place of cuTile's exhaustive one."""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Sequence
+from typing import Any
+
+from mltune.errors import UsageError
+from mltune.integrations.host import QUICK, check_least, leaves, require, table_of
+from mltune.known.effort import effort
+from mltune.search.plain_search import PlainSearch
+
+TESTED, ALL_FAILED = "1.7.", "No valid config found"
+"""Versions of cuTile that are tested, and how its error begins where all that it is given fail."""
+
+BATCH = 8
+"""Configurations that cuTile is given together: of more than five it stops measuring the slow ones early."""
+
+
+def search(
+    search_space: Sequence[Any],
+    *arguments: Any,
+    trials: int | None = None,
+    time: float = math.inf,
+    seed: int = 0,
+    **options: Any,
+) -> Any:
+    """Return the fastest of the configurations that are measured, as ``cuda.tile.tune.exhaustive_search`` does of all.
+
+    cuTile has no hook for a search: its own function compiles and measures batch after batch, and mltune chooses them.
+    The first configuration is measured in any case, so that the result is not slower than that one.
+
+    The environment variable ``MLTUNE_EFFORT`` decides where ``trials`` does not: ``none`` (the first configuration
+    alone), ``quick`` (at most 25) or ``full`` (all).
+
+    Parameters
+    ----------
+    search_space : sequence
+        Configurations: numbers, texts, tuples, mappings, or objects with attributes of these.
+    *arguments, **options
+        Further arguments of ``exhaustive_search``; ``quiet`` is True by default.
+    trials : int, optional
+        Most configurations that are measured; by default all.
+    time : float
+        Seconds after which no batch begins but the first.
+    seed : int
+
+    Returns
+    -------
+    cuda.tile.tune.TuningResult
+
+    Raises
+    ------
+    UsageError
+        cuTile is not installed, or is not version 1.7, the search space is empty, or a number is below its least.
+    ValueError
+        No configuration that was measured runs.
+
+    Examples
+    --------
+    >>> result = search(space, stream, grid, matmul, args, trials=40)  # doctest: +SKIP
+    >>> result.best.config  # doctest: +SKIP
+    """
+    check_least(trials=(trials, 1), time=(time, 0))
+    tune = require("cuda.tile.tune", "cuda-tile==1.7.*", TESTED)
+    every = {tuple(leaves(one).items()): one for one in search_space}
+    space, end = [*every.values()], clock.monotonic() + time
+    if not space:
+        raise UsageError("a search space has at least one configuration, got none.")
+    most = trials or {"none": 1, "quick": QUICK}.get(effort(), len(space))
+    proposals = PlainSearch(table_of([dict(one) for one in every]), seed=seed)
+    proposals.begin([0])
+    done, failed, rows = list[Any](), list[Any](), [0]
+    while rows:
+        asked = [space[row] for row in rows]
+        try:
+            found = tune.exhaustive_search(asked, *arguments, **{"quiet": True, **options})
+            done, failed = [*done, *found.successes], [*failed, *found.failures]
+        except ValueError as error:
+            if ALL_FAILED not in str(error):
+                raise
+            failed += [(one, type(error), str(error)) for one in asked]
+        times_us = {id(one.config): one.mean_us for one in done}
+        for row in rows:
+            proposals.tell(row, times_us.get(id(space[row])))
+        left = most - len(done) - len(failed)
+        rows = proposals.ask(min(BATCH, left)) if clock.monotonic() < end else []
+    if not done:
+        raise ValueError(failed[0][2])
+    best = min(done, key=lambda one: one.mean_us)
+    return tune.TuningResult(best=best, successes=tuple(done), failures=tuple(failed))
