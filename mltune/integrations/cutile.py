@@ -20,12 +20,7 @@ BATCH = 8
 
 
 def search(
-    search_space: Sequence[Any],
-    *arguments: Any,
-    trials: int | None = None,
-    time: float = math.inf,
-    seed: int = 0,
-    **options: Any,
+    space: Sequence[Any], *args: Any, trials: int | None = None, time: float = math.inf, seed: int = 0, **options: Any
 ) -> Any:
     """Return the fastest of the configurations that are measured, as ``cuda.tile.tune.exhaustive_search`` does of all.
 
@@ -37,9 +32,9 @@ def search(
 
     Parameters
     ----------
-    search_space : sequence
+    space : sequence
         Configurations: numbers, texts, tuples, mappings, or objects with attributes of these.
-    *arguments, **options
+    *args, **options
         Further arguments of ``exhaustive_search``; ``quiet`` is True by default.
     trials : int, optional
         Most configurations that are measured; by default all.
@@ -65,18 +60,18 @@ def search(
     """
     check_least(trials=(trials, 1), time=(time, 0))
     tune = require("cuda.tile.tune", "cuda-tile==1.7.*", TESTED)
-    every = {tuple(leaves(one).items()): one for one in search_space}
-    space, end = [*every.values()], clock.monotonic() + time
-    if not space:
+    every = {tuple(leaves(one).items()): one for one in space}
+    configs, end = [*every.values()], clock.monotonic() + time
+    if not configs:
         raise UsageError("a search space has at least one configuration, got none.")
-    most = trials or {"none": 1, "quick": QUICK}.get(effort(), len(space))
+    most = trials or {"none": 1, "quick": QUICK}.get(effort(), len(configs))
     proposals = PlainSearch(table_of([dict(one) for one in every]), seed=seed)
     proposals.begin([0])
     done, failed, rows = list[Any](), list[Any](), [0]
     while rows:
-        asked = [space[row] for row in rows]
+        asked = [configs[row] for row in rows]
         try:
-            found = tune.exhaustive_search(asked, *arguments, **{"quiet": True, **options})
+            found = tune.exhaustive_search(asked, *args, **{"quiet": True, **options})
             done, failed = [*done, *found.successes], [*failed, *found.failures]
         except ValueError as error:
             if ALL_FAILED not in str(error):
@@ -84,9 +79,8 @@ def search(
             failed += [(one, type(error), str(error)) for one in asked]
         times_us = {id(one.config): one.mean_us for one in done}
         for row in rows:
-            proposals.tell(row, times_us.get(id(space[row])))
-        left = most - len(done) - len(failed)
-        rows = proposals.ask(min(BATCH, left)) if clock.monotonic() < end else []
+            proposals.tell(row, times_us.get(id(configs[row])))
+        rows = proposals.ask(min(BATCH, most - len(done) - len(failed))) if clock.monotonic() < end else []
     if not done:
         raise ValueError(failed[0][2])
     best = min(done, key=lambda one: one.mean_us)
