@@ -13,7 +13,8 @@ The kernels are those of ``benchmarks/triton_kernels``. Each arm runs in a fresh
 A last process measures everything that was taken, and the five fastest of the exhaustive arm or of a recorded sweep
 (``--known DATASET``), in turns; shares are those of the fastest of all.
 
-The result is written after each arm. It has a timeline of each tune of mltune.
+The result is written after each arm. It has a timeline of each tune of mltune, and the seconds until it had measured a
+configuration that is within 2 % of the best that it has measured.
 
     python benchmarks/triton_autotune.py [--case CASE] [--size 0] [--seeds 5] [--compilers 16] [--prior PRIOR]
 """
@@ -41,6 +42,7 @@ TRIALS = 25
 DRAWS = 1000
 ROUNDS = 5
 FASTEST = 5
+NEAR = 0.98
 
 
 class Case:
@@ -100,6 +102,7 @@ class Timeline:
         self.seconds: dict[str, float] = {}
         self.moments: dict[str, list[float]] = {}
         self.compile_s: list[float] = []
+        self.measured: list[tuple[float, int, float]] = []  # moment, configuration, milliseconds
 
     def mark(self, event: str) -> None:
         """Note the moment of an event."""
@@ -118,6 +121,20 @@ class Timeline:
 
         return call
 
+    def noted(self, session: Any) -> None:
+        """Measure, and note which configuration it was and its time."""
+        before = len(session.times)
+        self._measure(session)
+        if len(session.times) > before:
+            config = next(reversed(session.times))
+            ms = float(session.times[config][0])
+            self.measured.append((self.moments["measure"][-1], session.configs.index(config), ms))
+
+    def near_s(self) -> float:
+        """Return the seconds until something was measured that is near the best of what was measured."""
+        least = min(ms for _, _, ms in self.measured)
+        return next(moment for moment, _, ms in self.measured if NEAR * ms <= least)
+
     def built(self, future: Any) -> None:
         """Note that a compile has ended."""
         if not future.cancelled():
@@ -128,7 +145,7 @@ class Timeline:
         """Return all of it, without the moments of the search."""
         ends = {name: moments for name, moments in self.moments.items() if not name.startswith("search")}
         seconds = {name: round(value, 3) for name, value in self.seconds.items()}
-        return {"seconds": seconds, "moments": ends, "compile_s": self.compile_s}
+        return {"seconds": seconds, "moments": ends, "compile_s": self.compile_s, "measured": self.measured}
 
     def __enter__(self) -> Timeline:
         from mltune.integrations import triton_session
@@ -143,8 +160,9 @@ class Timeline:
             future.add_done_callback(self.built)
             return future
 
+        self._measure = self.timed("measure", session._measure)
         self._replaced = [
-            (session, "_measure", self.timed("measure", session._measure)),
+            (session, "_measure", lambda session: self.noted(session)),
             (session, "_finals", self.timed("finals", session._finals)),
             (session, "_new_search", self.timed("new search", session._new_search)),
             (session, "_receive", self.timed("search receive", session._receive)),
@@ -191,7 +209,7 @@ def ours(case: str, size: int, seed: int, compilers: int, prior: str) -> dict[st
         tuner = autotune(loaded.configs, loaded.key, **options)(loaded.kernel)
         with Timeline() as timeline:
             found[arm] = loaded.tune(tuner)
-        found[arm]["timeline"] = timeline.to_json()
+        found[arm] |= {"near_s": timeline.near_s(), "timeline": timeline.to_json()}
     return found
 
 
@@ -262,12 +280,13 @@ def table(document: dict[str, Any]) -> str:
         "",
     ]
     lines += [
-        "| arm | share of the fastest, mean | least | seconds, mean | most | measured |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"| arm | share of the fastest, mean | least | seconds, mean | most | until {NEAR} | measured |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for arm, of in document["arms"].items():
         seconds = of.get("seconds")
         shown = f"{np.mean(seconds):.1f} | {max(seconds):.1f}" if seconds else "- | -"
+        shown += f" | {np.mean(of['near_s']):.1f}" if of.get("near_s") else " | -"
         lines.append(f"| {arm} | {np.mean(of['shares']):.3f} | {min(of['shares']):.3f} | {shown} | {of['measured']} |")
     return "\n".join([*lines, "", f"`{document['command']}`, {document['date']}."])
 
@@ -280,7 +299,8 @@ def arms_of(parts: dict[str, Any]) -> dict[str, Any]:
     def arm(of: list[dict[str, Any]]) -> dict[str, Any]:
         shares = [best / times.get(one["taken"], np.nan) for one in of]
         measured = round(float(np.mean([one["measured"] for one in of])))
-        return {"shares": shares, "seconds": [one["seconds"] for one in of], "measured": measured}
+        near_s = [one["near_s"] for one in of if "near_s" in one]
+        return {"shares": shares, "seconds": [one["seconds"] for one in of], "near_s": near_s, "measured": measured}
 
     found = {name: arm([parts[name]]) for name in ("exhaustive", "exhaustive, compiled") if name in parts}
     runs = parts.get("runs", [])

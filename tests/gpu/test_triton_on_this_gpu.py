@@ -118,6 +118,15 @@ def test_few_trials(tune, product):
     assert product[1][0] in tuned.configs_timings
 
 
+def test_a_model_chooses_something_faster_than_the_first(tune, product):
+    tuned = tune(*product, trials=2, wisdom="none")
+    assert tuned.started_from == "model"
+    first, chosen = tuned.configs_timings
+    assert first == product[1][0]
+    assert tuned.best_config == chosen
+    assert tune(*product, trials=2, wisdom="none", prior="none").started_from == "physics"
+
+
 def test_registers_are_those_of_the_loaded_kernel(product):
     from mltune.integrations.triton_compilers import Compiled, compilers_of, source_of
 
