@@ -72,7 +72,7 @@ def autotune(
     prior : str or pathlib.Path
         A model that says what is compiled and measured first: ``"auto"`` for the one that comes with mltune, learned
         from other kernels on an H200, ``"none"``, or a file. Where it does not know such a list of configurations,
-        or cannot be read, the search starts without it. After a tune the attribute ``started_from`` of the result says
+        or cannot be read, the search starts without it. After a search the attribute ``started_from`` of the result is
         ``"model"`` or ``"physics"``.
 
     Returns
@@ -106,6 +106,7 @@ def autotune(
         adapter.options = {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance, "prior": str(prior)}
         tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
         tuner.cache_results = False  # the wisdom keeps the winners
+        tuner.started_from = ""
         return tuner
 
     return decorate
