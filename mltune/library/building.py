@@ -22,6 +22,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
 from mltune.library.content import alignment_of, blocks_at, configuration_of, kernel_parameters, name_of
 from mltune.library.measured import Measured, choose
+from mltune.library.portfolio import choose_portfolio, shares
 from mltune.library.source import Configuration, Content
 from mltune.library.spec import Spec
 from mltune.problem.problem import RunnableProblem
@@ -189,11 +190,11 @@ class Building:
             for number, place in enumerate(tuned, start=1):
                 self._add_times(place, range(len(self.candidates)), _TUNED_UNTIL)
                 self._keep(range(self._affordable(len(tuned) - number)))
-            shortlist = self._portfolio(self._table(tuned), _SHORTLIST * self.spec.library.most)
-            self._keep(sorted(shortlist))
+            self._keep(sorted(self._shortlist(self._table(tuned))))
             for place in crossed:
                 self._add_times(place, range(len(self.candidates)), _CROSSED_UNTIL)
-            portfolio = self._portfolio(self._table(crossed), self.spec.library.most)
+            asked = self.spec.library
+            portfolio = self._table(crossed).portfolio(most=asked.most, floor=asked.floor)
             for place in rest[CROSSED:]:
                 self._add_times(place, portfolio, 1.0)
         finally:
@@ -299,8 +300,20 @@ class Building:
         self._known.seconds = self._before_s + self._saved - self._begun
         write_file_atomically(self.directory / CROSS, self._known.model_dump_json().encode(), inside=self.directory)
 
-    def _portfolio(self, measured: Measured, most: int) -> list[int]:
-        return measured.portfolio(most=most, floor=self.spec.library.floor)
+    def _shortlist(self, measured: Measured) -> list[int]:
+        """Return the best portfolio, the best of what is left, and so on, as long as there is room."""
+        asked, speed = self.spec.library, shares(measured.times_s)
+        found, wanted = list[int](), min(_SHORTLIST * asked.most, speed.shape[1])
+        while len(found) < wanted:
+            rest = np.setdiff1d(np.arange(speed.shape[1]), found)
+            fallback = measured.is_fallback[rest]
+            best = choose_portfolio(
+                speed[:, rest], measured.weights, fallback, most=wanted - len(found), floor=asked.floor
+            )
+            if not best:
+                break
+            found += rest[best].tolist()
+        return found
 
     def _table(self, crossed: Sequence[int], portfolio: Sequence[int] = ()) -> Measured:
         """Return what is known of all candidates at some sizes, and of a portfolio at the others.

@@ -197,6 +197,9 @@ def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
     assert len(timed) + len(report["not_timed"]) == 90
     if each_s < 0.1:
         assert report["not_timed"] == []
+        elsewhere = next(size for size in MANY if size not in tuned)
+        candidates, found = (sum(m == size for m, *_ in clock.timed) for size in (tuned[0], elsewhere))
+        assert found == candidates > 3, "a shortlist has room for so few"
     elif each_s < 1:
         assert {*tuned} <= {*timed}, "the tuned sizes come first"
         assert report["not_timed"]
