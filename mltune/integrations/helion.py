@@ -28,8 +28,8 @@ LEAST, MOST = 8, 16
 DRAWN, NEAR = 1000, 1000
 """Random configurations that may be chosen, and most others near the fastest, the latest first."""
 
-PARENTS, VARIED = 6, 40
-"""The fastest whose neighbours join the pool after a batch, and how many of each differ from it in several values."""
+PARENTS, VARIED = 6, 80
+"""The fastest whose neighbours join the pool once they are measured, and how many of each differ in several values."""
 
 Members = dict[tuple[tuple[str, Hashable], ...], Any]
 
@@ -131,7 +131,7 @@ def _search_class() -> Any:
                 self.population += members
                 self.log(f"{len(self.population)} of {self._trials}:", self.statistics)
                 measured |= chosen
-                near = dict(itertools.islice((self._members(self._children(rng)) | near).items(), NEAR))
+                near = dict(itertools.islice((self._members(self._children(members, rng)) | near).items(), NEAR))
                 late = self._autotune_budget_exceeded_across_ranks()
                 chosen = [] if late else self._chosen(measured, drawn | near)
             if not any(math.isfinite(member.perf) for member in self.population):
@@ -150,11 +150,10 @@ def _search_class() -> Any:
             search.resume({row: member.perf for row, member in enumerate(measured.values())}, range(first))
             return [every[row] for row in [*range(first), *search.ask(count - first)]]
 
-        def _children(self, rng: np.random.Generator) -> Iterator[list[Any]]:
-            """Yield the fastest configurations with one value exchanged for each next to it, or with several."""
-            spec = self.config_gen.flat_spec
-            for parent in heapq.nsmallest(PARENTS, self.population, key=lambda one: one.perf):
-                flat = parent.flat_values
+        def _children(self, new: Sequence[Any], rng: np.random.Generator) -> Iterator[list[Any]]:
+            """Yield new ones of the fastest with one value exchanged for each that is next to it, or with several."""
+            spec, fast = self.config_gen.flat_spec, heapq.nsmallest(PARENTS, self.population, key=lambda one: one.perf)
+            for flat in (one.flat_values for one in new if any(one is other for other in fast)):
                 moves = [(at, value) for at, one in enumerate(spec) for value in one.pattern_neighbors(flat[at])]
                 several = (rng.choice(len(moves), rng.integers(2, 5)) for _ in range(VARIED))
                 for some in (*([one] for one in moves), *([moves[at] for at in chosen] for chosen in several)):
