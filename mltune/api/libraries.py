@@ -168,10 +168,11 @@ def _plan(
     slice_s = 0.0
     if math.isfinite(time_s):
         slice_s = _slice_s(problems[0], kernels, () if device == REPLAY else gpus, given.get("compilers"))
-        count = int(tunes_s * (len(gpus) if device == "all" else 1) / slice_s)
-        if run is not None and is_plan(Path(run)):  # it goes on with its sizes
-            count = len({task.problem.label for task in load_plan(Path(run) / PLAN_FILE).tasks})
-        spec = replace(spec, tuned=representatives(spec.sizes, spec.weights, max(2, min(count, asked.tuned))))
+        count = max(2, min(asked.tuned, int(tunes_s * (len(gpus) if device == "all" else 1) / slice_s)))
+        goes_on = run is not None and is_plan(Path(run))  # with its sizes
+        begun = {one.problem.label for one in load_plan(Path(str(run)) / PLAN_FILE).tasks} if goes_on else set()
+        tuned = tuple(place for place, problem in enumerate(problems) if problem.label in begun)
+        spec = replace(spec, tuned=tuned or representatives(spec.sizes, spec.weights, count))
     plan = plan_of(
         [problems[place] for place in spec.tuned],
         kernels,
