@@ -115,6 +115,15 @@ def test_helions_cache_keeps_the_winner(host):
     assert host.measured == []
 
 
+def test_several_tunings_of_which_the_best_is_kept_have_seeds_of_their_own(host):
+    bound = host.bind(time_ms, {"autotune_best_of_k": 2}, trials=6, seed=3)
+    won = autotuned(bound, host)
+    first, second = host.measured[:6], host.measured[6:12]
+    assert first[0] == second[0] == default_of(bound, host)
+    assert first != second
+    assert time_ms(won) == min(time for one in host.measured if (time := time_ms(one)))
+
+
 class TestEffort:
     def test_without_effort_nothing_is_measured_and_the_cache_keeps_nothing(self, host, monkeypatch):
         monkeypatch.setenv("MLTUNE_EFFORT", "none")
