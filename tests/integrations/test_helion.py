@@ -189,6 +189,10 @@ def test_without_helion_the_message_says_what_to_install(monkeypatch):
 class TestContract:
     """What the adapter uses of Helion, whose class of searches is not public."""
 
+    @pytest.fixture(autouse=True)
+    def helion(self):
+        return pytest.importorskip("helion")
+
     def test_this_version_is_the_tested_one(self, host):
         assert metadata.version("helion").startswith(TESTED)
 

@@ -321,10 +321,11 @@ def test_a_pool_keeps_the_compilers_of_two_sources_that_take_turns():
 
 
 def test_a_build_under_way_is_finished_for_the_cache_by_a_compiler_that_is_kept(tmp_path):
-    pool, slow = ChildPool(), {"WIDTH": 13, "SCALE": 1}
+    pool, slow = ChildPool(), {"WIDTH": 14, "SCALE": 1}
     with builder(ENDLESS, pool=pool, cache=tmp_path / "cubins") as first:
+        first.submit({"WIDTH": 3, "SCALE": 1}).result(60)
         given_up = first.submit(slow)
-        time.sleep(2.0)
+        time.sleep(0.2)
         begun, pid = time.monotonic(), first._compilers[0].child.pid
     assert time.monotonic() - begun < 0.5
     assert given_up.cancelled()
