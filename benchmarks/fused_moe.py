@@ -16,14 +16,13 @@ are those of the parts that it did.
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import gpu_provenance, parser_of, write
+from harness import bench_in_turns, gpu_provenance, parser_of, write
 from record_triton import Case, compiled_ahead, launches_of, module_of, record
 
 import mltune
@@ -79,16 +78,14 @@ def share_of(case: Case, winner: dict[str, int]) -> dict[str, float]:
 def in_turns(case: Case, configurations: list[dict[str, Any]]) -> list[float]:
     """Return the seconds of configurations that are timed in turns, each time in another order."""
     import torch
-    from triton.testing import do_bench
 
     torch.manual_seed(0)
     fn, launches = getattr(case.module, case.kernel).fn, launches_of(case.module.arguments(**case.size))
-    samples: list[list[float]] = [[] for _ in configurations]
-    for turn in range(ROUNDS):
-        for at in np.random.default_rng(turn).permutation(len(configurations)).tolist():
-            calls = [lambda one=one, meta=configurations[at]: fn[one[0]](*one[1:], **meta) for one in launches]
-            samples[at].append(do_bench(lambda calls=calls: [call() for call in calls], rep=50, return_mode="median"))
-    return [1e-3 * statistics.median(of) for of in samples]
+    calls = {
+        at: lambda meta=meta: [fn[grid](*arguments, **meta) for grid, *arguments in launches]
+        for at, meta in enumerate(configurations)
+    }
+    return [1e-3 * one for one in bench_in_turns(calls, ROUNDS, shuffled=True).values()]
 
 
 def timed(part: Any, *arguments: Any) -> tuple[Any, float]:

@@ -8,19 +8,21 @@ import json
 import os
 import platform
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mltune.records.trial import TrialRecord
 from mltune.records.versions import installed_versions
 from mltune.results.run import TuneResult
 
 RESULTS = Path(__file__).parent / "results"
+Key = TypeVar("Key", int, str)
 SEARCHING = ("numpy", "scipy", "scikit-learn", "optuna")
 """Packages whose versions decide what a search proposes."""
 ARMS = {"both": (False, True), "with": (True,), "without": (False,)}
@@ -108,6 +110,20 @@ def best_after(points: Iterable[tuple[float, float]], moments: Iterable[float]) 
     """Return the best time so far after some seconds, by these seconds; None where nothing was measured by then."""
     points = list(points)
     return {str(at): min((best_s for when, best_s in points if when <= at), default=None) for at in moments}
+
+
+def bench_in_turns(calls: Mapping[Key, Callable[[], Any]], rounds: int, *, shuffled: bool = False) -> dict[Key, float]:
+    """Return the median milliseconds of calls by Triton's ``do_bench``, in turns; shuffled, in another order each."""
+    import numpy as np
+    from triton.testing import do_bench
+
+    samples: dict[Key, list[float]] = {one: [] for one in calls}
+    for turn in range(rounds):
+        names = [*calls]
+        order = np.random.default_rng(turn).permutation(len(names)) if shuffled else range(len(names))
+        for one in (names[at] for at in order):
+            samples[one].append(do_bench(calls[one], warmup=10, rep=50, return_mode="median"))
+    return {one: statistics.median(times) for one, times in samples.items()}
 
 
 def tunes_in_turns(

@@ -15,7 +15,6 @@ import functools
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,50 +22,14 @@ import time
 from typing import Any
 
 import helion
-import helion.language as hl
 import numpy as np
 import torch
-from harness import RESULTS, gpu_provenance, parser_of, write
+from harness import RESULTS, bench_in_turns, gpu_provenance, parser_of, write
+from helion_kernels import layer_norm, matmul, softmax
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MOMENTS = (5, 10, 15, 20, 30, 45, 60, 90, 120)
 ROUNDS = 5
-
-
-def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the product of two matrices."""
-    m, k = x.size()
-    _, n = y.size()
-    out = torch.empty([m, n], dtype=x.dtype, device=x.device)
-    for tile_m, tile_n in hl.tile([m, n]):
-        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
-        for tile_k in hl.tile(k):
-            acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
-        out[tile_m, tile_n] = acc
-    return out
-
-
-def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Return the softmax of each row."""
-    m, _ = x.size()
-    out = torch.empty_like(x)
-    for tile in hl.tile(m):
-        row = x[tile, :].to(torch.float32)
-        power = torch.exp(row - torch.amax(row, dim=1, keepdim=True))
-        out[tile, :] = (power / torch.sum(power, dim=1, keepdim=True)).to(x.dtype)
-    return out
-
-
-def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Return rows with mean 0 and variance 1, times weights, plus biases."""
-    m, n = x.size()
-    out = torch.empty_like(x)
-    for tile in hl.tile(m):
-        row = x[tile, :].to(torch.float32)
-        centred = row - torch.sum(row, dim=1, keepdim=True) / n
-        scale = torch.rsqrt(torch.sum(centred * centred, dim=1, keepdim=True) / n + 1e-5)
-        out[tile, :] = (centred * scale * weight[None, :] + bias[None, :]).to(x.dtype)
-    return out
 
 
 SHAPES = {
@@ -121,17 +84,11 @@ def tune(kernel: str, arm: str, seed: int, seconds: int) -> dict[str, Any]:
 
 def judged(kernel: str, configs: list[str]) -> dict[str, float]:
     """Return the milliseconds of configurations that are measured in turns, and that of the default."""
-    from triton.testing import do_bench
-
     given = arguments_of(kernel)
     bound = helion.kernel(KERNELS[kernel]).bind(given)
     compiled = {one: bound.compile_config(helion.Config.from_json(one), allow_print=False) for one in configs}
     compiled["default"] = bound.compile_config(bound.config_spec.default_config(), allow_print=False)
-    samples: dict[str, list[float]] = {one: [] for one in compiled}
-    for _ in range(ROUNDS):
-        for one, call in compiled.items():
-            samples[one].append(do_bench(functools.partial(call, *given), warmup=10, rep=50, return_mode="median"))
-    return {one: statistics.median(times) for one, times in samples.items()}
+    return bench_in_turns({one: functools.partial(call, *given) for one, call in compiled.items()}, ROUNDS)
 
 
 def in_process(**part: Any) -> Any:

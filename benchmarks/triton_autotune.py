@@ -21,10 +21,10 @@ configuration that is within 2 % of the best that it has measured.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import RESULTS, gpu_provenance, parser_of, write
+from harness import RESULTS, bench_in_turns, gpu_provenance, parser_of, write
 
 KERNELS = Path(__file__).parent / "triton_kernels"
 TRIALS = 25
@@ -226,16 +226,10 @@ def fastest_known(case: str, size: int, dataset: str) -> list[int]:
 
 def judged(case: str, size: int, taken: list[int]) -> dict[int, float]:
     """Return the milliseconds of configurations that are measured in turns."""
-    import triton
-
     loaded = Case(case, size)
-    samples: dict[int, list[float]] = {at: [] for at in taken}
-    for _ in range(ROUNDS):
-        for at in taken:
-            meta = loaded.configs[at].all_kwargs()
-            call = lambda meta=meta: loaded.kernel[loaded.grid](*loaded.arguments, **meta)  # noqa: E731
-            samples[at].append(triton.testing.do_bench(call, warmup=10, rep=50, return_mode="median"))
-    return {at: statistics.median(times) for at, times in samples.items()}
+    launch = functools.partial(loaded.kernel[loaded.grid], *loaded.arguments)
+    calls = {at: functools.partial(launch, **loaded.configs[at].all_kwargs()) for at in taken}
+    return bench_in_turns(calls, ROUNDS)
 
 
 def looked_up(ms: list[float | None], facts: list[dict[str, Any]], seeds: int) -> dict[str, list[float]]:

@@ -1,7 +1,6 @@
 """Helion's and cuTile's kernels tuned on a GPU, with nothing made up."""
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
 
-KERNELS = Path(__file__).parents[1] / "integrations/helion_kernels.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -18,14 +17,13 @@ def matmul(tmp_path, monkeypatch):
     helion = pytest.importorskip("helion")
     for name in ("HELION_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    specification = importlib.util.spec_from_file_location("helion_kernels", KERNELS)
-    module = sys.modules["helion_kernels"] = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import helion_kernels
 
     def made(settings=None, **options):
         from mltune.integrations.helion import autotuner
 
-        return helion.kernel(module.matmul, autotuner_fn=autotuner(**options), **settings or {})
+        return helion.kernel(helion_kernels.matmul, autotuner_fn=autotuner(**options), **settings or {})
 
     return made
 

@@ -5,10 +5,12 @@ import json
 import math
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from zlib import crc32
 
 import pytest
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PARAMETERS = {
     "block_size_x": [16, 32, 64, 128, 256],
     "unroll": [1, 2, 3, 4],
@@ -157,6 +159,8 @@ class Helion:
         self.helion = pytest.importorskip("helion")
         import torch
         from helion.autotuner import base_search, benchmark_provider, local_cache
+
+        monkeypatch.syspath_prepend(BENCHMARKS)
         from helion_kernels import matmul
 
         monkeypatch.setenv("HELION_CACHE_DIR", str(tmp_path))
