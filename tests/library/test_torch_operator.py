@@ -15,13 +15,18 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 pytest.importorskip("torch")
 
 
-def test_a_product_is_kept_by_compile_and_export(tmp_path):
+@pytest.fixture
+def product(tmp_path):
+    """Return the folder of a library of products of matrices, with a driver beside it."""
     build_driver(tmp_path)
-    write_library(
-        tmp_path / "lib", content_of("gemm_simt", parse_problem("sgemm", trans="NN", size=99), ("m", "n", "k"))
-    )
+    problem = parse_problem("sgemm", trans="NN", size=99)
+    write_library(tmp_path / "lib", content_of("gemm_simt", problem, ("m", "n", "k")))
+    return tmp_path / "lib"
+
+
+def test_a_product_is_kept_by_compile_and_export(product):
     found = run(
-        tmp_path / "lib",
+        product,
         """
 import torch
 sgemm = lib.torch_operator()
@@ -61,14 +66,10 @@ found.append(str(torch.ops.mltune.sgemm_nn.default._schema))
     assert found[7] == "mltune::sgemm_nn(Tensor a, Tensor b, Scalar alpha=1.) -> Tensor"
 
 
-def test_gradients_of_a_product_are_those_of_pytorch(tmp_path):
+def test_gradients_of_a_product_are_those_of_pytorch(product):
     """A product of PyTorch on the CPU stands in for the library, whose results are tested on a GPU."""
-    build_driver(tmp_path)
-    write_library(
-        tmp_path / "lib", content_of("gemm_simt", parse_problem("sgemm", trans="NN", size=99), ("m", "n", "k"))
-    )
     found = run(
-        tmp_path / "lib",
+        product,
         """
 import torch
 sgemm = lib.torch_operator()
