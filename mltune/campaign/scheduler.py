@@ -142,9 +142,9 @@ class Scheduler:
             if not self.find_bound(choice):
                 return time_slice
             return self.next(running, None if left_s is None else left_s - (time.monotonic() - begun))
-        for slug in (
-            sorted(self._undeclared - running) if self._plan.produce else ()
-        ):  # killed between its last trial and its declaration
+        if not self._plan.produce:  # no run declares a winner
+            return None
+        for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
             standing = self.standings[slug]
             self._undeclared.discard(slug)
             if not standing.failed and not standing.declared:
