@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -238,15 +239,23 @@ def _values(content: Content) -> dict[str, Any]:
 
 
 def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[str, str]) -> dict[str, Any]:
+    grid = [to_c(formula, names) for formula in one.grid]
+    known = {text: f"to->grid[{axis}]" for axis, text in enumerate(grid) if text.endswith(")")}
+
+    def after_grid(formula: str | None) -> str:
+        """Return a formula that is evaluated after the grid, and repeats none of its formulas: each has divisions."""
+        text = to_c(formula or "0", names)
+        return functools.reduce(lambda found, one: found.replace(one, known[one]), sorted(known, key=len)[::-1], text)
+
     return {
         "cubin": cubins.index(one.cubin),
         "entry": _c_text(one.entry),
         "text": _c_text(json.dumps({"kernel": one.kernel, **one.values})),
-        "grid": [to_c(formula, names) for formula in one.grid],
+        "grid": grid,
         "block": [to_c(formula, names) for formula in one.block],
         "shared_bytes": to_c(one.shared_bytes, names),
-        "workspace_bytes": to_c(one.workspace_bytes or "0", names),
-        "zeros": to_c(one.zeros or one.workspace_bytes or "0", names),
+        "workspace_bytes": after_grid(one.workspace_bytes),
+        "zeros": after_grid(one.zeros or one.workspace_bytes),
         "takes_workspace": int(one.workspace_bytes is not None),
         "conditions": [to_c(condition, names) for condition in one.conditions],
         "launched": one.launched,
