@@ -9,10 +9,11 @@
 //
 // Both operands lie in shared memory with k as the slow index, so an operand that is contiguous along k in global memory
 // (A when op(A) != N, B when op(B) = N) is transposed by its copy. A tile that would stick out of C moves inwards: it computes
-// again some of its neighbour's elements, and does not store them. The end of k, matrices smaller than a tile, and operands
-// whose address or leading dimension forbids wide loads take a copy that works element by element and fills with zeros.
+// again some of its neighbour's elements, and does not store them. Where BLK_K does not divide k, the end of k comes first, as
+// a tile that moves inwards likewise: its steps that another tile has are not multiplied. Matrices smaller than a tile, and
+// operands whose address or leading dimension forbids wide loads, take a copy that works element by element and fills with zeros.
 //
-// With SPLIT_K > 1 as many blocks share the depth of a tile. Their sums meet in the workspace, and the last part stores them.
+// gridDim.y blocks share the depth of a tile. Their sums meet in the workspace, in pairs, and the last part stores them.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 0 to 3 for S, D, C, Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B; BATCHED, of many products: one for each blockIdx.z).
@@ -184,19 +185,29 @@ struct Operand {
   T* to;             // ... and its place in the stage to write
   long long ld;
   long long inside;  // rows of op(A), or columns of op(B), from the tile's start to the matrix's end
-  int wide_tiles;    // tiles along k that lie inside the matrix and may be read VEC elements at once
+  bool aligned;      // whether tiles inside the matrix may be read VEC elements at once
+  int wide_from;     // number of the first such tile
   Vector<VEC> staged[ASYNC ? 1 : PER_THREAD * PER_LINE];
 
-  // `first` is the number of the first tile to fetch.
-  __device__ __forceinline__ Operand(const T* matrix, long long ld_, long long start, long long end, long long k, int first,
-                                     T* shared)
+  __device__ __forceinline__ Operand(const T* matrix, long long ld_, long long start, long long end, T* shared)
       : tile(matrix + (K_CONTIGUOUS ? start * ld_ : start)), ld(ld_), inside(end - start) {
-    const bool aligned = ld_ % VEC == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC>) == 0;
-    wide_tiles = inside >= BLK && aligned ? static_cast<int>(k / BLK_K) : 0;
+    aligned = inside >= BLK && ld % VEC == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC>) == 0;
     const int span = threadIdx.x % DIM_S * VEC, line = threadIdx.x / DIM_S * STORE;
-    next = tile + span + line * ld + first * (K_CONTIGUOUS ? BLK_K : BLK_K * ld);
+    next = tile + span + line * ld;
     to = shared + place(span, line);
   }
+
+  // Whether tiles may begin at k0, wherever BLK_K divides the distance.
+  __device__ __forceinline__ bool can_begin(long long k0) const { return aligned && (!K_CONTIGUOUS || k0 % VEC == 0); }
+
+  // Begin to fetch at k0, from tile `from` on wide if that is possible.
+  __device__ __forceinline__ void begin(long long k0, int from) {
+    skip(k0);
+    wide_from = aligned ? from : 0x7fffffff;
+  }
+
+  // Go on `steps` of k later.
+  __device__ __forceinline__ void skip(long long steps) { next += K_CONTIGUOUS ? steps : steps * ld; }
 
   // Offset in shared memory of element (s, l) of the tile.
   static __device__ __forceinline__ int place(int s, int l) { return K_CONTIGUOUS ? s * ROW + l : l * ROW + s; }
@@ -208,10 +219,10 @@ struct Operand {
     return reinterpret_cast<const Vector<VEC>*>(next + run(i) * ld + j * DIM_S * VEC);
   }
 
-  // Start the copy of tile `t`, the one after the last. WIDE: it is one of the wide tiles.
+  // Start the copy of tile `t`, the one after the last, which begins at k0 of k. WIDE: it is one of the wide tiles.
   template <bool WIDE>
-  __device__ __forceinline__ void fetch(int t, long long k) {
-    if (WIDE || t < wide_tiles) {
+  __device__ __forceinline__ void fetch(int t, long long k0, long long k) {
+    if (WIDE || t >= wide_from) {
 #pragma unroll
       for (int i = 0; i < PER_THREAD; i++)
 #pragma unroll
@@ -221,20 +232,20 @@ struct Operand {
           else
             staged[i * PER_LINE + j] = load_global(source(i, j));
         }
-      next += K_CONTIGUOUS ? BLK_K : BLK_K * ld;
+      skip(BLK_K);
     } else if constexpr (ASYNC) {
-      copy_any(t, k);
+      copy_any(k0, k);
     }
   }
 
   // End it: the tile is complete after the next barrier (and, when asynchronous, the next wait).
   template <bool WIDE>
-  __device__ __forceinline__ void land(int t, long long k) const {
+  __device__ __forceinline__ void land(int t, long long k0, long long k) const {
     if constexpr (!ASYNC) {
-      if (WIDE || t < wide_tiles)
+      if (WIDE || t >= wide_from)
         store_staged();
       else
-        copy_any(t, k);
+        copy_any(k0, k);
     }
   }
 
@@ -262,8 +273,7 @@ struct Operand {
   }
 
   // Element by element, zeros where there is no matrix. Rolled: it is rare, and must cost neither registers nor compile time.
-  __device__ __forceinline__ void copy_any(int t, long long k) const {
-    const long long k0 = static_cast<long long>(t) * BLK_K;
+  __device__ __forceinline__ void copy_any(long long k0, long long k) const {
     T* const shared = to - place(threadIdx.x % DIM_S * VEC, threadIdx.x / DIM_S * STORE);
 #pragma unroll 1
     for (int at = threadIdx.x; at < SPAN * LINES; at += THREADS) {
@@ -338,9 +348,10 @@ __device__ __forceinline__ void multiply(Real (&accumulator)[THR_M][THR_N][PARTS
 #endif
 }
 
-// BLK_K steps of k out of one stage, UNROLL of them unrolled, fragments loaded one step ahead when there are two buffers.
+// Steps of k out of one stage, UNROLL of them unrolled, fragments loaded one step ahead when there are two buffers.
 template <int UNROLL, int BUFFERS>
-__device__ __forceinline__ void multiply_stage(Real (&accumulator)[THR_M][THR_N][PARTS], const T* a, const T* b) {
+__device__ __forceinline__ void multiply_stage(Real (&accumulator)[THR_M][THR_N][PARTS], const T* a, const T* b, int first = 0,
+                                               int end = BLK_K) {
   constexpr int AHEAD = BUFFERS - 1;
   Real fa[BUFFERS][THR_M * PARTS], fb[BUFFERS][THR_N * PARTS];
   if constexpr (AHEAD) {
@@ -348,10 +359,10 @@ __device__ __forceinline__ void multiply_stage(Real (&accumulator)[THR_M][THR_N]
     load_fragment<THR_N, DIM_Y, VEC_N>(fb[0], b);
   }
 #pragma unroll 1
-  for (int k0 = 0; k0 < BLK_K; k0 += UNROLL) {
+  for (int k0 = first; k0 < end; k0 += UNROLL) {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-      if (u + AHEAD < UNROLL || k0 + UNROLL < BLK_K) {
+      if (u + AHEAD < UNROLL || k0 + UNROLL < end) {
         const int buffer = (u + AHEAD) % BUFFERS, k = k0 + u + AHEAD;
         load_fragment<THR_M, DIM_X, VEC_M>(fa[buffer], a + k * ROW_A);
         load_fragment<THR_N, DIM_Y, VEC_N>(fb[buffer], b + k * ROW_B);
@@ -457,42 +468,57 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
 // ---- Parts of a tile, which meet in the workspace: a flag and a tile of sums for each block but those of the last part.
 
 constexpr int SUMS = THR_M * THR_N * PARTS;  // of a thread
+constexpr int AT_ONCE = divisor(SUMS, 32);   // that are loaded together, each into a register of its own
 
-__device__ __forceinline__ unsigned number_of_part(int part) {
-  return (blockIdx.z * (SPLIT_K - 1) + part) * gridDim.x + blockIdx.x;
+__device__ __forceinline__ unsigned* flag_of(void* workspace, unsigned part) {
+  const unsigned line = (gridDim.x * gridDim.z + 63) / 64 * 64;  // the flags of a part
+  return static_cast<unsigned*>(workspace) + part * line + blockIdx.z * gridDim.x + blockIdx.x;
 }
 
-__device__ __forceinline__ Real* sums_of(void* workspace, unsigned number) {
-  const unsigned long long flags = (gridDim.x * gridDim.z * (SPLIT_K - 1) * sizeof(unsigned) + 255) / 256 * 256;
-  return reinterpret_cast<Real*>(static_cast<char*>(workspace) + flags) + static_cast<unsigned long long>(number) * SUMS * THREADS +
-         threadIdx.x;
+__device__ __forceinline__ Real* sums_of(void* workspace, unsigned part) {
+  const unsigned tiles = gridDim.x * gridDim.z, flags = (gridDim.y - 1) * ((tiles + 63) / 64 * 64);
+  const unsigned long long number = part * tiles + blockIdx.z * gridDim.x + blockIdx.x;
+  return reinterpret_cast<Real*>(static_cast<unsigned*>(workspace) + flags) + number * SUMS * THREADS + threadIdx.x;
 }
 
 __device__ __forceinline__ void leave_part(void* workspace, const Real (&accumulator)[THR_M][THR_N][PARTS]) {
-  const unsigned number = number_of_part(blockIdx.y);
-  Real* const sums = sums_of(workspace, number);
+  Real* const sums = sums_of(workspace, blockIdx.y);
 #pragma unroll
   for (int e = 0; e < SUMS; e++) sums[e * THREADS] = (&accumulator[0][0][0])[e];
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) raise(static_cast<unsigned*>(workspace) + number, 1);
+  if (threadIdx.x == 0) raise(flag_of(workspace, blockIdx.y), 1);
 }
 
 // Blocks of earlier parts have smaller numbers, so they started earlier: to wait for them ends.
-__device__ __forceinline__ void add_part(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS], int part) {
-  const unsigned number = number_of_part(part);
-  unsigned* const flag = static_cast<unsigned*>(workspace) + number;
+__device__ __forceinline__ void add_part(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS], unsigned part) {
+  unsigned* const flag = flag_of(workspace, part);
   if (threadIdx.x == 0)
     while (!is_raised(flag)) {
     }
   __syncthreads();
-  const Real* const sums = sums_of(workspace, number);
+  const Real* const sums = sums_of(workspace, part);
+#pragma unroll 1
+  for (int from = 0; from < SUMS; from += AT_ONCE)  // a loop in name only: the assembler moves no load across its branches
 #pragma unroll
-  for (int e = 0; e < SUMS; e++) {
-    (&accumulator[0][0][0])[e] += sums[e * THREADS];
-    if (e % 8 == 7) keep_order();  // or all loads would be in flight, each in a register of its own
-  }
+    for (int e = 0; e < SUMS; e += AT_ONCE)
+      if (e == from)
+#pragma unroll
+        for (int u = e; u < e + AT_ONCE; u++) (&accumulator[0][0][0])[u] += sums[u * THREADS];
   if (threadIdx.x == 0) raise(flag, 0);  // for the next launch
+}
+
+// Parts meet as in a binary tree, each with earlier ones alone, so that the last waits for the logarithm of their number: of
+// parts 0 to 7, part 5 adds part 4, and part 7 adds 6, 5 and 3, which hold the sums of 1, 2 and 4. Returns whether this block is
+// the last.
+__device__ __forceinline__ bool meet(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS]) {
+  const unsigned part = blockIdx.y;
+  const bool is_last = part == gridDim.y - 1;
+#pragma unroll 1
+  for (unsigned held = 1; held <= part && (part & held || is_last); held *= 2)
+    if (part & held) add_part(workspace, accumulator, (part & -held) - 1);
+  if (!is_last) leave_part(workspace, accumulator);
+  return is_last;
 }
 
 // ---- The kernel.
@@ -516,13 +542,23 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   const Lane lane(threadIdx.x);
   const Tile tile(blockIdx.x, m, n, raster_group);
   const long long depth = is_zero(alpha) ? 0 : k;
-  const int all_tiles = static_cast<int>((depth + BLK_K - 1) / BLK_K);
-  const int share = (all_tiles + SPLIT_K - 1) / SPLIT_K;
-  const int first = SPLIT_K == 1 ? 0 : blockIdx.y * share;
-  const int tiles = SPLIT_K == 1 ? all_tiles : min(first + share, all_tiles);  // the end of this block's
+  const unsigned whole = static_cast<unsigned>(depth / BLK_K);         // tiles along k
+  const unsigned share = whole / gridDim.y, more = whole % gridDim.y;  // of each part; the first ones have one more
+  const long long begin = static_cast<long long>(blockIdx.y * share + min(blockIdx.y, more)) * BLK_K;
+  const int tiles = share + (blockIdx.y < more);
 
-  OperandA a(A, lda, tile.m, m, k, first, shared_a);
-  OperandB b(B, ldb, tile.n, n, k, first, shared_b);
+  // Where BLK_K does not divide k, the last part has a tile -1 at the end of k: the last BLK_K steps if both operands allow that,
+  // of which the first belong to another tile and are not multiplied; else the `rest` alone, with zeros behind it.
+  OperandA a(A, lda, tile.m, m, shared_a);
+  OperandB b(B, ldb, tile.n, n, shared_b);
+  const int rest = static_cast<int>(depth - static_cast<long long>(whole) * BLK_K);
+  const bool inwards = whole > 0 && a.can_begin(depth) && b.can_begin(depth);
+  const int first = rest > 0 && blockIdx.y == gridDim.y - 1 ? -1 : 0;
+  auto start = [&](int t) {
+    return t >= 0 ? begin + static_cast<long long>(t) * BLK_K : depth - (inwards ? BLK_K : rest);
+  };
+  a.begin(inwards ? start(first) : begin, inwards ? -1 : 0);
+  b.begin(inwards ? start(first) : begin, inwards ? -1 : 0);
   const T* from_a = shared_a + lane.x * VEC_M;  // this thread's first elements of the stage to multiply
   const T* from_b = shared_b + lane.y * VEC_N;
 
@@ -534,35 +570,35 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 #pragma unroll
       for (int p = 0; p < PARTS; p++) accumulator[i][j][p] = Real(0);
 
-  // While all tiles in flight are wide the main loop runs, free of any test of bounds; what is left (the end of k, tiles that
-  // stick out, operands that are not aligned) takes the same steps in a rolled loop.
-  const int wide = min(tiles, min(a.wide_tiles, b.wide_tiles));
   const int ahead = STAGES == 1 ? 1 : STAGES - 1;  // tiles from the one multiplied to the one fetched
-  const int main_tiles = wide == tiles ? tiles : wide - ahead;
-
   auto fetch = [&](auto is_wide, int t) {
     if (t < tiles) {
-      a.template fetch<is_wide.value>(t, k);
-      b.template fetch<is_wide.value>(t, k);
+      a.template fetch<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
+      b.template fetch<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
+      if (!is_wide.value && t < 0 && inwards) {
+        a.skip(begin - depth);
+        b.skip(begin - depth);
+      }
     }
     if constexpr (ASYNC_A || ASYNC_B) cp_async_commit();
   };
   auto land = [&](auto is_wide, int t) {
     if (t < tiles) {
-      a.template land<is_wide.value>(t, k);
-      b.template land<is_wide.value>(t, k);
+      a.template land<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
+      b.template land<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
     }
   };
-  auto multiply_tile = [&](auto is_main) {
+  auto multiply_tile = [&](auto is_main, int t) {
     if constexpr (is_main.value)
       multiply_stage<UNROLL_K, FRAGMENTS>(accumulator, from_a, from_b);
     else
-      multiply_stage<1, 1>(accumulator, from_a, from_b);
+      multiply_stage<1, 1>(accumulator, from_a, from_b, t < 0 && inwards ? BLK_K - rest : 0,
+                           t < 0 && !inwards ? rest : BLK_K);
   };
 #if STAGES == 1  // ASTRA: the next tile waits in registers while this one is multiplied; two barriers a tile
   auto step = [&](auto is_main, int t) {
     fetch(is_main, t + 1);
-    multiply_tile(is_main);
+    multiply_tile(is_main, t);
     __syncthreads();
     land(is_main, t + 1);
     __syncthreads();
@@ -576,7 +612,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     if constexpr (ASYNC_A || ASYNC_B) cp_async_wait<STAGES - 2>();
     __syncthreads();  // the stage to multiply is complete for all, and all have left the stage to write
     fetch(is_main, t + ahead);
-    multiply_tile(is_main);
+    multiply_tile(is_main, t);
     land(is_main, t + ahead);
     a.turn(reading == 0);
     b.turn(reading == 0);
@@ -593,20 +629,17 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     b.turn(false);
   }
 #endif
-  int t = first;
+  // The end of k, matrices smaller than a tile and operands that are not aligned take a rolled loop. All other tiles are wide,
+  // and the main loop is free of any test of bounds.
+  const bool is_aligned = a.aligned && b.aligned;
 #pragma unroll 1
-  for (; t < main_tiles; t++) step(Yes{}, t);
+  for (int t = first; t < (is_aligned ? 0 : tiles); t++) step(No{}, t);
+  if (is_aligned) {
 #pragma unroll 1
-  for (; t < tiles; t++) step(No{}, t);
-
-#if SPLIT_K > 1
-  if (blockIdx.y < SPLIT_K - 1) {
-    leave_part(workspace, accumulator);
-    return;
+    for (int t = 0; t < tiles; t++) step(Yes{}, t);
   }
-#pragma unroll 1
-  for (int part = 0; part < SPLIT_K - 1; part++) add_part(workspace, accumulator, part);
-#endif
+
+  if (gridDim.y > 1 && !meet(workspace, accumulator)) return;
   const Tile place(block_again(), m, n, raster_group);
   store_tile(accumulator, alpha, beta, C + place.m + place.n * ldc, ldc, place.rows, place.columns, m - place.m, n - place.n,
              Lane(thread_again()), shared_a);

@@ -124,13 +124,14 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
     types = ["int64" if one.role == "size" else one.dtype if one.role == "scalar" else "pointer" for one in signature]
     answer = call(driver, built(content), name, types, calls)
     assert (answer["status"], answer["left"]) == (0, 0)
-    kernel, used = load_kernel(kernel_name), set()
+    kernel, used, of_parts = load_kernel(kernel_name), set(), set()
     for sizes, made, (status, shape, arguments, zeroed) in zip(sizes_of, calls, answer["found"], strict=True):
         one, launch = expected(kernel, content, problem, sizes, bool(made["workspace"]))
         if one is None:
             assert status == -5
             continue
         used.add(one)
+        of_parts.add((content.configurations[one].values.get("SPLIT_K"), launch.grid[1]))
         assert status == 0
         assert shape == [*launch.grid, *launch.block, launch.shared_bytes]
         needed, zeros, is_cleared = place_of(content.configurations[one], launch, sizes)
@@ -145,6 +146,9 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
         if kernel.workspace is not None:
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
     assert len(used) > 1
+    if kernel_name == "gemm_simt":  # parts of a tile that follow from the sizes, and those that were chosen
+        assert len({parts for value, parts in of_parts if value == 0}) >= 4
+        assert name == "sgemm_nt" or len({value for value, parts in of_parts if parts > 1}) > 1
 
 
 def place_of(configuration, launch, sizes):
