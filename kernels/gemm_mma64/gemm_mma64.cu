@@ -438,6 +438,19 @@ struct Work {
   }
 };
 
+// Parts of a tile meet as in a binary tree, each with earlier ones alone, so that the last waits for the logarithm of their
+// number: of parts 0 to 7, part 5 adds part 4, and part 7 adds 6, 5 and 3, which hold the sums of 1, 2 and 4. Returns whether the
+// tile is complete.
+__device__ __forceinline__ bool meet(const Work& work, void* workspace, Accumulator& sum) {
+  const bool is_last = work.last == work.per_tile;
+  const int before = static_cast<int>((work.first + work.share() - 1) / work.share());  // parts of the tile
+#pragma unroll 1
+  for (int held = 1; held <= before && (before & held || is_last); held *= 2)
+    if (before & held) add_part(workspace, sum, blockIdx.x - before + (before & -held) - 1);
+  if (!is_last) leave_part(workspace, sum);
+  return is_last;
+}
+
 // ---- The kernel.
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -582,12 +595,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     }
 
 #if STREAM_K
-    if (work.last < work.per_tile) {
-      leave_part(workspace, sum);
-    } else {
-#pragma unroll 1
-      for (int before = work.first, block = blockIdx.x; before > 0; before -= static_cast<int>(min(work.share(), 0ll + before)))
-        add_part(workspace, sum, --block);
+    if (meet(work, workspace, sum)) {
 #endif
       const long long row = block_m + warp_m, column = block_n + warp_n;
       store_tile(sum, alpha, beta, C + row + column * ldc, ldc, m - row, n - column, warp_m - overlap(block_m, BLK_M, m),

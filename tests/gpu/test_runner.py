@@ -211,6 +211,40 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
 
 
 @pytest.mark.parametrize(
+    ("name", "case", "trans"),
+    [
+        ("gemm_simt", "sgemm", "NN"),
+        ("gemm_simt", "zgemm", "TC"),
+        ("gemm_mma64", "dgemm", "NT"),
+        ("gemm_mma64", "zgemm", "CN"),
+    ],
+)
+def test_many_parts_of_few_tiles_meet(device, name, case, trans):
+    """Any number of parts in one machine code, where BLK_K does not divide k, each verified twice."""
+    from mltune.kernel.space import ConstrainedSpace
+    from mltune.resolve.problems import fits
+
+    simt = name == "gemm_simt"
+    kernel = load_kernel(name).with_values({"BLK_K": (8, 16), **({} if simt else {"STREAM_K": (1,)})})
+    if not fits(kernel, device):
+        pytest.skip(f"{device.name} has no {kernel.unit}")
+    problem = parse_problem(case, trans=trans, m=72, n=75, k=6142, beta=0.5)
+    space = ConstrainedSpace(kernel, variables_of(problem, device))
+    columns = space.rows(space.sample(8, np.random.default_rng(1)))
+    configurations = [{one: int(column[at]) for one, column in columns.items()} for at in range(8)]
+    with Rig(kernel, problem, device) as rig:
+        sound = [one for one in configurations if not rig.build(**one).spill_bytes][:3]
+        launched = (
+            [one | {"SPLIT_K": parts} for one in sound for parts in (0, *range(1, 10), 13, 32)] if simt else sound
+        )
+        measured = [rig.measure(**one) for one in launched]
+        checks = rig.runner.verify_winner(launched[0], rig.build(**launched[0]))
+
+    assert all(one.state in MEASURED for one in measured), list(zip(launched, measured, strict=True))
+    assert all(check.state is TrialState.OK for check in checks.values()), checks
+
+
+@pytest.mark.parametrize(
     ("name", "precision"), [("gemm_simt", "c"), ("gemm_mma64", "d"), ("gemm_wgmma", "h"), ("gemm_tf32", "s")]
 )
 def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precision):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from emulation.host import COMPILER_EXISTS
-from gemm import Configuration, check_configurations, sample
+from gemm import Configuration, build_host, check, check_configurations, problems, sample
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.problem.gemm import CASES
+from mltune.problem.gemm import CASES, GemmProblem
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
@@ -72,6 +72,20 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     ways = list((WAYS if case[0] == "d" else COMPLEX).values())
     number = DOUBLE.index(case)
     run(kernel, runtime, case, [next(filter(ways[(number + i) % len(ways)], drawn)) for i in (0, len(ways) // 2)])
+
+
+@pytest.mark.sampled(1, system=2)
+@pytest.mark.parametrize("case", [("d", "N", "T"), ("z", "T", "C")], ids="".join)
+def test_any_number_of_parts_meets(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    """Of one tile, and of three that are divided among blocks that end elsewhere than tiles do."""
+    values = SMALL | {"STREAM_K": (1,), "MIN_BLOCKS": (1,), "BLK_M": (16, 32), "BLK_N": (16, 32), "BLK_K": (4, 8)}
+    (drawn,) = sample(kernel.with_values(values), case, 1, seed=3)
+    host = build_host(kernel, runtime, drawn, GemmProblem(*case, 1, 1, 1))
+    m, n, k = (drawn[name] for name in ("BLK_M", "BLK_N", "BLK_K"))
+    for blocks in (*range(1, 10), 13, 16):
+        for size in ((m, n, 4 * k * blocks), (3 * m, n, 4 * k * blocks + 1)):
+            problem, offsets = next(problems(case, [size]))
+            check(kernel, host, problem, offsets, drawn, replace(H200, sm_count=blocks))
 
 
 @pytest.mark.system
