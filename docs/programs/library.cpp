@@ -42,7 +42,7 @@ static void multiply(CUcontext context, sgemm_nn_library* library, int m, int n,
   for (size_t i = 0; i < B.size(); i++) B[i] = int(i * 5 % 11) - 5;
   CUdeviceptr a = copied(A), b = copied(B), c = copied(C);
 
-  // A stream has a workspace, zero before its first use and large enough for the largest product.
+  // A stream has a workspace, zero before its first use and large enough for each of its products.
   size_t bytes = 0;
   CUdeviceptr workspace = 0;
   if (int status = sgemm_nn_choice(m, n, k, m, k, m, SIZE_MAX, &bytes); status < 0) check_library(status);

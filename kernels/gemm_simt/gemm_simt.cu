@@ -412,33 +412,43 @@ constexpr int divisor(int whole, int most) {
   return most;
 }
 
-// Stores a tile, of which `rows` and `columns` lie in C, in vectors. If it sticks out, C is not aligned, or a part of it must
-// be left out, it goes through shared memory, a few elements of each thread at a time, so that the tests of bounds stand in a
-// rolled loop: unrolled they would be half of the machine code. What belongs to other tiles, before first_row and
-// first_column, is left out if C is read; otherwise it is stored twice with the same values.
+// Stores a tile, of which `rows` and `columns` lie in C: in vectors, or in single elements where C is not aligned. If it sticks
+// out, or a part of it must be left out, it goes through shared memory, a few elements of each thread at a time, so that the tests
+// of bounds stand in a rolled loop: unrolled they would be half of the machine code. What belongs to other tiles, before
+// first_row and first_column, is left out if C is read; otherwise it is stored twice with the same values.
 __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_N][PARTS], T alpha, T beta, T* tile, long long ldc,
                                            int first_row, int first_column, long long rows, long long columns, Lane lane,
                                            T* shared) {
   const bool reads = !is_zero(beta);
-  const bool wide = rows >= BLK_M && columns >= BLK_N && (!reads || (first_row | first_column) == 0) && ldc % VEC_M == 0 &&
-                    reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0;
-  if (wide) {
+  const bool is_whole = rows >= BLK_M && columns >= BLK_N && (!reads || (first_row | first_column) == 0);
+  const bool aligned = ldc % VEC_M == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0;
+  if (is_whole) {
     tile += lane.x * VEC_M + lane.y * VEC_N * ldc;
 #pragma unroll
     for (int j = 0; j < THR_N; j++) {
       T* const line = tile + (j / VEC_N * DIM_Y * VEC_N + j % VEC_N) * ldc;
 #pragma unroll
       for (int i = 0; i < THR_M; i += VEC_M) {
-        Vector<VEC_M>* const to = reinterpret_cast<Vector<VEC_M>*>(line + i * DIM_X);
-        Vector<VEC_M> value;
+        T* const to = line + i * DIM_X;
+        Vector<VEC_M> value, old;
 #pragma unroll
         for (int e = 0; e < VEC_M; e++) value.at[e] = scaled(alpha, as_element(accumulator[i + e][j]));
         if (reads) {
-          const Vector<VEC_M> old = *to;
+          if (aligned) {
+            old = *reinterpret_cast<const Vector<VEC_M>*>(to);
+          } else {
+#pragma unroll
+            for (int e = 0; e < VEC_M; e++) old.at[e] = to[e];
+          }
 #pragma unroll
           for (int e = 0; e < VEC_M; e++) value.at[e] = plus_scaled(value.at[e], beta, old.at[e]);
         }
-        *to = value;
+        if (aligned) {
+          *reinterpret_cast<Vector<VEC_M>*>(to) = value;
+        } else {
+#pragma unroll
+          for (int e = 0; e < VEC_M; e++) to[e] = value.at[e];
+        }
       }
     }
   } else {

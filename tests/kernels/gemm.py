@@ -52,6 +52,7 @@ def problems(
             yield dataclasses.replace(aligned, alpha=0.0), (0, 0, 0)
             yield dataclasses.replace(aligned, alpha=0.0, beta=0.0), (0, 0, 0)
             yield dataclasses.replace(aligned, beta=0.0), (0, 0, 0)
+            yield dataclasses.replace(aligned, ldc=odd[2], beta=0.0), (0, 0, 2)
         if number == 1:
             yield dataclasses.replace(tight, lda=odd[0], ldb=odd[1], ldc=odd[2], beta=0.0), (1, 1, 1)
             yield tight, (2, 2, 2)
