@@ -32,6 +32,7 @@ void emulation_check_store(void* global, int bytes);
 void emulation_atomic(void* pointer, int bytes);
 int emulation_lane();
 unsigned emulation_shuffle(unsigned value, int source, int line);
+void emulation_warp_synced();
 
 double exp(double);
 float fabsf(float);
@@ -117,7 +118,10 @@ inline V __shfl_down_sync(unsigned mask, V value, int distance, int line = __bui
   return emulation_shuffled(mask, value, lane + distance > 31 ? lane : lane + distance, line);
 }
 
-inline void __syncwarp(int line = __builtin_LINE()) { emulation_shuffle(0, emulation_lane(), line); }
+inline void __syncwarp(int line = __builtin_LINE()) {
+  emulation_shuffle(0, emulation_lane(), line);
+  emulation_warp_synced();
+}
 
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 

@@ -87,6 +87,7 @@ UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int p
   static_assert(Targets == 1, "a cluster has one block");
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
   emulation_check_aligned(shared, 128);
+  emulation_check_aligned(map.X + inner, 16);
   emulation_transfer_begin(barrier);
   for (int line = 0; line < map.box_outer; line++)
     for (int element = 0; element < 64; element += 8) {

@@ -6,7 +6,7 @@
 //
 //   bounds      global memory in the registered ranges, the right to write it, shared memory in what was asked for
 //   alignment   of every access, and of wide loads and asynchronous copies
-//   races       between barriers, two threads at one word of shared memory of which one writes
+//   races       between barriers, or in a warp __syncwarp, two threads at one word of shared memory of which one writes
 //   contents    shared memory that is read was written, and is not the target of a copy in flight
 //   barriers    all threads of the block arrive, and at the same one
 //   warps       all lanes of a warp arrive, and at the same shuffle or mma
@@ -50,6 +50,7 @@ struct Range {
 struct Shadow {
   int writer, reader, written, read;
   int fences;  // that its writer had passed
+  int written_syncs, read_syncs;  // of the warp that its writer and its last reader had passed
   bool in_flight;
 };
 
@@ -88,8 +89,8 @@ struct Product {
 
 struct Copy {
   unsigned char* shared;
-  const void* global;  // null: zeros
-  int bytes;
+  const void* global;
+  int bytes, valid;  // then zeros
 };
 
 enum State { READY, AT_BARRIER, AT_SHUFFLE, POLLS, ENDED };
@@ -113,6 +114,7 @@ struct Fiber {
   std::deque<std::vector<Product>> product_groups;
   std::map<float*, std::vector<float>> sums;  // of products in flight; where the kernel has them lies garbage
   bool fenced = false;                        // a wgmma may follow
+  int syncs = 0;                              // of its warp that it has passed
   int fences = 0;                             // between ordinary accesses and those of others that it has passed
 };
 
@@ -159,16 +161,25 @@ enum Stop { WAIT = 1, END, BREACH };
 
 // ---- Accesses.
 
+// Readers of one warp, as one number below those of NOBODY and the like; the warp of a thread or of such readers; or -1.
+int readers_of(int warp) { return -16 - warp; }
+int warp_of(int who) { return who >= 0 ? who / WARP : who <= readers_of(0) ? readers_of(0) - who : -1; }
+
+// Whether the warp has been at __syncwarp since one of its threads, or some, had passed so many.
+bool synced(int who, int syncs) { return warp_of(who) == current / WARP && fibers[current].syncs > syncs; }
+
 void read_shared(size_t first, size_t bytes) {
   for (size_t word = first / WORD; word <= (first + bytes - 1) / WORD; word++) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is read at byte %zu while a copy to it is in flight", word * WORD);
     if (shadow.writer == NOBODY) breach("shared memory is read at byte %zu, which was never written", word * WORD);
-    if (shadow.written == phase && shadow.writer != current && shadow.writer != ENGINE)
+    if (shadow.written == phase && shadow.writer != current && shadow.writer != ENGINE && !synced(shadow.writer, shadow.written_syncs))
       breach("shared memory is read at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
-    shadow.reader = shadow.read == phase && shadow.reader != current ? MANY : current;
+    const bool is_first = shadow.read != phase || shadow.reader == current;
+    shadow.reader = is_first ? current : warp_of(shadow.reader) == current / WARP ? readers_of(current / WARP) : MANY;
     shadow.read = phase;
+    shadow.read_syncs = fibers[current].syncs;
   }
 }
 
@@ -176,13 +187,15 @@ void write_shared(size_t first, size_t bytes, bool in_flight) {
   for (size_t word = first / WORD; word <= (first + bytes - 1) / WORD; word++) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is written at byte %zu while a copy to it is in flight", word * WORD);
-    if (shadow.writer != NOBODY && shadow.writer != ENGINE && shadow.written == phase && shadow.writer != current)
+    if (shadow.writer != NOBODY && shadow.writer != ENGINE && shadow.written == phase && shadow.writer != current &&
+        !synced(shadow.writer, shadow.written_syncs))
       breach("shared memory is written at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
-    if (shadow.read == phase && shadow.reader != current)
+    if (shadow.read == phase && shadow.reader != current && !synced(shadow.reader, shadow.read_syncs))
       breach("shared memory is written at byte %zu, which another thread read since the last barrier", word * WORD);
     shadow.writer = current;
     shadow.written = phase;
+    shadow.written_syncs = fibers[current].syncs;
     shadow.fences = fibers[current].fences;
     shadow.in_flight = in_flight;
   }
@@ -422,7 +435,7 @@ bool agree() {
 
 [[gnu::noinline]] bool run_block(int threads) {
   memset(shared_storage, 0xff, MOST_SHARED);  // not a number
-  shadows.assign((shared_bytes + WORD - 1) / WORD, Shadow{NOBODY, NOBODY, -1, -1, 0, false});
+  shadows.assign((shared_bytes + WORD - 1) / WORD, Shadow{NOBODY, NOBODY, -1, -1, 0, 0, 0, false});
   barriers.clear();
   transfers.clear();
   fibers.clear();
@@ -494,6 +507,8 @@ unsigned emulation_shuffle(unsigned value, int source, int line) {
   return fibers[current].received;
 }
 
+void emulation_warp_synced() { fibers[current].syncs++; }
+
 // Runs a function once for the warp, on what each of its lanes brings.
 void emulation_collective(void* mine, void (*together)(void* const* lanes), int line) {
   Fiber& fiber = fibers[current];
@@ -504,27 +519,25 @@ void emulation_collective(void* mine, void (*together)(void* const* lanes), int 
   give_way();
 }
 
-void emulation_copy(void* shared, const void* global, int bytes, bool valid) {
+// Of the bytes the first ones that are valid, and zeros. The first may lie before a range that begins among them.
+void emulation_copy_part(void* shared, const void* global, int bytes, int valid) {
   check_aligned(shared, bytes);
   check_aligned(global, bytes);
   size_t first;
   if (!in_shared(reinterpret_cast<uintptr_t>(shared), bytes, &first))
     breach("an asynchronous copy must go to shared memory, but its target lies elsewhere");
-  if (valid) check_global(reinterpret_cast<uintptr_t>(global), bytes, false);
+  if (valid < 0 || valid > bytes) breach("an asynchronous copy of %d bytes must read 0 to %d of them, got %d", bytes, bytes, valid);
+  const uintptr_t address = reinterpret_cast<uintptr_t>(global);
+  uintptr_t begin = address;
+  for (const Range& range : ranges)
+    if (range.begin > address && range.begin < address + valid) begin = range.begin;
+  if (valid > 0) check_global(begin, address + valid - begin, false);
   write_shared(first, bytes, true);
   memset(shared, 0xff, bytes);
-  fibers[current].group.push_back({static_cast<unsigned char*>(shared), valid ? global : nullptr, bytes});
+  fibers[current].group.push_back({static_cast<unsigned char*>(shared), global, bytes, valid});
 }
 
-// Of the bytes the first ones that are valid, and zeros.
-void emulation_copy_part(void* shared, const void* global, int bytes, int valid) {
-  check_aligned(shared, bytes);
-  check_aligned(global, bytes);
-  if (valid < 0 || valid > bytes || valid % static_cast<int>(WORD))
-    breach("an asynchronous copy of %d bytes must read 0 to %d of them, got %d", bytes, bytes, valid);
-  for (int at = 0; at < bytes; at += WORD)
-    emulation_copy(static_cast<char*>(shared) + at, static_cast<const char*>(global) + at, WORD, at < valid);
-}
+void emulation_copy(void* shared, const void* global, int bytes, bool valid) { emulation_copy_part(shared, global, bytes, valid ? bytes : 0); }
 
 void emulation_commit() {
   Fiber& fiber = fibers[current];
@@ -539,10 +552,8 @@ void emulation_wait(int pending) {
       const size_t first = copy.shared - shared_storage;
       for (size_t word = first / WORD; word < (first + copy.bytes) / WORD; word++) shadows[word].in_flight = false;
       write_shared(first, copy.bytes, false);
-      if (copy.global != nullptr)
-        memcpy(copy.shared, copy.global, copy.bytes);
-      else
-        memset(copy.shared, 0, copy.bytes);
+      memcpy(copy.shared, copy.global, copy.valid);
+      memset(copy.shared + copy.valid, 0, copy.bytes - copy.valid);
     }
     groups.pop_front();
   }
