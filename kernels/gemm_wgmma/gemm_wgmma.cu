@@ -9,9 +9,13 @@
 // a tile of C each, taken in turns: with two teams, one multiplies while the other stores its result.
 //
 // Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. Every block makes its own in the
-// workspace. Operands whose address, leading dimension or stride is not a multiple of 16 bytes are copied element by
-// element. The tiles of all products of a batch are taken one after the other, so a block needs its maps and its start once.
+// workspace. The tiles of all products of a batch are taken one after the other, so a block needs its maps and its start once.
 // Blocks of a cluster lie one above the other: they share a tile of B, of which each copies a part to all.
+//
+// The copy engine reads from multiples of 16 bytes only. If an operand's address, leading dimension or stride is none, threads
+// copy both operands: they bring the aligned chunks of 16 bytes that cover a line, asynchronously, and later shift each line
+// by the elements that its first chunk begins early. A line takes one chunk more than its elements, for which a tile leaves
+// room: of its BLK_K steps some are zero.
 //
 // With SPLIT_K parts of k a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
@@ -36,6 +40,12 @@ constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps o
 constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
 constexpr int WARPS = GROUPS * WARPGROUP / WARP;  // of a team
 constexpr int ARRIVALS = WARPS * CLUSTER;  // that free a stage
+
+// Where threads copy: steps of k of a tile that are not zero. A line along k has one chunk for its last elements; lines along m
+// or n have theirs in the place of an eighth of the lines.
+constexpr bool ALONG_K = TRANS_A && !TRANS_B;  // lines of both operands
+constexpr int STEPS = ALONG_K ? BLK_K - CHUNK : BLK_K / 8 * 7;
+constexpr int AHEAD = STAGES - 2;  // tiles that they copy ahead: a stage is free when the tile after its own is complete
 static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
 
 // Registers: those of the launch, and what the producer gives to the consumers.
@@ -61,6 +71,18 @@ __device__ __forceinline__ void store_global(V* to, const V& value) { *to = valu
 // Loads what other blocks have written: past L1.
 template <typename V>
 __device__ __forceinline__ V load_shared_by_blocks(const V* from) { return __ldcg(from); }
+
+// Copies 16 bytes, of which the first `valid` are read; the others are zero.
+template <int BYTES>
+__device__ __forceinline__ void cp_async_part(void* shared, const void* global, int valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(BYTES), "r"(valid)
+               : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 // Orders ordinary stores to shared memory before the reads of tensor cores.
 __device__ __forceinline__ void fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -196,6 +218,16 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int
 
 // -- Tensor cores.
 
+// The thread's number, read anew, so that nothing made from it is kept in registers in between.
+__device__ __forceinline__ unsigned thread_again() {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// Nor what is made from `value`.
+__device__ __forceinline__ void forget(long long& value) { asm volatile("" : "+l"(value)); }
+
 template <int REGISTERS>
 __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <int REGISTERS>
@@ -301,19 +333,92 @@ struct Operand {
       copy_box<SHARES>(image + block * BLOCK + first * LINE, map, inner0 + block * PER_LINE, outer0 + first, product, barrier);
   }
 
-  // By the threads of a warpgroup, element by element.
-  __device__ __forceinline__ void copy_elements(unsigned char* image, long long line, long long step, int product) const {
-    const Half* const matrix = X + product * stride;
-    const long long inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
-    // Neighbours take neighbouring chunks, which are in the same line of memory.
+  // Where threads copy: eight of the warpgroup take a line, and of each block a chunk.
+  static constexpr int AT_ONCE = WARPGROUP / CHUNK;  // lines
+  struct alignas(16) Chunk { unsigned words[4]; };
+
+  static __device__ __forceinline__ unsigned char* chunk_at(unsigned char* image, int line, int chunk) {
+    return image + line * LINE + (chunk ^ line % 8) * 16;
+  }
+
+  // The chunk behind the last of a line, along m or n.
+  static __device__ __forceinline__ unsigned char* last_chunk(unsigned char* image, int line) {
+    return chunk_at(image, STEPS + line / 8, line % 8);
+  }
+
+  // Elements from the multiple of 16 bytes before a line of a tile to the line. Lines that are a multiple of eight apart have the same.
+  __device__ __forceinline__ int early(int line, int product) const {
+    const unsigned elements = line * static_cast<unsigned>(ld) + product * static_cast<unsigned>(stride);
+    return (static_cast<unsigned>(reinterpret_cast<Bits64>(X)) + elements * 2) % 16 / 2;
+  }
+
+  // Begin to copy the chunks that cover each line; what lies outside the matrix is zero.
+  __device__ __forceinline__ void copy_chunks(unsigned char* image, int line, int step, int product) const {
+    const int inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
+    const unsigned thread = thread_again();
+    const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, before = early(first, product) - chunk * CHUNK;
+    const int lines = static_cast<int>(min(outer - outer0, static_cast<long long>(K_CONTIGUOUS ? LINES : STEPS)));
+    int rest = static_cast<int>(min(inner - inner0, 1LL << 24)) + before;  // elements from the thread's chunk to the end of the line
+    const Half* const matrix = X + product * stride + static_cast<long long>(outer0 + first) * ld + inner0 - before;
+    long long apart = ld;
+    forget(apart);
+    apart *= AT_ONCE;
 #pragma unroll 1
-    for (int i = threadIdx.x % WARPGROUP; i < BLOCKS * LINES * CHUNK; i += WARPGROUP) {
-      const int chunk = i % CHUNK, in_block = i / CHUNK % LINES, block = i / CHUNK / LINES;
-      const long long at = inner0 + block * PER_LINE + chunk * CHUNK, of = outer0 + in_block;
-      struct alignas(16) { Half at[CHUNK]; } halves;
+    for (int block = 0; block < BLOCKS + !K_CONTIGUOUS; block++, rest -= PER_LINE) {
+      const bool behind = block == BLOCKS;  // the last chunk of a line is that of the thread which has the first of a block
+      if (behind && chunk > 0) break;
+      const Half* from = matrix + block * PER_LINE;
+      unsigned char* to = chunk_at(image + block * BLOCK, first, chunk);
+      const int bytes = min(max(rest, 0), CHUNK) * 2;
+#pragma unroll 1
+      for (int l = first; l < (behind ? STEPS : LINES); l += AT_ONCE, to += AT_ONCE * LINE, from += apart)
+        if (K_CONTIGUOUS || block > 0 || l < STEPS || (l - STEPS) * CHUNK + chunk >= STEPS)
+          cp_async_part<16>(behind ? last_chunk(image, l) : to, from, l < lines ? bytes : 0);
+    }
+  }
+
+  // Shift each line to its place, in the warp that has copied it. If both operands lie along k, a thread has two chunks at a time, of
+  // two lines or of the blocks of one, so that one wait is enough; else there are no registers for that.
+  __device__ __forceinline__ void shift(unsigned char* image, int product) const {
+    constexpr bool TWO_LINES = ALONG_K && BLOCKS == 1;
+    constexpr int TOGETHER = TWO_LINES ? 2 : ALONG_K ? BLOCKS : 1, APART = TWO_LINES ? AT_ONCE * LINE : BLOCK;
+    constexpr int STRIDE = TWO_LINES ? 2 * AT_ONCE : AT_ONCE;  // lines
+    static_assert(LINES % STRIDE == 0, "all threads have as many lines");
+    const unsigned thread = thread_again();
+    const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, skipped = early(first, product);
+#pragma unroll 1
+    for (int block = 0; block < (ALONG_K ? 1 : BLOCKS); block++) {
+      const bool is_last = block == BLOCKS - 1 && chunk == CHUNK - 1;
+      unsigned char* mine = chunk_at(image + block * BLOCK, first, chunk);
+      unsigned char* next = chunk_at(image + (block + (chunk == CHUNK - 1 && !is_last)) * BLOCK, first, (chunk + 1) % CHUNK);
+#pragma unroll 1
+      for (int l = first; l < (K_CONTIGUOUS ? LINES : STEPS); l += STRIDE, mine += STRIDE * LINE, next += STRIDE * LINE) {
+        unsigned char* const behind = !K_CONTIGUOUS && is_last ? last_chunk(image, l) : next;
+        unsigned words[TOGETHER][8];
 #pragma unroll
-      for (int e = 0; e < CHUNK; e++) halves.at[e] = of < outer && at + e < inner ? load_global(matrix + of * ld + at + e) : Half(0);
-      *reinterpret_cast<decltype(halves)*>(image + block * BLOCK + in_block * LINE + (chunk ^ in_block % 8) * 16) = halves;
+        for (int i = 0; i < TOGETHER; i++) {
+          const bool at_end = ALONG_K && !TWO_LINES && i == BLOCKS - 1 && chunk == CHUNK - 1;  // nothing is behind; it will be zero
+          const Chunk low = *reinterpret_cast<Chunk*>(mine + i * APART);
+          const Chunk high = *reinterpret_cast<Chunk*>((at_end ? mine : behind) + i * APART);
+#pragma unroll
+          for (int w = 0; w < 8; w++) words[i][w] = w < 4 ? low.words[w] : high.words[w - 4];
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+          const unsigned kept = K_CONTIGUOUS && (block + (TWO_LINES ? 0 : i)) * PER_LINE + chunk * CHUNK >= STEPS ? 0u : ~0u;
+          Chunk shifted;
+#pragma unroll
+          for (int w = 0; w < 6; w++) words[i][w] = skipped & 4 ? words[i][w + 2] : words[i][w];
+#pragma unroll
+          for (int w = 0; w < 5; w++) words[i][w] = skipped & 2 ? words[i][w + 1] : words[i][w];
+#pragma unroll
+          for (int w = 0; w < 4; w++)
+            shifted.words[w] = static_cast<unsigned>((Bits64(words[i][w + 1]) << 32 | words[i][w]) >> skipped % 2 * 16) & kept;
+          *reinterpret_cast<Chunk*>(mine + i * APART) = shifted;
+        }
+        if (!K_CONTIGUOUS && is_last) *reinterpret_cast<Chunk*>(behind) = {};
+      }
     }
   }
 
@@ -513,7 +618,6 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
-  const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>((k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K));  // of a part
   const Tiles tiles(m, n, batch, raster_group);
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
   if (cluster >= tiles.all) return;
@@ -521,7 +625,10 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   TensorMap* const maps = static_cast<TensorMap*>(workspace) + 2 * blockIdx.x;
   const OperandA a(A, lda, m, k, stride_a, batch, maps);
   const OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
-  const bool aligned = a.is_aligned() && b.is_aligned(), mapped = aligned && tiles_k > 0;
+  const bool aligned = a.is_aligned() && b.is_aligned();
+  const long long tiles_if_any = aligned ? (k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K) : (k + STEPS * SPLIT_K - 1) / (STEPS * SPLIT_K);
+  const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>(tiles_if_any);  // of a part
+  const bool mapped = aligned && tiles_k > 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(&full[i], aligned ? 1 : WARPGROUP);
@@ -542,7 +649,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       acquire_map(maps);
       acquire_map(maps + 1);
     }
-    if (first_thread || !aligned) {
+    if (aligned && first_thread) {
       Place place;
 #pragma unroll 1
       for (int number = cluster; number < tiles.all; number += clusters) {
@@ -555,17 +662,53 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
           unsigned char* const stage = shared_storage + place.stage * STAGE;
           Bits64* const barrier = &full[place.stage];
           barrier_wait(&empty[place.stage], place.parity ^ 1);
-          if (aligned) {
-            barrier_expect(barrier, STAGE);
-            a.copy(stage, row, tile * BLK_K, product, barrier);
-            b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier);
-          } else {
-            a.copy_elements(stage, row, tile * BLK_K, product);
-            b.copy_elements(stage + OperandA::IMAGE, column, tile * BLK_K, product);
-            fence_proxy();
-            barrier_arrive(barrier, cluster_rank());
-          }
+          barrier_expect(barrier, STAGE);
+          a.copy(stage, row, tile * BLK_K, product, barrier);
+          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier);
         }
+      }
+    } else if (!aligned && tiles_k > 0) {
+      int turn = 0;  // of 2 STAGES: the stage, and the parity of its barriers
+      int number = cluster, tile = 0, begun = 0, panel_m = 0, panel_n = 0, product = 0;  // begun: tiles that are to be shifted
+#pragma unroll 1
+      for (;;) {
+        if (number >= tiles.all && begun == 0) break;
+        if (number < tiles.all) {
+          if (tile == 0) tiles.locate(number, panel_m, panel_n, product);
+          const int step = (number % SPLIT_K * tiles_k + tile) * STEPS;
+          const bool again = turn >= STAGES;
+          const int to = again ? turn - STAGES : turn;
+          unsigned char* const stage = shared_storage + to * STAGE;
+          barrier_wait(&empty[to], !again);
+          a.copy_chunks(stage, panel_m * BLK_M, step, product);
+          b.copy_chunks(stage + OperandA::IMAGE, panel_n * BLK_N, step, product);
+          cp_async_commit();
+          begun++;
+          turn = turn == 2 * STAGES - 1 ? 0 : turn + 1;
+          if (++tile == tiles_k) {
+            tile = 0;
+            number += clusters;
+          }
+          if (begun <= AHEAD) continue;
+          cp_async_wait<AHEAD>();
+        } else {
+          cp_async_wait<0>();
+        }
+        __syncwarp();
+        int product_begun = 0;
+#ifdef BATCHED
+        int panel_m, panel_n, number_begun = number;
+#pragma unroll 1
+        for (int before = tile - begun; before < 0; before += tiles_k) number_begun -= clusters;
+        tiles.locate(number_begun, panel_m, panel_n, product_begun);
+#endif
+        const int first = (turn + 2 * STAGES - begun) % STAGES;
+        unsigned char* const stage = shared_storage + first * STAGE;
+        a.shift(stage, product_begun);
+        b.shift(stage + OperandA::IMAGE, product_begun);
+        fence_proxy();
+        barrier_arrive(&full[first], cluster_rank());
+        begun--;
       }
     }
   } else {

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from emulation.host import COMPILER_EXISTS
-from gemm import Configuration, check_configurations, sample
+from gemm import Configuration, build_host, check, check_configurations, sample
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
+from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_operands import transpositions
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
@@ -56,6 +57,25 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     run(kernel, runtime, case, [next(filter(WAYS[CASES.index(case) // 2 % 2], drawn))])
 
 
+@pytest.mark.parametrize("case", CASES[:4], ids="".join)
+@pytest.mark.sampled(1, system=4)
+def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    """Every remainder of leading dimension and address by 16 bytes; less and more than a tile; two parts of k."""
+    for tile, depth, stages, split in [((64, 64), 128, 2, 1), ((128, 96), 64, 4, 2)]:
+        configuration = {"BLK_M": tile[0], "BLK_N": tile[1], "BLK_K": depth, "WG_M": 64, "TEAMS": 1, "STAGES": stages}
+        configuration |= {"CLUSTER": 1, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": split}
+        host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
+        for remainder in range(8):
+            m, n, k = (
+                (tile[0] + 6, 9, 2 * depth + 3 - remainder) if remainder % 2 else (5, tile[1] + 1, 7 + 8 * remainder)
+            )
+            tight = GemmProblem(*case, m, n, k, 1.25, 0.0)
+            ends = (remainder, 3 * remainder + 1)
+            lda, ldb = (rows + (end - rows) % 8 for (rows, _), end in zip(tight.shapes(), ends, strict=False))
+            problem = replace(tight, lda=lda, ldb=ldb)
+            check(kernel, host, problem, (5 * remainder % 8, remainder + 1, 0), configuration, FEW)
+
+
 @pytest.mark.parametrize(("teams", "split"), [(1, 2), (2, 3)])
 @pytest.mark.system
 def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> None:
@@ -78,7 +98,13 @@ FAULTS = {
     "a stage that is not free": ("barrier_wait(&empty[place.stage], place.parity ^ 1);", "", "got more"),
     "a stage that is not full": ("barrier_wait(&full[place.stage], place.parity);", "", "never written"),
     "a stage that is never freed": ("if (tile > 0) release(last);", "", "waits for what no thread and no copy will do"),
-    "stores that tensor cores may not see": ("            fence_proxy();", "", "wrote without a fence after it"),
+    "stores that tensor cores may not see": ("        fence_proxy();", "", "wrote without a fence after it"),
+    "chunks that have not come": ("cp_async_wait<AHEAD>();", "", "while a copy to it is in flight"),
+    "chunks that a neighbour has not read": (
+        "__syncwarp();\n#pragma unroll\n        for",
+        "for",
+        "which another thread read",
+    ),
     "turns that are not kept": (
         "if (TEAMS > 1) barrier_wait(&turn[team], turns);",
         "",
@@ -89,7 +115,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.sampled(2, system=6)
+@pytest.mark.sampled(2, system=8)
 def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path, fault: str) -> None:
     line, instead, message = FAULTS[fault]
     source = (kernel.folder / "gemm_wgmma.cu").read_text()
