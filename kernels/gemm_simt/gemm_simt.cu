@@ -13,7 +13,8 @@
 // a tile that moves inwards likewise: its steps that another tile has are not multiplied. Matrices smaller than a tile, and
 // operands whose address or leading dimension forbids wide loads, take a copy that works element by element and fills with zeros.
 //
-// gridDim.y blocks share the depth of a tile. Their sums meet in the workspace, in pairs, and the last part stores them.
+// Unless SPLIT_K is 1, gridDim.y blocks share the depth of a tile. Their sums meet in the workspace, in pairs, and the last part
+// stores them.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 0 to 3 for S, D, C, Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B; BATCHED, of many products: one for each blockIdx.z).
@@ -413,15 +414,15 @@ constexpr int divisor(int whole, int most) {
 }
 
 // Stores a tile, of which `rows` and `columns` lie in C: in vectors, or in single elements where C is not aligned. If it sticks
-// out, or a part of it must be left out, it goes through shared memory, a few elements of each thread at a time, so that the tests
-// of bounds stand in a rolled loop: unrolled they would be half of the machine code. What belongs to other tiles, before
+// out, a part of it must be left out, or C is read and not aligned, it goes through shared memory, a few elements of each thread at
+// a time, in a rolled loop with tests of bounds: unrolled they would be half of the machine code. What belongs to other tiles, before
 // first_row and first_column, is left out if C is read; otherwise it is stored twice with the same values.
 __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_N][PARTS], T alpha, T beta, T* tile, long long ldc,
                                            int first_row, int first_column, long long rows, long long columns, Lane lane,
                                            T* shared) {
   const bool reads = !is_zero(beta);
-  const bool is_whole = rows >= BLK_M && columns >= BLK_N && (!reads || (first_row | first_column) == 0);
   const bool aligned = ldc % VEC_M == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0;
+  const bool is_whole = rows >= BLK_M && columns >= BLK_N && (!reads || (aligned && (first_row | first_column) == 0));
   if (is_whole) {
     tile += lane.x * VEC_M + lane.y * VEC_N * ldc;
 #pragma unroll
@@ -430,16 +431,11 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
 #pragma unroll
       for (int i = 0; i < THR_M; i += VEC_M) {
         T* const to = line + i * DIM_X;
-        Vector<VEC_M> value, old;
+        Vector<VEC_M> value;
 #pragma unroll
         for (int e = 0; e < VEC_M; e++) value.at[e] = scaled(alpha, as_element(accumulator[i + e][j]));
         if (reads) {
-          if (aligned) {
-            old = *reinterpret_cast<const Vector<VEC_M>*>(to);
-          } else {
-#pragma unroll
-            for (int e = 0; e < VEC_M; e++) old.at[e] = to[e];
-          }
+          const Vector<VEC_M> old = *reinterpret_cast<const Vector<VEC_M>*>(to);
 #pragma unroll
           for (int e = 0; e < VEC_M; e++) value.at[e] = plus_scaled(value.at[e], beta, old.at[e]);
         }
@@ -552,10 +548,11 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   const Lane lane(threadIdx.x);
   const Tile tile(blockIdx.x, m, n, raster_group);
   const long long depth = is_zero(alpha) ? 0 : k;
-  const unsigned whole = static_cast<unsigned>(depth / BLK_K);         // tiles along k
-  const unsigned share = whole / gridDim.y, more = whole % gridDim.y;  // of each part; the first ones have one more
-  const long long begin = static_cast<long long>(blockIdx.y * share + min(blockIdx.y, more)) * BLK_K;
-  const int tiles = share + (blockIdx.y < more);
+  const unsigned parts = SPLIT_K == 1 ? 1 : gridDim.y, part = SPLIT_K == 1 ? 0 : blockIdx.y;
+  const unsigned whole = static_cast<unsigned>(depth / BLK_K);   // tiles along k
+  const unsigned share = whole / parts, more = whole % parts;    // of each part; the first ones have one more
+  const long long begin = static_cast<long long>(part * share + min(part, more)) * BLK_K;
+  const int tiles = share + (part < more);
 
   // Where BLK_K does not divide k, the last part has a tile -1 at the end of k: the last BLK_K steps if both operands allow that,
   // of which the first belong to another tile and are not multiplied; else the `rest` alone, with zeros behind it.
@@ -563,7 +560,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   OperandB b(B, ldb, tile.n, n, shared_b);
   const int rest = static_cast<int>(depth - static_cast<long long>(whole) * BLK_K);
   const bool inwards = whole > 0 && a.can_begin(depth) && b.can_begin(depth);
-  const int first = rest > 0 && blockIdx.y == gridDim.y - 1 ? -1 : 0;
+  const int first = rest > 0 && part == parts - 1 ? -1 : 0;
   auto start = [&](int t) {
     return t >= 0 ? begin + static_cast<long long>(t) * BLK_K : depth - (inwards ? BLK_K : rest);
   };
@@ -649,7 +646,9 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     for (int t = 0; t < tiles; t++) step(Yes{}, t);
   }
 
-  if (gridDim.y > 1 && !meet(workspace, accumulator)) return;
+#if SPLIT_K != 1
+  if (parts > 1 && !meet(workspace, accumulator)) return;
+#endif
   const Tile place(block_again(), m, n, raster_group);
   store_tile(accumulator, alpha, beta, C + place.m + place.n * ldc, ldc, place.rows, place.columns, m - place.m, n - place.n,
              Lane(thread_again()), shared_a);

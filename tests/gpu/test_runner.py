@@ -246,7 +246,7 @@ def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans):
     ],
 )
 def test_many_parts_of_few_tiles_meet(device, name, case, trans):
-    """Any number of parts in one machine code, where BLK_K does not divide k, each verified twice."""
+    """Any number of parts, where BLK_K does not divide k, each verified twice."""
     from mltune.kernel.space import ConstrainedSpace
     from mltune.resolve.problems import fits
 
@@ -261,7 +261,7 @@ def test_many_parts_of_few_tiles_meet(device, name, case, trans):
     with Rig(kernel, problem, device) as rig:
         sound = [one for one in configurations if not rig.build(**one).spill_bytes][:3]
         launched = (
-            [one | {"SPLIT_K": parts} for one in sound for parts in (0, *range(1, 10), 13, 32)] if simt else sound
+            [one | {"SPLIT_K": parts} for one in sound for parts in (0, 1, 2, 3, 5, 8, 13, 32)] if simt else sound
         )
         measured = [rig.measure(**one) for one in launched]
         checks = rig.runner.verify_winner(launched[0], rig.build(**launched[0]))

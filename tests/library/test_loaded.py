@@ -54,7 +54,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """Return the folder of a library, that of the driver beside it."""
-    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), seed=5)
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", m=300, n=300, k=4096), ("m", "n", "k"), seed=5)
     assert {1, 0} <= {one.values["SPLIT_K"] for one in content.configurations}, "some need a workspace, some never"
     folder = tmp_path_factory.mktemp("built")
     build_driver(folder)
