@@ -1,17 +1,19 @@
 """The model that starts the search on a Triton kernel: trained on recorded sweeps, and judged with kernels left out.
 
-Each of the seven kernels of ``triton_kernels/`` is left out at both of its sizes; a model of the other six starts the
-search on its recorded sweeps. The figures are the fastest so far as a share of the fastest recorded, means over sweeps
-and seeds:
+Each of the seven kernels of ``triton_kernels/`` is left out at both of its sizes, on every GPU; a model of the other
+six starts the search on its recorded sweeps. ``--learned`` and ``--judged`` are parts of the names of GPUs: the model
+learns from the sweeps of some, and is judged by those of others. The figures are the fastest so far as a share of the
+fastest recorded, means over sweeps and seeds:
 
 - *as it was*, *with a model*: the order in which configurations are measured when the compiler has said nothing, which
   is that of compiling, and when it has said everything (*compiled*);
+- *with its kernel*: the same with the whole model, which knows the kernel on another GPU;
 - *physics*: its order alone; *list*: the order of the list; *random*: the mean of 1,000 orders.
 
 What the model must not know is tried too: lists that differ in warps and stages alone, and recorded kernels of CUDA.
 Drawn lists of 20 configurations of each sweep, whose first one is drawn too, show what remains with short lists.
 
-    python benchmarks/triton_model.py [--seeds 2] [--output FILE]
+    python benchmarks/triton_model.py [--seeds 2] [--learned H200] [--judged H200] [--output FILE]
     python benchmarks/triton_model.py --train models/triton
 """
 
@@ -104,10 +106,11 @@ class Sweep:
         return [float(self.shares[list(order[:count])].max()) for count in AT]
 
 
-def sweeps(kernels: Iterable[str] = KERNELS) -> list[Sweep]:
-    """Return the recorded sweeps of kernels."""
+def sweeps(gpu: str, kernels: Iterable[str] = KERNELS) -> list[Sweep]:
+    """Return the recorded sweeps of kernels on GPUs by a part of their names."""
     files = [path for kernel in kernels for path in sorted((DATASETS / f"triton_{kernel}").glob("*.json"))]
-    return [as_sweep(path, path.parent.name.removeprefix("triton_")) for path in files]
+    found = [as_sweep(path, path.parent.name.removeprefix("triton_")) for path in files]
+    return [one for one in found if gpu in one.device.name]
 
 
 def as_sweep(path: Path, kernel: str) -> Sweep:
@@ -181,9 +184,8 @@ def _nodes(left: Any, right: Any, feature: Any, threshold: Any, value: Any) -> n
     return np.rec.fromarrays([left, right, feature, threshold, value], names=names)
 
 
-def train(path: Path) -> None:
-    """Train the model on all sweeps, and write it."""
-    found = sweeps()
+def train(found: Sequence[Sweep], path: Path) -> None:
+    """Train the model on sweeps, and write it."""
     origins = {
         one.name: {"sha256": one.sha256, "device": one.device.name, "architecture": one.device.architecture}
         for one in found
@@ -192,11 +194,13 @@ def train(path: Path) -> None:
     save_model(replace(fit(found), facts=facts), path)
 
 
-def judge(found: Sequence[Sweep], seeds: int) -> dict[str, Any]:
-    """Return the curves of each sweep with its kernel left out."""
+def judge(learned: Sequence[Sweep], found: Sequence[Sweep], seeds: int) -> dict[str, Any]:
+    """Return the curves of each sweep with its kernel left out of what is learned."""
     each: dict[str, Any] = {}
+    is_elsewhere = not {one.sha256 for one in learned} & {one.sha256 for one in found}
+    whole = {"with its kernel": fit(learned)} if is_elsewhere else {}
     for kernel in sorted({one.kernel for one in found}):
-        model = fit([one for one in found if one.kernel != kernel])
+        model = fit([one for one in learned if one.kernel != kernel])
         for sweep in (one for one in found if one.kernel == kernel):
             rng = np.random.default_rng(0)
             count = len(sweep.shares)
@@ -205,7 +209,7 @@ def judge(found: Sequence[Sweep], seeds: int) -> dict[str, Any]:
                     [sweep.curve(sweep.order(one, compiled, seed)) for seed in range(seeds)], axis=0
                 ).tolist()
                 for compiled in (False, True)
-                for name, one in (("as it was", None), ("with a model", model))
+                for name, one in {"as it was": None, "with a model": model, **whole}.items()
             }
             physics = sweep.search(None, False, 0).best_first(np.arange(count), compiled=False)
             curves |= {"physics": sweep.curve(physics), "list": sweep.curve(range(count))}
@@ -272,16 +276,20 @@ def main() -> None:
     """Train, or judge."""
     parser = parser_of(__doc__, RESULTS / "triton_model.json")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--train", type=Path, help="write the model of all sweeps there, and judge nothing")
+    parser.add_argument("--learned", default="H200", help="part of the names of the GPUs whose sweeps are learned")
+    parser.add_argument("--judged", default="H200", help="and of those whose sweeps are judged")
+    parser.add_argument("--train", type=Path, help="write the model of what is learned there, and judge nothing")
     given = parser.parse_args()
+    learned = sweeps(given.learned)
     if given.train:
-        train(given.train)
+        train(learned, given.train)
         return
-    found = sweeps()
-    each = judge(found, given.seeds)
-    said = unknown(found, fit(found))
-    head = provenance(*SEARCHING, at=AT, trees=TREES)
-    text = ["# The model that starts the search on a Triton kernel", "", *table(each), ""]
+    found = sweeps(given.judged)
+    each = judge(learned, found, given.seeds)
+    said = unknown(found, fit(learned))
+    head = provenance(*SEARCHING, at=AT, trees=TREES, learned=given.learned, judged=given.judged)
+    title = f"# The model that starts the search on a Triton kernel (learned: {given.learned}, judged: {given.judged})"
+    text = [title, "", *table(each), ""]
     nothing = sum(one == "nothing" for one in said.values())
     text += [f"Of {len(said)} lists that it must not know it says nothing of {nothing}."]
     write(given.output, {**head, "sweeps": each, "unknown": said}, "\n".join([*text, "", f"`{head['command']}`."]))

@@ -34,7 +34,7 @@ class Sweep:
     """A recorded sweep of a Triton kernel, and a model that has not seen the kernel."""
 
     def __init__(self, data):
-        self.kernel = data.manifest.kernel.removeprefix("triton_")
+        self.kernel, self.device = data.manifest.kernel.removeprefix("triton_"), data.manifest.device
         self.tiles, grid = GRIDS[self.kernel]
         self.columns = {name: np.asarray(data.columns[name]) for name in data.manifest.parameters}
         blocks = grid(data.manifest.problem.values, *(self.columns[name] for name in self.tiles))
@@ -42,14 +42,14 @@ class Sweep:
         self.blocks = self.columns["PROGRAMS"] * 1.0 if "PROGRAMS" in self.columns else blocks
         self.times_s = data.numbers("median_s")
         self.shares = np.nan_to_num(np.nanmin(self.times_s) / self.times_s)
-        self.features = launch_features(self.columns, self.tiles, self.blocks, self.threads, H200)
+        self.features = launch_features(self.columns, self.tiles, self.blocks, self.threads, self.device)
         model = launch_model("auto")
         unseen = tuple(one for one in model.members if one.sweep == f"without {self.kernel}")
         self.model = replace(model, members=unseen)
 
     def first(self, start, count):
         """Return the share that a search has reached after some measurements, without facts of the compiler."""
-        search = LaunchSearch(self.columns, self.tiles, self.blocks, self.threads, H200, 0, start)
+        search = LaunchSearch(self.columns, self.tiles, self.blocks, self.threads, self.device, 0, start)
         left = np.arange(len(self.shares))
         for _ in range(count):
             chosen = search.best_first(left, compiled=False)[0]
@@ -58,15 +58,15 @@ class Sweep:
         return float(np.nanmin(self.times_s) / search.times_s[np.isfinite(search.times_s)].min(initial=np.inf))
 
 
-@pytest.fixture(scope="module")
-def sweeps():
-    return [
-        Sweep(load_dataset(one)) for kernel in GRIDS for one in datasets_in(assets("datasets") / f"triton_{kernel}")
-    ]
+@pytest.fixture(scope="module", params=["H200", "H100"])
+def sweeps(request):
+    """Return the sweeps on the GPU that the model knows, and on one that it does not know."""
+    found = [load_dataset(one) for kernel in GRIDS for one in datasets_in(assets("datasets") / f"triton_{kernel}")]
+    return [Sweep(one) for one in found if request.param in one.manifest.device.name]
 
 
 def test_its_first_choice_of_an_unseen_kernel_is_better_than_chance_and_physics(sweeps):
-    assert len(sweeps) == 12
+    assert len(sweeps) == (12 if "H200" in sweeps[0].device.name else 10)
     assert all(len(one.model.members) == 1 for one in sweeps)
     starts = [expected(one.model, one.features) for one in sweeps]
     chosen = np.array([one.first(start, 1) for one, start in zip(sweeps, starts, strict=True)])
@@ -76,7 +76,7 @@ def test_its_first_choice_of_an_unseen_kernel_is_better_than_chance_and_physics(
     assert chosen.mean() > chance.mean() + 0.15
     assert alone.mean() > chance.mean() + 0.15
     assert chosen.mean() > physics.mean() + 0.15
-    assert (chosen > chance).sum() >= 10
+    assert (chosen > chance).sum() >= len(sweeps) - 2
 
 
 def test_few_measurements_find_more_from_it(sweeps):
@@ -200,9 +200,9 @@ assert not {"sklearn", "scipy", "triton"} & sys.modules.keys()
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-def test_it_was_trained_on_the_sweeps_that_are_here():
-    """``models/train.sh`` must be run again after datasets of Triton kernels have changed."""
-    recorded = [one for one in list_datasets() if one.kernel.startswith("triton_")]
+def test_it_was_trained_on_the_sweeps_of_one_gpu_that_are_here():
+    """``models/train.sh`` must be run again after datasets of Triton kernels on an H200 have changed."""
+    recorded = [one for one in list_datasets() if one.kernel.startswith("triton_") and "H200" in one.device.name]
     trained = load_card(assets("models") / "triton").facts["datasets"]
     assert {name: one["sha256"] for name, one in trained.items()} == {one.name: one.sha256 for one in recorded}
     kernels = {one.kernel.removeprefix("triton_") for one in recorded}
