@@ -25,7 +25,7 @@ MOST_ALIGNED = 4
 _SLOWEST = 1e-2
 _UNKNOWN_S = 1e9
 _DEPTH, _LEAST_LEAF = 12, 1
-_BOOSTED, _RATE, _BOOSTED_DEPTH, _BOOSTED_LEAF = 20, 0.2, 4, 4
+_BOOSTED, _RATE, _BOOSTED_DEPTH, _BOOSTED_LEAF = 40, 0.15, 5, 3
 
 
 def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:

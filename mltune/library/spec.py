@@ -43,7 +43,7 @@ class _Library(_Table):
     trials: Annotated[StrictInt, Field(ge=1)] | None = None
     time: _Text | None = None
     tuned: Annotated[StrictInt, Field(ge=2, le=_MOST_TUNED)] = 30
-    timed: Annotated[StrictInt, Field(ge=2, le=_MOST_TIMED)] = 200
+    timed: Annotated[StrictInt, Field(ge=2, le=_MOST_TIMED)] = 400
     most: Annotated[StrictInt, Field(ge=1, le=100)] = MOST
     floor: Annotated[StrictFloat, Field(ge=0, le=1)] = FLOOR
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
