@@ -1,4 +1,4 @@
-"""Draw the pictures of README and of the site from the results of gemm.py and of the scoreboard.
+"""Draw the pictures of README and of the site from the results of gemm.py, of library.py and of the scoreboard.
 
 python benchmarks/pictures.py [--output docs/images]
 """
@@ -80,6 +80,33 @@ def search_efficiency() -> str:
     return standalone(panel, "search-efficiency", "Fraction of the optimum after some evaluations, by strategy")
 
 
+def libraries() -> str:
+    """Draw the speed of libraries at shapes that their build has not seen over the size of the product."""
+    panel = axes(9.0, 2.9, left=0.72, top=0.3)
+    for name, colour in zip(("sgemm_nn", "hgemm_tn", "dgemm_nt"), SERIES, strict=False):
+        rows = json.loads((RESULTS / "library" / f"{name}_compare.json").read_text())["rows"]
+        flops = [2.0 * row["m"] * row["n"] * row["k"] for row in rows]
+        shares = [row["of_cublas"] for row in rows]
+        mean = np.exp(np.mean(np.log(shares)))
+        panel.plot(
+            flops, shares, "o", color=colour, markersize=2.6, label=f"{name.replace('_', ' ').upper()} {mean:.2f}"
+        )
+    panel.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    panel.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1e6, 3e11),
+        xlabel="floating-point operations of a product",
+        ylabel="speed, cuBLAS = 1",
+    )
+    panel.set_yticks([0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0], ["0.5", "0.7", "1", "1.5", "2", "3", "4"])
+    panel.set_xticks([1e6, 1e7, 1e8, 1e9, 1e10, 1e11], ["1 M", "10 M", "100 M", "1 G", "10 G", "100 G"])
+    panel.minorticks_off()
+    panel.legend(loc="upper left", ncols=3, frameon=False)
+    panel.set_title("Libraries of ten configurations at 200 shapes not seen, NVIDIA H200")
+    return standalone(panel, "libraries", "Speed of three libraries at 200 shapes each, relative to cuBLAS")
+
+
 def standalone(panel: Axes, name: str, title: str) -> str:
     """Return a figure as an SVG file for light and dark screens, with the colours of a report and its own ground."""
     svg = finish(panel, name, title, title).svg
@@ -95,7 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     with plotting():
-        for draw in (gemm_4096, search_efficiency):
+        for draw in (gemm_4096, libraries, search_efficiency):
             (arguments.output / f"{draw.__name__}.svg").write_text(draw())
 
 
