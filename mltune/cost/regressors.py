@@ -163,6 +163,10 @@ AT_ONCE = 10_000
 """Configurations that are predicted together: the covariances with all rows of the fit are in memory."""
 
 
+TREES = 64
+"""Trees of a forest."""
+
+
 class ExtraTreesModel:
     """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples.
 
@@ -176,6 +180,7 @@ class ExtraTreesModel:
     random_state : int
     slope : float
         Slope of the targets below the median; 1 leaves the speeds as they are.
+    trees : int
 
     Examples
     --------
@@ -186,9 +191,9 @@ class ExtraTreesModel:
     True
     """
 
-    def __init__(self, *, random_state: int, slope: float = SLOPE) -> None:
+    def __init__(self, *, random_state: int, slope: float = SLOPE, trees: int = TREES) -> None:
         self._random_state = random_state
-        self._target = Compression(slope)
+        self._target, self._count = Compression(slope), trees
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`."""
@@ -197,17 +202,14 @@ class ExtraTreesModel:
         self._rows = np.asarray(X, dtype=np.float32)
         target = self._target.fit(len(self._rows), np.asarray(y, dtype=np.float64))
         forest = ExtraTreesRegressor(
-            n_estimators=64,
+            n_estimators=self._count,
             min_samples_leaf=2,
             max_features=0.5,
             bootstrap=True,
             n_jobs=1,
             random_state=self._random_state,
         )
-        self._trees = forest.fit(self._rows, target).estimators_
-        self._saw = np.zeros((len(self._trees), len(self._rows)), dtype=bool)
-        for tree, samples in enumerate(forest.estimators_samples_):
-            self._saw[tree, samples] = True
+        self._forest = forest.fit(self._rows, target)
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
@@ -222,8 +224,9 @@ class ExtraTreesModel:
         See :meth:`mltune.cost.regressors.CostModel.unseen`.
         """
         predictions = self._predictions(self._rows)
-        predictions[self._saw] = np.nan
-        known = (~self._saw).sum(axis=0) > 1
+        for of_tree, seen in zip(predictions, self._forest.estimators_samples_, strict=True):
+            of_tree[seen] = np.nan
+        known = np.isfinite(predictions).sum(axis=0) > 1
         mean, spread = np.full((2, len(known)), np.nan)
         mean[known] = self._target.expand(np.nanmean(predictions[:, known], axis=0))
         spread[known] = np.nanstd(predictions[:, known], axis=0, ddof=1)
@@ -231,7 +234,7 @@ class ExtraTreesModel:
 
     def _predictions(self, X: NDArray[np.float32]) -> Floats:
         """Return the compressed prediction of every tree: ndarray of shape (n_trees, n_configs)."""
-        return np.stack([tree.tree_.predict(X).ravel() for tree in self._trees])
+        return np.stack([tree.tree_.predict(X).ravel() for tree in self._forest.estimators_])
 
 
 class Ensemble:
@@ -249,6 +252,7 @@ class Ensemble:
     random_state : int
     hyperparameters : Hyperparameters, optional
         Those of an earlier fit; by default they are estimated.
+    trees : int
 
     Attributes
     ----------
@@ -264,9 +268,11 @@ class Ensemble:
     True
     """
 
-    def __init__(self, *, random_state: int, hyperparameters: Hyperparameters | None = None) -> None:
+    def __init__(
+        self, *, random_state: int, hyperparameters: Hyperparameters | None = None, trees: int = TREES
+    ) -> None:
         self.hyperparameters = hyperparameters
-        self._trees = ExtraTreesModel(random_state=random_state, slope=1.0)
+        self._trees = ExtraTreesModel(random_state=random_state, slope=1.0, trees=trees)
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`. The features are scaled by their range."""

@@ -32,6 +32,9 @@ REPELLED = 2.0
 OPTIMISM = 1.0
 """Standard deviations above its mean by which a prediction is ranked."""
 
+TREES = 24
+"""Trees of the model: most of a fit's seconds, and of recorded sweeps as many reach what 64 reach."""
+
 REFIT = 1.2
 """The model is fitted again once there are this many times as many measurements."""
 
@@ -174,7 +177,7 @@ class LaunchSearch:
         fitted = self._models.get(compiled)
         if fitted is None or len(measured) >= REFIT * fitted[0]:
             X = self._features(compiled)
-            model = Ensemble(random_state=self._seed).fit(X[measured], -np.log(self.times_s[measured]))
+            model = Ensemble(random_state=self._seed, trees=TREES).fit(X[measured], -np.log(self.times_s[measured]))
             fitted = self._models[compiled] = len(measured), model, None if compiled else model.predict(X)
         if fitted[2] is None:  # facts of the compiler arrive between fits
             return fitted[1].predict(self._features(compiled)[candidates])
