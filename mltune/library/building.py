@@ -204,8 +204,8 @@ class Building:
     def _found(self) -> list[Candidate]:
         """Return the candidates, the most promising first.
 
-        They are the fastest one of each tuned size; the fastest one there that is valid at every size; the first ones
-        with other launches; and the next ones of each size.
+        They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
+        each kernel; the first ones with other launches; and the next ones of each size.
         """
         known: dict[str, Candidate] = {}
         ranked = [(at, [known.setdefault(one.key, one) for one in self._ranked(at)]) for at in self.spec.tuned]
@@ -215,6 +215,9 @@ class Building:
         for at, of_size in ranked:
             general = (one for one in of_size if one in everywhere and self._is_fallback(one))
             promising.append((at, [*itertools.islice(general, 1)]))
+        kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes]
+        defaults = [Candidate(one, one.completed(one.default)) for one in kernels if one.default]
+        promising += [(at, defaults) for at, _ in ranked]
         promising += [(at, one.launches()) for at, of_size in ranked for one in of_size[:1]]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
             promising += [(at, of_size[rank : rank + 1]) for at, of_size in ranked]

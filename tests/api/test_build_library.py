@@ -18,7 +18,7 @@ from mltune.errors import DamagedRunError, LibraryError, RunError, UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.library import building
 from mltune.library import spec as spec_module
-from mltune.library.building import CROSS
+from mltune.library.building import CROSS, FEW
 from mltune.library.dispatcher import LEARNERS
 from mltune.library.folder import read_library
 from mltune.measure import build as build_module
@@ -258,6 +258,15 @@ def test_two_buildings_at_once_in_one_run_end_alike(build, clock, monkeypatch, t
     documents.append(build())
     assert documents[0]["report"] == documents[1]["report"]
     assert json.loads((tmp_path / "run" / CROSS).read_text())["seconds"] > 0
+
+
+def test_the_default_configuration_is_a_candidate_though_it_is_slow(build, tmp_path):
+    build([2001, 4096])
+    times = json.loads((tmp_path / "run" / CROSS).read_text())["times"]
+    of_default = [one for of_size in times.values() for key, one in of_size.items() if '"TILE": 16, "VEC": 1' in key]
+    assert len(of_default) == 2
+    for of_size, slow in zip(times.values(), of_default, strict=True):
+        assert sum(one < slow for one in of_size.values()) >= FEW
 
 
 def test_other_launches_of_a_winner_are_candidates_with_the_same_machine_code(build, bundle, clock, tmp_path):
