@@ -18,7 +18,7 @@ from mltune.errors import DamagedRunError, LibraryError, RunError, UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.library import building
 from mltune.library import spec as spec_module
-from mltune.library.building import CROSS, FEW
+from mltune.library.building import CROSS
 from mltune.library.dispatcher import LEARNERS
 from mltune.library.folder import read_library
 from mltune.measure import build as build_module
@@ -266,7 +266,7 @@ def test_the_default_configuration_is_a_candidate_though_it_is_slow(build, tmp_p
     of_default = [one for of_size in times.values() for key, one in of_size.items() if '"TILE": 16, "VEC": 1' in key]
     assert len(of_default) == 2
     for of_size, slow in zip(times.values(), of_default, strict=True):
-        assert sum(one < slow for one in of_size.values()) >= FEW
+        assert slow == max(one for one in of_size.values() if one)
 
 
 def test_other_launches_of_a_winner_are_candidates_with_the_same_machine_code(build, bundle, clock, tmp_path):
