@@ -298,13 +298,19 @@ class Evidence:
         return Cells(names, rows, columns, rate.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
-        """Return the parameters of the launch grid that were varied, if they are two: the tile of a block."""
+        """Return the parameters of the launch grid that were varied, if they are two: the tile of a block.
+
+        Those in the formulas themselves come before those of derived names in them, such as the parts of a tile.
+        """
         kernel = kernel_of(self.run)
         if kernel is None or kernel.source is None:
             return None
-        names = kernel.parameters_of(name for expression in kernel.grid for name in expression.names)
-        ordered = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]
-        return (ordered[0], ordered[1]) if len(ordered) == 2 else None
+        named = {name for expression in kernel.grid for name in expression.names}
+        for names in (named, kernel.parameters_of(named)):
+            varied = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]
+            if len(varied) == 2:
+                return varied[0], varied[1]
+        return None
 
     def _two_most_important(self) -> tuple[str, str] | None:
         found = self.importance
