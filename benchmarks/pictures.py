@@ -6,6 +6,7 @@ python benchmarks/pictures.py [--output docs/images]
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def gemm_4096() -> str:
         shares = [row["of_reference"] for row in rows]
         panel.vlines(at, 1.0, shares, color=colour, linewidth=1.2)
         panel.plot(at, shares, "o", color=colour, markersize=5)
-        mean = np.exp(np.mean(np.log(shares)))
+        mean = statistics.geometric_mean(shares)
         label = f"{precision.upper()}GEMM {mean:.2f}"
         panel.annotate(label, (at[0] - 0.4, 1.118), color=colour, va="top")
         names += [row["problem"].split()[1] for row in rows]
@@ -87,7 +88,7 @@ def libraries() -> str:
         rows = json.loads((RESULTS / "library" / f"{name}_compare.json").read_text())["rows"]
         flops = [2.0 * row["m"] * row["n"] * row["k"] for row in rows]
         shares = [row["of_cublas"] for row in rows]
-        mean = np.exp(np.mean(np.log(shares)))
+        mean = statistics.geometric_mean(shares)
         panel.plot(
             flops, shares, "o", color=colour, markersize=2.6, label=f"{name.replace('_', ' ').upper()} {mean:.2f}"
         )

@@ -191,14 +191,13 @@ def _plan(
 
 def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
     """Return the seconds of a building, and those of its tunes; infinite where trials are counted."""
-    from mltune.library.building import CROSSED
     from mltune.resolve.request import GPU_TIME_S, parse_duration
 
     asked = spec.library
     if asked.trials is not None or (replayed and asked.time is None):
         return math.inf, math.inf
     time_s = GPU_TIME_S * len(spec.tuned) if asked.time is None else parse_duration(asked.time)
-    crossed = min(len(spec.tuned) + CROSSED, len(spec.sizes))
+    crossed = len(spec.crossed)
     kept_s = _CROSS_S * crossed * kernels + _PORTFOLIO_S * (len(spec.sizes) - crossed)
     return time_s, round(time_s - min(_CROSS_SHARE * time_s, kept_s), 3)
 

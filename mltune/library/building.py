@@ -33,9 +33,6 @@ from mltune.results.run import TuneResult
 CROSS = "cross.json"
 """The file in the directory of the run with the times of candidates at sizes."""
 
-CROSSED = 64
-"""Sizes besides the tuned ones at which a shortlist of the candidates is timed."""
-
 FEW, MANY = 3, 10
 """Configurations of each tuned size that are candidates: without a time, and at most where the time decides."""
 
@@ -183,9 +180,7 @@ class Building:
         All are timed at the tuned sizes, as many as the time allows; a shortlist at further sizes; and the portfolio
         at the others. What is over when the time is up is left out.
         """
-        tuned = self.spec.tuned
-        rest = [place for place in range(len(self.problems)) if place not in tuned]
-        crossed = [*tuned, *rest[:CROSSED]]
+        tuned, crossed = self.spec.tuned, self.spec.crossed
         try:
             for number, place in enumerate(tuned, start=1):
                 self._add_times(place, range(len(self.candidates)), _TUNED_UNTIL)
@@ -195,7 +190,7 @@ class Building:
                 self._add_times(place, range(len(self.candidates)), _CROSSED_UNTIL)
             asked = self.spec.library
             portfolio = self._table(crossed).portfolio(most=asked.most, floor=asked.floor)
-            for place in rest[CROSSED:]:
+            for place in np.setdiff1d(range(len(self.problems)), crossed).tolist():
                 self._add_times(place, portfolio, 1.0)
         finally:
             self._save()
@@ -216,8 +211,9 @@ class Building:
             general = (one for one in of_size if one in everywhere and self._is_fallback(one))
             promising.append((at, [*itertools.islice(general, 1)]))
         kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes]
-        defaults = [Candidate(one, one.completed(one.default)) for one in kernels if one.default]
-        promising += [(at, defaults) for at, _ in ranked]
+        defaults = (Candidate(one, one.completed(one.default)) for one in kernels if one.default)
+        of_each = [*{one.key: one for one in defaults}.values()]
+        promising += [(at, of_each) for at, _ in ranked]
         promising += [(at, one.launches()) for at, of_size in ranked for one in of_size[:1]]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
             promising += [(at, of_size[rank : rank + 1]) for at, of_size in ranked]
