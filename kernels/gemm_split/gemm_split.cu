@@ -262,7 +262,7 @@ struct alignas(8) Line { int exponent; float lost; };
 
 struct Counters { unsigned claimed[2], done[2], left; };  // units of the scan and of the split
 
-// Counters, maxima of all lines (zero between launches), lines, images of A, images of B; lines of A first.
+// Counters and maxima of all lines, which are zero between launches; lines, images of A, images of B; lines of A first.
 struct Workspace {
   Counters* counters;
   unsigned* maxima;
@@ -274,9 +274,10 @@ struct Workspace {
     all_lines = panels_m * BLK_M + panels_n * BLK_N;
     unsigned char* const bytes = static_cast<unsigned char*>(memory);
     counters = static_cast<Counters*>(memory);
-    lines = reinterpret_cast<Line*>(bytes + 256);
-    maxima = reinterpret_cast<unsigned*>(bytes + 256 + 8 * all_lines);
-    images_a = bytes + 256 + (12 * all_lines + 255) / 256 * 256;
+    maxima = reinterpret_cast<unsigned*>(bytes + 256);
+    unsigned char* const behind = bytes + 256 + (4 * all_lines + 255) / 256 * 256;
+    lines = reinterpret_cast<Line*>(behind);
+    images_a = behind + (8 * all_lines + 64 + 255) / 256 * 256;  // columns are read ahead beyond the last line
     images_b = images_a + panels_m * tiles_k * IMAGE_A;
   }
 };
@@ -765,7 +766,7 @@ __device__ __forceinline__ void store_tile(const Sums& sums, const Product& prod
     for (int j = 0; j < CHUNK; j += 4) {
       const long long column1 = column0 + (chunk + j) * 2, column = column1 + lane % 4 * 2;
       const Line of_column[2] = {next[0], next[1]};
-      next[0] = lines_b[column + 8];  // those of the next columns, early; after the last there are the maxima
+      next[0] = lines_b[column + 8];  // those of the next columns, early; behind the last there is room
       next[1] = lines_b[column + 9];
       T* const to = product.C + row + column * product.ldc;
       bool there[4];

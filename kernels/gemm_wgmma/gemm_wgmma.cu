@@ -506,14 +506,17 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
       wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
 
-// The sums of the parts of k, by warps, and how many of each warp's have come.
-struct Meeting {
+// The workspace: of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
+// the parts, by warps.
+struct Workspace {
   unsigned* arrived;
+  TensorMap* maps;
   float* sums;
 
-  __device__ __forceinline__ Meeting(void* memory, const Tiles& tiles) {
-    arrived = static_cast<unsigned*>(memory);
-    sums = reinterpret_cast<float*>(arrived + tiles.panels_m * CLUSTER * tiles.panels_n * WARPS);
+  __device__ __forceinline__ Workspace(void* memory, const Tiles& tiles) : arrived(static_cast<unsigned*>(memory)) {
+    const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * WARPS;
+    maps = reinterpret_cast<TensorMap*>(arrived + ((counters + 63u) & ~63u));
+    sums = reinterpret_cast<float*>(maps + 2 * gridDim.x);
   }
 
   // Brings the sums of a part; true, with all in `sums`, for the last to come.
@@ -608,7 +611,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long batch,
 #endif
-     int raster_group, void* workspace) {
+     int raster_group, void* memory) {
 #ifndef BATCHED
   constexpr long long stride_a = 0, stride_b = 0, stride_c = 0, batch = 1;
 #endif
@@ -622,7 +625,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
   if (cluster >= tiles.all) return;
 
-  TensorMap* const maps = static_cast<TensorMap*>(workspace) + 2 * blockIdx.x;
+  TensorMap* const maps = Workspace(memory, tiles).maps + 2 * blockIdx.x;
   const OperandA a(A, lda, m, k, stride_a, batch, maps);
   const OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
   const bool aligned = a.is_aligned() && b.is_aligned();
@@ -718,7 +721,6 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     auto release = [&](int stage) {
       if (lane < CLUSTER) barrier_arrive(&empty[stage], lane);
     };
-    const Meeting meeting(static_cast<TensorMap*>(workspace) + 2 * gridDim.x, tiles);
     Place place;
     place.skip(team * tiles_k);
     unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
@@ -755,7 +757,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       int panel_m, panel_n, product;
       tiles.locate(number, panel_m, panel_n, product);
       const int warp = threadIdx.x / WARP % WARPS;
-      if (SPLIT_K > 1 && !meeting.join(sums, panel_m * tiles.panels_n + panel_n, warp, number % SPLIT_K)) continue;
+      if (SPLIT_K > 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n + panel_n, warp, number % SPLIT_K)) continue;
       const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
       const Result result{m, n, alpha, beta, C + product * stride_c, ldc};
 #pragma unroll
