@@ -17,7 +17,7 @@
 // by the elements that its first chunk begins early. A line takes one chunk more than its elements, for which a tile leaves
 // room: of its BLK_K steps some are zero.
 //
-// With SPLIT_K parts of k a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
+// With SPLIT_K parts of k, or gridDim.y if it is 0, a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
@@ -56,6 +56,9 @@ constexpr int CONSUMER_REGISTERS = SHARE < 240 ? SHARE : 240;
 // Describes a matrix to the copy engine.
 struct alignas(128) TensorMap { unsigned words[32]; };
 
+// Sums that are moved as one.
+struct alignas(16) Four { float of[4]; };
+
 // ---- What the hardware does, in one place: an emulator on the host supplies its own.
 #ifndef MLTUNE_HOST
 
@@ -69,8 +72,10 @@ template <typename V>
 __device__ __forceinline__ void store_global(V* to, const V& value) { *to = value; }
 
 // Loads what other blocks have written: past L1.
-template <typename V>
-__device__ __forceinline__ V load_shared_by_blocks(const V* from) { return __ldcg(from); }
+__device__ __forceinline__ Four load_shared_by_blocks(const Four* from) {
+  const float4 four = __ldcg(reinterpret_cast<const float4*>(from));
+  return {four.x, four.y, four.z, four.w};
+}
 
 // Copies 16 bytes, of which the first `valid` are read; the others are zero.
 template <int BYTES>
@@ -461,6 +466,11 @@ struct Place {
   }
 };
 
+// The grid of a kernel with as many parts as fill the device has a row of blocks for each part; they are numbered as one row.
+__device__ __forceinline__ int parts() { return SPLIT_K == 0 ? gridDim.y : SPLIT_K; }
+__device__ __forceinline__ unsigned blocks() { return SPLIT_K == 0 ? gridDim.x * gridDim.y : gridDim.x; }
+__device__ __forceinline__ unsigned this_block() { return SPLIT_K == 0 ? blockIdx.y * gridDim.x + blockIdx.x : blockIdx.x; }
+
 // The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be, and of each the parts of k; then
 // those of the next product. A cluster takes CLUSTER tiles, one above the other.
 struct Tiles {
@@ -468,11 +478,11 @@ struct Tiles {
 
   __device__ __forceinline__ Tiles(long long m, long long n, long long products, int raster_group)
       : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))), panels_n(static_cast<int>((n + BLK_N - 1) / BLK_N)),
-        all(panels_m * panels_n * SPLIT_K * static_cast<int>(products)), raster_group(min(raster_group, panels_m)) {}
+        all(panels_m * panels_n * parts() * static_cast<int>(products)), raster_group(min(raster_group, panels_m)) {}
 
   // Where a tile is, in tiles, and of which product.
   __device__ __forceinline__ void locate(int number, int& panel_m, int& panel_n, int& product) const {
-    int tile = number / SPLIT_K;
+    int tile = number / parts();
 #ifdef BATCHED
     product = tile / (panels_m * panels_n);
     tile -= product * panels_m * panels_n;
@@ -516,34 +526,40 @@ struct Workspace {
   __device__ __forceinline__ Workspace(void* memory, const Tiles& tiles) : arrived(static_cast<unsigned*>(memory)) {
     const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * WARPS;
     maps = reinterpret_cast<TensorMap*>(arrived + ((counters + 63u) & ~63u));
-    sums = reinterpret_cast<float*>(maps + 2 * gridDim.x);
+    sums = reinterpret_cast<float*>(maps + 2 * blocks());
   }
 
-  // Brings the sums of a part; true, with all in `sums`, for the last to come.
+  // Brings the sums of a part; true, with all in `sums`, for the last to come. Sums of several parts are on their way at a time.
   __device__ __forceinline__ bool join(Sums& mine, int tile, int warp, int part) const {
-    constexpr int SIZE = INSTRUCTIONS * SUMS * WARP;
+    constexpr int FOURS = INSTRUCTIONS * SUMS / 4, AT_ONCE = SPLIT_K > 0 || FOURS > 12 ? 1 : 24 / FOURS;
     const int lane = threadIdx.x % WARP, place = tile * WARPS + warp;
-    float* const parts = sums + static_cast<long long>(place) * SPLIT_K * SIZE + lane;
+    Four* const all = reinterpret_cast<Four*>(sums) + static_cast<long long>(place) * parts() * FOURS * WARP + lane;
 #pragma unroll
-    for (int q = 0; q < INSTRUCTIONS; q++)
-#pragma unroll
-      for (int i = 0; i < SUMS; i++) {
-        store_global(parts + part * SIZE + (q * SUMS + i) * WARP, mine[q][i]);
-        mine[q][i] = 0.0f;
-      }
+    for (int i = 0; i < FOURS; i++) {
+      float* const four = &mine[i * 4 / SUMS][i * 4 % SUMS];
+      store_global(all + (part * FOURS + i) * WARP, Four{four[0], four[1], four[2], four[3]});
+      four[0] = four[1] = four[2] = four[3] = 0.0f;
+    }
     __threadfence();
     __syncwarp();
     unsigned before = 0;
     if (lane == 0) before = atomicAdd(&arrived[place], 1u);
-    if (__shfl_sync(0xffffffff, before, 0) != SPLIT_K - 1) return false;
+    if (__shfl_sync(0xffffffff, before, 0) != parts() - 1) return false;
     __threadfence();
     if (lane == 0) arrived[place] = 0;  // for the next launch
 #pragma unroll 1
-    for (int other = 0; other < SPLIT_K; other++)
+    for (int other = 0; other < parts(); other += AT_ONCE) {
+      Four brought[AT_ONCE][FOURS];
 #pragma unroll
-      for (int q = 0; q < INSTRUCTIONS; q++)
+      for (int p = 0; p < AT_ONCE; p++)
 #pragma unroll
-        for (int i = 0; i < SUMS; i++) mine[q][i] += load_shared_by_blocks(parts + other * SIZE + (q * SUMS + i) * WARP);
+        for (int i = 0; i < FOURS; i++)
+          brought[p][i] = AT_ONCE == 1 || other + p < parts() ? load_shared_by_blocks(all + ((other + p) * FOURS + i) * WARP) : Four{};
+#pragma unroll
+      for (int p = 0; p < AT_ONCE; p++)
+#pragma unroll
+        for (int i = 0; i < FOURS * 4; i++) mine[i / SUMS][i % SUMS] += brought[p][i / 4].of[i % 4];
+    }
     return true;
   }
 };
@@ -622,14 +638,19 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
   const Tiles tiles(m, n, batch, raster_group);
-  const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+  const int cluster = this_block() / CLUSTER, clusters = blocks() / CLUSTER;
   if (cluster >= tiles.all) return;
 
-  TensorMap* const maps = Workspace(memory, tiles).maps + 2 * blockIdx.x;
+  TensorMap* const maps = Workspace(memory, tiles).maps + 2 * this_block();
   const OperandA a(A, lda, m, k, stride_a, batch, maps);
   const OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
   const bool aligned = a.is_aligned() && b.is_aligned();
+#if SPLIT_K > 0
   const long long tiles_if_any = aligned ? (k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K) : (k + STEPS * SPLIT_K - 1) / (STEPS * SPLIT_K);
+#else
+  const int all_k = static_cast<int>(aligned ? (k + BLK_K - 1) / BLK_K : (k + STEPS - 1) / STEPS);
+  const int tiles_if_any = (all_k + parts() - 1) / parts();  // 32 bits: no division of 64
+#endif
   const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>(tiles_if_any);  // of a part
   const bool mapped = aligned && tiles_k > 0;
   if (threadIdx.x == 0) {
@@ -659,7 +680,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
         int panel_m, panel_n, product;
         tiles.locate(number, panel_m, panel_n, product);
         const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
-        const long long first = static_cast<long long>(number % SPLIT_K) * tiles_k;
+        const long long first = static_cast<long long>(number % parts()) * tiles_k;
 #pragma unroll 1
         for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
           unsigned char* const stage = shared_storage + place.stage * STAGE;
@@ -678,7 +699,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
         if (number >= tiles.all && begun == 0) break;
         if (number < tiles.all) {
           if (tile == 0) tiles.locate(number, panel_m, panel_n, product);
-          const int step = (number % SPLIT_K * tiles_k + tile) * STEPS;
+          const int step = (number % parts() * tiles_k + tile) * STEPS;
           const bool again = turn >= STAGES;
           const int to = again ? turn - STAGES : turn;
           unsigned char* const stage = shared_storage + to * STAGE;
@@ -757,7 +778,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       int panel_m, panel_n, product;
       tiles.locate(number, panel_m, panel_n, product);
       const int warp = threadIdx.x / WARP % WARPS;
-      if (SPLIT_K > 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n + panel_n, warp, number % SPLIT_K)) continue;
+      if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n + panel_n, warp, number % parts())) continue;
       const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
       const Result result{m, n, alpha, beta, C + product * stride_c, ldc};
 #pragma unroll

@@ -243,6 +243,8 @@ def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans):
         ("gemm_simt", "zgemm", "TC"),
         ("gemm_mma64", "dgemm", "NT"),
         ("gemm_mma64", "zgemm", "CN"),
+        ("gemm_wgmma", "hgemm", "TN"),
+        ("gemm_wgmma", "bgemm", "NT"),
     ],
 )
 def test_many_parts_of_few_tiles_meet(device, name, case, trans):
@@ -250,19 +252,18 @@ def test_many_parts_of_few_tiles_meet(device, name, case, trans):
     from mltune.kernel.space import ConstrainedSpace
     from mltune.resolve.problems import fits
 
-    simt = name == "gemm_simt"
-    kernel = load_kernel(name).with_values({"BLK_K": (8, 16), **({} if simt else {"STREAM_K": (1,)})})
+    few = {"gemm_simt": {"BLK_K": (8, 16)}, "gemm_mma64": {"BLK_K": (8, 16), "STREAM_K": (1,)}}.get(name, {})
+    kernel = load_kernel(name).with_values(few)
     if not fits(kernel, device):
         pytest.skip(f"{device.name} has no {kernel.unit}")
-    problem = parse_problem(case, trans=trans, m=72, n=75, k=6142, beta=0.5)
+    problem = parse_problem(case, trans=trans, m=72, n=75, k=6136 if name == "gemm_wgmma" else 6142, beta=0.5)
     space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns = space.rows(space.sample(8, np.random.default_rng(1)))
     configurations = [{one: int(column[at]) for one, column in columns.items()} for at in range(8)]
     with Rig(kernel, problem, device) as rig:
         sound = [one for one in configurations if not rig.build(**one).spill_bytes][:3]
-        launched = (
-            [one | {"SPLIT_K": parts} for one in sound for parts in (0, 1, 2, 3, 5, 8, 13, 32)] if simt else sound
-        )
+        numbers = {"gemm_simt": (0, 1, 2, 3, 5, 8, 13, 32), "gemm_wgmma": (0, 1, 2, 3, 8, 12)}.get(name, ())
+        launched = [one | {"SPLIT_K": parts} for one in sound for parts in numbers] or sound
         measured = [rig.measure(**one) for one in launched]
         checks = rig.runner.verify_winner(launched[0], rig.build(**launched[0]))
 

@@ -11,7 +11,8 @@ from emulation.host import COMPILER_EXISTS
 from gemm import Configuration, build_host, check, check_configurations, sample
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import Kernel
+from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_operands import transpositions
@@ -84,6 +85,47 @@ def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> 
     configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 2, "SPLIT_K": split}
     sizes = [(65, 97, 130 * split), (130, 100, 65 * split), (64, 97, 64), (5, 7, 0)]
     check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, replace(H200, sm_count=2))
+
+
+@pytest.mark.parametrize(("parts", "processors", "teams"), [(1, 2, 1), (2, 3, 1), (3, 6, 2), (5, 5, 1), (8, 9, 1)])
+@pytest.mark.sampled(2, system=5)
+def test_any_number_of_parts(kernel: Kernel, runtime: Path, parts: int, processors: int, teams: int) -> None:
+    """One, and more than fit on the device at a time; some of them empty."""
+    configuration = {
+        "BLK_M": 64,
+        "BLK_N": 96 if teams > 1 else 64,
+        "BLK_K": 64,
+        "WG_M": 64,
+        "TEAMS": teams,
+        "STAGES": 3,
+    }
+    configuration |= {"CLUSTER": 1, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
+    divided = replace(kernel, derived={**kernel.derived, "parts": parse(str(parts))})
+    sizes = [(65, 97, 130 * parts), (130, 60, 65 * parts), (64, 64, 64), (5, 7, 0)]
+    device = replace(H200, sm_count=processors)
+    check_configurations(divided, ("h", "N", "N"), runtime, [configuration], lambda _: sizes, device)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "parts"),
+    [
+        (64, 64, 1024, 1),  # a meeting would take longer
+        (64, 64, 8000, 8),  # a tile: more parts would take longer to add up
+        (240, 140, 5336, 8),  # 12 tiles on 132 multiprocessors
+        (928, 208, 5136, 2),  # 60 tiles
+        (640, 960, 8192, 3),  # 150 tiles: 450 parts in 4 turns, not 150 tiles in two
+        (1024, 1024, 8192, 1),  # 256 tiles fill them
+        (64, 64, 0, 1),
+        (0, 64, 8000, 8),
+    ],
+)
+def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: int) -> None:
+    """In one turn, or in turns that are fuller than those of whole tiles; where neither helps there is one part."""
+    configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 128, "WG_M": 64, "TEAMS": 1, "STAGES": 4, "CLUSTER": 1}
+    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
+    variables = variables_of(GemmProblem("h", "T", "N", m, n, k), H200)
+    blocks, rows, _ = kernel.launch(configuration, variables).grid
+    assert (rows, blocks) == (parts, min(-(-m // 64) * -(-n // 64), 132 // parts))
 
 
 @pytest.mark.system

@@ -34,7 +34,7 @@ def content_of(
 ) -> Content:
     """Return a library of random configurations of a kernel with a dispatcher learned from random speeds."""
     kernel, rng = load_kernel(kernel_name), np.random.default_rng(seed)
-    few = kernel.with_values({"SPLIT_K": (0, 1, 4)}) if kernel_name == "gemm_simt" else kernel
+    few = kernel.with_values({"SPLIT_K": (0, 1, 4)}) if kernel_name in ("gemm_simt", "gemm_wgmma") else kernel
     space = ConstrainedSpace(few, variables_of(problem, H200))
     columns = space.rows(space.sample(count, rng))
     parameters = kernel_parameters(kernel, problem)
