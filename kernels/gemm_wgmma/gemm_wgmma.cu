@@ -17,6 +17,10 @@
 // by the elements that its first chunk begins early. A line takes one chunk more than its elements, for which a tile leaves
 // room: of its BLK_K steps some are zero.
 //
+// With PACK all blocks first pack such operands into the workspace, where lines begin at multiples of 16 bytes, and tensor maps
+// copy from there. Blocks take units of this work from a counter until none is left, so a block waits only for units that a
+// running block has taken: it does not matter how many blocks run at a time, or in which order.
+//
 // With SPLIT_K parts of k, or gridDim.y if it is 0, a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
@@ -88,6 +92,25 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+// Loads what another block has published, and what that has written before.
+__device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// Publishes what the thread has written, and what others had before it knew of them.
+__device__ __forceinline__ unsigned add_release(unsigned* to, unsigned value) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(value) : "memory");
+  return before;
+}
+
+__device__ __forceinline__ void pause() { __nanosleep(32); }
+
+// Orders ordinary accesses to global memory with those of the copy engine.
+__device__ __forceinline__ void fence_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Orders ordinary stores to shared memory before the reads of tensor cores.
 __device__ __forceinline__ void fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -516,17 +539,22 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
       wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
 
-// The workspace: of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
+// The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
 struct Workspace {
   unsigned* arrived;
   TensorMap* maps;
   float* sums;
 
-  __device__ __forceinline__ Workspace(void* memory, const Tiles& tiles) : arrived(static_cast<unsigned*>(memory)) {
+  __device__ __forceinline__ Workspace(void* memory, const Tiles& tiles) : arrived(static_cast<unsigned*>(memory) + 64 * PACK) {
     const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * WARPS;
     maps = reinterpret_cast<TensorMap*>(arrived + ((counters + 63u) & ~63u));
     sums = reinterpret_cast<float*>(maps + 2 * blocks());
+  }
+
+  // What lies behind the sums: packed operands.
+  __device__ __forceinline__ Half* packed(const Tiles& tiles) const {
+    return reinterpret_cast<Half*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * BLK_M * BLK_N));
   }
 
   // Brings the sums of a part; true, with all in `sums`, for the last to come. Sums of several parts are on their way at a time.
@@ -561,6 +589,157 @@ struct Workspace {
         for (int i = 0; i < FOURS * 4; i++) mine[i / SUMS][i % SUMS] += brought[p][i / 4].of[i % 4];
     }
     return true;
+  }
+};
+
+// ---- Packing.
+
+constexpr int HELD = 3072 / THREADS;  // chunks of a thread in flight, at most
+constexpr int MOST_ROUNDS = 8;        // of all threads of a block in a unit of work
+
+struct alignas(16) Chunk { unsigned words[4]; };
+
+// The eight elements from `early` on, of sixteen.
+__device__ __forceinline__ Chunk shifted(const Chunk& low, const Chunk& high, int early) {
+  unsigned words[8];
+#pragma unroll
+  for (int w = 0; w < 8; w++) words[w] = w < 4 ? low.words[w] : high.words[w - 4];
+#pragma unroll
+  for (int w = 0; w < 6; w++) words[w] = early & 4 ? words[w + 2] : words[w];
+#pragma unroll
+  for (int w = 0; w < 5; w++) words[w] = early & 2 ? words[w + 1] : words[w];
+  Chunk found;
+#pragma unroll
+  for (int w = 0; w < 4; w++) found.words[w] = static_cast<unsigned>((Bits64(words[w + 1]) << 32 | words[w]) >> early % 2 * 16);
+  return found;
+}
+
+// The lines of an operand that is packed; none if it is aligned. What follows the last element of a packed line is anything: the map
+// knows where the line ends. Nothing outside of the operand is read. It has less than 2^32 chunks (64 GB).
+struct Lines {
+  const Half* X;
+  Half* to;
+  long long ld, packed_ld;
+  unsigned inner, outer, chunks;  // of a line
+
+  // The operand is then the packed one. Lines begin at multiples of 128 bytes, so that none shares a sector of the cache.
+  template <typename O>
+  __device__ __forceinline__ Lines(O& operand, Half*& room, bool is_read)
+      : X(operand.X), to(room), ld(operand.ld), packed_ld((operand.inner + PER_LINE - 1) / PER_LINE * PER_LINE),
+        inner(static_cast<unsigned>(operand.inner)), outer(0), chunks((inner + CHUNK - 1) / CHUNK) {
+    if (!is_read || operand.is_aligned()) return;
+    outer = static_cast<unsigned>(operand.outer);
+    operand.X = room;
+    operand.ld = packed_ld;
+    operand.stride = packed_ld * outer;  // of a single product
+    room += (packed_ld * outer + LINE - 1) / LINE * LINE;  // a multiple of 256 bytes
+  }
+
+  __device__ __forceinline__ unsigned all() const { return outer * chunks; }
+
+  // By a warp, whose threads have chunks side by side, each `held` of them: first all loads, then all stores. A chunk comes from the
+  // two aligned ones that it lies in.
+  __device__ __forceinline__ void copy(unsigned first, int held) const {
+    const unsigned lines = WARP / chunks, rest = WARP % chunks;
+    Chunk low[HELD], high[HELD];
+    unsigned line = first / chunks, chunk = first % chunks, whole = 0;
+    auto next = [&] {
+      line += lines;
+      chunk += rest;
+      if (chunk >= chunks) {
+        chunk -= chunks;
+        line++;
+      }
+    };
+    const Half* const end = X + (outer - 1) * ld + inner;
+#pragma unroll
+    for (int i = 0; i < HELD; i++, next()) {
+      if (i >= held) break;
+      const Half* from = X + line * ld + chunk * CHUNK;
+      from -= reinterpret_cast<Bits64>(from) % 16 / 2;
+      if (line < outer && from >= X && from + 2 * CHUNK <= end) {
+        whole |= 1u << i;
+        low[i] = load_global(reinterpret_cast<const Chunk*>(from));
+        high[i] = load_global(reinterpret_cast<const Chunk*>(from + CHUNK));
+      }
+    }
+    line = first / chunks;
+    chunk = first % chunks;
+#pragma unroll
+    for (int i = 0; i < HELD; i++, next())
+      if (whole >> i & 1) {
+        const int early = static_cast<int>(reinterpret_cast<Bits64>(X + line * ld) % 16 / 2);
+        store_global(reinterpret_cast<Chunk*>(to + line * packed_ld + chunk * CHUNK), shifted(low[i], high[i], early));
+      }
+    if (whole != (1u << held) - 1) copy_ends(first, held, whole);
+  }
+
+  // By elements, those chunks that are not whole: at the beginning and the end of the operand.
+  __device__ __forceinline__ void copy_ends(unsigned first, int held, unsigned whole) const {
+#pragma unroll 1
+    for (int i = 0; i < held; i++) {
+      const unsigned line = (first + i * WARP) / chunks, begin = (first + i * WARP) % chunks * CHUNK;
+      if (whole >> i & 1 || line >= outer) continue;
+#pragma unroll 1
+      for (unsigned e = begin; e < min(begin + CHUNK, inner); e++) store_global(to + line * packed_ld + e, load_global(X + line * ld + e));
+    }
+  }
+};
+
+// Packs what is not aligned, by all blocks together.
+struct Packing {
+  // Zero between launches: units of work that are taken and that are done, and blocks that do not need these numbers any more.
+  struct Progress { unsigned taken, done, left; };
+
+  Progress* progress;
+  Lines a, b;
+  int held;                       // chunks of a thread at a time
+  unsigned size, units_a, units;  // chunks of a unit
+
+  // As many units as blocks; of many chunks more, so that a block that begins later or is slower has fewer of them.
+  template <typename A, typename B>
+  __device__ __forceinline__ Packing(void* progress, A& of_a, B& of_b, Half* room, bool are_read)
+      : progress(static_cast<Progress*>(progress)), a(of_a, room, are_read), b(of_b, room, are_read) {
+    const unsigned full = blocks() > 2 ? blocks() - 2 : 1;  // the last units of both operands are not full
+    const int of_thread = static_cast<int>((a.all() + b.all()) / (full * THREADS)) + 1;
+    held = min(of_thread, HELD);
+    size = held * THREADS * max(min(of_thread / (4 * HELD), MOST_ROUNDS), 1);
+    units_a = (a.all() + size - 1) / size;
+    units = units_a + (b.all() + size - 1) / size;
+  }
+
+  // By all threads; the next unit is taken while one is copied. The slots are in shared memory.
+  __device__ __forceinline__ void work(unsigned* slots) const {
+    unsigned mine = 0, next = 0;
+    if (threadIdx.x == 0) next = atomicAdd(&progress->taken, 1u);
+#pragma unroll 1
+    for (;; mine++) {
+      if (threadIdx.x == 0) slots[mine % 2] = next;
+      __syncthreads();
+      const unsigned unit = slots[mine % 2];
+      if (unit >= units) break;
+      if (threadIdx.x == 0) next = atomicAdd(&progress->taken, 1u);
+      const Lines lines = unit < units_a ? a : b;
+      const unsigned begin = (unit < units_a ? unit : unit - units_a) * size;
+#pragma unroll 1
+      for (unsigned first = begin; first < begin + size; first += held * THREADS)
+        lines.copy(first + threadIdx.x / WARP * (held * WARP) + threadIdx.x % WARP, held);
+    }
+    fence_proxy_global();
+    __syncthreads();
+    if (threadIdx.x == 0 && mine > 0) add_release(&progress->done, mine);
+  }
+
+  // By the thread that copies, before its first copy.
+  __device__ __forceinline__ void wait() const {
+    while (load_acquire(&progress->done) != units) pause();
+    fence_proxy_global();
+    leave();
+  }
+
+  // By a thread of each block; the last sets back the numbers.
+  __device__ __forceinline__ void leave() const {
+    if (add_release(&progress->left, 1) == blocks() - 1) *progress = Progress{};
   }
 };
 
@@ -639,12 +818,21 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
 
   const Tiles tiles(m, n, batch, raster_group);
   const int cluster = this_block() / CLUSTER, clusters = blocks() / CLUSTER;
-  if (cluster >= tiles.all) return;
+  if (!PACK && cluster >= tiles.all) return;
 
-  TensorMap* const maps = Workspace(memory, tiles).maps + 2 * this_block();
-  const OperandA a(A, lda, m, k, stride_a, batch, maps);
-  const OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
-  const bool aligned = a.is_aligned() && b.is_aligned();
+  const Workspace workspace(memory, tiles);
+  TensorMap* const maps = workspace.maps + 2 * this_block();
+  OperandA a(A, lda, m, k, stride_a, batch, maps);
+  OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
+#if PACK
+  const Packing packing(memory, a, b, workspace.packed(tiles), alpha != 0.0f && tiles.all > 0 && k > 0);
+  if (packing.units > 0) packing.work(reinterpret_cast<unsigned*>(turn + TEAMS));
+  if (cluster >= tiles.all) {  // it has only helped
+    if (packing.units > 0 && threadIdx.x == 0) packing.leave();
+    return;
+  }
+#endif
+  const bool aligned = PACK || (a.is_aligned() && b.is_aligned());
 #if SPLIT_K > 0
   const long long tiles_if_any = aligned ? (k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K) : (k + STEPS * SPLIT_K - 1) / (STEPS * SPLIT_K);
 #else
@@ -672,6 +860,9 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     if (mapped && first_thread) {
       acquire_map(maps);
       acquire_map(maps + 1);
+#if PACK
+      if (packing.units > 0) packing.wait();
+#endif
     }
     if (aligned && first_thread) {
       Place place;

@@ -211,12 +211,13 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
 
 
 @pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
-def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans):
+@pytest.mark.parametrize("pack", [0, 1])
+def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans, pack):
     """Tiles of all shapes, clusters and parts of k at extents of several remainders by 8: rows begin at all of them."""
     from mltune.kernel.space import ConstrainedSpace
     from mltune.resolve.problems import fits
 
-    kernel = load_kernel("gemm_wgmma")
+    kernel = load_kernel("gemm_wgmma").with_values({"PACK": (pack,)})
     if not fits(kernel, device):
         pytest.skip(f"{device.name} has no {kernel.unit}")
     problem = parse_problem("hgemm", trans=trans, m=697, n=593, k=4097, beta=0.5)
@@ -232,8 +233,49 @@ def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans):
         checks = [check for one in sound for check in rig.runner.verify_winner(*one, others=others).values()]
 
     assert {one["CLUSTER"] for one, _ in sound} == {1, 2}
+    assert {one["PACK"] for one, _ in sound} == {pack}
     assert all(one.state in MEASURED for one in measured), [*zip([one for one, _ in sound], measured, strict=True)]
     assert all(check.state is TrialState.OK for check in checks), checks
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device, cluster):
+    """Launches of four streams at once, each with a workspace: no launch has all its blocks at a time."""
+    import cupy
+
+    from mltune.resolve.problems import fits
+
+    kernel = load_kernel("gemm_wgmma")
+    if not fits(kernel, device):
+        pytest.skip(f"{device.name} has no {kernel.unit}")
+    configuration = {**kernel.default, "STAGES": 3, "BLK_N": 128, "CLUSTER": cluster, "PACK": 1}
+    problem = parse_problem("hgemm", trans="TN", m=1111, n=1333, k=2047, beta=0.0)
+    with Rig(kernel, problem, device) as rig:
+        build = rig.build(**configuration)
+    module = cupy.cuda.function.Module()
+    module.load(build.cubin)
+    function = module.get_function(build.entry or "gemm")
+    launch = kernel.launch(configuration, variables_of(problem, device))
+    function.max_dynamic_shared_size_bytes = launch.shared_bytes
+    calls = []
+    for early in range(4):
+        operands = problem.operands(cupy, early)
+        placed = {one: cupy.empty(len(array) + early, dtype=array.dtype)[early:] for one, array in operands.items()}
+        for one, array in operands.items():
+            placed[one][:] = array
+        addresses = {one: np.uint64(array.data.ptr) for one, array in placed.items()}
+        workspace = cupy.zeros(launch.workspace_bytes, dtype="uint8")
+        arguments = (*problem.kernel_arguments(addresses).values(), *map(np.int32, launch.arguments), workspace)
+        calls.append((cupy.cuda.Stream(non_blocking=True), placed, arguments))
+    cupy.cuda.Device().synchronize()
+    for _ in range(20):
+        for stream, _, arguments in calls:
+            function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes, stream=stream)
+    cupy.cuda.Device().synchronize()
+    for _, placed, arguments in calls:
+        answer, bound = problem.answer(placed), problem.error_bound(placed)
+        assert float(problem.worst_error(problem.result(placed["C"]), answer, bound)) <= 1
+        assert not arguments[-1][:256].any(), "the counters are set back"
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,35 @@ from mltune.problem.gemm_operands import transpositions
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
 CASES = [(precision, *ops) for precision in "hb" for ops in transpositions(precision)]
-SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64,), "STAGES": (2, 3), "CLUSTER": (1,)}
+SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64,), "STAGES": (2, 3), "CLUSTER": (1,), "PACK": (0,)}
 """Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
 
 FEW = replace(H200, sm_count=1)
 """So few multiprocessors that a block has more than one tile."""
+
+PACKED = [
+    (65, 9, 130),
+    (5, 66, 7),
+    (72, 3, 133),
+    (1, 1, 1),
+    (3, 80, 45),
+    (70, 131, 263),
+    (3, 4, 9001),
+    (3, 64, 0),
+    (2, 5, 3000),
+]
+"""Sizes that are packed: short and long lines, operands of which one is aligned, more work than tiles."""
+
+ENDS = [
+    ((0, 0), (0, 0, 0)),
+    ((1, 3), (1, 2, 0)),
+    ((2, 8), (4, 5, 1)),
+    ((0, 5), (3, 0, 0)),
+    ((7, 0), (0, 7, 0)),
+    ((4, 4), (2, 4, 0)),
+    ((16, 6), (6, 1, 0)),
+]
+"""Elements that leading dimensions are longer than lines, and offsets of A, B and C from an aligned address."""
 
 WAYS = (
     lambda c: c["TEAMS"] == 1 and c["BLK_M"] == 128 and c["BLK_N"] == 96,
@@ -64,7 +88,7 @@ def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, st
     """Every remainder of leading dimension and address by 16 bytes; less and more than a tile; two parts of k."""
     for tile, depth, stages, split in [((64, 64), 128, 2, 1), ((128, 96), 64, 4, 2)]:
         configuration = {"BLK_M": tile[0], "BLK_N": tile[1], "BLK_K": depth, "WG_M": 64, "TEAMS": 1, "STAGES": stages}
-        configuration |= {"CLUSTER": 1, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": split}
+        configuration |= {"CLUSTER": 1, "PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": split}
         host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
         for remainder in range(8):
             m, n, k = (
@@ -77,12 +101,41 @@ def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, st
             check(kernel, host, problem, (5 * remainder % 8, remainder + 1, 0), configuration, FEW)
 
 
+@pytest.mark.parametrize("case", CASES, ids="".join)
+@pytest.mark.parametrize(("teams", "split"), [(1, 1), (1, 2), (2, 1), (1, 0)])
+@pytest.mark.sampled(4, system=12)
+def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, str], teams: int, split: int) -> None:
+    """One operand or both, from any address and leading dimension; with blocks that have no tile, in either order.
+
+    Each problem is launched twice with one workspace. One block runs at a time: it must never wait for another.
+    """
+    device = replace(H200, sm_count=4)
+    configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": teams, "STAGES": 3, "CLUSTER": 1}
+    configuration |= {"PACK": 1, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": split}
+    host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
+    helped = [
+        (m, n, k)
+        for m, n, k in PACKED
+        if kernel.launch(configuration, variables_of(GemmProblem(*case, m, n, k), device)).grid[0]
+        > -(-m // 64) * -(-n // 64) * max(split, 1)
+    ]
+    assert helped or split == 0, "blocks without a tile pack, too"
+    for backwards in (False, True):
+        host.library.emulation_run_backwards(backwards)
+        for number, (m, n, k) in enumerate(PACKED):
+            tight = GemmProblem(*case, m, n, k, 1.25, -0.75 * (number % 2))
+            further, offsets = ENDS[(number + 3 * backwards) % len(ENDS)]
+            lda, ldb = (rows + more for (rows, _), more in zip(tight.shapes(), further, strict=False))
+            check(kernel, host, replace(tight, lda=lda, ldb=ldb), offsets, configuration, device)
+        check(kernel, host, replace(tight, alpha=0.0), (1, 1, 0), configuration, device)
+
+
 @pytest.mark.parametrize(("teams", "split"), [(1, 2), (2, 3)])
 @pytest.mark.system
 def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> None:
     """The counters of the workspace are set back: each problem is launched twice with one workspace."""
     configuration = {"BLK_M": 128, "BLK_N": 96, "BLK_K": 64, "WG_M": 128, "TEAMS": teams, "STAGES": 2, "CLUSTER": 1}
-    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 2, "SPLIT_K": split}
+    configuration |= {"PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 2, "SPLIT_K": split}
     sizes = [(65, 97, 130 * split), (130, 100, 65 * split), (64, 97, 64), (5, 7, 0)]
     check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, replace(H200, sm_count=2))
 
@@ -99,7 +152,7 @@ def test_any_number_of_parts(kernel: Kernel, runtime: Path, parts: int, processo
         "TEAMS": teams,
         "STAGES": 3,
     }
-    configuration |= {"CLUSTER": 1, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
+    configuration |= {"CLUSTER": 1, "PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
     divided = replace(kernel, derived={**kernel.derived, "parts": parse(str(parts))})
     sizes = [(65, 97, 130 * parts), (130, 60, 65 * parts), (64, 64, 64), (5, 7, 0)]
     device = replace(H200, sm_count=processors)
@@ -122,7 +175,7 @@ def test_any_number_of_parts(kernel: Kernel, runtime: Path, parts: int, processo
 def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: int) -> None:
     """In one turn, or in turns that are fuller than those of whole tiles; where neither helps there is one part."""
     configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 128, "WG_M": 64, "TEAMS": 1, "STAGES": 4, "CLUSTER": 1}
-    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
+    configuration |= {"PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
     variables = variables_of(GemmProblem("h", "T", "N", m, n, k), H200)
     blocks, rows, _ = kernel.launch(configuration, variables).grid
     assert (rows, blocks) == (parts, min(-(-m // 64) * -(-n // 64), 132 // parts))
@@ -155,19 +208,38 @@ FAULTS = {
 }
 """A line of the source, what is there instead, and what the emulator says of it."""
 
+PACKING_FAULTS = {
+    "stores that the copy engine may not see": (
+        "fence_proxy_global();\n    __syncthreads();",
+        "__syncthreads();",
+        "wrote without a fence after it",
+    ),
+    "copies before the fence": ("fence_proxy_global();\n    leave();", "leave();", "without a fence before it"),
+    "numbers that are not set back": ("fence_proxy_global();\n    leave();", "fence_proxy_global();", "are left zero"),
+    "chunks behind the operand": (" && from + 2 * CHUNK <= end", "", "read out of bounds"),
+    "chunks before the operand": (" && from >= X", "", "read out of bounds"),
+    "ends that nobody copies": ("copy_ends(first, held, whole);", "{}", "error .* of the bound"),
+    "units that are not done": (
+        "if (threadIdx.x == 0 && mine > 0) add_release",
+        "if (threadIdx.x == 0 && mine == 0) add_release",
+        "waits for what no thread",
+    ),
+}
+FAULTS |= PACKING_FAULTS
+
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.sampled(2, system=8)
+@pytest.mark.sampled(3, system=15)
 def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path, fault: str) -> None:
     line, instead, message = FAULTS[fault]
     source = (kernel.folder / "gemm_wgmma.cu").read_text()
     assert line in source
     (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
     configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": 2, "STAGES": 2, "CLUSTER": 1}
-    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 1}
-    broken = replace(kernel, folder=tmp_path)
+    configuration |= {"PACK": int(fault in PACKING_FAULTS), "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 1}
+    broken, device = replace(kernel, folder=tmp_path), replace(H200, sm_count=1 + configuration["PACK"])
     with pytest.raises(pytest.fail.Exception, match=message):
-        check_configurations(broken, ("h", "N", "T"), runtime, [configuration], lambda _: [(130, 130, 300)], FEW)
+        check_configurations(broken, ("h", "N", "T"), runtime, [configuration], lambda _: [(130, 130, 300)], device)
 
 
 @pytest.mark.slow

@@ -105,6 +105,7 @@ CASES = {
         "tree",
     ),
     "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", **DEEP), ("m", "n", "k"), "tree"),
+    "hgemm_nn": ("gemm_wgmma", parse_problem("hgemm", trans="NN", m=299, n=299, k=4096), ("m", "n", "k"), "tree"),
     "sgemm_tn": ("gemm_split", parse_problem("sgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
     "reduction": ("reduction", load_kernel("reduction").arrays.problem(), ("n",), "tree"),
     "softmax": ("softmax", load_kernel("softmax").arrays.problem(), ("rows", "columns"), "waves"),
@@ -152,7 +153,9 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
         if kernel.workspace is not None:
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
     assert len(used) > 1
-    if kernel_name in ("gemm_simt", "gemm_wgmma"):  # parts of a tile that follow from the sizes
+    if name == "hgemm_nn":  # rows that begin anywhere
+        assert {content.configurations[one].values["PACK"] for one in used} == {0, 1}
+    elif kernel_name in ("gemm_simt", "gemm_wgmma"):  # parts of a tile that follow from the sizes
         assert len({parts for value, parts in of_parts if value == 0}) >= 2
 
 

@@ -30,6 +30,7 @@ void emulation_wait(int pending);
 void emulation_check_load(const void* global, int bytes);
 void emulation_check_store(void* global, int bytes);
 void emulation_atomic(void* pointer, int bytes);
+void emulation_acquire();
 int emulation_lane();
 unsigned emulation_shuffle(unsigned value, int source, int line);
 void emulation_warp_synced();
@@ -149,9 +150,12 @@ UNCHECKED inline V atomicMax(V* most, V value) {
   return old;
 }
 
+inline unsigned add_release(unsigned* to, unsigned value) { return atomicAdd(to, value); }
+
 template <typename V>
 UNCHECKED inline V load_acquire(const V* from) {
   emulation_check_load(from, sizeof(V));
+  emulation_acquire();
   return *from;
 }
 

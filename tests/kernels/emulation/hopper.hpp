@@ -5,6 +5,7 @@
 extern "C" {
 void emulation_poll();
 void emulation_fence();
+void emulation_fence_global();
 void emulation_barrier_init(void* barrier, int arrivals);
 void emulation_barrier_arrive(void* barrier, int bytes);
 bool emulation_barrier_passed(void* barrier, unsigned parity);
@@ -29,6 +30,7 @@ inline int cluster_rank() { return 0; }
 inline void block_or_cluster_sync(int line = __builtin_LINE()) { emulation_barrier(line); }
 inline void pause() { emulation_poll(); }
 inline void fence_proxy() { emulation_fence(); }
+inline void fence_proxy_global() { emulation_fence_global(); }
 
 inline void barrier_init(Bits* barrier, int arrivals) { emulation_barrier_init(barrier, arrivals); }
 inline void barrier_init_fence() {}

@@ -10,7 +10,9 @@
 //   contents    shared memory that is read was written, and is not the target of a copy in flight
 //   barriers    all threads of the block arrive, and at the same one
 //   warps       all lanes of a warp arrive, and at the same shuffle or mma
-//   proxies     a fence stands between ordinary stores to shared memory and what copy engine or tensor cores read there
+//   proxies     a fence stands between ordinary stores to shared memory and what copy engine or tensor cores read there; of
+//               global memory that the launch has written, a fence of the writer and one of who copies, behind a barrier or, where
+//               another block has written, behind a load that acquires
 //
 // Asynchronous copies are in flight until their thread waits for their group: until then their target holds garbage and
 // no thread may touch it; afterwards they count as written by that thread, so that others need a barrier. Whatever else
@@ -28,6 +30,8 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -116,6 +120,9 @@ struct Fiber {
   bool fenced = false;                        // a wgmma may follow
   int syncs = 0;                              // of its warp that it has passed
   int fences = 0;                             // between ordinary accesses and those of others that it has passed
+  int fenced_global = -1;                     // the phase of its last fence of global memory
+  bool acquired = false, fenced_acquired = false;  // has loaded what another block has published, and then fenced
+  std::vector<uintptr_t> unfenced;            // what it has stored there since its last, by 16 bytes
 };
 
 std::vector<Range> ranges;
@@ -123,6 +130,8 @@ std::vector<Shadow> shadows;
 std::vector<Fiber> fibers;
 std::map<size_t, Barrier> barriers;
 std::vector<Transfer> transfers;  // in flight
+std::unordered_map<uintptr_t, std::pair<unsigned, int>> stored;  // global memory by 16 bytes: block and phase of the last ordinary store
+std::unordered_set<uintptr_t> unfenced;                          // after which the writer has had no fence
 unsigned dice = 1;
 long long events = 0;  // barriers in shared memory that let a thread pass
 char* stacks = nullptr;
@@ -134,6 +143,7 @@ void (*kernel)(void*) = nullptr;
 void* kernel_arguments = nullptr;
 jmp_buf scheduler;
 long long accesses = 0, most_accesses = 0;
+bool backwards = false;
 char message[512];
 
 }  // namespace
@@ -147,6 +157,8 @@ namespace {
 
 enum Stop { WAIT = 1, END, BREACH };
 
+unsigned block_number() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z); }
+
 [[noreturn]] void breach(const char* format, ...) {
   va_list values;
   va_start(values, format);
@@ -155,7 +167,7 @@ enum Stop { WAIT = 1, END, BREACH };
   if (length >= 0 && length < static_cast<int>(sizeof(message)))
     snprintf(message + length, sizeof(message) - length,
              " (block %u, thread %d, after %d barriers, the last at line %d)",
-             blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z), current, phase, last_barrier);
+             block_number(), current, phase, last_barrier);
   _longjmp(scheduler, BREACH);
 }
 
@@ -248,9 +260,14 @@ void check(const void* pointer, size_t bytes, bool writes) {
   for (const Index* index : {&threadIdx, &blockIdx, &blockDim, &gridDim})
     if (address - reinterpret_cast<uintptr_t>(index) < sizeof(Index) && !writes) return;
   size_t first;
-  if (!in_shared(address, bytes, &first))
+  if (!in_shared(address, bytes, &first)) {
     check_global(address, bytes, writes);
-  else if (writes)
+    if (!writes) return;
+    for (uintptr_t at = address / 16; at <= (address + bytes - 1) / 16; at++) {
+      stored[at] = {block_number(), phase};
+      if (unfenced.insert(at).second) fibers[current].unfenced.push_back(at);
+    }
+  } else if (writes)
     write_shared(first, bytes, false);
   else
     read_shared(first, bytes);
@@ -592,6 +609,16 @@ void emulation_check_aligned(const void* address, int bytes) { check_aligned(add
 
 void emulation_fence() { fibers[current].fences++; }
 
+void emulation_acquire() { fibers[current].acquired = true; }
+
+void emulation_fence_global() {
+  Fiber& fiber = fibers[current];
+  for (const uintptr_t at : fiber.unfenced) unfenced.erase(at);
+  fiber.unfenced.clear();
+  fiber.fenced_global = phase;
+  fiber.fenced_acquired = fiber.acquired;
+}
+
 void emulation_barrier_init(void* pointer, int arrivals) {
   check_aligned(pointer, 8);
   if (arrivals < 1) breach("a barrier counts at least one arrival, got %d", arrivals);
@@ -618,6 +645,14 @@ void emulation_transfer_piece(size_t to, const void* from, int valid, int bytes)
   if (to % WORD != 0 || bytes % static_cast<int>(WORD) != 0) breach("a piece of a bulk copy must consist of words");
   shared_offset(shared_storage + to, bytes);
   if (valid > 0) check_global(reinterpret_cast<uintptr_t>(from), valid, false);
+  for (uintptr_t at = reinterpret_cast<uintptr_t>(from) / 16; valid > 0 && at <= (reinterpret_cast<uintptr_t>(from) + valid - 1) / 16; at++) {
+    if (unfenced.count(at)) breach("a copy reads global memory, which a thread wrote without a fence after it");
+    const auto found = stored.find(at);
+    if (found == stored.end()) continue;
+    const auto [block, when] = found->second;
+    if (block == block_number() ? fibers[current].fenced_global <= when : !fibers[current].fenced_acquired)
+      breach("a copy reads global memory that was written, without a fence before it");
+  }
   write_shared(to, bytes, true);
   memset(shared_storage + to, 0xff, bytes);
   transfers.back().pieces.push_back({to, from, static_cast<size_t>(valid), static_cast<size_t>(bytes)});
@@ -689,6 +724,9 @@ void emulation_add_range(const char* name, const void* begin, size_t bytes, int 
 
 const char* emulation_message() { return message; }
 
+// Whether blocks run with the last first, as they may.
+void emulation_run_backwards(bool value) { backwards = value; }
+
 // Launches a kernel: 0, or 1 after a breach, whose message is kept.
 int emulation_run_grid(void (*function)(void*), void* arguments, const unsigned* grid, const unsigned* block, size_t shared,
                        long long limit) {
@@ -697,6 +735,8 @@ int emulation_run_grid(void (*function)(void*), void* arguments, const unsigned*
   kernel_arguments = arguments;
   shared_bytes = shared;
   accesses = 0;
+  stored.clear();
+  unfenced.clear();
   most_accesses = limit;
   const unsigned threads = block[0] * block[1] * block[2];
   if (shared > MOST_SHARED || threads == 0 || threads > 1024) {
@@ -716,7 +756,9 @@ int emulation_run_grid(void (*function)(void*), void* arguments, const unsigned*
   blockDim = {block[0], block[1], block[2]};
   gridDim = {grid[0], grid[1], grid[2]};
   bool right = true;
-  for (unsigned index = 0; right && index < grid[0] * grid[1] * grid[2]; index++) {
+  const unsigned blocks = grid[0] * grid[1] * grid[2];
+  for (unsigned number = 0; right && number < blocks; number++) {
+    const unsigned index = backwards ? blocks - 1 - number : number;
     blockIdx = {index % grid[0], index / grid[0] % grid[1], index / grid[0] / grid[1]};
     right = run_block(static_cast<int>(threads));
   }

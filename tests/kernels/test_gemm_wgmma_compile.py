@@ -1,0 +1,41 @@
+"""Real compiles of kernels/gemm_wgmma: packing takes the place of shifting, and has its loads in flight."""
+
+import re
+
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+
+from mltune.kernel.reader import load_kernel
+from mltune.measure.build import NvrtcBuilder
+from mltune.measure.machine_code import disassemble, main_loop
+from mltune.problem.gemm import GemmProblem
+from mltune.records.trial import TrialState
+
+pytestmark = pytest.mark.system
+
+KERNEL = load_kernel("gemm_wgmma")
+TILES = [
+    {"BLK_M": 128, "BLK_N": 256, "WG_M": 64, "TEAMS": 1, "STAGES": 4, "CLUSTER": 2},
+    {"BLK_M": 64, "BLK_N": 128, "WG_M": 64, "TEAMS": 2, "STAGES": 5, "CLUSTER": 1},
+    {"BLK_M": 64, "BLK_N": 64, "WG_M": 64, "TEAMS": 1, "STAGES": 4, "CLUSTER": 1, "SPLIT_K": 4},
+]
+
+
+@pytest.mark.parametrize("ops", ["TN", "NN", "NT", "TT"])
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile['BLK_M']}x{tile['BLK_N']}")
+def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> None:
+    with NvrtcBuilder(KERNEL, GemmProblem("h", *ops, 511, 513, 515), "sm_90", workers=1) as builder:
+        builds = [builder.submit({**KERNEL.default, **tile, "PACK": pack}).result(120) for pack in (0, 1)]
+    assert [(build.state, build.detail, build.spill_bytes) for build in builds] == [(TrialState.OK, "", 0)] * 2
+    assert builds[0].registers == builds[1].registers
+    assert all(build.code_bytes and build.code_bytes < 80_000 for build in builds), "it must compile in about a second"
+    texts = [disassemble(build.cubin) for build in builds]
+    loops = [main_loop(text) for text in texts]
+    assert [loop and loop.arithmetic for loop in loops] == [loops[0] and loops[0].arithmetic] * 2
+    assert ["LDGSTS" in text for text in texts] == [True, False]
+    accesses = re.findall(r"\b(?:LDG|STG)\.E\.128\b", texts[1])
+    threads = 128 * (tile["BLK_M"] // tile["WG_M"] * tile["TEAMS"] + 1)
+    held = 3072 // threads
+    first = ["LDG.E.128"] * 2 * held + ["STG.E.128"] * held
+    assert accesses[: 3 * held] == first, "all loads of a thread come before its stores"
