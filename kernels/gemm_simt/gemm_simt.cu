@@ -13,8 +13,9 @@
 // a tile that moves inwards likewise: its steps that another tile has are not multiplied. Matrices smaller than a tile, and
 // operands whose address or leading dimension forbids wide loads, take a copy that works element by element and fills with zeros.
 //
-// Unless SPLIT_K is 1, gridDim.y blocks share the depth of a tile. Their sums meet in the workspace, in pairs, and the last part
-// stores them.
+// Unless SPLIT_K is 1, several blocks share the depth of a tile: gridDim.y of them, or with SPLIT_K = 0 as many as it takes to
+// give all blocks of the launch the same work (Stream-K). Their sums meet in the workspace, in pairs, and the last part stores
+// them.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 0 to 3 for S, D, C, Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B; BATCHED, of many products: one for each blockIdx.z).
@@ -105,6 +106,11 @@ __device__ __forceinline__ int thread_again() {
   return value;
 }
 
+__device__ __forceinline__ unsigned again(unsigned value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // No access to memory moves across.
 __device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
 
@@ -120,6 +126,9 @@ __device__ __forceinline__ bool is_raised(const unsigned* flag) {
 }
 
 #endif
+
+// Blocks that stay read it again for each part of their work.
+__device__ __forceinline__ unsigned own_thread() { return SPLIT_K == 0 ? thread_again() : threadIdx.x; }
 
 // ---- What a block computes, and which part of it a thread.
 
@@ -193,7 +202,8 @@ struct Operand {
   __device__ __forceinline__ Operand(const T* matrix, long long ld_, long long start, long long end, T* shared)
       : tile(matrix + (K_CONTIGUOUS ? start * ld_ : start)), ld(ld_), inside(end - start) {
     aligned = inside >= BLK && ld % VEC == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC>) == 0;
-    const int span = threadIdx.x % DIM_S * VEC, line = threadIdx.x / DIM_S * STORE;
+    const unsigned thread = own_thread();
+    const int span = thread % DIM_S * VEC, line = thread / DIM_S * STORE;
     next = tile + span + line * ld;
     to = shared + place(span, line);
   }
@@ -275,9 +285,10 @@ struct Operand {
 
   // Element by element, zeros where there is no matrix. Rolled: it is rare, and must cost neither registers nor compile time.
   __device__ __forceinline__ void copy_any(long long k0, long long k) const {
-    T* const shared = to - place(threadIdx.x % DIM_S * VEC, threadIdx.x / DIM_S * STORE);
+    const unsigned thread = own_thread();
+    T* const shared = to - place(thread % DIM_S * VEC, thread / DIM_S * STORE);
 #pragma unroll 1
-    for (int at = threadIdx.x; at < SPAN * LINES; at += THREADS) {
+    for (int at = thread; at < SPAN * LINES; at += THREADS) {
       const int s = at % SPAN, l = at / SPAN;
       const bool valid = (K_CONTIGUOUS ? l : s) < inside && k0 + (K_CONTIGUOUS ? s : l) < k;
       const T* from = tile + (valid ? (K_CONTIGUOUS ? k0 + s + l * ld : s + (k0 + l) * ld) : 0);
@@ -471,10 +482,109 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
   }
 }
 
-// ---- Parts of a tile, which meet in the workspace: a flag and a tile of sums for each block but those of the last part.
+// ---- The work of a block: a part of a tile, or with SPLIT_K = 0 several, one after the other.
+
+#if SPLIT_K == 0
+
+// Stream-K: the tiles that fill no whole wave of blocks, and those of the wave before, are divided. Their steps of BLK_K along k
+// are numbered through, and each block has as many of them, but for one. The last ones come first: so a block leaves the first
+// part of a tile, which it cannot complete, before it waits for what it needs itself. Whole tiles follow.
+struct Work {
+  unsigned tiles, steps;      // steps of a tile
+  unsigned divided, sharers;  // tiles that are divided, and among how many blocks
+  unsigned end;               // of the numbered steps that are left to this block
+  unsigned whole;             // the next tile that is not divided
+  unsigned now, from, to;     // the part: its tile, and steps of this
+
+  __device__ __forceinline__ Work(long long m, long long n, long long depth) {
+    tiles = static_cast<unsigned>((m + BLK_M - 1) / BLK_M) * static_cast<unsigned>((n + BLK_N - 1) / BLK_N);
+    steps = static_cast<unsigned>(depth / BLK_K);
+    const unsigned waves = tiles / gridDim.x;
+    divided = steps == 0 || waves * gridDim.x == tiles ? 0 : tiles - (waves > 1 ? waves - 1 : 0) * gridDim.x;
+    sharers = min(gridDim.x, divided * steps);
+    end = blockIdx.x < sharers ? begin_of(blockIdx.x + 1) : 0;
+    whole = divided + blockIdx.x;
+  }
+
+  // The first of a block's numbered steps.
+  __device__ __forceinline__ unsigned begin_of(unsigned block) const {
+    const unsigned all = divided * steps;
+    return block * (all / sharers) + block * (all % sharers) / sharers;
+  }
+
+  __device__ __forceinline__ bool next() {
+    const unsigned begin = blockIdx.x < sharers ? begin_of(blockIdx.x) : 0;
+    if (begin < end) {
+      now = (end - 1) / steps;
+      const unsigned start = now * steps;
+      to = end - start;
+      from = max(begin, start) - start;
+      end = start + from;
+      return true;
+    }
+    now = whole;
+    whole += gridDim.x;
+    from = 0;
+    to = steps;
+    return now < tiles;
+  }
+
+  __device__ __forceinline__ unsigned tile() const { return now; }
+  __device__ __forceinline__ unsigned tile_again() const { return again(now); }
+  __device__ __forceinline__ bool is_whole() const { return from == 0 && is_last(); }
+  __device__ __forceinline__ bool is_last() const { return to == steps; }
+  __device__ __forceinline__ unsigned first(unsigned) const { return from; }
+  __device__ __forceinline__ unsigned count(unsigned) const { return to - from; }
+
+  // Parts of the tile before this one: each is another block's, down to the one that has the tile's first step.
+  __device__ __forceinline__ unsigned before() const {
+    const unsigned at = now * sharers, fraction = at % divided * steps;
+    return from == 0 ? 0 : blockIdx.x - at / divided - (fraction + sharers > divided * steps);
+  }
+};
+
+#else
+
+struct Work {
+  __device__ __forceinline__ Work(long long, long long, long long) {}
+
+  __device__ __forceinline__ unsigned parts() const { return SPLIT_K == 1 ? 1 : gridDim.y; }  // of the depth of a tile
+  __device__ __forceinline__ unsigned before() const { return SPLIT_K == 1 ? 0 : blockIdx.y; }
+  __device__ __forceinline__ unsigned tile() const { return blockIdx.x; }
+  __device__ __forceinline__ unsigned tile_again() const { return block_again(); }
+  __device__ __forceinline__ bool is_whole() const { return parts() < 2; }
+  __device__ __forceinline__ bool is_last() const { return before() == parts() - 1; }
+
+  // The first ones have one step more.
+  __device__ __forceinline__ unsigned first(unsigned steps) const {
+    return before() * (steps / parts()) + min(before(), steps % parts());
+  }
+
+  __device__ __forceinline__ unsigned count(unsigned steps) const { return steps / parts() + (before() < steps % parts()); }
+};
+
+#endif
+
+// ---- Parts of a tile, which meet in the workspace: a flag and a tile of sums for each block but those of the last part. With
+// SPLIT_K = 0 each block has them for the one part that it may leave.
 
 constexpr int SUMS = THR_M * THR_N * PARTS;  // of a thread
 constexpr int AT_ONCE = divisor(SUMS, 32);   // that are loaded together, each into a register of its own
+
+#if SPLIT_K == 0
+
+__device__ __forceinline__ unsigned own_number() { return blockIdx.x; }
+
+__device__ __forceinline__ unsigned* flag_of(void* workspace, unsigned block) { return static_cast<unsigned*>(workspace) + block; }
+
+__device__ __forceinline__ Real* sums_of(void* workspace, unsigned block) {
+  const unsigned long long number = block;
+  return reinterpret_cast<Real*>(flag_of(workspace, (gridDim.x + 63) / 64 * 64)) + number * SUMS * THREADS + own_thread();
+}
+
+#else
+
+__device__ __forceinline__ unsigned own_number() { return blockIdx.y; }
 
 __device__ __forceinline__ unsigned* flag_of(void* workspace, unsigned part) {
   const unsigned line = (gridDim.x * gridDim.z + 63) / 64 * 64;  // the flags of a part
@@ -487,23 +597,27 @@ __device__ __forceinline__ Real* sums_of(void* workspace, unsigned part) {
   return reinterpret_cast<Real*>(static_cast<unsigned*>(workspace) + flags) + number * SUMS * THREADS + threadIdx.x;
 }
 
+#endif
+
 __device__ __forceinline__ void leave_part(void* workspace, const Real (&accumulator)[THR_M][THR_N][PARTS]) {
-  Real* const sums = sums_of(workspace, blockIdx.y);
+  Real* const sums = sums_of(workspace, own_number());
 #pragma unroll
   for (int e = 0; e < SUMS; e++) sums[e * THREADS] = (&accumulator[0][0][0])[e];
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) raise(flag_of(workspace, blockIdx.y), 1);
+  if (threadIdx.x == 0) raise(flag_of(workspace, own_number()), 1);
 }
 
-// Blocks of earlier parts have smaller numbers, so they started earlier: to wait for them ends.
-__device__ __forceinline__ void add_part(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS], unsigned part) {
-  unsigned* const flag = flag_of(workspace, part);
+// To wait ends, however many blocks run at a time. Only blocks of smaller numbers are waited for: they started earlier. A block that
+// waits has left what others need of it, or it leaves it with SPLIT_K > 0 or from inside of a single tile, once all that it waits
+// for have come. So of the blocks that run the one of the smallest number waits for none, and ends.
+__device__ __forceinline__ void add_part(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS], unsigned number) {
+  unsigned* const flag = flag_of(workspace, number);
   if (threadIdx.x == 0)
     while (!is_raised(flag)) {
     }
   __syncthreads();
-  const Real* const sums = sums_of(workspace, part);
+  const Real* const sums = sums_of(workspace, number);
 #pragma unroll 1
   for (int from = 0; from < SUMS; from += AT_ONCE)  // a loop in name only: the assembler moves no load across its branches
 #pragma unroll
@@ -515,14 +629,14 @@ __device__ __forceinline__ void add_part(void* workspace, Real (&accumulator)[TH
 }
 
 // Parts meet as in a binary tree, each with earlier ones alone, so that the last waits for the logarithm of their number: of
-// parts 0 to 7, part 5 adds part 4, and part 7 adds 6, 5 and 3, which hold the sums of 1, 2 and 4. Returns whether this block is
+// parts 0 to 7, part 5 adds part 4, and part 7 adds 6, 5 and 3, which hold the sums of 1, 2 and 4. Returns whether this part is
 // the last.
-__device__ __forceinline__ bool meet(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS]) {
-  const unsigned part = blockIdx.y;
-  const bool is_last = part == gridDim.y - 1;
+__device__ __forceinline__ bool meet(const Work& work, void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS]) {
+  const unsigned part = work.before();
+  const bool is_last = work.is_last();
 #pragma unroll 1
   for (unsigned held = 1; held <= part && (part & held || is_last); held *= 2)
-    if (part & held) add_part(workspace, accumulator, (part & -held) - 1);
+    if (part & held) add_part(workspace, accumulator, own_number() - part + (part & -held) - 1);
   if (!is_last) leave_part(workspace, accumulator);
   return is_last;
 }
@@ -545,14 +659,17 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   T* const shared_a = reinterpret_cast<T*>(shared_storage);
   T* const shared_b = shared_a + STAGES * STAGE_A;
 
-  const Lane lane(threadIdx.x);
-  const Tile tile(blockIdx.x, m, n, raster_group);
+  Work work(m, n, is_zero(alpha) ? 0 : k);
+#if SPLIT_K == 0
+#pragma unroll 1
+  while (work.next()) {
+#endif
+  const Lane lane(own_thread());
+  const Tile tile(work.tile(), m, n, raster_group);
   const long long depth = is_zero(alpha) ? 0 : k;
-  const unsigned parts = SPLIT_K == 1 ? 1 : gridDim.y, part = SPLIT_K == 1 ? 0 : blockIdx.y;
-  const unsigned whole = static_cast<unsigned>(depth / BLK_K);   // tiles along k
-  const unsigned share = whole / parts, more = whole % parts;    // of each part; the first ones have one more
-  const long long begin = static_cast<long long>(part * share + min(part, more)) * BLK_K;
-  const int tiles = share + (part < more);
+  const unsigned whole = static_cast<unsigned>(depth / BLK_K);  // tiles along k
+  const long long begin = static_cast<long long>(work.first(whole)) * BLK_K;
+  const int tiles = work.count(whole);
 
   // Where BLK_K does not divide k, the last part has a tile -1 at the end of k: the last BLK_K steps if both operands allow that,
   // of which the first belong to another tile and are not multiplied; else the `rest` alone, with zeros behind it.
@@ -560,7 +677,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   OperandB b(B, ldb, tile.n, n, shared_b);
   const int rest = static_cast<int>(depth - static_cast<long long>(whole) * BLK_K);
   const bool inwards = whole > 0 && a.can_begin(depth) && b.can_begin(depth);
-  const int first = rest > 0 && part == parts - 1 ? -1 : 0;
+  const int first = rest > 0 && work.is_last() ? -1 : 0;
   auto start = [&](int t) {
     return t >= 0 ? begin + static_cast<long long>(t) * BLK_K : depth - (inwards ? BLK_K : rest);
   };
@@ -646,10 +763,13 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     for (int t = 0; t < tiles; t++) step(Yes{}, t);
   }
 
-#if SPLIT_K != 1
-  if (parts > 1 && !meet(workspace, accumulator)) return;
+  if (work.is_whole() || meet(work, workspace, accumulator)) {
+    const Tile place(work.tile_again(), m, n, raster_group);
+    store_tile(accumulator, alpha, beta, C + place.m + place.n * ldc, ldc, place.rows, place.columns, m - place.m, n - place.n,
+               Lane(thread_again()), shared_a);
+  }
+#if SPLIT_K == 0
+  __syncthreads();  // all have left the stages
+  }
 #endif
-  const Tile place(block_again(), m, n, raster_group);
-  store_tile(accumulator, alpha, beta, C + place.m + place.n * ldc, ldc, place.rows, place.columns, m - place.m, n - place.n,
-             Lane(thread_again()), shared_a);
 }

@@ -15,6 +15,7 @@ from gemm import Configuration, build_host, check, check_configurations, problem
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES, GemmProblem
 
@@ -28,6 +29,8 @@ SMALL = {
     "RASTER_GROUP": (1, 2, 4),
 }
 """Values of small tiles, which are quick to emulate."""
+
+TINY = SMALL | {"BLK_M": (16,), "BLK_N": (16, 32), "BLK_K": (8,)}
 
 PIPELINES = {
     "ASTRA's": lambda c: c["STAGES"] == 1,
@@ -75,45 +78,74 @@ def test_any_number_of_parts_meets_in_one_machine_code(
     kernel: Kernel, runtime: Path, case: tuple[str, str, str]
 ) -> None:
     """Powers of two and others, as many as there are tiles along k and more, with and without a rest of k."""
-    (drawn,) = sample(kernel.with_values(SMALL | {"BLK_M": (16,), "BLK_N": (16, 32), "BLK_K": (8,)}), case, 1, seed=3)
-    host = build_host(kernel, runtime, {**drawn, "SPLIT_K": 0}, GemmProblem(*case, 1, 1, 1))
+    (drawn,) = sample(kernel.with_values(TINY), case, 1, seed=3)
+    host = build_host(kernel, runtime, {**drawn, "SPLIT_K": 2}, GemmProblem(*case, 1, 1, 1))
     for parts in (*range(1, 10), 13, 16):
         for k in (8 * parts, 8 * 9 + 4, 7):
             problem, offsets = next(problems(case, [(17, 33, k)]))
             check(kernel, host, problem, offsets, {**drawn, "SPLIT_K": parts})
-    problem, offsets = next(problems(case, [(17, 33, 1204)]))
-    devices = [replace(H200, sm_count=count) for count in (3, 5, 132)]
-    of_each = [kernel.launch({**drawn, "SPLIT_K": 0}, variables_of(problem, one)).grid[1] for one in devices]
-    assert of_each[-1] == 18
-    assert max(of_each[:2]) == 3
-    for device in devices:
-        check(kernel, host, problem, offsets, {**drawn, "SPLIT_K": 0}, device)
+
+
+def with_blocks(kernel: Kernel, blocks: int) -> Kernel:
+    """Return the kernel with a number of blocks that stay, whatever the device and the problem."""
+    return replace(kernel, derived=kernel.derived | {"stay": parse(str(blocks))})
+
+
+@pytest.mark.parametrize("case", CASES, ids="".join)
+@pytest.mark.sampled(2, system=6)
+def test_blocks_that_stay_divide_tiles(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    """Any number of blocks: more than there are steps, several for each tile, ends within tiles, whole waves beside them.
+
+    The emulator runs blocks one after the other, the smaller numbers first, as a GPU does with room for one: a block that
+    waits for a later one waits forever.
+    """
+    turn = CASES.index(case)
+    drawn = list(sample(kernel.with_values(TINY), case, 256, seed=turn))
+    pipeline = list(PIPELINES.values())[turn % len(PIPELINES)]
+    configuration = {**next(filter(pipeline, drawn)), "SPLIT_K": 0}
+    host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
+    m, n, k = (configuration[name] for name in ("BLK_M", "BLK_N", "BLK_K"))
+    shapes = (m, n, 13 * k), (1, 1, 1), (2 * m + 1, n, 7 * k + 3), (m - 1, 2 * n, k - 1), (5 * m - 2, n + 1, 2 * k + 1)
+    for number, shape in enumerate(shapes):
+        aligned, offsets = next(problems(case, [shape]))
+        odd = [rows + 1 + rows % 2 for rows, _ in aligned.shapes()]
+        for blocks in (1, 2, 3, 4, 5, 7, 8, 13, 16, 23):
+            problem = aligned
+            if (blocks + number) % 3 == 0:
+                problem = replace(aligned, lda=odd[0], ldb=odd[1], ldc=odd[2], beta=0.0)
+            if blocks == 16:
+                problem = replace(aligned, alpha=0.0)
+            check(with_blocks(kernel, blocks), host, problem, offsets, configuration)
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "parts"),
+    ("m", "n", "k", "blocks", "is_valid"),
     [
-        (64, 64, 4096, 64),  # a tile: no part is shorter than 64 steps
-        (71, 75, 6142, 33),  # 4 tiles on 132 multiprocessors
-        (1024, 1024, 4096, 1),  # 256 tiles fill them
-        (640, 640, 8192, 5),  # 100 tiles: 500 parts in 4 turns, not 100 tiles in one
-        (640, 640, 512, 1),  # a meeting would take longer
-        (512, 512, 8192, 2),  # 64 tiles
-        (64, 64, 127, 1),
-        (64, 64, 0, 1),
-        (0, 64, 4096, 64),
+        (64, 64, 4096, 64, True),  # a tile: no part is shorter than 64 steps
+        (71, 75, 6142, 132, True),  # 4 tiles: 33 blocks each
+        (320, 320, 16384, 132, True),  # 25 tiles: 5 blocks each would leave 7 idle
+        (320, 320, 8192, 125, True),  # which costs less than that a block takes part in two tiles
+        (1024, 1024, 4096, 132, True),  # 256 tiles: two turns, of which one is nearly full
+        (640, 640, 8192, 132, True),  # 100 tiles
+        (640, 640, 256, 100, False),  # a meeting would take longer
+        (1408, 1536, 8192, 528, False),  # 528 tiles are four whole turns
+        (64, 64, 127, 1, False),
+        (64, 64, 0, 1, False),
     ],
 )
-def test_zero_splits_into_as_many_parts_as_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: int) -> None:
+def test_zero_has_as_many_blocks_as_run_at_a_time(
+    kernel: Kernel, m: int, n: int, k: int, blocks: int, is_valid: bool
+) -> None:
     (drawn,) = sample(kernel.with_values({"BLK_M": (64,), "BLK_N": (64,), "MIN_BLOCKS": (1,)}), ("s", "N", "N"), 1, 1)
     configuration = {**drawn, "BLK_K": 8, "SPLIT_K": 0}
+    for batch in (1, 2):
+        variables = variables_of(GemmProblem("s", "N", "N", m, n, k, batch=batch), H200)
+        scope = kernel.scope({**variables, **configuration})
+        broken = [rule.text for rule in kernel.restrictions if "SPLIT_K" in rule.text and not rule.expression.evaluate(scope)]
+        assert (broken == []) == (is_valid and batch == 1)
     launch = kernel.launch(configuration, variables_of(GemmProblem("s", "N", "N", m, n, k), H200))
-    tiles = -(-m // 64) * -(-n // 64)
-    assert launch.grid == (tiles, parts, 1)
-    assert launch.workspace_bytes == (parts - 1) * (-(-4 * tiles // 256) * 256 + tiles * 64 * 64 * 4)
-    assert launch == kernel.launch(
-        {**configuration, "SPLIT_K": parts}, variables_of(GemmProblem("s", "N", "N", m, n, k), H200)
-    )
+    assert launch.grid == (blocks, 1, 1)
+    assert launch.workspace_bytes == -(-4 * blocks // 256) * 256 + blocks * 64 * 64 * 4
 
 
 @pytest.mark.system

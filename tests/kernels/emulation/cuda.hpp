@@ -170,6 +170,7 @@ inline void __threadfence() {}
 inline void keep_order() {}
 inline unsigned block_again() { return blockIdx.x; }
 inline int thread_again() { return threadIdx.x; }
+inline unsigned again(unsigned value) { return value; }
 
 // Flags between blocks. Blocks run one after the other, the smaller numbers first: who waits for a later one waits forever.
 inline void raise(unsigned* flag, unsigned value) { *flag = value; }
