@@ -427,15 +427,23 @@ constexpr int divisor(int whole, int most) {
 // Stores a tile, of which `rows` and `columns` lie in C: in vectors, or in single elements where C is not aligned. If it sticks
 // out, a part of it must be left out, or C is read and not aligned, it goes through shared memory, a few elements of each thread at
 // a time, in a rolled loop with tests of bounds: unrolled they would be half of the machine code. What belongs to other tiles, before
-// first_row and first_column, is left out if C is read; otherwise it is stored twice with the same values.
+// first_row and first_column, is left out if C is read. Otherwise it is stored twice with the same bits, but left out with
+// SPLIT_K = 0, where those tiles are divided elsewhere and round otherwise.
 __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_N][PARTS], T alpha, T beta, T* tile, long long ldc,
                                            int first_row, int first_column, long long rows, long long columns, Lane lane,
                                            T* shared) {
   const bool reads = !is_zero(beta);
-  const bool aligned = ldc % VEC_M == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0;
+  const bool aligned = ldc % VEC_M == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0 &&
+                       (SPLIT_K != 0 || first_row % VEC_M == 0);
   const bool is_whole = rows >= BLK_M && columns >= BLK_N && (!reads || (aligned && (first_row | first_column) == 0));
   if (is_whole) {
     tile += lane.x * VEC_M + lane.y * VEC_N * ldc;
+    first_row -= lane.x * VEC_M;
+    first_column -= lane.y * VEC_N;
+    auto is_own = [&](int i, int j) {
+      const int row = i / VEC_M * DIM_X * VEC_M + i % VEC_M, column = j / VEC_N * DIM_Y * VEC_N + j % VEC_N;
+      return SPLIT_K != 0 || (row >= first_row && column >= first_column);
+    };
 #pragma unroll
     for (int j = 0; j < THR_N; j++) {
       T* const line = tile + (j / VEC_N * DIM_Y * VEC_N + j % VEC_N) * ldc;
@@ -451,10 +459,11 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
           for (int e = 0; e < VEC_M; e++) value.at[e] = plus_scaled(value.at[e], beta, old.at[e]);
         }
         if (aligned) {
-          *reinterpret_cast<Vector<VEC_M>*>(to) = value;
+          if (is_own(i, j)) *reinterpret_cast<Vector<VEC_M>*>(to) = value;
         } else {
 #pragma unroll
-          for (int e = 0; e < VEC_M; e++) to[e] = value.at[e];
+          for (int e = 0; e < VEC_M; e++)
+            if (is_own(i + e, j)) to[e] = value.at[e];
         }
       }
     }
@@ -486,34 +495,36 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
 
 #if SPLIT_K == 0
 
-// Stream-K: the tiles that fill no whole wave of blocks, and those of the wave before, are divided. Their steps of BLK_K along k
-// are numbered through, and each block has as many of them, but for one. The last ones come first: so a block leaves the first
-// part of a tile, which it cannot complete, before it waits for what it needs itself. Whole tiles follow.
+// Stream-K (Osama et al., PPoPP 2023): the tiles that fill no whole wave of blocks, and those of one whole wave, are divided. Their
+// steps of BLK_K along k are numbered through, and each block has an equal share, but for one step. Whole tiles follow.
+//
+// A block computes its last steps first. So it leaves a part that it cannot complete at once, and only then waits for parts of its
+// next tile; or all its steps are inside of one tile, and it leaves their sum after those that it waits for. Either way it waits
+// for blocks of smaller numbers alone, which started earlier: of all that run, the one of the smallest number waits for none. So
+// every wait ends, however few blocks run at a time.
 struct Work {
-  unsigned tiles, steps;      // steps of a tile
+  unsigned tiles, steps;      // of C, and of a tile along k
   unsigned divided, sharers;  // tiles that are divided, and among how many blocks
-  unsigned end;               // of the numbered steps that are left to this block
+  unsigned begin, end;        // of the numbered steps that are left to this block
   unsigned whole;             // the next tile that is not divided
   unsigned now, from, to;     // the part: its tile, and steps of this
 
   __device__ __forceinline__ Work(long long m, long long n, long long depth) {
     tiles = static_cast<unsigned>((m + BLK_M - 1) / BLK_M) * static_cast<unsigned>((n + BLK_N - 1) / BLK_N);
     steps = static_cast<unsigned>(depth / BLK_K);
-    const unsigned waves = tiles / gridDim.x;
+    const unsigned waves = tiles / gridDim.x;  // whole ones
     divided = steps == 0 || waves * gridDim.x == tiles ? 0 : tiles - (waves > 1 ? waves - 1 : 0) * gridDim.x;
     sharers = min(gridDim.x, divided * steps);
-    end = blockIdx.x < sharers ? begin_of(blockIdx.x + 1) : 0;
     whole = divided + blockIdx.x;
-  }
-
-  // The first of a block's numbered steps.
-  __device__ __forceinline__ unsigned begin_of(unsigned block) const {
-    const unsigned all = divided * steps;
-    return block * (all / sharers) + block * (all % sharers) / sharers;
+    begin = end = 0;
+    if (blockIdx.x < sharers) {
+      const unsigned share = divided * steps / sharers, more = divided * steps % sharers;
+      begin = blockIdx.x * share + blockIdx.x * more / sharers;
+      end = (blockIdx.x + 1) * share + (blockIdx.x + 1) * more / sharers;
+    }
   }
 
   __device__ __forceinline__ bool next() {
-    const unsigned begin = blockIdx.x < sharers ? begin_of(blockIdx.x) : 0;
     if (begin < end) {
       now = (end - 1) / steps;
       const unsigned start = now * steps;
@@ -536,7 +547,7 @@ struct Work {
   __device__ __forceinline__ unsigned first(unsigned) const { return from; }
   __device__ __forceinline__ unsigned count(unsigned) const { return to - from; }
 
-  // Parts of the tile before this one: each is another block's, down to the one that has the tile's first step.
+  // Parts of the tile before this one, each of another block: down to the one that has the tile's first step.
   __device__ __forceinline__ unsigned before() const {
     const unsigned at = now * sharers, fraction = at % divided * steps;
     return from == 0 ? 0 : blockIdx.x - at / divided - (fraction + sharers > divided * steps);
@@ -545,6 +556,7 @@ struct Work {
 
 #else
 
+// One part: blocks (x, 0), (x, 1) ... share the depth of tile x evenly.
 struct Work {
   __device__ __forceinline__ Work(long long, long long, long long) {}
 
@@ -608,9 +620,7 @@ __device__ __forceinline__ void leave_part(void* workspace, const Real (&accumul
   if (threadIdx.x == 0) raise(flag_of(workspace, own_number()), 1);
 }
 
-// To wait ends, however many blocks run at a time. Only blocks of smaller numbers are waited for: they started earlier. A block that
-// waits has left what others need of it, or it leaves it with SPLIT_K > 0 or from inside of a single tile, once all that it waits
-// for have come. So of the blocks that run the one of the smallest number waits for none, and ends.
+// Blocks of earlier parts have smaller numbers, so they started earlier: to wait for them ends.
 __device__ __forceinline__ void add_part(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS], unsigned number) {
   unsigned* const flag = flag_of(workspace, number);
   if (threadIdx.x == 0)
@@ -662,114 +672,113 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   Work work(m, n, is_zero(alpha) ? 0 : k);
 #if SPLIT_K == 0
 #pragma unroll 1
-  while (work.next()) {
+  while (work.next())
 #endif
-  const Lane lane(own_thread());
-  const Tile tile(work.tile(), m, n, raster_group);
-  const long long depth = is_zero(alpha) ? 0 : k;
-  const unsigned whole = static_cast<unsigned>(depth / BLK_K);  // tiles along k
-  const long long begin = static_cast<long long>(work.first(whole)) * BLK_K;
-  const int tiles = work.count(whole);
+  {
+    const Lane lane(own_thread());
+    const Tile tile(work.tile(), m, n, raster_group);
+    const long long depth = is_zero(alpha) ? 0 : k;
+    const unsigned whole = static_cast<unsigned>(depth / BLK_K);  // tiles along k
+    const long long begin = static_cast<long long>(work.first(whole)) * BLK_K;
+    const int tiles = work.count(whole);
 
-  // Where BLK_K does not divide k, the last part has a tile -1 at the end of k: the last BLK_K steps if both operands allow that,
-  // of which the first belong to another tile and are not multiplied; else the `rest` alone, with zeros behind it.
-  OperandA a(A, lda, tile.m, m, shared_a);
-  OperandB b(B, ldb, tile.n, n, shared_b);
-  const int rest = static_cast<int>(depth - static_cast<long long>(whole) * BLK_K);
-  const bool inwards = whole > 0 && a.can_begin(depth) && b.can_begin(depth);
-  const int first = rest > 0 && work.is_last() ? -1 : 0;
-  auto start = [&](int t) {
-    return t >= 0 ? begin + static_cast<long long>(t) * BLK_K : depth - (inwards ? BLK_K : rest);
-  };
-  a.begin(inwards ? start(first) : begin, inwards ? -1 : 0);
-  b.begin(inwards ? start(first) : begin, inwards ? -1 : 0);
-  const T* from_a = shared_a + lane.x * VEC_M;  // this thread's first elements of the stage to multiply
-  const T* from_b = shared_b + lane.y * VEC_N;
+    // Where BLK_K does not divide k, the last part has a tile -1 at the end of k: the last BLK_K steps if both operands allow that,
+    // of which the first belong to another tile and are not multiplied; else the `rest` alone, with zeros behind it.
+    OperandA a(A, lda, tile.m, m, shared_a);
+    OperandB b(B, ldb, tile.n, n, shared_b);
+    const int rest = static_cast<int>(depth - static_cast<long long>(whole) * BLK_K);
+    const bool inwards = whole > 0 && a.can_begin(depth) && b.can_begin(depth);
+    const int first = rest > 0 && work.is_last() ? -1 : 0;
+    auto start = [&](int t) {
+      return t >= 0 ? begin + static_cast<long long>(t) * BLK_K : depth - (inwards ? BLK_K : rest);
+    };
+    a.begin(inwards ? start(first) : begin, inwards ? -1 : 0);
+    b.begin(inwards ? start(first) : begin, inwards ? -1 : 0);
+    const T* from_a = shared_a + lane.x * VEC_M;  // this thread's first elements of the stage to multiply
+    const T* from_b = shared_b + lane.y * VEC_N;
 
-  Real accumulator[THR_M][THR_N][PARTS];
+    Real accumulator[THR_M][THR_N][PARTS];
 #pragma unroll
-  for (int i = 0; i < THR_M; i++)
+    for (int i = 0; i < THR_M; i++)
 #pragma unroll
-    for (int j = 0; j < THR_N; j++)
+      for (int j = 0; j < THR_N; j++)
 #pragma unroll
-      for (int p = 0; p < PARTS; p++) accumulator[i][j][p] = Real(0);
+        for (int p = 0; p < PARTS; p++) accumulator[i][j][p] = Real(0);
 
-  const int ahead = STAGES == 1 ? 1 : STAGES - 1;  // tiles from the one multiplied to the one fetched
-  auto fetch = [&](auto is_wide, int t) {
-    if (t < tiles) {
-      a.template fetch<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
-      b.template fetch<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
-      if (!is_wide.value && t < 0 && inwards) {
-        a.skip(begin - depth);
-        b.skip(begin - depth);
+    const int ahead = STAGES == 1 ? 1 : STAGES - 1;  // tiles from the one multiplied to the one fetched
+    auto fetch = [&](auto is_wide, int t) {
+      if (t < tiles) {
+        a.template fetch<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
+        b.template fetch<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
+        if (!is_wide.value && t < 0 && inwards) {
+          a.skip(begin - depth);
+          b.skip(begin - depth);
+        }
       }
-    }
-    if constexpr (ASYNC_A || ASYNC_B) cp_async_commit();
-  };
-  auto land = [&](auto is_wide, int t) {
-    if (t < tiles) {
-      a.template land<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
-      b.template land<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
-    }
-  };
-  auto multiply_tile = [&](auto is_main, int t) {
-    if constexpr (is_main.value)
-      multiply_stage<UNROLL_K, FRAGMENTS>(accumulator, from_a, from_b);
-    else
-      multiply_stage<1, 1>(accumulator, from_a, from_b, t < 0 && inwards ? BLK_K - rest : 0,
-                           t < 0 && !inwards ? rest : BLK_K);
-  };
+      if constexpr (ASYNC_A || ASYNC_B) cp_async_commit();
+    };
+    auto land = [&](auto is_wide, int t) {
+      if (t < tiles) {
+        a.template land<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
+        b.template land<is_wide.value>(t, is_wide.value ? 0 : start(t), k);
+      }
+    };
+    auto multiply_tile = [&](auto is_main, int t) {
+      if constexpr (is_main.value)
+        multiply_stage<UNROLL_K, FRAGMENTS>(accumulator, from_a, from_b);
+      else
+        multiply_stage<1, 1>(accumulator, from_a, from_b, t < 0 && inwards ? BLK_K - rest : 0,
+                             t < 0 && !inwards ? rest : BLK_K);
+    };
 #if STAGES == 1  // ASTRA: the next tile waits in registers while this one is multiplied; two barriers a tile
-  auto step = [&](auto is_main, int t) {
-    fetch(is_main, t + 1);
-    multiply_tile(is_main, t);
+    auto step = [&](auto is_main, int t) {
+      fetch(is_main, t + 1);
+      multiply_tile(is_main, t);
+      __syncthreads();
+      land(is_main, t + 1);
+      __syncthreads();
+    };
+    fetch(No{}, first);
+    land(No{}, first);
     __syncthreads();
-    land(is_main, t + 1);
-    __syncthreads();
-  };
-  fetch(No{}, first);
-  land(No{}, first);
-  __syncthreads();
 #else  // STAGES tiles in flight; one barrier a tile
-  int reading = 0;
-  auto step = [&](auto is_main, int t) {
-    if constexpr (ASYNC_A || ASYNC_B) cp_async_wait<STAGES - 2>();
-    __syncthreads();  // the stage to multiply is complete for all, and all have left the stage to write
-    fetch(is_main, t + ahead);
-    multiply_tile(is_main, t);
-    land(is_main, t + ahead);
-    a.turn(reading == 0);
-    b.turn(reading == 0);
-    const bool wrap = reading == STAGES - 1;
-    from_a += wrap ? -(STAGES - 1) * STAGE_A : STAGE_A;
-    from_b += wrap ? -(STAGES - 1) * STAGE_B : STAGE_B;
-    reading = wrap ? 0 : reading + 1;
-  };
+    int reading = 0;
+    auto step = [&](auto is_main, int t) {
+      if constexpr (ASYNC_A || ASYNC_B) cp_async_wait<STAGES - 2>();
+      __syncthreads();  // the stage to multiply is complete for all, and all have left the stage to write
+      fetch(is_main, t + ahead);
+      multiply_tile(is_main, t);
+      land(is_main, t + ahead);
+      a.turn(reading == 0);
+      b.turn(reading == 0);
+      const bool wrap = reading == STAGES - 1;
+      from_a += wrap ? -(STAGES - 1) * STAGE_A : STAGE_A;
+      from_b += wrap ? -(STAGES - 1) * STAGE_B : STAGE_B;
+      reading = wrap ? 0 : reading + 1;
+    };
 #pragma unroll 1
-  for (int t = first; t < first + ahead; t++) {
-    fetch(No{}, t);
-    land(No{}, t);
-    a.turn(false);
-    b.turn(false);
-  }
+    for (int t = first; t < first + ahead; t++) {
+      fetch(No{}, t);
+      land(No{}, t);
+      a.turn(false);
+      b.turn(false);
+    }
 #endif
-  // The end of k, matrices smaller than a tile and operands that are not aligned take a rolled loop. All other tiles are wide,
-  // and the main loop is free of any test of bounds.
-  const bool is_aligned = a.aligned && b.aligned;
+    // The end of k, matrices smaller than a tile and operands that are not aligned take a rolled loop. All other tiles are wide,
+    // and the main loop is free of any test of bounds.
+    const bool is_aligned = a.aligned && b.aligned;
 #pragma unroll 1
-  for (int t = first; t < (is_aligned ? 0 : tiles); t++) step(No{}, t);
-  if (is_aligned) {
+    for (int t = first; t < (is_aligned ? 0 : tiles); t++) step(No{}, t);
+    if (is_aligned) {
 #pragma unroll 1
-    for (int t = 0; t < tiles; t++) step(Yes{}, t);
-  }
+      for (int t = 0; t < tiles; t++) step(Yes{}, t);
+    }
 
-  if (work.is_whole() || meet(work, workspace, accumulator)) {
-    const Tile place(work.tile_again(), m, n, raster_group);
-    store_tile(accumulator, alpha, beta, C + place.m + place.n * ldc, ldc, place.rows, place.columns, m - place.m, n - place.n,
-               Lane(thread_again()), shared_a);
+    if (work.is_whole() || meet(work, workspace, accumulator)) {
+      const Tile place(work.tile_again(), m, n, raster_group);
+      store_tile(accumulator, alpha, beta, C + place.m + place.n * ldc, ldc, place.rows, place.columns, m - place.m, n - place.n,
+                 Lane(thread_again()), shared_a);
+    }
+    if (SPLIT_K == 0) __syncthreads();  // all have left the stages
   }
-#if SPLIT_K == 0
-  __syncthreads();  // all have left the stages
-  }
-#endif
 }

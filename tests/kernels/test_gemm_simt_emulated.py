@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from emulation.host import COMPILER_EXISTS
+from emulation.host import COMPILER_EXISTS, place
 from gemm import Configuration, build_host, check, check_configurations, problems, sample
 
 from mltune.device.known import H200
@@ -116,6 +117,25 @@ def test_blocks_that_stay_divide_tiles(kernel: Kernel, runtime: Path, case: tupl
             if blocks == 16:
                 problem = replace(aligned, alpha=0.0)
             check(with_blocks(kernel, blocks), host, problem, offsets, configuration)
+
+
+@pytest.mark.parametrize("ldc", [0, 64, 65])
+def test_an_element_of_two_tiles_is_the_one_that_it_belongs_to(kernel: Kernel, runtime: Path, ldc: int) -> None:
+    """Tiles that overlap are divided elsewhere and round otherwise: the bits must not depend on which is stored last."""
+    kernel = with_blocks(kernel, 3)  # for two tiles: steps 0 to 3 and 4 to 5 of one, 0 to 1 and 2 to 5 of the other
+    values = TINY | {"BLK_N": (16,), "VEC_M": (4,)}
+    (drawn,) = sample(kernel.with_values(values), ("s", "N", "T"), 1, seed=5)
+    for m in (28, 29):
+        problem = GemmProblem("s", "N", "T", m, 16, 6 * 8, beta=0.0, ldc=ldc)
+        made = problem.operands(np, seed=1)
+        operands = {name: place(buffer, 0) for name, buffer in made.items()}
+        host = build_host(kernel, runtime, {**drawn, "SPLIT_K": 0}, problem)
+        host.launch(problem, operands, kernel.launch({**drawn, "SPLIT_K": 0}, variables_of(problem, H200)))
+        a, b = made["A"].reshape(48, m), made["B"].reshape(48, 16)
+        parts = [np.zeros((m, 16), np.float32) for _ in "12"]
+        for step in range(48):
+            parts[step >= 32] += a[step][:, None] * b[step][None, :]
+        assert (problem.result(operands["C"])[:16] == (parts[1] + parts[0])[:16]).all()
 
 
 @pytest.mark.parametrize(
