@@ -434,19 +434,17 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
                                            T* shared) {
   const bool reads = !is_zero(beta);
   const bool aligned = ldc % VEC_M == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0 &&
-                       (SPLIT_K != 0 || first_row % VEC_M == 0);
+                       (SPLIT_K != 0 || (first_row | first_column) == 0);
   const bool is_whole = rows >= BLK_M && columns >= BLK_N && (!reads || (aligned && (first_row | first_column) == 0));
   if (is_whole) {
     tile += lane.x * VEC_M + lane.y * VEC_N * ldc;
-    first_row -= lane.x * VEC_M;
-    first_column -= lane.y * VEC_N;
-    auto is_own = [&](int i, int j) {
-      const int row = i / VEC_M * DIM_X * VEC_M + i % VEC_M, column = j / VEC_N * DIM_Y * VEC_N + j % VEC_N;
-      return SPLIT_K != 0 || (row >= first_row && column >= first_column);
-    };
+    unsigned own_rows = 0;  // a bit for each
+#pragma unroll
+    for (int i = 0; i < THR_M; i++) own_rows |= ((i / VEC_M * DIM_X + lane.x) * VEC_M + i % VEC_M >= first_row) << i;
 #pragma unroll
     for (int j = 0; j < THR_N; j++) {
       T* const line = tile + (j / VEC_N * DIM_Y * VEC_N + j % VEC_N) * ldc;
+      const unsigned own = (j / VEC_N * DIM_Y + lane.y) * VEC_N + j % VEC_N >= first_column ? own_rows : 0;
 #pragma unroll
       for (int i = 0; i < THR_M; i += VEC_M) {
         T* const to = line + i * DIM_X;
@@ -459,11 +457,11 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
           for (int e = 0; e < VEC_M; e++) value.at[e] = plus_scaled(value.at[e], beta, old.at[e]);
         }
         if (aligned) {
-          if (is_own(i, j)) *reinterpret_cast<Vector<VEC_M>*>(to) = value;
+          *reinterpret_cast<Vector<VEC_M>*>(to) = value;
         } else {
 #pragma unroll
           for (int e = 0; e < VEC_M; e++)
-            if (is_own(i + e, j)) to[e] = value.at[e];
+            if (SPLIT_K != 0 || own >> (i + e) & 1) to[e] = value.at[e];
         }
       }
     }
