@@ -438,13 +438,14 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
   const bool is_whole = rows >= BLK_M && columns >= BLK_N && (!reads || (aligned && (first_row | first_column) == 0));
   if (is_whole) {
     tile += lane.x * VEC_M + lane.y * VEC_N * ldc;
-    unsigned own_rows = 0;  // a bit for each
+    unsigned own_rows[(THR_M + 31) / 32] = {};  // a bit for each
 #pragma unroll
-    for (int i = 0; i < THR_M; i++) own_rows |= ((i / VEC_M * DIM_X + lane.x) * VEC_M + i % VEC_M >= first_row) << i;
+    for (unsigned i = 0; i < THR_M; i++)
+      if (static_cast<int>((i / VEC_M * DIM_X + lane.x) * VEC_M + i % VEC_M) >= first_row) own_rows[i / 32] |= 1u << i % 32;
 #pragma unroll
     for (int j = 0; j < THR_N; j++) {
       T* const line = tile + (j / VEC_N * DIM_Y * VEC_N + j % VEC_N) * ldc;
-      const unsigned own = (j / VEC_N * DIM_Y + lane.y) * VEC_N + j % VEC_N >= first_column ? own_rows : 0;
+      const bool is_own = (j / VEC_N * DIM_Y + lane.y) * VEC_N + j % VEC_N >= first_column;
 #pragma unroll
       for (int i = 0; i < THR_M; i += VEC_M) {
         T* const to = line + i * DIM_X;
@@ -461,7 +462,7 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
         } else {
 #pragma unroll
           for (int e = 0; e < VEC_M; e++)
-            if (SPLIT_K != 0 || own >> (i + e) & 1) to[e] = value.at[e];
+            if (SPLIT_K != 0 || (is_own ? own_rows[(i + e) / 32] : 0) >> (i + e) % 32 & 1) to[e] = value.at[e];
         }
       }
     }

@@ -313,6 +313,49 @@ def test_many_parts_of_few_tiles_meet(device, name, case, trans):
     assert all(check.state is TrialState.OK for check in checks.values()), checks
 
 
+@pytest.mark.parametrize(("case", "trans"), [("sgemm", "NN"), ("sgemm", "TT"), ("dgemm", "NT"), ("cgemm", "TN")])
+def test_blocks_that_divide_the_last_waves_give_the_same_bits_in_every_run(device, case, trans, tmp_path):
+    """Tiles that overlap, blocks that end within tiles, and two streams at once, of each of which fewer blocks run."""
+    import cupy
+
+    from mltune.kernel.space import ConstrainedSpace
+
+    kernel = load_kernel("gemm_simt").with_values({"SPLIT_K": (0,)})
+    problem = parse_problem(case, trans=trans, m=1815, n=1091, k=989)
+    space = ConstrainedSpace(kernel, variables_of(problem, device))
+    columns = space.rows(space.sample(12, np.random.default_rng(1)))
+    configurations = [{one: int(column[at]) for one, column in columns.items()} for at in range(12)]
+    with NvrtcBuilder(kernel, problem, device.architecture, cache=None, workers=None) as builder:
+        builds = [(one, building.result()) for one in configurations for building in [builder.submit(one)]]
+    sound = [(one, build) for one, build in builds if build.state is TrialState.OK and build.spill_bytes == 0][:4]
+    operands = problem.operands(cupy, 1)
+    answer, bound = problem.answer(operands), problem.error_bound(operands)
+
+    assert len(sound) == 4, builds
+    for configuration, build in sound:
+        launch = kernel.launch(configuration, variables_of(problem, device))
+        path = tmp_path / "gemm.cubin"
+        path.write_bytes(build.cubin)
+        gemm = cupy.RawModule(path=str(path)).get_function(build.entry or kernel.entry)
+        gemm.max_dynamic_shared_size_bytes = launch.shared_bytes
+        streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+        results = [[cupy.full_like(operands["C"], np.nan) for _ in range(12)] for _ in streams]
+        workspaces = [cupy.zeros(launch.workspace_bytes, dtype="uint8") for _ in streams]
+        cupy.cuda.Device().synchronize()
+        for run in range(12):
+            for stream, made, workspace in zip(streams, results, workspaces, strict=True):
+                arguments = problem.kernel_arguments({**operands, "C": made[run]}).values()
+                further = (*map(np.int32, launch.arguments), workspace)
+                with stream:
+                    gemm(launch.grid, launch.block, (*arguments, *further), shared_mem=launch.shared_bytes)
+        cupy.cuda.Device().synchronize()
+        first, *others = [problem.result(one) for made in results for one in made]
+        assert problem.worst_error(first, answer, bound) <= 1, configuration
+        assert all(bool((one == first).all()) for one in others), configuration
+        flags = 256 * -(-4 * launch.grid[0] // 256)
+        assert not any(bool(workspace[:flags].any()) for workspace in workspaces), configuration
+
+
 @pytest.mark.parametrize(
     ("name", "precision"), [("gemm_simt", "c"), ("gemm_mma64", "d"), ("gemm_wgmma", "h"), ("gemm_tf32", "s")]
 )

@@ -161,7 +161,9 @@ def test_zero_has_as_many_blocks_as_run_at_a_time(
     for batch in (1, 2):
         variables = variables_of(GemmProblem("s", "N", "N", m, n, k, batch=batch), H200)
         scope = kernel.scope({**variables, **configuration})
-        broken = [rule.text for rule in kernel.restrictions if "SPLIT_K" in rule.text and not rule.expression.evaluate(scope)]
+        broken = [
+            rule.text for rule in kernel.restrictions if "SPLIT_K" in rule.text and not rule.expression.evaluate(scope)
+        ]
         assert (broken == []) == (is_valid and batch == 1)
     launch = kernel.launch(configuration, variables_of(GemmProblem("s", "N", "N", m, n, k), H200))
     assert launch.grid == (blocks, 1, 1)
