@@ -95,10 +95,10 @@ def with_blocks(kernel: Kernel, blocks: int) -> Kernel:
 @pytest.mark.parametrize("case", CASES, ids="".join)
 @pytest.mark.sampled(2, system=6)
 def test_blocks_that_stay_divide_tiles(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
-    """Any number of blocks: more than there are steps, several for each tile, ends within tiles, whole waves beside them.
+    """Any number of blocks: more than there are steps, several for each tile, ends within tiles, whole waves too.
 
-    The emulator runs blocks one after the other, the smaller numbers first, as a GPU does with room for one: a block that
-    waits for a later one waits forever.
+    The emulator runs blocks one after the other, the smaller numbers first, as a GPU does with room for one: a block
+    that waits for a later one waits forever.
     """
     turn = CASES.index(case)
     drawn = list(sample(kernel.with_values(TINY), case, 256, seed=turn))
@@ -121,7 +121,7 @@ def test_blocks_that_stay_divide_tiles(kernel: Kernel, runtime: Path, case: tupl
 
 @pytest.mark.parametrize("ldc", [0, 64, 65])
 def test_an_element_of_two_tiles_is_the_one_that_it_belongs_to(kernel: Kernel, runtime: Path, ldc: int) -> None:
-    """Tiles that overlap are divided elsewhere and round otherwise: the bits must not depend on which is stored last."""
+    """Tiles that overlap are divided elsewhere and round otherwise: the bits do not depend on which is stored last."""
     kernel = with_blocks(kernel, 3)  # for two tiles: steps 0 to 3 and 4 to 5 of one, 0 to 1 and 2 to 5 of the other
     values = TINY | {"BLK_N": (16,), "VEC_M": (4,)}
     (drawn,) = sample(kernel.with_values(values), ("s", "N", "T"), 1, seed=5)
@@ -161,10 +161,8 @@ def test_zero_has_as_many_blocks_as_run_at_a_time(
     for batch in (1, 2):
         variables = variables_of(GemmProblem("s", "N", "N", m, n, k, batch=batch), H200)
         scope = kernel.scope({**variables, **configuration})
-        broken = [
-            rule.text for rule in kernel.restrictions if "SPLIT_K" in rule.text and not rule.expression.evaluate(scope)
-        ]
-        assert (broken == []) == (is_valid and batch == 1)
+        rules = [rule.expression for rule in kernel.restrictions if "SPLIT_K" in rule.text]
+        assert all(rule.evaluate(scope) for rule in rules) == (is_valid and batch == 1)
     launch = kernel.launch(configuration, variables_of(GemmProblem("s", "N", "N", m, n, k), H200))
     assert launch.grid == (blocks, 1, 1)
     assert launch.workspace_bytes == -(-4 * blocks // 256) * 256 + blocks * 64 * 64 * 4
