@@ -433,8 +433,8 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
                                            int first_row, int first_column, long long rows, long long columns, Lane lane,
                                            T* shared) {
   const bool reads = !is_zero(beta);
-  const bool aligned = ldc % VEC_M == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0 &&
-                       (SPLIT_K != 0 || (first_row | first_column) == 0);
+  const bool aligned = ldc % VEC_M == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0;
+  const bool in_vectors = aligned && (SPLIT_K != 0 || (VEC_M > 1 && (first_row | first_column) == 0));
   const bool is_whole = rows >= BLK_M && columns >= BLK_N && (!reads || (aligned && (first_row | first_column) == 0));
   if (is_whole) {
     tile += lane.x * VEC_M + lane.y * VEC_N * ldc;
@@ -457,7 +457,7 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
 #pragma unroll
           for (int e = 0; e < VEC_M; e++) value.at[e] = plus_scaled(value.at[e], beta, old.at[e]);
         }
-        if (aligned) {
+        if (in_vectors) {
           *reinterpret_cast<Vector<VEC_M>*>(to) = value;
         } else {
 #pragma unroll

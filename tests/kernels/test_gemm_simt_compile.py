@@ -45,6 +45,7 @@ SHAPES = {
     "two fragment buffers": CLASSIC | {"FRAGMENTS": 2, "ORDER": 3},
     "asynchronous": CLASSIC | COPIES["asynchronous"] | {"BLK_K": 16, "LANE_ORDER": 1, "READ": 1},
     "two blocks": CLASSIC | COPIES["asynchronous"] | {"MIN_BLOCKS": 2},
+    "blocks that stay": CLASSIC | COPIES["asynchronous"] | {"MIN_BLOCKS": 2, "SPLIT_K": 0},
     "wide": CLASSIC | {"BLK_N": 256, "DIM_XA": 32, "DIM_XB": 64},
     "small": SMALL,
 }
