@@ -21,7 +21,7 @@ one() { # GPU, CASE
     local at=$folder/$name first=$(($1 * cores))
     local command=(python3 "$(dirname "$0")/library.py" "$what" "$2" --library "$at" --output "${at}_$what.json")
     if [ "$what" = build ]; then
-        command+=(--time "$seconds" --run "${at}_run" --sizes-tuned 30)
+        command+=(--time "$seconds" --run "${at}_run")
     else
         command+=(--shapes 200 --tuned 30 --tune-time "$seconds")
     fi

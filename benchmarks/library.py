@@ -303,7 +303,7 @@ def main() -> None:
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--run", type=Path)
     parser.add_argument("--time", default="5m")
-    parser.add_argument("--sizes-tuned", type=int, default=30)
+    parser.add_argument("--sizes-tuned", type=int, default=60)
     parser.add_argument("--sizes-timed", type=int, default=400)
     parser.add_argument("--shapes", type=int, default=200)
     parser.add_argument("--tuned", type=int, default=30)

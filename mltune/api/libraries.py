@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mltune.library.building import Tune
     from mltune.library.spec import Spec
     from mltune.problem.problem import RunnableProblem
+    from mltune.process.child import ChildPool
     from mltune.resolve.plan import Plan
     from mltune.results.progress import CampaignReport
 
@@ -34,6 +36,9 @@ for each of the others, where the portfolio is, .09 on an H200."""
 
 _SLICE_S = 2.5
 """Seconds of a tune besides its compiles and the count of its space: all of it took 1 to 1.7 on an H200."""
+
+_AT_ONCE, _COMPILERS = 4, 4
+"""Most sizes that a GPU is tuned for at once, and compile processes of each; compiles take far longer than timing."""
 
 _BATCHES = 3
 """Batches of compiles that a tune is worth beginning for."""
@@ -111,7 +116,7 @@ def build_library(
     check_place(Path(out))
     nvrtc_version()  # raises where nothing can be compiled
     wanted, plan, problems, time_s = _plan(wanted, device, run, {**options, "compilers": compilers})
-    with interruptible(interrupt) as interrupted, closing(ChildPool()) as pool:
+    with interruptible(interrupt) as interrupted, ExitStack() as ended:
         campaign = carry_out(plan, run=run, progress=progress, interrupt=interrupted)
         if campaign.interrupted:
             raise RunError(f"the tuning was interrupted: the same command with --run {campaign.directory} goes on.")
@@ -119,9 +124,21 @@ def build_library(
         tunes = _tunes(placed, campaign.directory)
         tuned_s = sum(one.run.elapsed_s for one in tunes) / len(placed.devices)
         left_s = time_s - max(perf_counter() - begun, tuned_s)
-        timed = partial(_time, placed, pool=pool, compilers=compilers)
+        at_once = placed.devices.count(placed.devices[0])
+        pools = SimpleQueue[ChildPool]()
+        for _ in range(at_once):
+            pools.put(ended.enter_context(closing(ChildPool())))
         building = Building(
-            wanted, problems, tunes, timed, build_one, campaign.directory, left_s, placed.replayed, interrupted
+            wanted,
+            problems,
+            tunes,
+            partial(_time, placed, pools=pools, compilers=None if compilers is None else max(1, compilers // at_once)),
+            build_one,
+            campaign.directory,
+            left_s,
+            placed.replayed,
+            interrupted,
+            at_once,
         )
         content = building.content()
     return write_library(Path(out), content)
@@ -136,6 +153,7 @@ def _plan(
     """
     from mltune.library.content import kernel_parameters
     from mltune.library.spec import representatives
+    from mltune.measure.build import available_cores
     from mltune.problem.problem import RunnableProblem
     from mltune.records.directory import PLAN_FILE, is_plan
     from mltune.resolve.device import find_gpus
@@ -166,10 +184,16 @@ def _plan(
         )
     given = {name: value for name, value in options.items() if value is not None}
     time_s, tunes_s = _times(spec, len(kernels), replayed=device == REPLAY or not gpus)
-    slice_s = 0.0
+    slice_s, at_once = 0.0, 1
     if math.isfinite(time_s):
-        slice_s = _slice_s(problems[0], kernels, () if device == REPLAY else gpus, given.get("compilers"))
-        count = max(2, min(asked.tuned, int(tunes_s * (len(gpus) if device == "all" else 1) / slice_s)))
+        used = () if device == REPLAY else gpus if device == "all" else gpus[:1]
+        compilers = given.get("compilers") or available_cores() // max(1, len(used))
+        at_once = max(1, min(_AT_ONCE, compilers // _COMPILERS)) if used else 1
+        compilers //= at_once
+        if "compilers" in given:
+            given["compilers"] = compilers
+        slice_s = _slice_s(problems[0], kernels, used, compilers)
+        count = max(2, min(asked.tuned, int(tunes_s * max(1, len(used)) * at_once / slice_s)))
         goes_on = run is not None and is_plan(Path(run))  # with its sizes
         begun = {one.problem.label for one in load_plan(Path(str(run)) / PLAN_FILE).tasks} if goes_on else set()
         tuned = tuple(place for place, problem in enumerate(problems) if problem.label in begun)
@@ -183,6 +207,7 @@ def _plan(
         trials=asked.trials,
         time=tunes_s if math.isfinite(time_s) else asked.time,
         least_s=slice_s,
+        at_once=at_once,
         produce=(),
         options=given,
     )
@@ -202,17 +227,15 @@ def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
     return time_s, round(time_s - min(_CROSS_SHARE * time_s, kept_s), 3)
 
 
-def _slice_s(
-    problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence[Device], compilers: int | None
-) -> float:
+def _slice_s(problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence[Device], compilers: int) -> float:
     """Return the seconds that a size should be tuned for, by what its spaces and the default configurations take."""
     from mltune.kernel.bundle import variables_of
     from mltune.kernel.space import default_configuration
-    from mltune.measure.build import available_cores, build_one
+    from mltune.measure.build import build_one
     from mltune.records.trial import BATCH
     from mltune.tuning.session import make_space
 
-    batches, slice_s = _BATCHES * BATCH / (compilers or available_cores()), _SLICE_S * len(kernels)
+    batches, slice_s = _BATCHES * BATCH / max(compilers, 1), _SLICE_S * len(kernels)
     for kernel in kernels if gpus else ():
         begun, space = perf_counter(), make_space(kernel, variables_of(problem, gpus[0]))
         default, _ = default_configuration(kernel, space), space.count
@@ -235,7 +258,9 @@ def _tunes(plan: Plan, directory: Path) -> list[Tune]:
     return found
 
 
-def _time(plan: Plan, kernel: Kernel, problem: RunnableProblem, *given: Any, **options: Any) -> list[float | None]:
+def _time(
+    plan: Plan, kernel: Kernel, problem: RunnableProblem, *given: Any, pools: SimpleQueue[ChildPool], **options: Any
+) -> list[float | None]:
     """Time configurations on the first GPU of a placed plan, or take their recorded times."""
     from mltune.resolve.device import Target
     from mltune.tuning.cross import time_configurations
@@ -244,4 +269,10 @@ def _time(plan: Plan, kernel: Kernel, problem: RunnableProblem, *given: Any, **o
     target = recorded.get((kernel.folder, kernel.preset, problem))
     if not plan.replayed:
         target = Target(cuda=int(plan.devices[0].removeprefix("cuda:")))
-    return [] if target is None else time_configurations(kernel, problem, target, *given, **options)
+    if target is None:
+        return []
+    pool = pools.get()
+    try:
+        return time_configurations(kernel, problem, target, *given, pool=pool, **options)
+    finally:
+        pools.put(pool)

@@ -190,7 +190,7 @@ class Scheduler:
         return bool(left)
 
     def _devices_of(self, task: Task) -> list[str | Device]:
-        devices = [self._gpus.get(device, device) for device in self._plan.devices]
+        devices = [self._gpus.get(device, device) for device in dict.fromkeys(self._plan.devices)]
         return [one for one in devices if isinstance(one, str) or task.model in ("", one.name)]
 
     def _is_alone(self, slug: str) -> bool:

@@ -6,9 +6,11 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 from typing import NamedTuple
 
@@ -39,7 +41,7 @@ FEW, MANY = 3, 10
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
-_SHORTLIST = 3  # times the most configurations of the library
+_SHORTLIST = 6  # times the most configurations of the library
 _TUNED_UNTIL, _CROSSED_UNTIL = 0.4, 0.8  # shares of the time at which all are timed, and then the shortlist
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
@@ -102,7 +104,7 @@ class Building:
         Of its tuned sizes, with trials.
     time : callable
         Takes a kernel, a problem, configurations, and ``until``, a time of the clock of perf_counter. Returns seconds,
-        None where one fails; fewer where the time is over.
+        None where one fails; fewer where the time is over. Several threads call it.
     build : callable
         Compiles a configuration of a kernel for a problem and an architecture.
     directory : pathlib.Path
@@ -113,6 +115,9 @@ class Building:
         Whether times are replayed: those that are not on record are no failures.
     stop : callable
         Looked at after each size; true ends the building with a RunError.
+    at_once : int
+        Sizes at which candidates are timed at the same time: the GPU does one thing after the other, but the host has
+        more to do.
     """
 
     spec: Spec
@@ -124,6 +129,7 @@ class Building:
     left_s: float = math.inf
     replayed: bool = False
     stop: Callable[[], bool] = bool
+    at_once: int = 1
 
     def __post_init__(self) -> None:
         self.device = self.tunes[0].run.device
@@ -131,7 +137,8 @@ class Building:
         self._known = read_times(self.directory / CROSS)
         self._before_s = self._known.seconds
         self._room_s = max(self.left_s - min(_LAST_SHARE * self.left_s, _LAST_S) - self._before_s, _LEAST_S)
-        self._rates: list[tuple[int, float]] = []  # timings and seconds of each size
+        self._rates: list[tuple[int, float]] = []  # timings and seconds of some sizes
+        self._lock = Lock()
         self._is_fallback = cache(lambda one: self._described(one, Build(TrialState.OK)).is_fallback)
         self.candidates = self._found()
         self._blocks = self._blocks_of(self.candidates)
@@ -182,16 +189,14 @@ class Building:
         """
         tuned, crossed = self.spec.tuned, self.spec.crossed
         try:
-            for number, place in enumerate(tuned, start=1):
-                self._add_times(place, range(len(self.candidates)), _TUNED_UNTIL)
-                self._keep(range(self._affordable(len(tuned) - number)))
+            for begin in range(0, len(tuned), self.at_once):
+                self._add_times(tuned[begin : begin + self.at_once], range(len(self.candidates)), _TUNED_UNTIL)
+                self._keep(range(self._affordable(len(tuned) - begin - self.at_once)))
             self._keep(sorted(self._shortlist(self._table(tuned))))
-            for place in crossed:
-                self._add_times(place, range(len(self.candidates)), _CROSSED_UNTIL)
+            self._add_times(crossed, range(len(self.candidates)), _CROSSED_UNTIL)
             asked = self.spec.library
             portfolio = self._table(crossed).portfolio(most=asked.most, floor=asked.floor)
-            for place in np.setdiff1d(range(len(self.problems)), crossed).tolist():
-                self._add_times(place, portfolio, 1.0)
+            self._add_times(np.setdiff1d(range(len(self.problems)), crossed).tolist(), portfolio, 1.0)
         finally:
             self._save()
         return self._table(crossed, portfolio)
@@ -263,33 +268,43 @@ class Building:
                 found[place, columns] = blocks_at(kernel, problem, self.device, some)
         return found
 
-    def _add_times(self, place: int, numbers: Sequence[int], share: float) -> None:
-        """Time candidates at a size where they have no times, before a share of the time is over."""
-        problem, begun = self.problems[place], perf_counter()
+    def _add_times(self, places: Sequence[int], numbers: Sequence[int], share: float) -> None:
+        """Time candidates at sizes where they have no times, before a share of the time is over."""
+        begun = perf_counter()
         until = max(self._begun + share * self._room_s, 0.0 if self._rates else begun + _LEAST_S)
-        lacking = [
-            one for one in numbers if np.isfinite(self._blocks[place, one]) and np.isnan(self._times[place, one])
-        ]
-        if lacking and begun < until:
-            for source in dict.fromkeys(self.candidates[one].source for one in lacking):
-                some = [one for one in lacking if self.candidates[one].source == source]
-                asked = [self.candidates[one] for one in some]
-                found = self.time(asked[0].kernel, problem, [one.configuration for one in asked], until=until)
-                self._times[place, some[: len(found)]] = [*map(_coded, found)]
-                known = self._known.times.setdefault(problem.label, {})
-                known.update(zip((one.key for one in asked), found, strict=False))
-            self._rates.append((len(lacking), perf_counter() - begun))
-            if perf_counter() > self._saved + _SAVE_EVERY_S:
-                self._save()
+        with ThreadPoolExecutor(self.at_once) as threads:
+            counts = [*threads.map(lambda place: self._add_times_at(place, numbers, until), places)]
+        if any(counts):
+            self._rates.append((sum(counts), perf_counter() - begun))
         if self.stop():
             raise RunError(
                 f"the times of candidates are incomplete: the same command with --run {self.directory} goes on."
             )
 
+    def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
+        """Time candidates at a size where they have no times; return how many were to be timed."""
+        problem = self.problems[place]
+        lacking = [
+            one for one in numbers if np.isfinite(self._blocks[place, one]) and np.isnan(self._times[place, one])
+        ]
+        if not lacking or perf_counter() >= until or self.stop():
+            return 0
+        for source in dict.fromkeys(self.candidates[one].source for one in lacking):
+            some = [one for one in lacking if self.candidates[one].source == source]
+            asked = [self.candidates[one] for one in some]
+            found = self.time(asked[0].kernel, problem, [one.configuration for one in asked], until=until)
+            with self._lock:
+                self._times[place, some[: len(found)]] = [*map(_coded, found)]
+                known = self._known.times.setdefault(problem.label, {})
+                known.update(zip((one.key for one in asked), found, strict=False))
+                if perf_counter() > self._saved + _SAVE_EVERY_S:
+                    self._save()
+        return len(lacking)
+
     def _affordable(self, sizes: int) -> int:
         """Return how many candidates can be timed at the tuned sizes that are left, from the seconds so far."""
         number, spent_s = map(sum, zip(*self._rates[1:], strict=True)) if self._rates[1:] else (0, 0.0)
-        if not sizes or not number or not spent_s:  # the first has the start of the worker
+        if sizes <= 0 or not number or not spent_s:  # the first have the start of the worker
             return len(self.candidates)
         room_s = self._begun + _TUNED_UNTIL * self._room_s - perf_counter()
         return int(min(len(self.candidates), max(room_s / sizes * number / spent_s, _FEWEST)))

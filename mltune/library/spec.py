@@ -42,7 +42,7 @@ class _Library(_Table):
     name: Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")] | None = None
     trials: Annotated[StrictInt, Field(ge=1)] | None = None
     time: _Text | None = None
-    tuned: Annotated[StrictInt, Field(ge=2, le=_MOST_TUNED)] = 30
+    tuned: Annotated[StrictInt, Field(ge=2, le=_MOST_TUNED)] = 60
     timed: Annotated[StrictInt, Field(ge=2, le=_MOST_TIMED)] = 400
     most: Annotated[StrictInt, Field(ge=1, le=100)] = MOST
     floor: Annotated[StrictFloat, Field(ge=0, le=1)] = FLOOR

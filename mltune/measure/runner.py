@@ -25,6 +25,7 @@ from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.timing import BUDGET_S, RaceResult, within_limits
+from mltune.measure.turns import turn
 from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
 
@@ -261,7 +262,8 @@ class GpuRunner:
         """Send a request once; return its result and the state of the worker."""
         self._measuring = isinstance(request, messages.Measure)
         try:
-            answer: Answer = self._child.call(request, limit_s)
+            with turn(*self._arguments):
+                answer: Answer = self._child.call(request, limit_s)
         except ChildTimeoutError:
             detail = f"no answer within {limit_s:g} s: the kernel hangs or is slower than that"
             return Measurement(TrialState.TIMEOUT, detail), "damaged"

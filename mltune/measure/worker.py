@@ -25,6 +25,7 @@ from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.stopwatch import MonitoredKernel, Readings, Stopwatch
 from mltune.measure.timing import ClockMonitor, RaceResult, Series, UsualClock, run_rounds, sample
+from mltune.measure.turns import turn
 from mltune.measure.verification import OperandChecksums, Verification, run_once
 from mltune.problem.problem import LargeProblem, Operands, RunnableProblem
 from mltune.records.trial import Measurement, TrialState
@@ -74,7 +75,7 @@ class Worker:
         self.problem = problem
         self.stopwatch = Stopwatch(device.l2_bytes)
         self.usual_clock = UsualClock()
-        self._gpu_name = device.name
+        self._device_index, self._gpu_name = device_index, device.name
         self._own_verifications: dict[RunnableProblem, tuple[Verification, OperandChecksums]] = {}
         self._nvml = Nvml(pci_bus_id(device_index))
         self.stopwatch.take(lambda: self.stopwatch.spin(1e-6), 1)
@@ -87,15 +88,17 @@ class Worker:
     def _make_operands(self) -> None:
         """Make the verification, and the operands that kernels are timed on unless it holds them."""
         problem = self.problem
-        with _must_fit(self._gpu_name, problem):
-            self._verification = Verification(problem.verification_cases(), self._baseline)
+        cases = problem.verification_cases()
+        on_host = None if any(one.is_timed for one in cases) else _on_host(problem)
+        with turn(self._device_index), _must_fit(self._gpu_name, problem):
+            self._verification = Verification(cases, self._baseline)
             timed = self._verification.timed
             if timed is not None:
                 self._constants = timed.constants
                 initial = {one.name: one.initial for one in timed.written if one.initial is not None}
                 self._use({name: array.bytes for name, array in timed.arrays.items()}, initial)
                 return
-            operands = _operands(problem)
+            operands = _operands(problem, on_host)
             written = {one.name: operands[one.name] for one in problem.buffers if one.role == "inout"}
             self._use(operands, {name: array.copy() for name, array in written.items()})
 
@@ -149,7 +152,8 @@ class Worker:
         started = time.perf_counter()
         kernel = LoadedKernel(baseline.cubin, baseline.entry)
         self._default = kernel, baseline.launches[-1]
-        verified = self._verification.check(kernel, baseline.launches)
+        with turn(self._device_index):
+            verified = self._verification.check(kernel, baseline.launches)
         return replace(verified, verify_s=time.perf_counter() - started)
 
     def _measure(self, request: messages.Measure) -> Measurement:
@@ -200,7 +204,7 @@ class Worker:
 
     def _check_on_device(self, kernel: LoadedKernel, problem: LargeProblem, launch: Launch) -> Measurement:
         """Verify a kernel on a problem that is too large for the host."""
-        after = self._fresh_operands() if problem == self.problem else _operands(problem)
+        after = self._fresh_operands() if problem == self.problem else _operands(problem, _on_host(problem))
         inputs = {one.name for one in problem.buffers if one.role == "in"}
         before = {name: array if name in inputs else array.copy() for name, array in after.items()}
         kernel.bind(launch, problem_arguments(problem, _addresses(after)))()
@@ -327,13 +331,16 @@ def _free_memory() -> None:
     cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-def _operands(problem: RunnableProblem) -> Operands:
-    """Make the operands of a problem on the GPU; large ones without a copy of them on the host."""
+def _on_host(problem: RunnableProblem) -> Operands | None:
+    """Make the operands of a problem on the host; None for large ones."""
+    return None if problem.bytes > _HOST_OPERANDS_BYTES else problem.operands(np, _SEED)
+
+
+def _operands(problem: RunnableProblem, on_host: Operands | None) -> Operands:
+    """Return the operands of a problem on the GPU, which makes those that are not on the host."""
     import cupy
 
-    if problem.bytes > _HOST_OPERANDS_BYTES:
-        return problem.operands(cupy, _SEED)
-    return {name: cupy.asarray(array) for name, array in problem.operands(np, _SEED).items()}
+    return problem.operands(cupy, _SEED) if on_host is None else {one: cupy.asarray(on_host[one]) for one in on_host}
 
 
 @contextlib.contextmanager

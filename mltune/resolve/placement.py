@@ -110,7 +110,8 @@ def check_budget(plan: Plan) -> None:
     needed = sum(task.minimum for task in plan.tasks)
     if needed > plan.capacity:
         counted = "trials" if plan.unit == "trials" else "s"
-        of_each = "" if len(plan.devices) == 1 else f" on each of {len(plan.devices)} devices"
+        count = len(set(plan.devices))
+        of_each = "" if count == 1 else f" on each of {count} devices"
         raise PlanError(
             f"{plan.name}: the budget must hold every problem's minimum, but {len(plan.tasks)} problems need "
             f"{needed / (plan.capacity / plan.budget):g} {counted}{of_each} and the budget is {plan.budget:g}; "

@@ -332,8 +332,8 @@ class _Reader:
 
     def devices(self) -> tuple[str, ...]:
         devices = self.document.plan.devices
-        if len(set(devices)) != len(devices) or (len(devices) > 1 and {"auto", "all", REPLAY} & set(devices)):
-            raise self.error("plan.devices", f"devices are distinct cuda:N, or one of auto, all, replay, got {devices}")
+        if len(devices) > 1 and {"auto", "all", REPLAY} & set(devices):
+            raise self.error("plan.devices", f"devices are some cuda:N, or one of auto, all, replay, got {devices}")
         recorded = [bool(table.datasets) for table in self.document.problems]
         if any(recorded) and (not all(recorded) or devices not in (["auto"], [REPLAY])):
             raise self.error(

@@ -162,6 +162,7 @@ def plan_of(
     time: str | float | None = None,
     seed: int = 0,
     least_s: float = 0.0,
+    at_once: int = 1,
     produce: Collection[str] = ("report", "winners"),
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -175,6 +176,8 @@ def plan_of(
         See :func:`resolve`.
     least_s : float
         Seconds that every problem should get at first, as far as they are there.
+    at_once : int
+        Problems that a GPU is tuned for at the same time.
     produce : collection of str
         See :class:`Plan`; of a single problem no report.
 
@@ -210,12 +213,17 @@ def plan_of(
             kernel.check_problem(problem)
     others = unusual(options or {})
     replayed = device == REPLAY or (device in ("auto", "all") and not gpus)
-    devices = len(gpus) if device == "all" and gpus else 1
+    devices: tuple[str, ...] = (device,)
+    count = (len(gpus) if device == "all" and gpus else 1) * at_once
+    if at_once > 1 and not replayed:
+        target = None if device == "all" else parse_device(device)
+        numbers = range(len(gpus)) if device == "all" else [0 if target is None else target.cuda]
+        devices = tuple(f"cuda:{number}" for number in numbers for _ in range(at_once))
     trials = REPLAY_TRIALS * len(problems) if trials is None and time is None and replayed else trials
     if trials is not None:
         budget, minimum = _shared_trials(trials, time, len(problems), len(kernels))
     else:
-        budget, minimum = _shared_time(time, len(problems), len(kernels), devices, least_s)
+        budget, minimum = _shared_time(time, len(problems), len(kernels), count, least_s)
     unit: Unit = "s" if trials is None else "trials"
     first, count = problems[0], len(problems)
     limits = {"time_s": budget} if unit == "s" else {}
@@ -224,7 +232,7 @@ def plan_of(
     drafts = [Task("", kernels[0], problem, None, 1.0, minimum) for problem in problems]
     tasks = in_order(rivals(draft, kernels, unit) for draft in drafts)
     written = frozenset(produce) - ({"report"} if count == 1 else set())
-    plan = Plan(title, title, unit, budget, tasks, (device,), seed, written, others)
+    plan = Plan(title, title, unit, budget, tasks, devices, seed, written, others)
     return replace(plan, text=write_plan(plan))
 
 

@@ -233,15 +233,16 @@ def test_as_many_sizes_are_tuned_as_compiling_leaves_time_for(build, clock, monk
         build(MANY[::9], trials=None, time="40s", tuned=9, out=out)
         return build.plans[-1]
 
-    monkeypatch.setattr(build_module, "available_cores", lambda: 16)
+    monkeypatch.setattr(build_module, "available_cores", lambda: 8)
     plan = built_at(0.0, "quick")
     assert len(plan.tasks) == 9
+    assert plan.devices == ("cuda:0", "cuda:0"), "two sizes at once, with four compile processes each"
     assert not plan.produce, "nothing but times is needed of the tunes, and so no finals"
     assert plan.budget == pytest.approx(40 - 0.4 * 10)
     shutil.rmtree(tmp_path / "run")
-    plan = built_at(1.0, "slow")
-    assert len(plan.tasks) == 6, "36 s for tunes of 2.5 s and three batches"
-    assert all(5.4 < task.minimum < 5.6 for task in plan.tasks)
+    plan = built_at(0.5, "slow")
+    assert len(plan.tasks) == 8, "36 s for tunes of 2.5 s and three batches, two at once"
+    assert all(8.4 < task.minimum < 8.6 for task in plan.tasks)
     monkeypatch.setattr(spec_module, "representatives", lambda *_: (1, 2))
     assert [task.slug for task in built_at(0.0, "again").tasks] == [task.slug for task in plan.tasks], "it goes on"
 

@@ -1,0 +1,77 @@
+"""Turns of processes at a GPU."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from mltune.measure import turns
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch, tmp_path):
+    """Two GPUs, and a cache folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(turns, "_name", lambda index: f"gpu-{index}")
+    monkeypatch.setattr(turns, "cache_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def _hold(index, begun):
+    with turns.turn(index):
+        begun.set()
+        time.sleep(60)
+
+
+def test_others_wait_for_the_end_of_a_turn_but_not_at_another_gpu():
+    order, begun = [], threading.Event()
+
+    def first():
+        with turns.turn(0):
+            begun.set()
+            time.sleep(0.2)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait()
+    with turns.turn(1):
+        order.append("other GPU")
+    with turns.turn(0):
+        order.append("second")
+    thread.join()
+    assert order == ["other GPU", "first", "second"]
+
+
+def test_the_turn_of_a_killed_process_ends():
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    holder = context.Process(target=_hold, args=(0, begun))
+    holder.start()
+    assert begun.wait(30)
+    os.kill(holder.pid, signal.SIGKILL)
+    with turns.turn(0):
+        pass
+    holder.join()
+
+
+@pytest.mark.parametrize("damage", ["a folder", "a link", "a file in the place of the folder"])
+def test_nobody_waits_where_no_file_can_be_made(gpus, damage):
+    if damage == "a file in the place of the folder":
+        (gpus / "gpus").write_text("")
+    else:
+        (gpus / "gpus").mkdir()
+        place = gpus / "gpus" / "gpu-0"
+        place.mkdir() if damage == "a folder" else place.symlink_to("/etc/passwd")
+    with turns.turn(0):
+        pass
+
+
+def test_nobody_waits_without_a_gpu(monkeypatch, gpus):
+    monkeypatch.setattr(turns, "_name", lambda _: "")
+    with turns.turn(0):
+        pass
+    assert not (gpus / "gpus").exists()
