@@ -239,7 +239,7 @@ def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans, pa
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device, cluster):
+def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device, cluster, tmp_path):
     """Launches of four streams at once, each with a workspace: no launch has all its blocks at a time."""
     import cupy
 
@@ -252,9 +252,9 @@ def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device
     problem = parse_problem("hgemm", trans="TN", m=1111, n=1333, k=2047, beta=0.0)
     with Rig(kernel, problem, device) as rig:
         build = rig.build(**configuration)
-    module = cupy.cuda.function.Module()
-    module.load(build.cubin)
-    function = module.get_function(build.entry or "gemm")
+    path = tmp_path / "packed.cubin"
+    path.write_bytes(build.cubin)
+    function = cupy.RawModule(path=str(path)).get_function(build.entry or "gemm")
     launch = kernel.launch(configuration, variables_of(problem, device))
     function.max_dynamic_shared_size_bytes = launch.shared_bytes
     calls = []
@@ -270,7 +270,8 @@ def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device
     cupy.cuda.Device().synchronize()
     for _ in range(20):
         for stream, _, arguments in calls:
-            function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes, stream=stream)
+            with stream:
+                function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
     cupy.cuda.Device().synchronize()
     for _, placed, arguments in calls:
         answer, bound = problem.answer(placed), problem.error_bound(placed)
