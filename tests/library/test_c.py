@@ -104,7 +104,8 @@ CASES = {
         ("m", "n", "k", "batch"),
         "tree",
     ),
-    "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
+    "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", **DEEP), ("m", "n", "k"), "tree"),
+    "hgemm_nn": ("gemm_wgmma", parse_problem("hgemm", trans="NN", m=299, n=299, k=4096), ("m", "n", "k"), "tree"),
     "sgemm_tn": ("gemm_split", parse_problem("sgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
     "reduction": ("reduction", load_kernel("reduction").arrays.problem(), ("n",), "tree"),
     "softmax": ("softmax", load_kernel("softmax").arrays.problem(), ("rows", "columns"), "waves"),
@@ -137,8 +138,8 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
             assert status == -5
             continue
         used.add(one)
-        if kernel_name == "gemm_simt" and content.configurations[one].values["SPLIT_K"] == 0:
-            stay.add(launch.grid[0])
+        if content.configurations[one].values.get("SPLIT_K") == 0:
+            stay.add(launch.grid)
         assert status == 0
         assert shape == [*launch.grid, *launch.block, launch.shared_bytes]
         needed, zeros, is_cleared = place_of(content.configurations[one], launch, sizes)
@@ -153,7 +154,9 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
         if kernel.workspace is not None:
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
     assert len(used) > 1
-    if kernel_name == "gemm_simt":  # numbers of blocks that follow from the sizes; a batch has none
+    if name == "hgemm_nn":  # rows that begin anywhere
+        assert {content.configurations[one].values["PACK"] for one in used} == {0, 1}
+    elif kernel_name in ("gemm_simt", "gemm_wgmma"):  # parts or blocks that follow from the sizes; a batch has none
         assert len(stay) >= 2 or "batch" in extents
 
 
