@@ -205,7 +205,8 @@ def test_parameters_of_modules_are_multiplied_without_gradients_alone(library: A
         library.sgemm(weight, weight, out=out)
 
 
-@pytest.mark.filterwarnings("default::DeprecationWarning", "default:TensorFloat32:UserWarning")  # of torch.compile itself
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # of torch.compile itself
+@pytest.mark.filterwarnings("default:TensorFloat32:UserWarning")
 def test_the_operator_has_the_gradients_of_a_product(library: Any) -> None:
     torch = pytest.importorskip("torch")
     operator = library.torch_operator()
