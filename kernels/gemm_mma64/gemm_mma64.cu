@@ -414,12 +414,10 @@ struct Work {
     return !STREAM_K || waves * blocks == tiles || per_tile == 0 ? 0 : tiles - (waves > 1 ? waves - 1 : 0) * blocks;
   }
 
-  // Steps of every block but the last: so many that a meeting is worth them, more of a small tile than of a large one.
+  // Steps of every block but the last.
   __device__ __forceinline__ long long share() const {
-    constexpr int WORTH = (1 << 19) / (BLK_M * BLK_N * BLK_K), MOST = 256 / BLK_K;
-    constexpr int LEAST = WORTH < 4 ? 4 : WORTH < MOST ? WORTH : MOST;
-    const int least = per_tile >= 2 * LEAST ? LEAST : max(per_tile, 1);
-    return max((static_cast<long long>(divided()) * per_tile + gridDim.x - 1) / gridDim.x, static_cast<long long>(least));
+    constexpr long long LEAST = 4;  // that are worth a meeting
+    return max((static_cast<long long>(divided()) * per_tile + gridDim.x - 1) / gridDim.x, LEAST);
   }
 
   __device__ __forceinline__ bool next() {

@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from mltune.cost.features import signed_log2
 from mltune.cost.physics import SMALLEST_SHARE
-from mltune.cost.regressors import Ensemble, one_thread, preload
+from mltune.cost.regressors import Ensemble, preload
 from mltune.device.facts import Device
 from mltune.device.occupancy import occupancy
 from mltune.device.query import driver_version, query_device
@@ -118,6 +119,7 @@ class LaunchSearch:
         self._models: dict[bool, tuple[int, Ensemble, tuple[Floats, Floats] | None]] = {}
         self._imports = Thread(target=preload, name="mltune-import")  # while the first are compiled
         self._imports.start()
+        self._pools: ThreadpoolController | None = None
         self.build = {name: np.full(len(blocks), math.nan) for name in BUILD}
         self.times_s = np.full(len(blocks), math.nan)
         self._start = None if start is None else self._prior(compiled=False) + start
@@ -170,7 +172,9 @@ class LaunchSearch:
         if len(measured) < FEWEST or not len(candidates):
             return None
         self._imports.join()
-        with one_thread(fits_models=False):  # compilers have the other cores
+        if self._pools is None:  # to find the libraries takes milliseconds
+            self._pools = ThreadpoolController()
+        with self._pools.limit(limits=1):  # compilers have the other cores
             return self._modelled(candidates, measured, compiled)
 
     def _modelled(self, candidates: Rows, measured: Rows, compiled: bool) -> tuple[Floats, Floats]:
