@@ -45,7 +45,7 @@ from mltune.kernel.evaluation import (
     variable,
 )
 
-MAX_TEXT = 1000
+MAX_TEXT = 2000
 """Most characters of an expression."""
 
 MAX_DEPTH = 100
