@@ -45,7 +45,8 @@ _SHORTLIST = 6  # times the most configurations of the library
 _TUNED_UNTIL, _CROSSED_UNTIL = 0.4, 0.8  # shares of the time at which all are timed, and then the shortlist
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
-_FEWEST = 2  # candidates
+_FEWEST = 20  # candidates; rather are some sizes left out
+_EACH_S = 4e-3  # of a timing, while none is known
 _SAVE_EVERY_S = 2.0
 
 
@@ -190,8 +191,8 @@ class Building:
         tuned, crossed = self.spec.tuned, self.spec.crossed
         try:
             for begin in range(0, len(tuned), self.at_once):
+                self._keep_affordable(len(tuned) - begin)
                 self._add_times(tuned[begin : begin + self.at_once], range(len(self.candidates)), _TUNED_UNTIL)
-                self._keep(range(self._affordable(len(tuned) - begin - self.at_once)))
             self._keep(sorted(self._shortlist(self._table(tuned))))
             self._add_times(crossed, range(len(self.candidates)), _CROSSED_UNTIL)
             asked = self.spec.library
@@ -301,13 +302,17 @@ class Building:
                     self._save()
         return len(lacking)
 
-    def _affordable(self, sizes: int) -> int:
-        """Return how many candidates can be timed at the tuned sizes that are left, from the seconds so far."""
+    def _keep_affordable(self, sizes: int) -> None:
+        """Go on with as many candidates as can be timed at the tuned sizes that are left, one that is valid at all."""
+        if math.isinf(self._room_s):
+            return
         number, spent_s = map(sum, zip(*self._rates[1:], strict=True)) if self._rates[1:] else (0, 0.0)
-        if sizes <= 0 or not number or not spent_s:  # the first have the start of the worker
-            return len(self.candidates)
-        room_s = self._begun + _TUNED_UNTIL * self._room_s - perf_counter()
-        return int(min(len(self.candidates), max(room_s / sizes * number / spent_s, _FEWEST)))
+        each_s = spent_s / number if number else _EACH_S  # the first have the start of the worker
+        room_s = max(self._begun + _TUNED_UNTIL * self._room_s - perf_counter(), 0.0)
+        count = max(int(room_s / sizes / max(each_s, 1e-9)), _FEWEST)
+        kept, valid = [*range(min(count, len(self.candidates)))], np.isfinite(self._blocks).all(axis=0)
+        general = (one for one, at in enumerate(self.candidates) if valid[one] and self._is_fallback(at))
+        self._keep(sorted({*kept, *itertools.islice(general, 1)}))
 
     def _save(self) -> None:
         self._saved = perf_counter()
