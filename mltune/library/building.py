@@ -46,7 +46,7 @@ _TUNED_UNTIL, _CROSSED_UNTIL = 0.4, 0.8  # shares of the time at which all are t
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
-_EACH_S = 4e-3  # of a timing, while none is known
+_EACH_S = 6e-3  # of a timing, while none is known
 _SAVE_EVERY_S = 2.0
 
 
@@ -310,9 +310,9 @@ class Building:
         each_s = spent_s / number if number else _EACH_S  # the first have the start of the worker
         room_s = max(self._begun + _TUNED_UNTIL * self._room_s - perf_counter(), 0.0)
         count = max(int(room_s / sizes / max(each_s, 1e-9)), _FEWEST)
-        kept, valid = [*range(min(count, len(self.candidates)))], np.isfinite(self._blocks).all(axis=0)
+        valid = np.isfinite(self._blocks).sum(axis=0) == len(self._blocks)
         general = (one for one, at in enumerate(self.candidates) if valid[one] and self._is_fallback(at))
-        self._keep(sorted({*kept, *itertools.islice(general, 1)}))
+        self._keep(sorted({*range(min(count, len(self.candidates))), *itertools.islice(general, 1)}))
 
     def _save(self) -> None:
         self._saved = perf_counter()
