@@ -27,7 +27,8 @@ TILES = [
 def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> None:
     with NvrtcBuilder(KERNEL, GemmProblem("h", *ops, 511, 513, 515), "sm_90", workers=1) as builder:
         builds = [builder.submit({**KERNEL.default, **tile, "PACK": pack}).result(120) for pack in (0, 1)]
-    assert [(build.state, build.detail, build.spill_bytes) for build in builds] == [(TrialState.OK, "", 0)] * 2
+    assert [(build.state, build.detail) for build in builds] == [(TrialState.OK, "")] * 2
+    assert builds[1].spill_bytes == 0, "as little as shifting, which spills some bytes with some compilers"
     assert builds[0].registers == builds[1].registers
     assert all(build.code_bytes and build.code_bytes < 80_000 for build in builds), "it must compile in about a second"
     texts = [disassemble(build.cubin) for build in builds]
