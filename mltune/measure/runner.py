@@ -95,6 +95,7 @@ class GpuRunner:
         verified = (case.problem for case in problem.verification_cases())
         self._shapes = [self._variables(one) for one in (*verified, problem)]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None
+        self._device_index = device_index
         self._target, self._arguments = worker, (device_index,)
         self._serves: int | None = None  # the process that has begun the problem
         self._under_way: set[Future[Any]] = set()
@@ -262,7 +263,7 @@ class GpuRunner:
         """Send a request once; return its result and the state of the worker."""
         self._measuring = isinstance(request, messages.Measure)
         try:
-            with turn(*self._arguments):
+            with turn(self._device_index):
                 answer: Answer = self._child.call(request, limit_s)
         except ChildTimeoutError:
             detail = f"no answer within {limit_s:g} s: the kernel hangs or is slower than that"
