@@ -214,7 +214,7 @@ def plan_of(
     others = unusual(options or {})
     replayed = device == REPLAY or (device in ("auto", "all") and not gpus)
     devices: tuple[str, ...] = (device,)
-    count = (len(gpus) if device == "all" and gpus else 1) * at_once
+    workers = (len(gpus) if device == "all" and gpus else 1) * at_once
     if at_once > 1 and not replayed:
         target = None if device == "all" else parse_device(device)
         numbers = range(len(gpus)) if device == "all" else [0 if target is None else target.cuda]
@@ -223,7 +223,7 @@ def plan_of(
     if trials is not None:
         budget, minimum = _shared_trials(trials, time, len(problems), len(kernels))
     else:
-        budget, minimum = _shared_time(time, len(problems), len(kernels), count, least_s)
+        budget, minimum = _shared_time(time, len(problems), len(kernels), workers, least_s)
     unit: Unit = "s" if trials is None else "trials"
     first, count = problems[0], len(problems)
     limits = {"time_s": budget} if unit == "s" else {}
