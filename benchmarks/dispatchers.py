@@ -1,12 +1,13 @@
 """Ways of learning a library's dispatcher, judged at sizes that are left out.
 
-``results/library/times.json`` has the times of the portfolios of six libraries at their sizes, as their builds measured
-them on H200s (products) and H100s (reduction, softmax), and the blocks of the launches. Each fifth of the sizes is left
-out once, in three random orders; a dispatcher that has learned from the others chooses there. The figures are geometric
-means of the speed of what it chooses as a share of the best of the portfolio, and the least. With ``--sizes`` it learns
-from so many of the others only. The portfolio is the same everywhere, so what its own choice loses is not in them.
+``results/library/times.json`` has the times of the portfolios of seven libraries at their sizes, as their builds
+measured them on H200s and H100s (hgemm TN, reduction, softmax), and the tiles of the launches; of hgemm, whose blocks
+take several tiles one after the other, also the blocks. Each fifth of the sizes is left out once, in three random
+orders; a dispatcher that has learned from the others chooses there. The figures are geometric means of the speed of
+what it chooses as a share of the best of the portfolio, and the least. With ``--sizes`` it learns from so many of the
+others only. The portfolio is the same everywhere, so what its own choice loses is not in them.
 
-    python benchmarks/dispatchers.py [--sizes 40 80 120] [--output FILE]
+    python benchmarks/dispatchers.py [--sizes 40 80 160] [--output FILE]
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from mltune.library import dispatcher
 from mltune.library.portfolio import geometric_mean, shares
 
 FOLDS, ORDERS = 5, 3
-FEWER = {"_BOOSTED": 20, "_RATE": 0.2, "_BOOSTED_DEPTH": 4, "_BOOSTED_LEAF": 4}
-"""The trees as they were before."""
+EQUAL = {"_LEAST_WEIGHT": 1.0, "_PRIOR": 1e-9}
+"""Without weights: slow configurations matter as much as fast ones."""
 
 
-def judged(case: dict[str, Any], learner: str, count: int | None = None) -> dict[str, float]:
+def judged(case: dict[str, Any], learner: str, count: int | None = None, of: str = "tiles") -> dict[str, float]:
     """Return what a learner reaches at sizes left out, having learned from at most a number of the others."""
     sizes, rng, found = np.array(case["sizes"]), np.random.default_rng(0), list[float]()
-    times, blocks = (np.array(case[name], dtype=float) for name in ("times_us", "blocks"))  # None is NaN
+    times, tiles = (np.array(case.get(name, case["tiles"]), dtype=float) for name in ("times_us", of))  # None is NaN
     speed = shares(times)
     for _ in range(ORDERS):
         order = rng.permutation(len(sizes))
@@ -40,9 +41,9 @@ def judged(case: dict[str, Any], learner: str, count: int | None = None) -> dict
             seen = np.setdiff1d(order, part)
             seen = rng.permutation(seen)[:count]
             ones = np.ones(len(seen))
-            made = dispatcher.learn(learner, sizes[seen], times[seen], ones, blocks[seen], case["processors"])
+            made = dispatcher.learn(learner, sizes[seen], times[seen], ones, tiles[seen], case["processors"])
             for at in part:
-                valid = (one for one in made.order(sizes[at].tolist(), blocks[at]) if speed[at, one])
+                valid = (one for one in made.order(sizes[at].tolist(), tiles[at]) if speed[at, one])
                 found.append(speed[at, next(valid)])
     return {"mean": round(geometric_mean(found), 4), "least": round(float(min(found)), 3)}
 
@@ -50,14 +51,15 @@ def judged(case: dict[str, Any], learner: str, count: int | None = None) -> dict
 def main() -> None:
     """Judge all of them, and write what they reach."""
     parser = parser_of(__doc__)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[40, 80, 120])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[40, 80, 160])
     given = parser.parse_args()
     cases = json.loads((RESULTS / "library" / "times.json").read_text())
     reached: dict[str, Any] = {name: {} for name in cases}
     for name, case in cases.items():
         reached[name] = {learner: judged(case, learner) for learner in dispatcher.LEARNERS}
-        with mock.patch.multiple(dispatcher, **FEWER):
-            reached[name]["waves and trees, as before"] = judged(case, "waves and trees")
+        with mock.patch.multiple(dispatcher, **EQUAL):
+            reached[name]["equal weights"] = judged(case, "waves and trees")
+            reached[name]["equal weights, of blocks"] = judged(case, "waves and trees", of="blocks")
         for count in given.sizes:
             reached[name][f"waves and trees, {count} sizes"] = judged(case, "waves and trees", count)
         print(name, len(case["sizes"]), reached[name], flush=True)

@@ -257,19 +257,27 @@ int main(void) {
   NAME_library *library;
   int status = NAME_create(&library, UPPER_ABI), failed = 0;
   if (status) { fprintf(stderr, "%s\\n", NAME_error(status)); return 1; }
-  double begun = now();
-  for (long i = 0; i < 1000000; i++) {
-    const long long m = 64 + i * 7919 % 8000, n = 64 + i * 104729 % 8000, k = 64 + i * 1299709 % 8000;
-    failed += NAME(library, m, n, k, 1, 0, 8192, 0, 8192, 0, 0, 8192, NULL, 0, NULL) != 0;
+  double least = 1;
+  for (int round = 0; round < 1000; round++) {
+    double begun = now();
+    for (long i = 0; i < 1000; i++) {
+      const long long m = 64 + i * 7919 % 8000, n = 64 + i * 104729 % 8000, k = 64 + i * 1299709 % 8000;
+      failed += NAME(library, m, n, k, 1, 0, 8192, 0, 8192, 0, 0, 8192, (void *)256, (size_t)1 << 40, NULL) != 0;
+    }
+    double call = (now() - begun) / 1000;
+    if (call < least) least = call;
   }
-  printf("%.9f %d\\n", (now() - begun) / 1000000, failed);
+  printf("%.9f %d\\n", least, failed);
   return 0;
 }
 """
 
 
 def dispatch(folder: Path) -> dict[str, Any]:
-    """Return the seconds of a call in C of a library of a matrix product, with a driver that does nothing."""
+    """Return the seconds of a call in C of a library of a matrix product, with a driver that does nothing.
+
+    It is the least of 1,000 rounds, each of the same 1,000 sizes: what else runs on the machine disturbs some of them.
+    """
     name = json.loads((folder / "library.json").read_text())["name"]
     driver = Path(__file__).parents[1] / "tests/library/fake_cuda.c"
     with tempfile.TemporaryDirectory() as scratch:

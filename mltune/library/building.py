@@ -22,7 +22,7 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
-from mltune.library.content import alignment_of, blocks_at, configuration_of, kernel_parameters, name_of
+from mltune.library.content import alignment_of, configuration_of, kernel_parameters, name_of, tiles_at
 from mltune.library.measured import Measured, choose
 from mltune.library.portfolio import choose_portfolio, shares
 from mltune.library.source import Configuration, Content
@@ -142,7 +142,7 @@ class Building:
         self._lock = Lock()
         self._is_fallback = cache(lambda one: self._described(one, Build(TrialState.OK)).is_fallback)
         self.candidates = self._found()
-        self._blocks = self._blocks_of(self.candidates)
+        self._tiles = self._tiles_of(self.candidates)
         known = [self._known.times.get(one.label, {}) for one in self.problems]
         self._times = np.array([[_coded(of_size.get(one.key, np.nan)) for one in self.candidates] for of_size in known])
 
@@ -210,7 +210,7 @@ class Building:
         """
         known: dict[str, Candidate] = {}
         ranked = [(at, [known.setdefault(one.key, one) for one in self._ranked(at)]) for at in self.spec.tuned]
-        valid = np.isfinite(self._blocks_of([*known.values()]))
+        valid = np.isfinite(self._tiles_of([*known.values()]))
         everywhere = {one for one, sizes in zip(known.values(), valid.T, strict=True) if sizes.all()}
         promising = [(at, of_size[:1]) for at, of_size in ranked]
         for at, of_size in ranked:
@@ -257,16 +257,16 @@ class Building:
     def _keep(self, numbers: Sequence[int]) -> None:
         """Go on with these candidates alone."""
         self.candidates = [self.candidates[number] for number in numbers]
-        self._blocks, self._times = self._blocks[:, numbers], self._times[:, numbers]
+        self._tiles, self._times = self._tiles[:, numbers], self._times[:, numbers]
 
-    def _blocks_of(self, candidates: Sequence[Candidate]) -> Floats:
-        """Return the blocks of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
+    def _tiles_of(self, candidates: Sequence[Candidate]) -> Floats:
+        """Return the tiles of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
         found = np.full((len(self.problems), len(candidates)), np.nan)
         for source in {one.source for one in candidates}:
             columns = [number for number, one in enumerate(candidates) if one.source == source]
             kernel, some = candidates[columns[0]].kernel, [candidates[number].configuration for number in columns]
             for place, problem in enumerate(self.problems):
-                found[place, columns] = blocks_at(kernel, problem, self.device, some)
+                found[place, columns] = tiles_at(kernel, problem, self.device, some)
         return found
 
     def _add_times(self, places: Sequence[int], numbers: Sequence[int], share: float) -> None:
@@ -285,9 +285,7 @@ class Building:
     def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
         """Time candidates at a size where they have no times; return how many were to be timed."""
         problem = self.problems[place]
-        lacking = [
-            one for one in numbers if np.isfinite(self._blocks[place, one]) and np.isnan(self._times[place, one])
-        ]
+        lacking = [one for one in numbers if np.isfinite(self._tiles[place, one]) and np.isnan(self._times[place, one])]
         if not lacking or perf_counter() >= until or self.stop():
             return 0
         for source in dict.fromkeys(self.candidates[one].source for one in lacking):
@@ -310,7 +308,7 @@ class Building:
         each_s = spent_s / number if number else _EACH_S  # the first have the start of the worker
         room_s = max(self._begun + _TUNED_UNTIL * self._room_s - perf_counter(), 0.0)
         count = max(int(room_s / sizes / max(each_s, 1e-9)), _FEWEST)
-        valid = np.isfinite(self._blocks).sum(axis=0) == len(self._blocks)
+        valid = np.isfinite(self._tiles).sum(axis=0) == len(self._tiles)
         general = (one for one, at in enumerate(self.candidates) if valid[one] and self._is_fallback(at))
         self._keep(sorted({*range(min(count, len(self.candidates))), *itertools.islice(general, 1)}))
 
@@ -340,9 +338,9 @@ class Building:
         Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
         that fails at a size has no times at all.
         """
-        asked, of_choice = np.zeros(self._blocks.shape, dtype=np.bool_), np.zeros(len(self._blocks), dtype=np.bool_)
+        asked, of_choice = np.zeros(self._tiles.shape, dtype=np.bool_), np.zeros(len(self._tiles), dtype=np.bool_)
         asked[:, [*portfolio]] = asked[[*crossed]] = of_choice[[*crossed]] = True
-        asked &= np.isfinite(self._blocks)
+        asked &= np.isfinite(self._tiles)
         times_s, whole = np.where(asked, self._times, np.nan), ~np.any(asked & np.isnan(self._times), axis=1)
         times_s[:, np.isinf(times_s).any(axis=0) & (not self.replayed)] = np.nan
         times_s[np.isinf(times_s)] = np.nan
@@ -350,7 +348,7 @@ class Building:
         places = np.flatnonzero(timed & (whole if np.any(timed & whole & of_choice) else of_choice))
         if not len(places):
             raise RunError("a library needs times of its candidates, but none could be timed at any size.")
-        columns = zip(self.candidates, np.isfinite(self._blocks).T, strict=True)
+        columns = zip(self.candidates, np.isfinite(self._tiles).T, strict=True)
         place_of = {place: row for row, place in enumerate(places.tolist())}
         return Measured(
             np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64)[places],
@@ -358,7 +356,7 @@ class Building:
             np.array(self.spec.weights)[places],
             np.array([valid.all() and self._is_fallback(one) for one, valid in columns]),
             tuple(frozenset(place_of.get(place, -1) for place in one.found_at) for one in self.candidates),
-            self._blocks[places],
+            self._tiles[places],
             self.device.sm_count,
             of_choice[places],
         )

@@ -42,25 +42,37 @@ def configuration_of(
         launch["shared_bytes"],
         launch["workspace_bytes"],
         None if kernel.zeros is None else formula(kernel.zeros, known, kernel.derived),
+        " * ".join(f"({formula(one, known, kernel.derived)})" for one in _tiles(kernel)),
         restrictions_on(kernel, known, problem.size_names),
         tuple(int(configuration[name]) for name in kernel.arguments),
         device.shared_bytes_per_block - (build.shared_bytes or 0),
     )
 
 
-def blocks_at(
+def tiles_at(
     kernel: Kernel, problem: RunnableProblem, device: Device, configurations: Sequence[Mapping[str, int]]
 ) -> Floats:
-    """Return the blocks of the launches of configurations at a size; NaN where one is not valid."""
+    """Return the pieces of work of the launches of configurations at a size; NaN where one is not valid.
+
+    They are the ``tiles`` among the resources of the kernel, 0 where that is undefined; without them the blocks. A
+    block may take several tiles, one after the other, and then the blocks do not say how long that lasts.
+    """
     columns = {name: np.array([one[name] for one in configurations]) for name in configurations[0]}
     variables = variables_of(problem, device)
     scope, valid = kernel.scope({**variables, **columns}), np.ones(len(configurations), dtype=np.bool_)
     for one in kernel.restrictions:
         valid &= one.expression.evaluate_partial(scope).truth()
     scope = kernel.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
-    blocks = np.full(len(configurations), np.nan)
-    blocks[valid] = math.prod(np.asarray(one.evaluate(scope)) for one in kernel.grid)
-    return blocks
+    tiles = np.full(len(configurations), np.nan)
+    found = [one.evaluate_partial(scope) for one in _tiles(kernel)]
+    defined = np.logical_and.reduce([one.defined for one in found])
+    tiles[valid] = np.where(defined, math.prod(np.asarray(one.value, dtype=float) for one in found), 0.0)
+    return tiles
+
+
+def _tiles(kernel: Kernel) -> Sequence[Expression]:
+    """Return the factors of the pieces of work of a launch."""
+    return (kernel.resources["tiles"],) if "tiles" in kernel.resources else kernel.grid
 
 
 def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:

@@ -1,7 +1,7 @@
 """The dispatcher: from the sizes of a call to the configurations of a portfolio, the best first.
 
 It is data that C and Python evaluate alike: a decision tree over logarithms and alignments of the sizes; or times that
-each configuration is expected to take, by its waves of blocks, also corrected by a sum of small trees.
+each configuration is expected to take, by the waves of its tiles, also corrected by a sum of small trees.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _SLOWEST = 1e-2
 _UNKNOWN_S = 1e9
 _DEPTH, _LEAST_LEAF = 12, 1
 _BOOSTED, _RATE, _BOOSTED_DEPTH, _BOOSTED_LEAF = 40, 0.15, 5, 3
+_MATTERS, _LEAST_WEIGHT = 0.3, 0.05  # a configuration that takes exp(_MATTERS) times the best matters 1 / e as much
+_PRIOR = 0.5  # further ones at a leaf, with no error
 
 
 def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -70,8 +72,8 @@ class Dispatcher:
 
     A tree begins at its root, a node or a leaf; the leaf ``-1 - child`` is a row. With ``waves`` each configuration has
     coefficients of :func:`wave_terms`, whose sum is its expected time; trees, if there are some, have leaves in
-    ``longer``: by how much the times exceed the sums, as logarithms, which add up. Without waves there is one tree, and
-    its leaves are in ``orders``.
+    ``longer``: factors of the times, for each configuration one. Without waves there is one tree, and its leaves are in
+    ``orders``.
     """
 
     learner: str
@@ -92,17 +94,17 @@ class Dispatcher:
             found.append(-1 - at)
         return found
 
-    def order(self, sizes: Sequence[int], blocks: Sequence[float] | NDArray[np.float64] = ()) -> tuple[int, ...]:
+    def order(self, sizes: Sequence[int], tiles: Sequence[float] | NDArray[np.float64] = ()) -> tuple[int, ...]:
         """Return the numbers of the configurations for some sizes, the best first.
 
-        With ``waves`` the blocks of each one's launch must be given; one that is not valid may have NaN, and is last.
+        With ``waves`` the tiles of each one's launch must be given; one that is not valid may have NaN, and is last.
         """
         leaves = self.leaves(sizes)
         if not self.waves:
             return self.orders[leaves[0]]
-        terms = wave_terms(np.array(blocks, dtype=float), np.array([sizes]), self.processors)
-        longer = np.array([self.longer[leaf] for leaf in leaves]).sum(axis=0) if leaves else 0.0
-        expected = (terms * np.array(self.waves)).sum(axis=1) * np.exp(longer)
+        terms = wave_terms(np.array(tiles, dtype=float), np.array([sizes]), self.processors)
+        longer = np.array([self.longer[leaf] for leaf in leaves]).prod(axis=0) if leaves else 1.0
+        expected = (terms * np.array(self.waves)).sum(axis=1) * longer
         return tuple(np.argsort(np.where(np.isfinite(expected), expected, np.inf), kind="stable").tolist())
 
     def to_json(self) -> dict[str, Any]:
@@ -118,23 +120,23 @@ class Dispatcher:
         }
 
 
-def wave_terms(blocks: NDArray[np.float64], sizes: NDArray[np.int64], processors: int) -> NDArray[np.float64]:
+def wave_terms(tiles: NDArray[np.float64], sizes: NDArray[np.int64], processors: int) -> NDArray[np.float64]:
     """Return terms of the times of launches, of shape (n, 7 + 5 n_extents).
 
-    Their blocks are of shape (n,), the sizes of shape (n, n_extents) or (1, n_extents). The work is the product of the
-    sizes. A wave is as many blocks as the multiprocessors hold at once: 1, 2 or 4 each. The terms are a constant, the
-    work, the number of waves, and the work of a block; for each size the product of the others and itself; and for the
+    Their tiles are of shape (n,), the sizes of shape (n, n_extents) or (1, n_extents). The work is the product of the
+    sizes. A wave is as many tiles as the multiprocessors hold at once: 1, 2 or 4 each. The terms are a constant, the
+    work, the number of waves, and the work of a tile; for each size the product of the others and itself; and for the
     waves of each kind their work, and each size times their number.
     """
     extents = np.maximum(np.asarray(sizes, dtype=float), 1.0)
-    work = np.asarray(sizes, dtype=float).prod(axis=1) + np.zeros_like(blocks)
-    of_block = work / np.maximum(blocks, 1.0)
-    terms = [np.ones_like(blocks), work, np.ceil(blocks / processors), of_block]
+    work = np.asarray(sizes, dtype=float).prod(axis=1) + np.zeros_like(tiles)
+    of_tile = work / np.maximum(tiles, 1.0)
+    terms = [np.ones_like(tiles), work, np.ceil(tiles / processors), of_tile]
     for extent in extents.T:
-        terms += [work / extent, extent + np.zeros_like(blocks)]
+        terms += [work / extent, extent + np.zeros_like(tiles)]
     for held in (1, 2, 4):
-        waves = np.ceil(blocks / (processors * held)) * held
-        terms += [waves * of_block, *(waves * extent for extent in extents.T)]
+        waves = np.ceil(tiles / (processors * held)) * held
+        terms += [waves * of_tile, *(waves * extent for extent in extents.T)]
     return np.stack(terms, axis=-1)
 
 
@@ -155,7 +157,7 @@ def learn(
     sizes: NDArray[np.int64],
     times_s: NDArray[np.float64],
     weights: NDArray[np.float64],
-    blocks: NDArray[np.float64],
+    tiles: NDArray[np.float64],
     processors: int,
 ) -> Dispatcher:
     """Learn a dispatcher.
@@ -168,8 +170,8 @@ def learn(
     times_s : ndarray of shape (n_sizes, n_configurations)
         Of the configurations of the portfolio; not finite where one is not valid.
     weights : ndarray of shape (n_sizes,)
-    blocks : ndarray of shape (n_sizes, n_configurations)
-        Of their launches.
+    tiles : ndarray of shape (n_sizes, n_configurations)
+        Pieces of work of their launches; NaN where one is not valid.
     processors : int
         Multiprocessors of the GPU.
 
@@ -184,7 +186,7 @@ def learn(
         nodes, root, values, _ = _tree(inputs(sizes), logs, weights, depth=_DEPTH, leaf=_LEAST_LEAF)
         orders = tuple(tuple(np.argsort(-row, kind="stable").tolist()) for row in values)
         return Dispatcher(learner, orders, tuple(nodes), (root,))
-    terms = [wave_terms(one, sizes, processors) for one in blocks.T]
+    terms = [wave_terms(one, sizes, processors) for one in tiles.T]
     waves = tuple(_fitted(times_s[:, one], of_one) for one, of_one in enumerate(terms))
     found = Dispatcher(learner, (tuple(range(len(waves))),), waves=waves, processors=processors)
     if learner == "waves":
@@ -192,28 +194,34 @@ def learn(
     sums = np.stack([of_one @ np.array(wave) for of_one, wave in zip(terms, waves, strict=True)], axis=1)
     known = np.isfinite(times_s) & (sums > 0)
     longer = np.log(np.where(known, times_s, 1.0) / np.where(known, sums, 1.0))
-    return _corrected(found, inputs(sizes), longer, known, weights)
+    matters = np.maximum(shares(times_s) ** (1 / _MATTERS), _LEAST_WEIGHT) * known
+    return _corrected(found, inputs(sizes), longer, matters, weights / weights.mean())
 
 
 def _corrected(
     found: Dispatcher,
     x: NDArray[np.float64],
     longer: NDArray[np.float64],
-    known: NDArray[np.bool_],
+    matters: NDArray[np.float64],
     weights: NDArray[np.float64],
 ) -> Dispatcher:
-    """Return the dispatcher with boosted trees of all configurations at once (Friedman, 2001) for its errors."""
+    """Return the dispatcher with boosted trees of all configurations at once (Friedman, 2001) for its errors.
+
+    A slow configuration matters little: how slow it is decides nothing.
+    """
     nodes: list[Node] = []
     roots: list[int] = []
     rows: list[tuple[float, ...]] = []
     explained = np.zeros(longer.shape)
     for _ in range(_BOOSTED):
-        left = np.where(known, longer - explained, 0.0)
-        added, root, values, at = _tree(
+        left = matters * (longer - explained)
+        added, root, _, at = _tree(
             x, left, weights, depth=_BOOSTED_DEPTH, leaf=_BOOSTED_LEAF, nodes=len(nodes), leaves=len(rows)
         )
-        values = (_RATE * values).astype(np.float32).astype(float)
-        nodes, roots, rows = nodes + added, [*roots, root], rows + [tuple(row) for row in values.tolist()]
+        in_leaf = weights * (np.arange(at.max() + 1)[:, None] == at)
+        values = _RATE * (in_leaf @ left) / (in_leaf @ matters + _PRIOR)
+        factors = np.exp(values).astype(np.float32).tolist()
+        nodes, roots, rows = nodes + added, [*roots, root], rows + [tuple(row) for row in factors]
         explained += values[at]
     return replace(found, nodes=tuple(nodes), roots=tuple(roots), longer=tuple(rows))
 

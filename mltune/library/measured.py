@@ -29,8 +29,9 @@ class Measured:
         Whether a candidate is valid at every size.
     found_at : tuple of frozenset of int
         For each candidate the sizes whose tuning found it.
-    blocks : ndarray of shape (n_sizes, n_candidates)
-        Of the launches of candidates; NaN where one is not valid. One that is, but has no time, counts as speed 0.
+    tiles : ndarray of shape (n_sizes, n_candidates)
+        Pieces of work of the launches of candidates (:func:`mltune.library.content.tiles_at`); NaN where one is not
+        valid. One that is, but has no time, counts as speed 0.
     processors : int
         Multiprocessors of the GPU.
     crossed : ndarray of shape (n_sizes,)
@@ -42,7 +43,7 @@ class Measured:
     weights: NDArray[np.float64]
     is_fallback: NDArray[np.bool_]
     found_at: tuple[frozenset[int], ...]
-    blocks: NDArray[np.float64]
+    tiles: NDArray[np.float64]
     processors: int
     crossed: NDArray[np.bool_]
 
@@ -53,8 +54,8 @@ class Measured:
 
     def learn(self, learner: str, chosen: Sequence[int]) -> Dispatcher:
         """Return a dispatcher to some of the candidates."""
-        times_s, blocks = self.times_s[:, chosen], self.blocks[:, chosen]
-        return learn(learner, self.sizes, times_s, self.weights, blocks, self.processors)
+        times_s, tiles = self.times_s[:, chosen], self.tiles[:, chosen]
+        return learn(learner, self.sizes, times_s, self.weights, tiles, self.processors)
 
     def without(self, sizes: NDArray[np.intp]) -> tuple[Measured, NDArray[np.intp]]:
         """Return what is known without sizes and what their tuning alone found, and the candidates left."""
@@ -66,7 +67,7 @@ class Measured:
             self.weights[rows],
             self.is_fallback[left],
             tuple(self.found_at[number] for number in left),
-            self.blocks[np.ix_(rows, left)],
+            self.tiles[np.ix_(rows, left)],
             self.processors,
             self.crossed[rows],
         ), left
@@ -93,8 +94,8 @@ class Chosen:
 
     def picked(self, measured: Measured) -> list[int]:
         """Return the place in the portfolio of the configuration that is dispatched to, at each size."""
-        blocks = measured.blocks[:, self.chosen]
-        return [_pick(self.dispatcher, size, blocks[row]) for row, size in enumerate(measured.sizes)]
+        tiles = measured.tiles[:, self.chosen]
+        return [_pick(self.dispatcher, size, tiles[row]) for row, size in enumerate(measured.sizes)]
 
     def used(self, measured: Measured) -> list[float]:
         """Return the share of the best that it has, at each size."""
@@ -130,10 +131,10 @@ def _summary(found: Any, weights: NDArray[np.float64]) -> dict[str, float]:
     return {"mean": geometric_mean(found, weights), "least": float(np.min(found))}
 
 
-def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], blocks: NDArray[np.float64]) -> int:
+def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], tiles: NDArray[np.float64]) -> int:
     """Return the first configuration of a dispatcher's order that is valid."""
-    order = dispatcher.order(size.tolist(), blocks)
-    return next((number for number in order if np.isfinite(blocks[number])), order[0])
+    order = dispatcher.order(size.tolist(), tiles)
+    return next((number for number in order if np.isfinite(tiles[number])), order[0])
 
 
 def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
@@ -155,7 +156,7 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
         for name, found in held_out.items():
             dispatcher = rest.learn(name, chosen)
             for size in part:
-                pick = _pick(dispatcher, measured.sizes[size], measured.blocks[size, left[chosen]])
+                pick = _pick(dispatcher, measured.sizes[size], measured.tiles[size, left[chosen]])
                 found.append(float(speed[size, left[chosen]][pick]))
     weights = measured.weights[np.concatenate(kept)] if kept else measured.weights[:0]
     chosen = measured.portfolio(most=most, floor=floor)

@@ -72,7 +72,7 @@ class Configuration:
 
     ``launched`` are passed after the arguments; ``most_shared_bytes`` is the most dynamic shared memory of a block.
     ``workspace_bytes`` is None for a kernel that takes no workspace; ``zeros`` are the bytes at its beginning that are
-    zero before and after a launch, None for all of it.
+    zero before and after a launch, None for all of it. ``tiles`` are the pieces of work that the dispatcher counts.
     """
 
     kernel: str
@@ -84,6 +84,7 @@ class Configuration:
     shared_bytes: str
     workspace_bytes: str | None
     zeros: str | None
+    tiles: str
     conditions: Mapping[str, str]
     launched: tuple[int, ...]
     most_shared_bytes: int
@@ -105,6 +106,7 @@ class Configuration:
                 "shared_bytes": self.shared_bytes,
                 "workspace_bytes": self.workspace_bytes,
                 "zeros": self.zeros,
+                "tiles": self.tiles,
                 "launched": list(self.launched),
             },
             "sizes_must_satisfy": dict(self.conditions),
@@ -256,6 +258,7 @@ def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[s
         "shared_bytes": to_c(one.shared_bytes, names),
         "workspace_bytes": after_grid(one.workspace_bytes),
         "zeros": after_grid(one.zeros or one.workspace_bytes),
+        "tiles": after_grid(one.tiles),
         "takes_workspace": int(one.workspace_bytes is not None),
         "conditions": [to_c(condition, names) for condition in one.conditions],
         "launched": one.launched,

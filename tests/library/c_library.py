@@ -48,8 +48,8 @@ def content_of(
         configurations.append(configuration_of(kernel, problem, H200, one, build))
     sizes = np.unique((2 ** rng.uniform(4, 12, (40, len(extents)))).astype(np.int64), axis=0)
     times_s = rng.uniform(1.0, 3.0, (len(sizes), count))
-    blocks = np.ceil(2 ** rng.uniform(2, 12, times_s.shape))
-    dispatcher = learn(learner, sizes, times_s, np.ones(len(sizes)), blocks, 132)
+    tiles = np.ceil(2 ** rng.uniform(2, 12, times_s.shape))
+    dispatcher = learn(learner, sizes, times_s, np.ones(len(sizes)), tiles, 132)
     return Content(
         name_of(problem),
         {"kind": problem.kind, **problem.to_json()},

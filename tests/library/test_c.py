@@ -15,10 +15,12 @@ from mltune.errors import ExpressionError, UsageError
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.library.c_expressions import to_c
+from mltune.library.content import configuration_of, tiles_at
 from mltune.library.dispatcher import Dispatcher
 from mltune.library.folder import compiled
 from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, parameters_of
 from mltune.problem.gemm import parse_problem
+from mltune.records.trial import Build, TrialState
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -60,7 +62,7 @@ def of_expressions(expressions):
     configurations = tuple(
         Configuration(
             "toy", {}, "toy", cubin, (f"floor(16 * ({one})) + 100000", "1", "1"), ("32", "1", "1"), "0", None, None,
-            {f"which == {number}": ""}, (), 0,
+            "1", {f"which == {number}": ""}, (), 0,
         )
         for number, one in enumerate(expressions)
     )  # fmt: skip
@@ -85,6 +87,27 @@ def test_expressions_have_the_values_that_they_have_in_python(driver, built):
         expected = (-5, None) if value is None or not 0 <= value < 2**31 else (0, value)
         assert (status, shape and shape[0]) == expected, (EXPRESSIONS[which], a, b)
     assert undefined > 50
+
+
+def test_the_dispatcher_counts_tiles_of_which_there_are_none_where_they_are_undefined(driver, built):
+    content = of_expressions(("1", "2"))
+    configurations = tuple(replace(one, conditions={}, tiles="1000 // b") for one in content.configurations)
+    waves = ((0.0, 0.0, 1.0, *[0.0] * 9), (2.5, *[0.0] * 11))  # of 132 tiles, and a constant
+    dispatcher = Dispatcher("waves", ((0, 1),), waves=waves, processors=132)
+    shared = built(replace(content, configurations=configurations, dispatcher=dispatcher))
+    given = [{"arguments": [1, b, 0, 4096], "workspace": 0, "bytes": 0} for b in (0, 1, 5)]
+    found = call(driver, shared, "toy", ["int64", "int64", "int64", "pointer"], given)["found"]
+    assert [(status, shape[0]) for status, shape, *_ in found] == [(0, 100016), (0, 100032), (0, 100016)]
+    assert [dispatcher.order((1,), [tiles] * 2)[0] for tiles in (0.0, 1000.0, 200.0)] == [0, 1, 0]
+
+
+def test_tiles_are_what_blocks_take_one_after_the_other():
+    kernel, problem = load_kernel("gemm_wgmma"), parse_problem("hgemm", size=4096)
+    one = {**kernel.completed(kernel.default), "BLK_M": 128, "BLK_N": 128, "SPLIT_K": 1}
+    made = configuration_of(kernel, problem, H200, one, Build(TrialState.OK))
+    sizes = {"m": 4096, "n": 4096, "k": 4096}
+    assert tiles_at(kernel, problem, H200, [one]).tolist() == [1024] == [parse(made.tiles).evaluate(sizes)]
+    assert math.prod(parse(axis).evaluate(sizes) for axis in made.grid) == 132
 
 
 @pytest.mark.parametrize("text", ["'wide' == 'wide'", "other + 1", "m.real", "[m][0]", "open(m)"])
@@ -174,8 +197,9 @@ def expected(kernel, content, problem, sizes, has_workspace):
     from mltune.kernel.bundle import device_variables
 
     variables = {**problem.variables(), **device_variables(H200), **sizes}
-    blocks = [math.prod(int(parse(x).evaluate(sizes)) for x in one.grid) for one in content.configurations]
-    for number in content.dispatcher.order([sizes[one] for one in content.extents], blocks):
+    tiles = [parse(one.tiles).evaluate_partial(sizes) for one in content.configurations]
+    known = [float(one.value) if one.defined else 0.0 for one in tiles]
+    for number in content.dispatcher.order([sizes[one] for one in content.extents], known):
         labels = content.configurations[number].values
         configuration = {
             name: kernel.labels[name].index(v) if name in kernel.labels else v for name, v in labels.items()
