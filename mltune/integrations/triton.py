@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mltune.integrations.host import QUICK, check_least, require
-from mltune.integrations.triton_compilers import compilers_of
+from mltune.integrations.triton_compilers import Compilers, compilers_of
+from mltune.integrations.triton_predictor import predictor
 from mltune.integrations.triton_session import Session, Stopwatch
 from mltune.integrations.triton_winners import Winners
 from mltune.known.effort import effort
-from mltune.known.wisdom_file import AUTO
+from mltune.known.wisdom_file import AUTO, file_of_run
 from mltune.process.child import available_cores
 from mltune.search.launch_search import gpu_and_driver
 
@@ -148,12 +149,15 @@ class _Adapter:
 
     def _tuned(self, configs: list[Any], kwargs: dict[str, Any]) -> dict[Any, list[float]]:
         """Return the milliseconds of what was measured, or the known winner alone."""
+        asked, path = effort(), file_of_run(self._wisdom, replayed=False)
+        if asked != "none" and not (path and path.exists()):  # nothing is known, and Triton's driver takes time
+            self._started()
         gpu, driver = gpu_and_driver(_current_gpu())
         winners = Winners.of(self._wisdom, self._tuner, kwargs, configs, gpu, driver)
-        asked, known = effort(), winners.known(configs)
+        known = winners.known(configs)
         if len(known) == 1 or asked == "none":
             return {known[0]: UNKNOWN}
-        compilers = compilers_of(self._compilers)
+        compilers = self._started()
         with winners.locked():
             known = winners.known(configs)  # another process may have tuned meanwhile
             if len(known) == 1:
@@ -167,6 +171,11 @@ class _Adapter:
             self._tuner.started_from = session.started_from
             winners.keep(times, is_verified=session.tolerance is not None)
             return times
+
+    def _started(self) -> Compilers:
+        """Start the processes that compile and that predict, if they do not run."""
+        predictor().begin()
+        return compilers_of(self._compilers)
 
 
 def _current_gpu() -> int:

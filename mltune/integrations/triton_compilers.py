@@ -152,13 +152,18 @@ def _imported(module: str, name: str) -> Any:
 
 def _parts(kernel: Any) -> tuple[Any, ...]:
     """Return the parts of a kernel's function, of its globals only those that the source names."""
-    nodes = list(ast.walk(ast.parse(kernel.src)))
+    function, scope = kernel.fn, kernel.get_capture_scope()
+    named = {name: scope[name] for name in _global_names(kernel.src) if name in scope}
+    return function.__code__, named, function.__name__, function.__defaults__
+
+
+@functools.lru_cache(maxsize=256)
+def _global_names(source: str) -> list[str]:
+    nodes = list(ast.walk(ast.parse(source)))
     names = [node for node in nodes if isinstance(node, ast.Name)]
     local = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     local |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    function, scope = kernel.fn, kernel.get_capture_scope()
-    named = {name: scope[name] for name in sorted({node.id for node in names} - local) if name in scope}
-    return function.__code__, named, function.__name__, function.__defaults__
+    return sorted({node.id for node in names} - local)
 
 
 def _restore(kernel: Any, carried: tuple[dict[str, Any], Any]) -> None:
@@ -172,29 +177,44 @@ def _restore(kernel: Any, carried: tuple[dict[str, Any], Any]) -> None:
     vars(kernel).update(empty | state | own)
 
 
-def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[bytes], Compiled]:
-    """Limit this process, and return a function that compiles a job into Triton's cache; the factory of the child."""
+def _key_of_triton() -> str:
+    """Return the hash of Triton, which is half a gigabyte, in the keys of its cache; empty where it is elsewhere."""
+    with contextlib.suppress(Exception):  # the processes compute it, and say what is wrong
+        from triton.runtime.cache import triton_key
+
+        return str(triton_key())
+    return ""
+
+
+def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[tuple[str, bytes]], Compiled]:
+    """Limit this process, and return a function that compiles a job into Triton's cache; the factory of the child.
+
+    A job comes with the hash of Triton, so that not every process computes it.
+    """
     os.nice(POLITE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_DATA, memory_bytes)
     warnings.simplefilter("ignore")  # this process would repeat those of the one that launches
     import triton.compiler.code_generator  # noqa: F401 - before the first job
 
-    def compile_one(job: bytes) -> Compiled:
+    def compile_one(job: tuple[str, bytes]) -> Compiled:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         try:
-            return _compiled(job)
+            return _compiled(*job)
         finally:
             signal.setitimer(signal.ITIMER_REAL, idle_s)  # the alarm ends the process
 
     return compile_one
 
 
-def _compiled(job: bytes) -> Compiled:
+def _compiled(key: str, job: bytes) -> Compiled:
     import triton
     from triton import knobs
+    from triton.runtime import cache
 
     began, state = time.monotonic(), "unknown"
+    if key:
+        cache.triton_key = lambda: key
     try:
         pickled, environment, knobs.cache.dir = pickle.loads(job)  # noqa: S301 - from the parent
         source, target, options = pickle.loads(pickled)  # noqa: S301
@@ -220,6 +240,8 @@ class Compilers:
         self._children: dict[int, tuple[Child, float]] = {}  # by the threads with which they die, and when last used
         self._killers: set[bytes] = set()
         self._threads = ThreadPoolExecutor(count, "mltune-triton")
+        self._key = (hashing := ThreadPoolExecutor(1, "mltune-hash")).submit(_key_of_triton)
+        hashing.shutdown(wait=False)
         for _ in range(count):
             self.submit(b"")  # starts a process, before there is a job
 
@@ -235,7 +257,8 @@ class Compilers:
         if now - used > IDLE_S / 2:
             child.kill()  # it may be about to end
         try:
-            result: Compiled = child.call(job, timeout_s)
+            child.start()
+            result: Compiled = child.call((self._key.result() if job else "", job), timeout_s)
         except WorkerError as error:
             return Compiled("unknown", str(error))
         except (ChildTimeoutError, ChildDiedError) as error:

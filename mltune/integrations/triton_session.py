@@ -17,6 +17,7 @@ import numpy as np
 from mltune.errors import DeviceLostError, RunError
 from mltune.integrations.host import table_of
 from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
+from mltune.integrations.triton_predictor import predictor
 from mltune.integrations.triton_winners import Winners, configuration, innermost
 from mltune.search.launch_model import launch_features, start_of
 from mltune.search.launch_search import BUILD, LaunchSearch
@@ -30,8 +31,8 @@ HOPELESS = 1.5
 CLOSE = 1.1
 """Configurations whose brief time is at most this many times the best are measured again, in turns."""
 
-FINALISTS, ROUNDS, ROUND_MS = 12, 6, 20.0
-"""Most configurations of the finals, their rounds, and milliseconds of launches of each in a round."""
+FINALISTS, ROUNDS, ROUND_MS, MOST_LAUNCHES = 12, 6, 20.0, 100
+"""Most configurations of the finals, their rounds, and milliseconds and most of the launches of each in a round."""
 
 BEHIND = 1.03
 """A finalist this many times slower than the best leaves after a round."""
@@ -206,7 +207,7 @@ class Session:
         ]
         columns = table.space.rows(np.arange(len(every)))
         start = start_of(self.prior, launch_features(columns, extents, blocks, threads, self.gpu))
-        return LaunchSearch(columns, extents, blocks, threads, self.gpu, self.seed, start)
+        return LaunchSearch(columns, extents, blocks, threads, self.gpu, self.seed, start, predictor().predict)
 
     def _blocks(self, config: Any, **changed: Any) -> float:
         """Return the number of blocks of the grid; NaN where it cannot be evaluated."""
@@ -220,10 +221,12 @@ class Session:
         return math.nan
 
     def _submit(self, most: int) -> None:
-        """Keep the compilers busy with what is most promising, with some jobs more than there are compilers."""
-        while (
-            self._todo and (room := min(self.compilers.count * 5 // 4 + 1 - len(self._flying), most - self._begun)) > 0
-        ):
+        """Keep the compilers busy with what is most promising, with some jobs more than there are compilers.
+
+        Before the first measurement, in which Triton builds what launches, there is nothing to learn for their order.
+        """
+        queued = self.compilers.count * 5 // 4 + 1 if self.times else 2 * self.compilers.count
+        while self._todo and (room := min(queued - len(self._flying), most - self._begun)) > 0:
             worth = self._worth(self._todo)
             if 0 in self._todo:
                 worth = [index for index in worth if index]
@@ -326,7 +329,7 @@ class Session:
         self.stopwatch.limit_ms = math.inf
         for _ in range(ROUNDS):
             for config in left:
-                self.stopwatch.launches = max(3, min(300, int(ROUND_MS / max(brief[config], 1e-3))))
+                self.stopwatch.launches = max(3, min(MOST_LAUNCHES, int(ROUND_MS / max(brief[config], 1e-3))))
                 self._timed(config)
                 samples[config] += self.stopwatch.samples_ms
             medians = {config: statistics.median(samples[config]) for config in left}  # of the same rounds

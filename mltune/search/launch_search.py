@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Sequence
-from threading import Thread
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -55,6 +55,27 @@ EXPECTED_REGISTERS = 40.0
 
 Rows: TypeAlias = NDArray[np.int64]
 
+Prediction: TypeAlias = tuple[Floats, Floats]
+"""Means and standard deviations of log speeds."""
+
+
+def predict(seed: int, X: Floats, y: Floats, candidates: Floats) -> Prediction:
+    """Predict the log speeds of candidates by a model of measured ones, which is fitted once."""
+    preload()
+    with _libraries().limit(limits=1):  # compilers have the other cores
+        return _fitted(seed, X.tobytes(), y.tobytes()).predict(candidates)
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()  # to find them takes milliseconds
+
+
+@functools.lru_cache(maxsize=4)
+def _fitted(seed: int, X: bytes, y: bytes) -> Ensemble:
+    targets = np.frombuffer(y)
+    return Ensemble(random_state=seed, trees=TREES).fit(np.frombuffer(X).reshape(len(targets), -1), targets)
+
 
 def gpu_and_driver(index: int) -> tuple[Device | None, str]:
     """Return the facts of a GPU and the newest CUDA version of its driver; None and ``""`` where they are unknown."""
@@ -84,6 +105,8 @@ class LaunchSearch:
     start : ndarray of shape (n_configs,), optional
         Log speeds that are expected from elsewhere (:mod:`mltune.search.launch_model`), up to a constant. They and
         physics say which comes first while nothing is measured.
+    predict : callable
+        :func:`predict`, or what does the same elsewhere.
 
     Attributes
     ----------
@@ -110,16 +133,15 @@ class LaunchSearch:
         device: Device | None,
         seed: int,
         start: Floats | None = None,
+        predict: Callable[[int, Floats, Floats, Floats], Prediction] = predict,
     ) -> None:
         self._parameters = parameters
         self._blocks, self._threads = np.nan_to_num(blocks, nan=1.0), np.nan_to_num(threads, nan=128.0)
         self._device = device
         self._tile = np.array([parameters[name] for name in tiles], dtype=np.float64).reshape(len(tiles), len(blocks))
         self._seed = seed
-        self._models: dict[bool, tuple[int, Ensemble, tuple[Floats, Floats] | None]] = {}
-        self._imports = Thread(target=preload, name="mltune-import")  # while the first are compiled
-        self._imports.start()
-        self._pools: ThreadpoolController | None = None
+        self._predict = predict
+        self._models: dict[bool, tuple[Floats, Floats, Prediction | None]] = {}
         self.build = {name: np.full(len(blocks), math.nan) for name in BUILD}
         self.times_s = np.full(len(blocks), math.nan)
         self._start = None if start is None else self._prior(compiled=False) + start
@@ -166,25 +188,18 @@ class LaunchSearch:
         least = -math.log(self.times_s[np.isfinite(self.times_s)].min()) + math.log1p(-MARGIN)
         return ordered[prediction[0] + CAUTION * prediction[1] > least]
 
-    def _predicted(self, candidates: Rows, compiled: bool) -> tuple[Floats, Floats] | None:
+    def _predicted(self, candidates: Rows, compiled: bool) -> Prediction | None:
         """Return means and standard deviations of log speeds; None before the model."""
         measured = np.flatnonzero(np.isfinite(self.times_s))
         if len(measured) < FEWEST or not len(candidates):
             return None
-        self._imports.join()
-        if self._pools is None:  # to find the libraries takes milliseconds
-            self._pools = ThreadpoolController()
-        with self._pools.limit(limits=1):  # compilers have the other cores
-            return self._modelled(candidates, measured, compiled)
-
-    def _modelled(self, candidates: Rows, measured: Rows, compiled: bool) -> tuple[Floats, Floats]:
         fitted = self._models.get(compiled)
-        if fitted is None or len(measured) >= REFIT * fitted[0]:
+        if fitted is None or len(measured) >= REFIT * len(fitted[1]):
             X = self._features(compiled)
-            model = Ensemble(random_state=self._seed, trees=TREES).fit(X[measured], -np.log(self.times_s[measured]))
-            fitted = self._models[compiled] = len(measured), model, None if compiled else model.predict(X)
+            known = X[measured], -np.log(self.times_s[measured])
+            fitted = self._models[compiled] = *known, None if compiled else self._predict(self._seed, *known, X)
         if fitted[2] is None:  # facts of the compiler arrive between fits
-            return fitted[1].predict(self._features(compiled)[candidates])
+            return self._predict(self._seed, *fitted[:2], self._features(compiled)[candidates])
         return fitted[2][0][candidates], fitted[2][1][candidates]
 
     def _known(self, name: str, compiled: bool, expected: Floats | float) -> Floats:

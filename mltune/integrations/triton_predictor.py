@@ -1,0 +1,66 @@
+"""A process that fits the models of the search over launches: the one that launches need not import scikit-learn."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from mltune.errors import WorkerError
+from mltune.kernel.coding import Floats
+from mltune.process.child import ChildDiedError, ChildTimeoutError, ThreadedChild
+from mltune.search.launch_search import Prediction, predict
+
+IDLE_S, ANSWER_S = 60.0, 30.0
+"""Seconds without work after which the process ends, and those allowed for an answer."""
+
+
+def make_predictor(idle_s: float) -> Callable[[tuple[Any, ...]], Prediction | None]:
+    """Import what the models need, and return :func:`mltune.search.launch_search.predict`; the factory of the child."""
+    predict(0, np.eye(6), np.arange(6.0), np.eye(6))  # the first fit takes longer
+    ThreadpoolController().limit(limits=1)
+
+    def serve(request: tuple[Any, ...]) -> Prediction | None:
+        signal.setitimer(signal.ITIMER_REAL, idle_s)  # the alarm ends the process
+        return predict(*request) if request else None
+
+    return serve
+
+
+class Predictor:
+    """A process for :func:`mltune.search.launch_search.predict`; if it dies, this process predicts.
+
+    It starts in the background. A thread that imports would take the interpreter's lock from the one that measures.
+    """
+
+    def __init__(self) -> None:
+        self._served = ThreadedChild(f"{__name__}:make_predictor", (IDLE_S,))
+
+    def begin(self) -> None:
+        """Start the process if it does not run."""
+        self._served.thread.submit(self._ask)
+
+    def predict(self, seed: int, X: Floats, y: Floats, candidates: Floats) -> Prediction:
+        """Return what :func:`mltune.search.launch_search.predict` returns."""
+        try:
+            prediction: Prediction = self._served.thread.submit(self._ask, seed, X, y, candidates).result()
+            return prediction
+        except (WorkerError, ChildDiedError, ChildTimeoutError):
+            return predict(seed, X, y, candidates)
+
+    def _ask(self, *request: Any) -> Any:
+        with contextlib.suppress(ChildDiedError):  # as it does when it is not used
+            return self._served.child.call(request, ANSWER_S)
+        return self._served.child.call(request, ANSWER_S)
+
+
+predictor = functools.cache(Predictor)
+"""Return the process that all searches of this one share."""
+
+os.register_at_fork(after_in_child=predictor.cache_clear)  # a forked process has none of the threads
