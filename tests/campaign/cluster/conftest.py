@@ -94,9 +94,9 @@ def wait_for(done, timeout_s=60.0):
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="session")
-def start_cluster(tmp_path_factory):
-    """Return the function that starts a cluster, which ends with the tests."""
+@contextlib.contextmanager
+def starting(tmp_path_factory):
+    """Give the function that starts a cluster, and end what it started: idle processes take time of a core."""
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv(PLAIN, "1")  # of its schedulers without encryption the user knows
 
@@ -110,13 +110,21 @@ def start_cluster(tmp_path_factory):
         yield start
 
 
-@pytest.fixture(scope="session")
-def two_workers(start_cluster):
+@pytest.fixture
+def start_cluster(tmp_path_factory):
+    """Return the function that starts a cluster, which ends with the test."""
+    with starting(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory):
     """Return a cluster with two workers, which compile and have a GPU each, or none in replay."""
-    cluster = start_cluster(OMP_NUM_THREADS="1")
-    for name in WORKERS:
-        cluster.start_worker(name, RESOURCES)
-    return cluster
+    with starting(tmp_path_factory) as start:
+        cluster = start(OMP_NUM_THREADS="1")
+        for name in WORKERS:
+            cluster.start_worker(name, RESOURCES)
+        yield cluster
 
 
 @pytest.fixture
