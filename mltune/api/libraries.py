@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 _CROSS_SHARE = 0.4
 """Most of the time that the timing of candidates takes."""
 
-_CROSS_S, _PORTFOLIO_S = 0.4, 0.12
-"""Seconds that are kept for it: for each kernel and size at which many candidates are timed, .15 to .25 on an H200; and
-for each of the others, where the portfolio is, .09 on an H200."""
+_CROSS_S = 0.25
+"""Seconds that are kept for it, for each size and kernel: 40 candidates of 6 ms, as on an H200."""
 
 _SLICE_S = 2.5
 """Seconds of a tune besides its compiles and the count of its space: all of it took 1 to 1.7 on an H200."""
@@ -222,9 +221,7 @@ def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
     if asked.trials is not None or (replayed and asked.time is None):
         return math.inf, math.inf
     time_s = GPU_TIME_S * len(spec.tuned) if asked.time is None else parse_duration(asked.time)
-    crossed = len(spec.crossed)
-    kept_s = _CROSS_S * crossed * kernels + _PORTFOLIO_S * (len(spec.sizes) - crossed)
-    return time_s, round(time_s - min(_CROSS_SHARE * time_s, kept_s), 3)
+    return time_s, round(time_s - min(_CROSS_SHARE * time_s, _CROSS_S * len(spec.sizes) * kernels), 3)
 
 
 def _slice_s(problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence[Device], compilers: int) -> float:

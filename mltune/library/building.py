@@ -24,9 +24,9 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
 from mltune.library.content import alignment_of, configuration_of, kernel_parameters, name_of, tiles_at
 from mltune.library.measured import Measured, choose
-from mltune.library.portfolio import choose_portfolio, shares
+from mltune.library.portfolio import choose_portfolio
 from mltune.library.source import Configuration, Content
-from mltune.library.spec import Spec
+from mltune.library.spec import Spec, representatives
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
 from mltune.records.versions import __version__
@@ -41,8 +41,9 @@ FEW, MANY = 3, 10
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
-_SHORTLIST = 6  # times the most configurations of the library
-_TUNED_UNTIL, _CROSSED_UNTIL = 0.4, 0.8  # shares of the time at which all are timed, and then the shortlist
+_FIRST = 8  # tuned sizes at which all candidates are timed
+_SHORTLIST = 4  # times the most configurations of the library
+_FIRST_UNTIL, _CROSSED_UNTIL = 0.3, 0.8  # shares of the time until which all are timed, and then the shortlist
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
@@ -157,7 +158,7 @@ class Building:
         measured = self.measured()
         spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
         chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
-        known = {*map(tuple, measured.sizes.tolist())}
+        known = {*map(tuple, measured.sizes[measured.timed].tolist())}
         used = [self.candidates[number] for number in chosen.chosen]
         return Content(
             spec.library.name or name_of(problem),
@@ -185,22 +186,24 @@ class Building:
     def measured(self) -> Measured:
         """Time the candidates and return what is known.
 
-        All are timed at the tuned sizes, as many as the time allows; a shortlist at further sizes; and the portfolio
-        at the others. What is over when the time is up is left out.
+        All are timed at some of the tuned sizes, as many as the time allows; a shortlist at the other ones and at
+        further sizes; and the portfolio at the others.
         """
-        tuned, crossed = self.spec.tuned, self.spec.crossed
+        tuned, asked = self.spec.tuned, self.spec.library
+        sizes, weights = zip(*((self.spec.sizes[place], self.spec.weights[place]) for place in tuned), strict=True)
+        first = [tuned[number] for number in representatives(sizes, weights, _FIRST)]
+        places = [*tuned, *np.setdiff1d(range(len(self.problems)), tuned).tolist()]
         try:
-            for begin in range(0, len(tuned), self.at_once):
-                self._keep_affordable(len(tuned) - begin)
-                self._add_times(tuned[begin : begin + self.at_once], range(len(self.candidates)), _TUNED_UNTIL)
-            self._keep(sorted(self._shortlist(self._table(tuned))))
-            self._add_times(crossed, range(len(self.candidates)), _CROSSED_UNTIL)
-            asked = self.spec.library
-            portfolio = self._table(crossed).portfolio(most=asked.most, floor=asked.floor)
-            self._add_times(np.setdiff1d(range(len(self.problems)), crossed).tolist(), portfolio, 1.0)
+            for begin in range(0, len(first), self.at_once):
+                self._keep_affordable(len(first) - begin)
+                self._add_times(first[begin : begin + self.at_once], range(len(self.candidates)), _FIRST_UNTIL)
+            self._keep(sorted(self._shortlist(self._table())))
+            self._add_times(places, range(len(self.candidates)), _CROSSED_UNTIL)
+            portfolio = self._table().portfolio(most=asked.most, floor=asked.floor)
+            self._add_times(places, portfolio, 1.0)
         finally:
             self._save()
-        return self._table(crossed, portfolio)
+        return self._table(portfolio)
 
     def _found(self) -> list[Candidate]:
         """Return the candidates, the most promising first.
@@ -301,12 +304,12 @@ class Building:
         return len(lacking)
 
     def _keep_affordable(self, sizes: int) -> None:
-        """Go on with as many candidates as can be timed at the tuned sizes that are left, one that is valid at all."""
+        """Go on with as many candidates as can be timed at the first sizes that are left, one that is valid at all."""
         if math.isinf(self._room_s):
             return
         number, spent_s = map(sum, zip(*self._rates[1:], strict=True)) if self._rates[1:] else (0, 0.0)
         each_s = spent_s / number if number else _EACH_S  # the first have the start of the worker
-        room_s = max(self._begun + _TUNED_UNTIL * self._room_s - perf_counter(), 0.0)
+        room_s = max(self._begun + _FIRST_UNTIL * self._room_s - perf_counter(), 0.0)
         count = max(int(room_s / sizes / max(each_s, 1e-9)), _FEWEST)
         valid = np.isfinite(self._tiles).sum(axis=0) == len(self._tiles)
         general = (one for one, at in enumerate(self.candidates) if valid[one] and self._is_fallback(at))
@@ -319,7 +322,7 @@ class Building:
 
     def _shortlist(self, measured: Measured) -> list[int]:
         """Return the best portfolio, the best of what is left, and so on, as long as there is room."""
-        asked, speed = self.spec.library, shares(measured.times_s)
+        asked, speed = self.spec.library, measured.speed()
         found, wanted = list[int](), min(_SHORTLIST * asked.most, speed.shape[1])
         while len(found) < wanted:
             rest = np.setdiff1d(np.arange(speed.shape[1]), found)
@@ -332,33 +335,32 @@ class Building:
             found += rest[best].tolist()
         return found
 
-    def _table(self, crossed: Sequence[int], portfolio: Sequence[int] = ()) -> Measured:
-        """Return what is known of all candidates at some sizes, and of a portfolio at the others.
+    def _table(self, portfolio: Sequence[int] = ()) -> Measured:
+        """Return what is known of all candidates where all were timed, and of a portfolio elsewhere.
 
         Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
         that fails at a size has no times at all.
         """
-        asked, of_choice = np.zeros(self._tiles.shape, dtype=np.bool_), np.zeros(len(self._tiles), dtype=np.bool_)
-        asked[:, [*portfolio]] = asked[[*crossed]] = of_choice[[*crossed]] = True
-        asked &= np.isfinite(self._tiles)
-        times_s, whole = np.where(asked, self._times, np.nan), ~np.any(asked & np.isnan(self._times), axis=1)
+        times_s, lacking = self._times.copy(), np.isfinite(self._tiles) & np.isnan(self._times)
         times_s[:, np.isinf(times_s).any(axis=0) & (not self.replayed)] = np.nan
         times_s[np.isinf(times_s)] = np.nan
         timed = np.isfinite(times_s).any(axis=1)
-        places = np.flatnonzero(timed & (whole if np.any(timed & whole & of_choice) else of_choice))
-        if not len(places):
+        crossed = timed & ~lacking.any(axis=1)
+        crossed = crossed if crossed.any() else timed
+        if not crossed.any():
             raise RunError("a library needs times of its candidates, but none could be timed at any size.")
+        counts = np.repeat(crossed[:, None], len(self.candidates), axis=1)
+        counts[np.ix_(~lacking[:, [*portfolio]].any(axis=1), [*portfolio])] = True
         columns = zip(self.candidates, np.isfinite(self._tiles).T, strict=True)
-        place_of = {place: row for row, place in enumerate(places.tolist())}
         return Measured(
-            np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64)[places],
-            times_s[places],
-            np.array(self.spec.weights)[places],
+            np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64),
+            np.where(counts, times_s, np.nan),
+            np.array(self.spec.weights),
             np.array([valid.all() and self._is_fallback(one) for one, valid in columns]),
-            tuple(frozenset(place_of.get(place, -1) for place in one.found_at) for one in self.candidates),
-            self._tiles[places],
+            tuple(frozenset(one.found_at) for one in self.candidates),
+            self._tiles,
             self.device.sm_count,
-            of_choice[places],
+            crossed,
         )
 
 

@@ -152,6 +152,24 @@ def _fitted(times_s: NDArray[np.float64], terms: NDArray[np.float64]) -> tuple[f
     return tuple((nnls(relative / scale, np.ones(len(relative)))[0] / scale).tolist())
 
 
+def expected(
+    known: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]],
+    sizes: NDArray[np.int64],
+    tiles: NDArray[np.float64],
+    processors: int,
+) -> NDArray[np.float64]:
+    """Return times that configurations are expected to take at sizes, by waves; known are sizes, times and tiles.
+
+    They are NaN where a configuration is not valid, and of one without a time.
+    """
+    at, times_s, of_known = known
+    found = np.full(tiles.shape, np.nan)
+    for one in np.flatnonzero(np.isfinite(times_s).any(axis=0)):
+        wave = _fitted(times_s[:, one], wave_terms(of_known[:, one], at, processors))
+        found[:, one] = wave_terms(tiles[:, one], sizes, processors) @ np.array(wave)
+    return np.where(found > 0, found, np.nan)
+
+
 def learn(
     learner: str,
     sizes: NDArray[np.int64],

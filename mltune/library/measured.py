@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.library.dispatcher import LEARNERS, Dispatcher, learn
+from mltune.library.dispatcher import LEARNERS, Dispatcher, expected, learn
 from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
 
 _PARTS = 8
@@ -23,7 +23,7 @@ class Measured:
     ----------
     sizes : ndarray of shape (n_sizes, n_extents)
     times_s : ndarray of shape (n_sizes, n_candidates)
-        Not finite where a candidate is not valid, failed or was not timed.
+        Not finite where a candidate is not valid, failed or was not timed; at some sizes none may be known.
     weights : ndarray of shape (n_sizes,)
     is_fallback : ndarray of shape (n_candidates,)
         Whether a candidate is valid at every size.
@@ -35,7 +35,7 @@ class Measured:
     processors : int
         Multiprocessors of the GPU.
     crossed : ndarray of shape (n_sizes,)
-        Whether all candidates were timed at a size, and not only those that are chosen: these sizes choose.
+        Whether all candidates were timed at a size, and not only those that are chosen.
     """
 
     sizes: NDArray[np.int64]
@@ -47,15 +47,31 @@ class Measured:
     processors: int
     crossed: NDArray[np.bool_]
 
+    @property
+    def timed(self) -> NDArray[np.intp]:
+        """The sizes at which there are times."""
+        return np.flatnonzero(np.isfinite(self.times_s).any(axis=1))
+
+    def speed(self) -> NDArray[np.float64]:
+        """Return the shares that candidates are chosen by: as timed where all were, elsewhere as expected."""
+        known, times_s = self.crossed, self.times_s.copy()
+        times_s[~known] = expected(
+            (self.sizes[known], times_s[known], self.tiles[known]),
+            self.sizes[~known],
+            self.tiles[~known],
+            self.processors,
+        )
+        return shares(times_s)
+
     def portfolio(self, *, most: int, floor: float) -> list[int]:
         """Return the candidates that a library holds."""
-        speed = shares(self.times_s)[self.crossed]
-        return choose_portfolio(speed, self.weights[self.crossed], self.is_fallback, most=most, floor=floor)
+        return choose_portfolio(self.speed(), self.weights, self.is_fallback, most=most, floor=floor)
 
     def learn(self, learner: str, chosen: Sequence[int]) -> Dispatcher:
         """Return a dispatcher to some of the candidates."""
-        times_s, tiles = self.times_s[:, chosen], self.tiles[:, chosen]
-        return learn(learner, self.sizes, times_s, self.weights, tiles, self.processors)
+        at = self.timed
+        times_s, tiles = self.times_s[at][:, chosen], self.tiles[at][:, chosen]
+        return learn(learner, self.sizes[at], times_s, self.weights[at], tiles, self.processors)
 
     def without(self, sizes: NDArray[np.intp]) -> tuple[Measured, NDArray[np.intp]]:
         """Return what is known without sizes and what their tuning alone found, and the candidates left."""
@@ -93,22 +109,22 @@ class Chosen:
         return geometric_mean(found, self.held_out_weights) if found else 0.0
 
     def picked(self, measured: Measured) -> list[int]:
-        """Return the place in the portfolio of the configuration that is dispatched to, at each size."""
+        """Return the place in the portfolio of the configuration that is dispatched to, at each size that was timed."""
         tiles = measured.tiles[:, self.chosen]
-        return [_pick(self.dispatcher, size, tiles[row]) for row, size in enumerate(measured.sizes)]
+        return [_pick(self.dispatcher, measured.sizes[row], tiles[row]) for row in measured.timed]
 
     def used(self, measured: Measured) -> list[float]:
-        """Return the share of the best that it has, at each size."""
+        """Return the share of the best that it has, at each size that was timed."""
         speed = shares(measured.times_s)[:, self.chosen]
-        return [float(speed[row, place]) for row, place in enumerate(self.picked(measured))]
+        return [float(speed[row, place]) for row, place in zip(measured.timed, self.picked(measured), strict=True)]
 
     def report(self, measured: Measured) -> dict[str, Any]:
         """Return what is lost, and where each configuration wins, as plain JSON values."""
-        picked, used = self.picked(measured), self.used(measured)
-        kept = shares(measured.times_s)[:, self.chosen].max(axis=1)
+        picked, used, at = self.picked(measured), self.used(measured), measured.timed
+        kept, weights = shares(measured.times_s)[:, self.chosen].max(axis=1)[at], measured.weights[at]
         return {
-            "portfolio": _summary(kept, measured.weights),
-            "dispatched": _summary(used, measured.weights),
+            "portfolio": _summary(kept, weights),
+            "dispatched": _summary(used, weights),
             "held_out": {
                 name: _summary(found, self.held_out_weights) for name, found in self.held_out.items() if found
             },
@@ -121,7 +137,7 @@ class Chosen:
                     "best_s": float(np.nanmin(times)),
                 }
                 for size, weight, pick, share, times in zip(
-                    measured.sizes, measured.weights, picked, used, measured.times_s, strict=True
+                    measured.sizes[at], weights, picked, used, measured.times_s[at], strict=True
                 )
             ],
         }
@@ -161,4 +177,6 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
     weights = measured.weights[np.concatenate(kept)] if kept else measured.weights[:0]
     chosen = measured.portfolio(most=most, floor=floor)
     made = [Chosen(tuple(chosen), measured.learn(name, chosen), held_out, weights) for name in LEARNERS]
-    return max(made, key=lambda one: (one.expected, _summary(one.used(measured), measured.weights)["mean"]))
+    return max(
+        made, key=lambda one: (one.expected, _summary(one.used(measured), measured.weights[measured.timed])["mean"])
+    )

@@ -70,10 +70,6 @@ class _Document(_Table):
     sizes: _Sizes
 
 
-CROSSED = 64
-"""Sizes besides the tuned ones at which a shortlist of the candidates is timed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A library that is to be built.
@@ -97,12 +93,6 @@ class Spec:
     sizes: tuple[Mapping[str, int], ...]
     weights: tuple[float, ...]
     tuned: tuple[int, ...]
-
-    @property
-    def crossed(self) -> tuple[int, ...]:
-        """Places of the sizes at which many candidates are timed: the tuned ones, and others in their order."""
-        others = np.setdiff1d(range(len(self.sizes)), self.tuned)
-        return (*self.tuned, *others[:CROSSED].tolist())
 
 
 def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import shutil
+from collections import Counter
 from typing import ClassVar
 
 import pytest
@@ -206,11 +207,22 @@ def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
         assert report["not_timed"]
 
 
+def test_all_candidates_are_timed_at_eight_tuned_sizes_and_a_shortlist_elsewhere(build, clock):
+    clock.each_s = 0.01
+    report = build(MANY[::3], trials=None, time="300s", tuned=20, most=1)["report"]
+    counts = Counter(size for size, *_ in clock.timed)
+    assert len(build.plans[0].tasks) == 20
+    assert len(counts) == len(MANY[::3])
+    assert sorted(counts.values())[-9:-7] == [4, max(counts.values())]
+    assert max(counts.values()) > 4
+    assert report["not_timed"] == []
+
+
 def test_a_building_that_was_killed_while_timing_keeps_its_time_in_all(build, clock, monkeypatch):
     clock.each_s = 0.5
 
     def die(*given, **options):
-        if clock.now > 80:
+        if clock.now > 85:
             raise KeyboardInterrupt
         return clock.time(*given, **options)
 
@@ -238,7 +250,7 @@ def test_as_many_sizes_are_tuned_as_compiling_leaves_time_for(build, clock, monk
     assert len(plan.tasks) == 9
     assert plan.devices == ("cuda:0", "cuda:0"), "two sizes at once, with four compile processes each"
     assert not plan.produce, "nothing but times is needed of the tunes, and so no finals"
-    assert plan.budget == pytest.approx(40 - 0.4 * 10)
+    assert plan.budget == pytest.approx(40 - 0.25 * 10)
     shutil.rmtree(tmp_path / "run")
     plan = built_at(0.5, "slow")
     assert len(plan.tasks) == 8, "36 s for tunes of 2.5 s and three batches, two at once"

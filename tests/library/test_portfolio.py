@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mltune.library.dispatcher import LEARNERS, inputs, learn
+from mltune.library.dispatcher import LEARNERS, expected, inputs, learn
 from mltune.library.measured import Measured, choose
 from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
 
@@ -160,6 +160,35 @@ def test_sizes_where_the_chosen_alone_were_timed_teach_the_dispatcher_and_choose
     chosen = choose(Measured(*given, crossed), most=2, floor=0.0)
     assert [len(found) for found in chosen.held_out.values()] == [2] * len(LEARNERS)
     assert set(chosen.chosen) == {0, 2} == set(Measured(*given, crossed).portfolio(most=2, floor=0.0))
+
+
+def test_what_is_expected_to_be_fast_where_nothing_was_timed_is_chosen():
+    """Large tiles are never the best at the sizes with times, but the waves of those say where they are."""
+    small = [(m, n) for m in (100, 200, 400, 800, 1600) for n in (100, 300, 900, 1900)]
+    sizes = np.array(small + [(9000, 9000 + 50 * n) for n in range(20)])
+    tiles = np.ceil(sizes[:, :1] / [32, 128]) * np.ceil(sizes[:, 1:] / [32, 128])
+    times = 2e-6 + np.ceil(tiles / 132) * [1e-6, 1.3e-5]
+    timed = np.arange(40) < 20
+    assert (times[timed, 0] < times[timed, 1]).all()
+    assert (times[~timed, 0] > 1.1 * times[~timed, 1]).all()
+    found_at = (frozenset({0}), frozenset({0}))
+    measured = Measured(
+        sizes,
+        np.where(timed[:, None], times, np.nan),
+        np.ones(40),
+        np.ones(2, bool),
+        found_at,
+        tiles,
+        132,
+        timed,
+    )
+    assert set(measured.portfolio(most=2, floor=0.8)) == {0, 1}
+
+
+def test_nothing_is_expected_of_what_is_not_valid_or_has_no_time():
+    sizes, tiles = np.array([[64], [128]]), np.array([[1.0, 2.0], [np.nan, 3.0]])
+    found = expected((sizes, np.array([[1.0, np.nan], [np.nan, np.nan]]), tiles), sizes, tiles, 132)
+    assert np.isfinite(found).tolist() == [[True, False], [False, False]]
 
 
 def test_where_nothing_can_be_held_out_what_was_measured_decides():
