@@ -121,10 +121,10 @@ class Timeline:
 
         return call
 
-    def noted(self, session: Any) -> None:
+    def noted(self, session: Any, index: int) -> None:
         """Measure, and note which configuration it was and its time."""
         before = len(session.times)
-        self._measure(session)
+        self._measure(session, index)
         if len(session.times) > before:
             config = next(reversed(session.times))
             ms = float(session.times[config][0])
@@ -162,13 +162,13 @@ class Timeline:
 
         self._measure = self.timed("measure", session._measure)
         self._replaced = [
-            (session, "_measure", lambda session: self.noted(session)),
+            (session, "_measure", lambda session, index: self.noted(session, index)),
             (session, "_finals", self.timed("finals", session._finals)),
             (session, "_new_search", self.timed("new search", session._new_search)),
             (session, "_receive", self.timed("search receive", session._receive)),
             (triton_session, "source_of", self.timed("search capture", triton_session.source_of)),
             (LaunchSearch, "best_first", self.timed("search order", LaunchSearch.best_first)),
-            (LaunchSearch, "worth_compiling", self.timed("search worth", LaunchSearch.worth_compiling)),
+            (LaunchSearch, "worth", self.timed("search worth", LaunchSearch.worth)),
             (Compilers, "submit", submitted),
         ]
         self._own = [(owner, name, getattr(owner, name)) for owner, name, _ in self._replaced]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.integrations.host import QUICK, check_least, require
-from mltune.integrations.triton_compilers import Compilers, compilers_of
-from mltune.integrations.triton_predictor import predictor
+from mltune.integrations.triton_compilers import compilers_of
 from mltune.integrations.triton_session import Session, Stopwatch
 from mltune.integrations.triton_winners import Winners
 from mltune.known.effort import effort
@@ -151,13 +150,13 @@ class _Adapter:
         """Return the milliseconds of what was measured, or the known winner alone."""
         asked, path = effort(), file_of_run(self._wisdom, replayed=False)
         if asked != "none" and not (path and path.exists()):  # nothing is known, and Triton's driver takes time
-            self._started()
+            compilers_of(self._compilers)
         gpu, driver = gpu_and_driver(_current_gpu())
         winners = Winners.of(self._wisdom, self._tuner, kwargs, configs, gpu, driver)
         known = winners.known(configs)
         if len(known) == 1 or asked == "none":
             return {known[0]: UNKNOWN}
-        compilers = self._started()
+        compilers = compilers_of(self._compilers)
         with winners.locked():
             known = winners.known(configs)  # another process may have tuned meanwhile
             if len(known) == 1:
@@ -171,11 +170,6 @@ class _Adapter:
             self._tuner.started_from = session.started_from
             winners.keep(times, is_verified=session.tolerance is not None)
             return times
-
-    def _started(self) -> Compilers:
-        """Start the processes that compile and that predict, if they do not run."""
-        predictor().begin()
-        return compilers_of(self._compilers)
 
 
 def _current_gpu() -> int:

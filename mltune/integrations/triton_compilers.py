@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import WorkerError
+from mltune.integrations.triton_predictor import Predictor
 from mltune.process.bounded import limit
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
@@ -233,6 +234,11 @@ class Compilers:
     Parameters
     ----------
     count : int
+
+    Attributes
+    ----------
+    predictor : Predictor
+        One more process, for the models.
     """
 
     def __init__(self, count: int) -> None:
@@ -240,8 +246,8 @@ class Compilers:
         self._children: dict[int, tuple[Child, float]] = {}  # by the threads with which they die, and when last used
         self._killers: set[bytes] = set()
         self._threads = ThreadPoolExecutor(count, "mltune-triton")
-        self._key = (hashing := ThreadPoolExecutor(1, "mltune-hash")).submit(_key_of_triton)
-        hashing.shutdown(wait=False)
+        self._key = ThreadPoolExecutor(1, "mltune-hash").submit(_key_of_triton)
+        self.predictor = Predictor().begin()
         for _ in range(count):
             self.submit(b"")  # starts a process, before there is a job
 

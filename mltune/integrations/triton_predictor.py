@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -42,9 +40,10 @@ class Predictor:
     def __init__(self) -> None:
         self._served = ThreadedChild(f"{__name__}:make_predictor", (IDLE_S,))
 
-    def begin(self) -> None:
+    def begin(self) -> Self:
         """Start the process if it does not run."""
         self._served.thread.submit(self._ask)
+        return self
 
     def predict(self, seed: int, X: Floats, y: Floats, candidates: Floats) -> Prediction:
         """Return what :func:`mltune.search.launch_search.predict` returns."""
@@ -58,9 +57,3 @@ class Predictor:
         with contextlib.suppress(ChildDiedError):  # as it does when it is not used
             return self._served.child.call(request, ANSWER_S)
         return self._served.child.call(request, ANSWER_S)
-
-
-predictor = functools.cache(Predictor)
-"""Return the process that all searches of this one share."""
-
-os.register_at_fork(after_in_child=predictor.cache_clear)  # a forked process has none of the threads

@@ -17,7 +17,6 @@ import numpy as np
 from mltune.errors import DeviceLostError, RunError
 from mltune.integrations.host import table_of
 from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
-from mltune.integrations.triton_predictor import predictor
 from mltune.integrations.triton_winners import Winners, configuration, innermost
 from mltune.search.launch_model import launch_features, start_of
 from mltune.search.launch_search import BUILD, LaunchSearch
@@ -171,8 +170,9 @@ class Session:
                 share = (self._begun - len(self._flying)) / max(1, min(ahead, self._begun + len(self._todo)))
                 waits = bool(self._worth(self._flying.values()))
                 early = waits and (0 in self._flying.values() or len(self.times) >= most * share)
-                if self._ready and (0 in self._ready or not early):
-                    self._measure()
+                promising = self._promising()
+                if promising and (0 in self._ready or not early):
+                    self._measure(promising[0])
                 elif waits:
                     self._receive(min(TIMEOUT_S, self.end - time.monotonic()) if self.times else TIMEOUT_S)
                 else:
@@ -207,7 +207,8 @@ class Session:
         ]
         columns = table.space.rows(np.arange(len(every)))
         start = start_of(self.prior, launch_features(columns, extents, blocks, threads, self.gpu))
-        return LaunchSearch(columns, extents, blocks, threads, self.gpu, self.seed, start, predictor().predict)
+        predict = self.compilers.predictor.begin().predict
+        return LaunchSearch(columns, extents, blocks, threads, self.gpu, self.seed, start, predict)
 
     def _blocks(self, config: Any, **changed: Any) -> float:
         """Return the number of blocks of the grid; NaN where it cannot be evaluated."""
@@ -236,12 +237,20 @@ class Session:
                 self._flying[self._compile(self.configs[index])] = index
                 self._begun += 1
 
-    def _worth(self, some: Iterable[int]) -> list[int]:
-        """Return those that are worth to be compiled, the best first: all where all may be measured."""
-        rows = np.array(sorted(some), dtype=np.int64)
-        if (self.trials or 0) >= len(self.configs):
-            return [*map(int, self._search.best_first(rows, compiled=False))]
-        return [*map(int, self._search.worth_compiling(rows))]
+    def _worth(self, some: Iterable[int], *, compiled: bool = False) -> list[int]:
+        """Return those that are worth to be compiled, or measured, the best first: all that ``trials`` asks for."""
+        rows, trials = np.array(sorted(some), dtype=np.int64), self.trials or 0
+        are_all = trials >= (1 if compiled else len(self.configs))
+        ordered = self._search.best_first if are_all else self._search.worth
+        return [*map(int, ordered(rows, compiled=compiled))]
+
+    def _promising(self) -> list[int]:
+        """Return what is compiled and worth to be measured, the next first.
+
+        The first configuration is the first, or where the search has started from a model, the second.
+        """
+        is_next = 0 in self._ready and len(self.times) >= self._before_first
+        return [0] if is_next else self._worth(self._ready, compiled=True)
 
     def _compile(self, config: Any) -> Future[Compiled]:
         """Begin to compile a configuration as a launch would."""
@@ -272,13 +281,8 @@ class Session:
             if compiled.state != "killed":  # of those that are refused the first is tried here, in case the way was bad
                 (self._refused if index and compiled.state == "refused" else self._ready).add(index)
 
-    def _measure(self) -> None:
-        """Measure the most promising configuration that may be launched, and learn its time.
-
-        The first one is the first, or where the search has started from a model, the second.
-        """
-        is_next = 0 in self._ready and len(self.times) >= self._before_first
-        index = 0 if is_next else int(self._search.best_first(np.array(sorted(self._ready)))[0])
+    def _measure(self, index: int) -> None:
+        """Measure a configuration if it may be launched, and learn its time."""
         self._ready.discard(index)
         config, was_refused = self.configs[index], math.isinf(self._search.times_s[index])
         if index and not self._search.can_launch[index]:

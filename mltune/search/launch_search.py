@@ -10,11 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from mltune.cost.features import signed_log2
 from mltune.cost.physics import SMALLEST_SHARE
-from mltune.cost.regressors import Ensemble, preload
+from mltune.cost.regressors import Ensemble
 from mltune.device.facts import Device
 from mltune.device.occupancy import occupancy
 from mltune.device.query import driver_version, query_device
@@ -39,9 +38,9 @@ TREES = 24
 REFIT = 1.2
 """The model is fitted again once there are this many times as many measurements."""
 
-SURE, CAUTION, MARGIN = 12, 1.0, 0.05
-"""Measurements from which it is decided what is not compiled, the standard deviations above the mean at which it still
-is, and by how much slower than the best that may be."""
+SURE, CAUTION, MARGIN = 12, (1.0, 1.5), 0.05
+"""Measurements from which it is decided what is not compiled or measured, the standard deviations above the mean at
+which it still is compiled, and measured, and by how much slower than the best that may be."""
 
 HIDING_WARPS, REUSED = 4.0, 32.0
 """Resident warps, and elements of reuse, with which a kernel is expected to reach half of its speed."""
@@ -61,14 +60,7 @@ Prediction: TypeAlias = tuple[Floats, Floats]
 
 def predict(seed: int, X: Floats, y: Floats, candidates: Floats) -> Prediction:
     """Predict the log speeds of candidates by a model of measured ones, which is fitted once."""
-    preload()
-    with _libraries().limit(limits=1):  # compilers have the other cores
-        return _fitted(seed, X.tobytes(), y.tobytes()).predict(candidates)
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()  # to find them takes milliseconds
+    return _fitted(seed, X.tobytes(), y.tobytes()).predict(candidates)
 
 
 @functools.lru_cache(maxsize=4)
@@ -179,14 +171,14 @@ class LaunchSearch:
         alike = (values[candidates, None] == measured).mean(axis=(1, 2)) if len(measured) else 0.0
         return candidates[np.argsort(REPELLED * alike - self._prior(compiled)[candidates], kind="stable")]
 
-    def worth_compiling(self, candidates: Rows) -> Rows:
-        """Return the candidates that may be among the fastest, the best first."""
-        ordered = self.best_first(candidates, compiled=False)
-        prediction = self._predicted(ordered, False) if np.isfinite(self.times_s).sum() >= SURE else None
+    def worth(self, candidates: Rows, *, compiled: bool = True) -> Rows:
+        """Return the candidates that may be among the fastest, the best first; see :meth:`best_first`."""
+        ordered = self.best_first(candidates, compiled=compiled)
+        prediction = self._predicted(ordered, compiled) if np.isfinite(self.times_s).sum() >= SURE else None
         if prediction is None:
             return ordered
         least = -math.log(self.times_s[np.isfinite(self.times_s)].min()) + math.log1p(-MARGIN)
-        return ordered[prediction[0] + CAUTION * prediction[1] > least]
+        return ordered[prediction[0] + CAUTION[compiled] * prediction[1] > least]
 
     def _predicted(self, candidates: Rows, compiled: bool) -> Prediction | None:
         """Return means and standard deviations of log speeds; None before the model."""

@@ -19,6 +19,7 @@ from hosts import Kernel
 
 from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
+from mltune.integrations import triton_session
 from mltune.integrations.triton import autotune
 from mltune.integrations.triton_session import BRIEF, Session, Stopwatch
 from mltune.known.wisdom import Wisdom
@@ -600,3 +601,16 @@ class TestContract:
 
     def test_the_decorator_takes_configurations_and_a_key_first(self, triton):
         assert list(inspect.signature(triton.autotune).parameters)[:3] == ["configs", "key", "prune_configs_by"]
+
+
+def test_what_is_expected_to_be_slow_is_not_measured_unless_trials_ask_for_it(tuner, configs, monkeypatch):
+    monkeypatch.setattr(triton_session, "EACH", len(configs))
+    some, counts = configs[::3], []
+    for trials in (None, len(some) - 1):
+        tuned, _ = tuner(configs=some, trials=trials)
+        tuned.run("x", 4096)
+        counts.append(len(measured(tuned)))
+        best = min(time for config in some if (time := time_ms(config.all_kwargs())) is not None)
+        assert min(tuned.configs_timings.values())[0] == best
+    assert counts[0] < counts[1] / 2
+    assert counts[1] == len(some) - 1

@@ -203,6 +203,7 @@ def fresh(monkeypatch):
     yield compilers
     for one in made:
         one._threads.shutdown()
+        one.predictor._served.thread.submit(one.predictor._served.child.kill).result()
         for child, _ in one._children.values():
             child.kill()
 

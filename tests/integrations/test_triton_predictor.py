@@ -19,9 +19,9 @@ Y = -X[:, 0] + X[:, 1] ** 2
 
 ALONE = """
 import sys, numpy as np
-from mltune.integrations.triton_predictor import predictor
+from mltune.integrations.triton_predictor import Predictor
 X = np.random.default_rng(0).random((9, 3))
-assert predictor().predict(0, X, X[:, 0], X)[0].shape == (9,)
+assert Predictor().predict(0, X, X[:, 0], X)[0].shape == (9,)
 print({"sklearn", "scipy", "pandas"} & sys.modules.keys())
 """
 

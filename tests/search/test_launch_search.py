@@ -117,16 +117,17 @@ def test_what_does_not_fit_cannot_be_launched(tiles):
     assert search.can_launch[2] == (32 * tiles["WARPS"][2] * 255 <= 65_536)
 
 
-def test_what_is_surely_slow_is_not_compiled(tiles):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_surely_slow_is_neither_compiled_nor_measured(tiles, compiled):
     search = search_of(tiles)
-    assert len(search.worth_compiling(np.arange(32))) == 32
+    assert len(search.worth(np.arange(32), compiled=compiled)) == 32
     search.times_s[:28] = np.where(tiles["M"] == 32, 10.0, 1.0)[:28]
-    worth = search.worth_compiling(np.arange(28, 32))
+    worth = search.worth(np.arange(28, 32), compiled=compiled)
     assert set(worth.tolist()) <= set(range(28, 32))
     slow = np.flatnonzero(tiles["M"] == 32)
     search.times_s[:] = np.where(tiles["M"] == 32, 10.0, 1.0)
     search.times_s[slow[:2]] = np.nan
-    assert not set(slow[:2].tolist()) & set(search.worth_compiling(slow[:2]).tolist())
+    assert not set(slow[:2].tolist()) & set(search.worth(slow[:2], compiled=compiled).tolist())
 
 
 def test_without_a_gpu_or_a_grid_everything_is_ordered_too(tiles):
