@@ -11,7 +11,6 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from mltune.errors import WorkerError
-from mltune.kernel.coding import Floats
 from mltune.process.child import ChildDiedError, ChildTimeoutError, ThreadedChild
 from mltune.search.launch_search import Prediction, predict
 
@@ -45,13 +44,13 @@ class Predictor:
         self._served.thread.submit(self._ask)
         return self
 
-    def predict(self, seed: int, X: Floats, y: Floats, candidates: Floats) -> Prediction:
+    def predict(self, *request: Any) -> Prediction:
         """Return what :func:`mltune.search.launch_search.predict` returns."""
         try:
-            prediction: Prediction = self._served.thread.submit(self._ask, seed, X, y, candidates).result()
+            prediction: Prediction = self._served.thread.submit(self._ask, *request).result()
             return prediction
         except (WorkerError, ChildDiedError, ChildTimeoutError):
-            return predict(seed, X, y, candidates)
+            return predict(*request)
 
     def _ask(self, *request: Any) -> Any:
         with contextlib.suppress(ChildDiedError):  # as it does when it is not used
