@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -29,13 +30,21 @@ def fake_cubin(parameters: Sequence[Any], further: Sequence[int], mark: int) -> 
     return b"\x7fELF" + bytes([len(sizes) + len(further), *sizes, *further, mark, mark])
 
 
+@functools.cache
+def space_of(kernel_name: str, problem: Any) -> ConstrainedSpace:
+    """Return the configurations of a kernel, of few parts of k."""
+    kernel = load_kernel(kernel_name)
+    few = kernel.with_values({"SPLIT_K": (0, 1, 4)}) if kernel_name in ("gemm_simt", "gemm_wgmma") else kernel
+    return ConstrainedSpace(few, variables_of(problem, H200))
+
+
+@functools.cache
 def content_of(
     kernel_name: str, problem: Any, extents: Sequence[str], count: int = 6, learner: str = "tree", seed: int = 0
 ) -> Content:
     """Return a library of random configurations of a kernel with a dispatcher learned from random speeds."""
     kernel, rng = load_kernel(kernel_name), np.random.default_rng(seed)
-    few = kernel.with_values({"SPLIT_K": (0, 1, 4)}) if kernel_name in ("gemm_simt", "gemm_wgmma") else kernel
-    space = ConstrainedSpace(few, variables_of(problem, H200))
+    space = space_of(kernel_name, problem)
     columns = space.rows(space.sample(count, rng))
     parameters = kernel_parameters(kernel, problem)
     configurations = []
