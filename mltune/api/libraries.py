@@ -158,7 +158,7 @@ def _plan(
     from mltune.resolve.device import find_gpus
     from mltune.resolve.plan import REPLAY
     from mltune.resolve.plan_file import load_plan
-    from mltune.resolve.problems import kernels_for, named_kernel, shaped_problem
+    from mltune.resolve.problems import contenders, kernels_for, named_kernel, shaped_problem
     from mltune.resolve.resolve import plan_of
 
     asked, gpus = spec.library, find_gpus()[0]
@@ -172,6 +172,8 @@ def _plan(
         problems.append(problem)
     named = asked.kernel or bundle is None
     kernels = kernels_for(problems[0], asked.kernel, asked.accuracy) if named or bundle is None else [bundle]
+    if not asked.kernel and device != REPLAY:
+        kernels = contenders(kernels, problems[0], gpus)
     for kernel in kernels:
         kernel_parameters(kernel, problems[0])
     if any(one.macros() != problems[0].macros() for one in problems):

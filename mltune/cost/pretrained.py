@@ -157,12 +157,15 @@ class PretrainedModel:
     def closest(self, problem: Problem, device: Device) -> PretrainedModel | None:
         """Return the model of the sweeps that are closest to a problem and a device.
 
-        The sweeps are narrowed down step by step, each step only if it leaves some: the problem's class; its case or a
-        similar number of operations (:data:`FAR`); the device's architecture. The fastest configurations of sweeps on
-        that architecture and of a similar number of operations are its ``first`` and ``elsewhere``, those of the
-        problem's case before others. Sweeps with CUDA say nothing of a device without it, nor the reverse: there the
-        result is None. (Orders of a convolution on AMD's GPUs reach .6 to .7 of the optimum of NVIDIA's with the first
-        choice, physics alone .9.)
+        The sweeps are narrowed down step by step, each step only if it leaves some: the problem's class; a similar
+        number of operations (:data:`FAR`), where none is known the same case; the device's architecture. Where none is
+        similar, those of fewer operations count. The fastest configurations of sweeps on that architecture and of a
+        similar number of operations are its ``first`` and ``elsewhere``, those of the problem's case before others.
+
+        The result is None where all were of larger problems: what is fast for them is slow for one that cannot fill
+        the GPU with such tiles (products of a thousandth of the operations: rank correlation -.2, of physics .8).
+        Sweeps with CUDA say nothing of a device without it, nor the reverse. (Orders of a convolution on AMD's GPUs
+        reach .6 to .7 of the optimum of NVIDIA's with the first choice, physics alone .9.)
         """
         left = _closest([one for one in self.members if one.has_regressor], problem, device)
         near = _closest(self.members, problem, device)
@@ -191,7 +194,8 @@ class PretrainedModel:
 def _closest(members: Sequence[Member], problem: Problem, device: Device) -> list[Member]:
     left = [one for one in members if is_comparable(one.architecture, device)]
     left = [one for one in left if one.cost_class == problem.cost_class] or left
-    left = [one for one in left if one.case == problem.case != "" or are_near(one.flops, problem.flops)] or left
+    near = [one for one in left if are_near(one.flops, problem.flops) or (one.flops == 0 and one.case == problem.case)]
+    left = near or [one for one in left if one.flops <= problem.flops]
     return [one for one in left if one.architecture == device.architecture] or left
 
 

@@ -25,6 +25,7 @@ from mltune.resolve.plan import (
 from mltune.resolve.problems import (
     Shape,
     check_accuracies,
+    contenders,
     fits,
     given,
     kernels_for,
@@ -122,6 +123,8 @@ def resolve(
     shapes = [shape if size is None else {**shape, "size": size} for size in sizes]
     found = [shaped_problem(subject, bundle, one, device) for one in shapes]
     competing = kernels_for(found[0], kernels, accuracy) if kernels or bundle is None else [bundle]
+    if not kernels and len(competing) > 1 and device != REPLAY:
+        competing = contenders(competing, found[0], find_gpus()[0])
     if bundle is None and len(sizes) == 1:
         competing = _measurable(competing, found[0], device, run)
     if len(found) > 1 or len(competing) > 1:

@@ -63,12 +63,17 @@ def counting(several, device, *gemm):
     return closest and [int(member.sweep[1:]) for member in closest.members]
 
 
-def test_sweeps_of_the_case_and_those_of_a_similar_size_count():
+def test_sweeps_of_a_similar_size_count():
     near, far = float(gemm("sgemm").flops * 8), float(gemm("sgemm").flops * 64)
     several = model(sweep(1, "sgemm NT", flops=far), sweep(2, "sgemm TN", flops=near), sweep(3, "sgemm TN", flops=far))
-    assert counting(several, "h200", "sgemm", "NT") == [1, 2]
-    assert counting(several, "h200", "sgemm", "NN") == [2]
+    assert counting(several, "h200", "sgemm", "NT") == [2]
     assert counting(several, "h200", "dgemm", "NN") == [2]
+
+
+def test_where_there_is_none_those_of_smaller_problems_count_not_those_of_larger_ones():
+    smaller, larger = (float(gemm("sgemm").flops) * times for times in (1 / 64, 64))
+    assert counting(model(sweep(1, flops=smaller), sweep(2, flops=larger)), "h200", "sgemm", "NT") == [1]
+    assert counting(model(sweep(2, flops=larger)), "h200", "sgemm", "NT") is None
 
 
 def test_a_model_of_this_very_problem_decides_the_first_choice():

@@ -265,7 +265,10 @@ def threads_of(work: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "ranges"),
     [
-        ({"operation": "dgemm", "trans": "NT", "time": "60s"}, {name: [64, 4096] for name in "mnk"}),
+        (
+            {"operation": "dgemm", "trans": "NT", "kernel": KERNELS_OF_D, "time": "60s"},
+            {name: [64, 4096] for name in "mnk"},
+        ),
         ({"operation": "reduction", "time": "40s"}, {"n": [2**10, 2**26]}),
     ],
     ids=["two kernels", "arrays"],
@@ -276,9 +279,9 @@ def test_a_building_keeps_its_time(tmp_path: Path, asked: dict[str, Any], ranges
     document = mltune.build_library(spec, tmp_path / "library", run=tmp_path / "run", wisdom="none", progress=None)
     assert time.perf_counter() - begun <= 1.1 * time_s + 10
     report = document["report"]
-    assert 2 <= report["tuned"] <= 30
+    assert 2 <= report["tuned"] <= 60
     assert len(report["sizes"]) >= report["tuned"] + 20
-    assert len(report["sizes"]) + len(report["not_timed"]) == 200
+    assert len(report["sizes"]) + len(report["not_timed"]) == 400
 
 
 def test_a_library_of_arrays_is_right_at_sizes_that_it_has_not_seen(tmp_path: Path) -> None:

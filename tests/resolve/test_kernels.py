@@ -10,7 +10,7 @@ from mltune.files import folders
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.problem.problem import ACCURACIES, accepts, check_accuracy
-from mltune.resolve.problems import candidates, fits, kernels_for
+from mltune.resolve.problems import candidates, contenders, fits, kernels_for
 from tests.kernel.test_bundle import DOCUMENT
 
 SGEMM, ZGEMM = parse_problem("sgemm"), parse_problem("zgemm")
@@ -95,6 +95,17 @@ def test_a_kernel_on_a_unit_fits_what_has_it():
     kernel = load_kernel("gemm_mma64")
     assert fits(kernel, H200)
     assert not fits(kernel, known_devices()["gtx_680"])
+
+
+def test_where_tensor_cores_are_far_ahead_the_kernel_without_them_is_not_tried():
+    problem, old = parse_problem("dgemm", trans="NT", size=300), known_devices()["gtx_680"]
+    both = candidates(problem)
+    assert names_of(both) == names_of(contenders(both, problem, [])) == ["gemm_simt", "gemm_mma64"]
+    assert names_of(contenders(both, problem, [H200])) == ["gemm_mma64"]
+    assert names_of(contenders(both, problem, [old])) == ["gemm_simt"]
+    assert names_of(contenders(both, problem, [H200, old])) == ["gemm_simt", "gemm_mma64"]
+    split = candidates(SGEMM, "fp32")  # of another accuracy
+    assert "gemm_simt" in names_of(contenders(split, SGEMM, [H200]))
 
 
 def test_a_batch_needs_a_kernel_for_batches():
