@@ -266,7 +266,7 @@ def threads_of(work: Any) -> None:
     ("asked", "ranges"),
     [
         (
-            {"operation": "dgemm", "trans": "NT", "kernel": KERNELS_OF_D, "time": "60s"},
+            {"operation": "dgemm", "trans": "NT", "kernel": ["gemm_simt", "gemm_mma64"], "time": "60s"},
             {name: [64, 4096] for name in "mnk"},
         ),
         ({"operation": "reduction", "time": "40s"}, {"n": [2**10, 2**26]}),
