@@ -26,12 +26,14 @@ from mltune.library import dispatcher
 from mltune.library.portfolio import geometric_mean, shares
 
 FOLDS, ORDERS = 5, 3
-EQUAL = {"_LEAST_WEIGHT": 1.0, "_PRIOR": 1e-9}
-"""Without weights: slow configurations matter as much as fast ones."""
+CHANGES = {
+    "equal weights": {"_LEAST_WEIGHT": 1.0, "_PRIOR": 1e-9},  # slow configurations matter as much as fast ones
+    "without trees": {"_TREES": 0},
+}
 
 
-def judged(case: dict[str, Any], learner: str, count: int | None = None, of: str = "tiles") -> dict[str, float]:
-    """Return what a learner reaches at sizes left out, having learned from at most a number of the others."""
+def judged(case: dict[str, Any], count: int | None = None, of: str = "tiles") -> dict[str, float]:
+    """Return what a dispatcher reaches at sizes left out, having learned from at most a number of the others."""
     sizes, rng, found = np.array(case["sizes"]), np.random.default_rng(0), list[float]()
     times, tiles = (np.array(case.get(name, case["tiles"]), dtype=float) for name in ("times_us", of))  # None is NaN
     speed = shares(times)
@@ -41,7 +43,7 @@ def judged(case: dict[str, Any], learner: str, count: int | None = None, of: str
             seen = np.setdiff1d(order, part)
             seen = rng.permutation(seen)[:count]
             ones = np.ones(len(seen))
-            made = dispatcher.learn(learner, sizes[seen], times[seen], ones, tiles[seen], case["processors"])
+            made = dispatcher.learn(sizes[seen], times[seen], ones, tiles[seen], case["processors"])
             for at in part:
                 valid = (one for one in made.order(sizes[at].tolist(), tiles[at]) if speed[at, one])
                 found.append(speed[at, next(valid)])
@@ -56,12 +58,14 @@ def main() -> None:
     cases = json.loads((RESULTS / "library" / "times.json").read_text())
     reached: dict[str, Any] = {name: {} for name in cases}
     for name, case in cases.items():
-        reached[name] = {learner: judged(case, learner) for learner in dispatcher.LEARNERS}
-        with mock.patch.multiple(dispatcher, **EQUAL):
-            reached[name]["equal weights"] = judged(case, "waves and trees")
-            reached[name]["equal weights, of blocks"] = judged(case, "waves and trees", of="blocks")
+        reached[name] = {"as it is": judged(case)}
+        for label, change in CHANGES.items():
+            with mock.patch.multiple(dispatcher, **change):
+                reached[name][label] = judged(case)
+        with mock.patch.multiple(dispatcher, **CHANGES["equal weights"]):
+            reached[name]["equal weights, of blocks"] = judged(case, of="blocks")
         for count in given.sizes:
-            reached[name][f"waves and trees, {count} sizes"] = judged(case, "waves and trees", count)
+            reached[name][f"{count} sizes"] = judged(case, count)
         print(name, len(case["sizes"]), reached[name], flush=True)
     write(given.output or RESULTS / "library" / "dispatchers.json", {**provenance(of="replay"), "cases": reached})
 

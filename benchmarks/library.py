@@ -69,7 +69,6 @@ def build(case: str, folder: Path, budget: str, run: Path | None, sizes: Mapping
         "build_s": time.perf_counter() - begun,
         "folder_bytes": sum(one.stat().st_size for one in folder.iterdir()),
         "configurations": len(document["configurations"]),
-        "learner": document["dispatcher"]["learner"],
         "tuned": report["tuned"],
         "timed": len(report["sizes"]),
         "report": report,
@@ -313,6 +312,7 @@ def main() -> None:
     parser.add_argument("--time", default="5m")
     parser.add_argument("--sizes-tuned", type=int, default=60)
     parser.add_argument("--sizes-timed", type=int, default=400)
+    parser.add_argument("--most", type=int, default=10)
     parser.add_argument("--shapes", type=int, default=200)
     parser.add_argument("--tuned", type=int, default=30)
     parser.add_argument("--tune-time", type=float, default=10.0)
@@ -323,7 +323,7 @@ def main() -> None:
     else:
         head = harness.gpu_provenance()
         if given.what == "build":
-            sizes = {"tuned": given.sizes_tuned, "timed": given.sizes_timed}
+            sizes = {"tuned": given.sizes_tuned, "timed": given.sizes_timed, "most": given.most}
             found = build(given.case, given.library, given.time, given.run, sizes)
         elif given.what == "calls":
             found = calls(given.case, given.library)

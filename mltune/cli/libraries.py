@@ -44,8 +44,7 @@ def _lines(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
         some = ", ".join("x".join(map(str, size)) for size in used[:3])
         yield f"  {number}: {one['kernel']}, used at {len(used)} of {len(report['sizes'])} sizes{some and f': {some}'}"
     shares = {"best of the portfolio": report["portfolio"], "as dispatched": report["dispatched"]}
-    held_out = report["held_out"].get(document["dispatcher"]["learner"])
-    shares |= {"at sizes held out": held_out} if held_out else {}
+    shares |= {"at sizes held out": report["held_out"]} if report["held_out"] else {}
     for name, one in shares.items():
         yield f"{name}: {one['mean']:.3f} of the best known on the mean, {one['least']:.3f} at least"
     if document["shared_object"] is None:

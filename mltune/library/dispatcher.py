@@ -1,7 +1,7 @@
 """The dispatcher: from the sizes of a call to the configurations of a portfolio, the best first.
 
-It is data that C and Python evaluate alike: a decision tree over logarithms and alignments of the sizes; or times that
-each configuration is expected to take, by the waves of its tiles, also corrected by a sum of small trees.
+It is data that C and Python evaluate alike: times that each configuration is expected to take, by the waves of its
+tiles, corrected by small trees over logarithms and alignments of the sizes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,11 @@ from numpy.typing import NDArray
 
 from mltune.library.portfolio import shares
 
-LEARNERS = ("tree", "waves", "waves and trees")
-"""What is compared."""
-
 MOST_ALIGNED = 4
 """A size counts as divisible by at most 2 to this power."""
 
-_SLOWEST = 1e-2
 _UNKNOWN_S = 1e9
-_DEPTH, _LEAST_LEAF = 12, 1
-_BOOSTED, _RATE, _BOOSTED_DEPTH, _BOOSTED_LEAF = 40, 0.15, 5, 3
+_TREES, _RATE, _DEPTH, _LEAST_LEAF = 40, 0.15, 5, 3
 _MATTERS, _LEAST_WEIGHT = 0.3, 0.05  # a configuration that takes exp(_MATTERS) times the best matters 1 / e as much
 _PRIOR = 0.5  # further ones at a leaf, with no error
 
@@ -70,19 +65,16 @@ class Node:
 class Dispatcher:
     """A map from sizes to the configurations, by their numbers, the one for the sizes first.
 
-    A tree begins at its root, a node or a leaf; the leaf ``-1 - child`` is a row. With ``waves`` each configuration has
-    coefficients of :func:`wave_terms`, whose sum is its expected time; trees, if there are some, have leaves in
-    ``longer``: factors of the times, for each configuration one. Without waves there is one tree, and its leaves are in
-    ``orders``.
+    Each configuration has in ``waves`` coefficients of :func:`wave_terms`, whose sum is its expected time. A tree
+    begins at its root, a node or a leaf; the leaf ``-1 - child`` is a row of ``longer``: factors of the times, for each
+    configuration one.
     """
 
-    learner: str
-    orders: tuple[tuple[int, ...], ...]
+    waves: tuple[tuple[float, ...], ...]
+    processors: int
     nodes: tuple[Node, ...] = ()
     roots: tuple[int, ...] = ()
-    waves: tuple[tuple[float, ...], ...] = ()
     longer: tuple[tuple[float, ...], ...] = ()
-    processors: int = 0
 
     def leaves(self, sizes: Sequence[int]) -> list[int]:
         """Return the leaf of each tree for the sizes of a call."""
@@ -94,14 +86,12 @@ class Dispatcher:
             found.append(-1 - at)
         return found
 
-    def order(self, sizes: Sequence[int], tiles: Sequence[float] | NDArray[np.float64] = ()) -> tuple[int, ...]:
-        """Return the numbers of the configurations for some sizes, the best first.
+    def order(self, sizes: Sequence[int], tiles: Sequence[float] | NDArray[np.float64]) -> tuple[int, ...]:
+        """Return the numbers of the configurations for some sizes, the best first, by the tiles of each one's launch.
 
-        With ``waves`` the tiles of each one's launch must be given; one that is not valid may have NaN, and is last.
+        One that is not valid may have NaN, and is last.
         """
         leaves = self.leaves(sizes)
-        if not self.waves:
-            return self.orders[leaves[0]]
         terms = wave_terms(np.array(tiles, dtype=float), np.array([sizes]), self.processors)
         longer = np.array([self.longer[leaf] for leaf in leaves]).prod(axis=0) if leaves else 1.0
         expected = (terms * np.array(self.waves)).sum(axis=1) * longer
@@ -110,8 +100,6 @@ class Dispatcher:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {
-            "learner": self.learner,
-            "orders": [list(order) for order in self.orders],
             "nodes": [[one.place, one.threshold, one.left, one.right] for one in self.nodes],
             "roots": list(self.roots),
             "waves": [list(one) for one in self.waves],
@@ -171,7 +159,6 @@ def expected(
 
 
 def learn(
-    learner: str,
     sizes: NDArray[np.int64],
     times_s: NDArray[np.float64],
     weights: NDArray[np.float64],
@@ -182,8 +169,6 @@ def learn(
 
     Parameters
     ----------
-    learner : str
-        One of :data:`LEARNERS`.
     sizes : ndarray of shape (n_sizes, n_extents)
     times_s : ndarray of shape (n_sizes, n_configurations)
         Of the configurations of the portfolio; not finite where one is not valid.
@@ -192,28 +177,14 @@ def learn(
         Pieces of work of their launches; NaN where one is not valid.
     processors : int
         Multiprocessors of the GPU.
-
-    Returns
-    -------
-    Dispatcher
-        A tree is one of regression, whose leaves predict the logarithm of all shares at once: an error counts by what
-        it costs, and a leaf has an order of all configurations, for sizes at which its first one is not valid.
     """
-    if learner == "tree":
-        logs = np.log(np.maximum(shares(times_s), _SLOWEST))
-        nodes, root, values, _ = _tree(inputs(sizes), logs, weights, depth=_DEPTH, leaf=_LEAST_LEAF)
-        orders = tuple(tuple(np.argsort(-row, kind="stable").tolist()) for row in values)
-        return Dispatcher(learner, orders, tuple(nodes), (root,))
     terms = [wave_terms(one, sizes, processors) for one in tiles.T]
     waves = tuple(_fitted(times_s[:, one], of_one) for one, of_one in enumerate(terms))
-    found = Dispatcher(learner, (tuple(range(len(waves))),), waves=waves, processors=processors)
-    if learner == "waves":
-        return found
     sums = np.stack([of_one @ np.array(wave) for of_one, wave in zip(terms, waves, strict=True)], axis=1)
     known = np.isfinite(times_s) & (sums > 0)
     longer = np.log(np.where(known, times_s, 1.0) / np.where(known, sums, 1.0))
     matters = np.maximum(shares(times_s) ** (1 / _MATTERS), _LEAST_WEIGHT) * known
-    return _corrected(found, inputs(sizes), longer, matters, weights / weights.mean())
+    return _corrected(Dispatcher(waves, processors), inputs(sizes), longer, matters, weights / weights.mean())
 
 
 def _corrected(
@@ -231,11 +202,9 @@ def _corrected(
     roots: list[int] = []
     rows: list[tuple[float, ...]] = []
     explained = np.zeros(longer.shape)
-    for _ in range(_BOOSTED):
+    for _ in range(_TREES):
         left = matters * (longer - explained)
-        added, root, _, at = _tree(
-            x, left, weights, depth=_BOOSTED_DEPTH, leaf=_BOOSTED_LEAF, nodes=len(nodes), leaves=len(rows)
-        )
+        added, root, at = _tree(x, left, weights, len(nodes), len(rows))
         in_leaf = weights * (np.arange(at.max() + 1)[:, None] == at)
         values = _RATE * (in_leaf @ left) / (in_leaf @ matters + _PRIOR)
         factors = np.exp(values).astype(np.float32).tolist()
@@ -245,20 +214,13 @@ def _corrected(
 
 
 def _tree(
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    *,
-    depth: int,
-    leaf: int,
-    nodes: int = 0,
-    leaves: int = 0,
-) -> tuple[list[Node], int, NDArray[np.float64], NDArray[np.intp]]:
-    """Fit a tree; return its nodes and root, numbered after those before, values of its leaves, and each row's leaf."""
+    x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64], nodes: int, leaves: int
+) -> tuple[list[Node], int, NDArray[np.intp]]:
+    """Fit a tree; return its nodes and root, numbered after those before, and each row's leaf."""
     from sklearn.tree import DecisionTreeRegressor
 
-    model = DecisionTreeRegressor(min_samples_leaf=leaf, max_depth=depth, random_state=0)
-    model.fit(x, y, sample_weight=weights / weights.mean())
+    model = DecisionTreeRegressor(min_samples_leaf=_LEAST_LEAF, max_depth=_DEPTH, random_state=0)
+    model.fit(x, y, sample_weight=weights)
     tree = model.tree_
     ends, inner = np.flatnonzero(tree.children_left < 0), np.flatnonzero(tree.children_left >= 0)
     place = {int(node): -1 - leaves - number for number, node in enumerate(ends)}
@@ -268,4 +230,4 @@ def _tree(
         for one in inner
         for left, right in [(int(tree.children_left[one]), int(tree.children_right[one]))]
     ]
-    return made, place[0], tree.value[ends, :, 0], np.searchsorted(ends, model.apply(x))
+    return made, place[0], np.searchsorted(ends, model.apply(x))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.library.dispatcher import LEARNERS, Dispatcher, expected, learn
+from mltune.library.dispatcher import Dispatcher, expected, learn
 from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
 
 _PARTS = 8
@@ -67,11 +67,11 @@ class Measured:
         """Return the candidates that a library holds."""
         return choose_portfolio(self.speed(), self.weights, self.is_fallback, most=most, floor=floor)
 
-    def learn(self, learner: str, chosen: Sequence[int]) -> Dispatcher:
+    def learn(self, chosen: Sequence[int]) -> Dispatcher:
         """Return a dispatcher to some of the candidates."""
         at = self.timed
         times_s, tiles = self.times_s[at][:, chosen], self.tiles[at][:, chosen]
-        return learn(learner, self.sizes[at], times_s, self.weights[at], tiles, self.processors)
+        return learn(self.sizes[at], times_s, self.weights[at], tiles, self.processors)
 
     def without(self, sizes: NDArray[np.intp]) -> tuple[Measured, NDArray[np.intp]]:
         """Return what is known without sizes and what their tuning alone found, and the candidates left."""
@@ -93,20 +93,14 @@ class Measured:
 class Chosen:
     """A portfolio, its dispatcher, and what the choice loses.
 
-    ``chosen`` are candidates by number; those of the dispatcher are places in it. ``held_out`` are, for each learner,
-    the shares of the best at each size that portfolio and dispatcher reach which were made without it.
+    ``chosen`` are candidates by number; those of the dispatcher are places in it. ``held_out`` are the shares of the
+    best at each size that portfolio and dispatcher reach which were made without it.
     """
 
     chosen: tuple[int, ...]
     dispatcher: Dispatcher
-    held_out: dict[str, list[float]]
+    held_out: list[float]
     held_out_weights: NDArray[np.float64]
-
-    @property
-    def expected(self) -> float:
-        """The mean share at sizes left out, 0 where none was."""
-        found = self.held_out[self.dispatcher.learner]
-        return geometric_mean(found, self.held_out_weights) if found else 0.0
 
     def picked(self, measured: Measured) -> list[int]:
         """Return the place in the portfolio of the configuration that is dispatched to, at each size that was timed."""
@@ -125,9 +119,7 @@ class Chosen:
         return {
             "portfolio": _summary(kept, weights),
             "dispatched": _summary(used, weights),
-            "held_out": {
-                name: _summary(found, self.held_out_weights) for name, found in self.held_out.items() if found
-            },
+            "held_out": _summary(self.held_out, self.held_out_weights) if self.held_out else None,
             "sizes": [
                 {
                     "size": size.tolist(),
@@ -154,14 +146,14 @@ def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], tiles: NDArray[np.flo
 
 
 def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
-    """Choose a portfolio and the dispatcher that is best at sizes which it has not seen, or of equal ones at all.
+    """Choose a portfolio and its dispatcher, and find what both lose at sizes which they have not seen.
 
     Every size at which all candidates were timed is left out once, with an eighth of the others and what their tuning
-    alone found; where only one is known, nothing is held out, and the dispatcher has one answer.
+    alone found; where only one is known, nothing is held out.
     """
     speed, crossed = shares(measured.times_s), np.flatnonzero(measured.crossed)
-    held_out: dict[str, list[float]] = {name: [] for name in LEARNERS}
     parts = np.array_split(np.random.default_rng(0).permutation(crossed), min(_PARTS, len(crossed)))
+    held_out: list[float] = []
     kept: list[NDArray[np.intp]] = []
     for part in parts if len(crossed) > 1 else ():
         rest, left = measured.without(part)
@@ -169,14 +161,10 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
             continue
         kept.append(part)
         chosen = rest.portfolio(most=most, floor=floor)
-        for name, found in held_out.items():
-            dispatcher = rest.learn(name, chosen)
-            for size in part:
-                pick = _pick(dispatcher, measured.sizes[size], measured.tiles[size, left[chosen]])
-                found.append(float(speed[size, left[chosen]][pick]))
+        dispatcher = rest.learn(chosen)
+        for size in part:
+            pick = _pick(dispatcher, measured.sizes[size], measured.tiles[size, left[chosen]])
+            held_out.append(float(speed[size, left[chosen]][pick]))
     weights = measured.weights[np.concatenate(kept)] if kept else measured.weights[:0]
     chosen = measured.portfolio(most=most, floor=floor)
-    made = [Chosen(tuple(chosen), measured.learn(name, chosen), held_out, weights) for name in LEARNERS]
-    return max(
-        made, key=lambda one: (one.expected, _summary(one.used(measured), measured.weights[measured.timed])["mean"])
-    )
+    return Chosen(tuple(chosen), measured.learn(chosen), held_out, weights)

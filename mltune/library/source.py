@@ -229,7 +229,6 @@ def _values(content: Content) -> dict[str, Any]:
         "cubins": [_words(one) for one in cubins],
         "cubin_names": ", ".join(f"cubin_{number}" for number in range(len(cubins))),
         "configurations": [_configuration(one, cubins, in_arrays) for one in content.configurations],
-        "orders": ", ".join(_braced(order) for order in dispatcher.orders),
         "nodes": [f"{{{one.place}, {one.threshold!r}, {one.left}, {one.right}}}" for one in dispatcher.nodes],
         "roots": dispatcher.roots,
         "waves": [_braced(one) for one in dispatcher.waves],

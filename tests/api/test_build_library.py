@@ -20,7 +20,6 @@ from mltune.kernel.reader import load_kernel
 from mltune.library import building
 from mltune.library import spec as spec_module
 from mltune.library.building import CROSS
-from mltune.library.dispatcher import LEARNERS
 from mltune.library.folder import read_library
 from mltune.measure import build as build_module
 from mltune.measure import runner as runner_module
@@ -306,7 +305,7 @@ def test_a_library_is_built_from_its_description(build, tmp_path):
     assert [one["size"][0] for one in report["sizes"]] == SIZES
     assert report["portfolio"]["least"] > 0.8
     assert report["portfolio"]["mean"] >= report["dispatched"]["mean"]
-    assert set(report["held_out"]) == {*LEARNERS}
+    assert 0 < report["held_out"]["least"] <= report["held_out"]["mean"] <= 1
     assert report["not_timed"] == []
     assert report["tuned"] == 3
     for size in report["sizes"]:

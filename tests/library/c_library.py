@@ -39,10 +39,8 @@ def space_of(kernel_name: str, problem: Any) -> ConstrainedSpace:
 
 
 @functools.cache
-def content_of(
-    kernel_name: str, problem: Any, extents: Sequence[str], count: int = 6, learner: str = "tree", seed: int = 0
-) -> Content:
-    """Return a library of random configurations of a kernel with a dispatcher learned from random speeds."""
+def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: int = 6, seed: int = 0) -> Content:
+    """Return a library of random configurations of a kernel with a dispatcher that has learned where each is fast."""
     kernel, rng = load_kernel(kernel_name), np.random.default_rng(seed)
     space = space_of(kernel_name, problem)
     columns = space.rows(space.sample(count, rng))
@@ -56,9 +54,9 @@ def content_of(
         build = Build(TrialState.OK, cubin=fake_cubin(parameters, further, number), registers=32, spill_bytes=0)
         configurations.append(configuration_of(kernel, problem, H200, one, build))
     sizes = np.unique((2 ** rng.uniform(4, 12, (40, len(extents)))).astype(np.int64), axis=0)
-    times_s = rng.uniform(1.0, 3.0, (len(sizes), count))
+    times_s = 1.0 + np.abs(np.log2(sizes).mean(axis=1)[:, None] - rng.uniform(4, 12, count))  # each is fast somewhere
     tiles = np.ceil(2 ** rng.uniform(2, 12, times_s.shape))
-    dispatcher = learn(learner, sizes, times_s, np.ones(len(sizes)), tiles, 132)
+    dispatcher = learn(sizes, times_s, np.ones(len(sizes)), tiles, 132)
     return Content(
         name_of(problem),
         {"kind": problem.kind, **problem.to_json()},

@@ -66,7 +66,7 @@ def of_expressions(expressions):
         )
         for number, one in enumerate(expressions)
     )  # fmt: skip
-    dispatcher = Dispatcher("tree", (tuple(range(len(expressions))),), roots=(-1,))
+    dispatcher = Dispatcher(((1.0, *[0.0] * 11),) * len(expressions), 132)
     device = {"name": "toy", "compute_capability": (9, 0), "sm_count": 132}
     sizes = ("a", "b", "which")
     return Content("toy", {}, "toy", sizes, ("a",), (ARRAY,), 16, device, configurations, dispatcher, {}, {})
@@ -93,7 +93,7 @@ def test_the_dispatcher_counts_tiles_of_which_there_are_none_where_they_are_unde
     content = of_expressions(("1", "2"))
     configurations = tuple(replace(one, conditions={}, tiles="1000 // b") for one in content.configurations)
     waves = ((0.0, 0.0, 1.0, *[0.0] * 9), (2.5, *[0.0] * 11))  # of 132 tiles, and a constant
-    dispatcher = Dispatcher("waves", ((0, 1),), waves=waves, processors=132)
+    dispatcher = Dispatcher(waves, 132)
     shared = built(replace(content, configurations=configurations, dispatcher=dispatcher))
     given = [{"arguments": [1, b, 0, 4096], "workspace": 0, "bytes": 0} for b in (0, 1, 5)]
     found = call(driver, shared, "toy", ["int64", "int64", "int64", "pointer"], given)["found"]
@@ -118,28 +118,27 @@ def test_what_has_no_counterpart_in_c_is_refused(text):
 
 DEEP = {"m": 300, "n": 300, "k": 4096}
 CASES = {
-    "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", **DEEP), ("m", "n", "k"), "tree"),
-    "sgemm_tt": ("gemm_simt", parse_problem("sgemm", trans="TT", **DEEP), ("m", "n", "k"), "waves and trees"),
-    "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", **DEEP), ("m", "n", "k"), "waves and trees"),
+    "sgemm_nn": ("gemm_simt", parse_problem("sgemm", trans="NN", **DEEP), ("m", "n", "k")),
+    "sgemm_tt": ("gemm_simt", parse_problem("sgemm", trans="TT", **DEEP), ("m", "n", "k")),
+    "dgemm_tt": ("gemm_simt", parse_problem("dgemm", trans="TT", **DEEP), ("m", "n", "k")),
     "sgemm_nt": (
         "gemm_simt",
         parse_problem("sgemm", trans="NT", m=100, n=100, k=4096, batch=7),
         ("m", "n", "k", "batch"),
-        "tree",
     ),
-    "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", **DEEP), ("m", "n", "k"), "tree"),
-    "hgemm_nn": ("gemm_wgmma", parse_problem("hgemm", trans="NN", m=299, n=299, k=4096), ("m", "n", "k"), "tree"),
-    "sgemm_tn": ("gemm_split", parse_problem("sgemm", trans="TN", size=1024), ("m", "n", "k"), "tree"),
-    "reduction": ("reduction", load_kernel("reduction").arrays.problem(), ("n",), "tree"),
-    "softmax": ("softmax", load_kernel("softmax").arrays.problem(), ("rows", "columns"), "waves"),
+    "hgemm_tn": ("gemm_wgmma", parse_problem("hgemm", trans="TN", **DEEP), ("m", "n", "k")),
+    "hgemm_nn": ("gemm_wgmma", parse_problem("hgemm", trans="NN", m=299, n=299, k=4096), ("m", "n", "k")),
+    "sgemm_tn": ("gemm_split", parse_problem("sgemm", trans="TN", size=1024), ("m", "n", "k")),
+    "reduction": ("reduction", load_kernel("reduction").arrays.problem(), ("n",)),
+    "softmax": ("softmax", load_kernel("softmax").arrays.problem(), ("rows", "columns")),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
     """The configuration, grid, block, shared memory, workspace and all arguments at many sizes."""
-    kernel_name, problem, extents, learner = CASES[name]
-    content = content_of(kernel_name, problem, extents, count=10, learner=learner)
+    kernel_name, problem, extents = CASES[name]
+    content = content_of(kernel_name, problem, extents, count=10)
     signature, rng = content.signature(), np.random.default_rng(1)
     calls, sizes_of = [], []
     for number in range(300):
@@ -215,7 +214,7 @@ def expected(kernel, content, problem, sizes, has_workspace):
 
 
 def test_empty_results_are_no_launch_and_impossible_sizes_an_error(driver, built):
-    content = content_of(*CASES["sgemm_nn"][:3])
+    content = content_of(*CASES["sgemm_nn"])
     types = [
         "int64",
         "int64",
@@ -260,7 +259,7 @@ def test_arrays_of_a_kernel_that_was_verified_aligned_must_be_aligned(driver, bu
     ],
 )
 def test_what_cannot_run_is_refused_when_the_library_is_made(driver, built, environment, abi, change, status, text):
-    content = content_of(*CASES["sgemm_nn"][:3], count=3)
+    content = content_of(*CASES["sgemm_nn"], count=3)
     first = replace(content.configurations[1], **change)
     content = replace(content, configurations=(content.configurations[0], first, content.configurations[2]))
     answer = call(driver, built(content), "sgemm_nn", [], [], abi, **environment)
@@ -270,7 +269,7 @@ def test_what_cannot_run_is_refused_when_the_library_is_made(driver, built, envi
 
 
 def test_a_header_is_one_of_c_and_of_cpp(tmp_path):
-    files = c_files(content_of(*CASES["sgemm_nn"][:3]))
+    files = c_files(content_of(*CASES["sgemm_nn"]))
     (tmp_path / "sgemm_nn.h").write_bytes(files["sgemm_nn.h"])
     (tmp_path / "use.cpp").write_text('#include "sgemm_nn.h"\nint main() { return sgemm_nn_error(0) == nullptr; }\n')
     subprocess.run(["g++", "-Wall", "-Wextra", "-Werror", "-c", "use.cpp"], cwd=tmp_path, check=True)

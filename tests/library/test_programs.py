@@ -127,12 +127,11 @@ int main(void) {
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-@pytest.mark.parametrize("learner", ["tree", "waves and trees"])
-def test_strange_sizes_from_three_threads_are_clean_under_sanitizers(tmp_path, sanitizer, learner):
+def test_strange_sizes_from_three_threads_are_clean_under_sanitizers(tmp_path, sanitizer):
     build_driver(tmp_path)
     (tmp_path / "main.c").write_text(STRANGE)
     problem = parse_problem("sgemm", trans="NN", size=1000)
-    write_library(tmp_path / "nn", content_of("gemm_simt", problem, ("m", "n", "k"), count=5, learner=learner))
+    write_library(tmp_path / "nn", content_of("gemm_simt", problem, ("m", "n", "k"), count=5))
     checked = ["-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=undefined"]
     command = ["gcc", *checked, "main.c", "nn/sgemm_nn.c", "-Inn", "-ldl", "-lm", "-lpthread", "-o", "it"]
     subprocess.run(command, cwd=tmp_path, check=True)
