@@ -58,10 +58,14 @@ def variables_of(problem: Problem, device: Device) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """A condition that every configuration satisfies, with the reason that is shown to users."""
+    """A condition that every configuration satisfies, with the reason that is shown to users.
+
+    One that is ``only_in_search`` leaves out what does the same as another configuration for a problem: it runs.
+    """
 
     expression: Expression
     reason: str
+    only_in_search: bool = False
 
     @property
     def text(self) -> str:
@@ -343,6 +347,11 @@ class Kernel:
     def in_variants(self) -> Kernel:
         """Return the kernel of which all compiler parameters vary."""
         return self.recorded_with(self.compiler_parameters)
+
+    @property
+    def needed(self) -> list[Restriction]:
+        """The restrictions without which a configuration does not run."""
+        return [one for one in self.restrictions if not one.only_in_search]
 
     def has_parameters(self, names: Collection[str]) -> bool:
         """Return whether a record with parameters of some names can be one of this kernel."""

@@ -86,6 +86,7 @@ class _Maker:
         derived = self.derived()
         known = {*self.every, *derived, *self.variables}
         restrictions = self.restrictions("restrictions", document.restrictions, known)
+        restrictions += self.restrictions("distinct", document.distinct, known, only_in_search=True)
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
         values, launch_values = integers_of(self.parameters), integers_of(self.launched)
@@ -287,9 +288,11 @@ class _Maker:
     def optional(self, key: str, text: str | None, known: Iterable[str]) -> Expression | None:
         return None if text is None else self.expression(key, text, known)
 
-    def restrictions(self, key: str, texts: Mapping[str, str], known: Iterable[str]) -> tuple[Restriction, ...]:
+    def restrictions(
+        self, key: str, texts: Mapping[str, str], known: Iterable[str], *, only_in_search: bool = False
+    ) -> tuple[Restriction, ...]:
         return tuple(
-            Restriction(self.expression(f"{key}.`{text}`", text, known), printable(reason))
+            Restriction(self.expression(f"{key}.`{text}`", text, known), printable(reason), only_in_search)
             for text, reason in texts.items()
         )
 

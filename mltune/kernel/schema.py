@@ -184,6 +184,7 @@ class Document(_Table):
     default: Annotated[dict[ParameterName, ParameterValue], Field(max_length=MAX_PARAMETERS)] = {}
     derived: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}
     restrictions: Annotated[dict[ExpressionText, Reason], Field(max_length=200)] = {}
+    distinct: Annotated[dict[ExpressionText, Reason], Field(max_length=200)] = {}
     resources: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}
     access: Annotated[dict[VariableName, AccessTable], Field(max_length=20)] = {}
     launch: LaunchTable = LaunchTable()

@@ -60,7 +60,7 @@ def tiles_at(
     columns = {name: np.array([one[name] for one in configurations]) for name in configurations[0]}
     variables = variables_of(problem, device)
     scope, valid = kernel.scope({**variables, **columns}), np.ones(len(configurations), dtype=np.bool_)
-    for one in kernel.restrictions:
+    for one in kernel.needed:
         valid &= one.expression.evaluate_partial(scope).truth()
     scope = kernel.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
     tiles = np.full(len(configurations), np.nan)

@@ -129,8 +129,8 @@ def size_restrictions(winner: Winner) -> dict[str, str]:
 
 
 def restrictions_on(kernel: Kernel, known: Mapping[str, int | float | str], sizes: Collection[str]) -> dict[str, str]:
-    """Return the conditions of a kernel on sizes, each with its reason."""
-    found = {formula(one.expression, known, kernel.derived): one.reason for one in kernel.restrictions}
+    """Return the conditions of a kernel on the sizes at which it runs, each with its reason."""
+    found = {formula(one.expression, known, kernel.derived): one.reason for one in kernel.needed}
     return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*sizes}}
 
 

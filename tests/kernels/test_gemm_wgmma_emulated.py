@@ -36,8 +36,10 @@ PACKED = [
     (3, 4, 9001),
     (3, 64, 0),
     (2, 5, 3000),
+    (72, 80, 136),
 ]
-"""Sizes that are packed: short and long lines, operands of which one is aligned, more work than tiles."""
+"""Sizes that are packed: short and long lines, operands of which one is aligned, more work than tiles; and one of which
+only a leading dimension or an address is not aligned."""
 
 ENDS = [
     ((0, 0), (0, 0, 0)),
@@ -128,6 +130,7 @@ def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, s
             lda, ldb = (rows + more for (rows, _), more in zip(tight.shapes(), further, strict=False))
             check(kernel, host, replace(tight, lda=lda, ldb=ldb), offsets, configuration, device)
         check(kernel, host, replace(tight, alpha=0.0), (1, 1, 0), configuration, device)
+        check(kernel, host, GemmProblem(*case, 72, 80, 136), (0, 0, 0), configuration, device)  # nothing is packed
 
 
 @pytest.mark.parametrize(("teams", "split"), [(1, 2), (2, 3)])

@@ -12,8 +12,10 @@ from c_library import build_driver, call, content_of
 
 from mltune.device.known import H200
 from mltune.errors import ExpressionError, UsageError
+from mltune.kernel.bundle import variables_of
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import find
 from mltune.library.c_expressions import to_c
 from mltune.library.content import configuration_of, tiles_at
 from mltune.library.dispatcher import Dispatcher
@@ -21,6 +23,7 @@ from mltune.library.folder import compiled
 from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, parameters_of
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
+from mltune.tuning.session import make_space
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -204,7 +207,7 @@ def expected(kernel, content, problem, sizes, has_workspace):
             name: kernel.labels[name].index(v) if name in kernel.labels else v for name, v in labels.items()
         }
         scope = kernel.scope({**variables, **configuration})
-        if not all(one.expression.evaluate_partial(scope).truth() for one in kernel.restrictions):
+        if not all(one.expression.evaluate_partial(scope).truth() for one in kernel.needed):
             continue
         launch = kernel.launch(configuration, variables)
         if launch.grid[1] > 65535 or launch.grid[2] > 65535 or (launch.workspace_bytes and not has_workspace):
@@ -284,3 +287,16 @@ def test_names_of_arguments_that_c_has_taken_are_others_there(tmp_path):
 def test_an_array_in_constant_memory_is_refused():
     with pytest.raises(UsageError, match="filter lies in constant memory"):
         parameters_of([{"name": "filter", "type": "pointer to float32", "role": "constant"}], {}, (), {})
+
+
+@pytest.mark.parametrize(("split", "in_search"), [(1, [False, True]), (0, [False, False])])
+def test_what_does_the_same_as_another_configuration_runs_in_a_library_but_is_in_no_search(split, in_search):
+    """Rows of 1000 need no packing; 64 tiles of 16 steps are not divided."""
+    kernel = load_kernel("gemm_wgmma")
+    configuration = {**kernel.default, "BLK_M": 64, "BLK_N": 64, "CLUSTER": 1, "PACK": 1, "SPLIT_K": split}
+    for k, wanted in zip((1000, 1001), in_search, strict=True):
+        problem = parse_problem("hgemm", trans="TN", m=500, n=500, k=k)
+        assert (find(make_space(kernel, variables_of(problem, H200)), configuration) >= 0) == wanted
+        assert np.isfinite(tiles_at(kernel, problem, H200, [configuration])).all()
+        made = configuration_of(kernel, problem, H200, configuration, Build(TrialState.OK))
+        assert made.is_fallback
