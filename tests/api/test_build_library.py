@@ -217,6 +217,24 @@ def test_all_candidates_are_timed_at_eight_tuned_sizes_and_a_shortlist_elsewhere
     assert report["not_timed"] == []
 
 
+def test_what_took_far_longer_than_elsewhere_is_timed_again(build, clock, tmp_path):
+    """As when another process has the GPU: once."""
+    disturbed, time_s = [], clock.time_s
+
+    def once(problem, configuration):
+        if problem.m == MANY[60] and problem.m not in disturbed:
+            disturbed.append(problem.m)
+            return 20 * time_s(problem, configuration)
+        return time_s(problem, configuration)
+
+    clock.each_s, clock.time_s = 0.01, once
+    build(MANY[::3], trials=None, time="300s")
+    (again,) = [one for one, count in Counter(clock.timed).items() if count > 1]
+    assert again[0] == MANY[60]
+    times = building.read_times(tmp_path / "run" / CROSS).times
+    assert max(times[f"sgemm NN {MANY[60]}"].values()) < 0.02, "the undisturbed time counts"
+
+
 def test_a_building_that_was_killed_while_timing_keeps_its_time_in_all(build, clock, monkeypatch):
     clock.each_s = 0.5
 
