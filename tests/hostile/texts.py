@@ -256,6 +256,12 @@ _bundle("one-that-uses-5000", _in("derived", *(f'u{n} = "TILE + {n}"' for n in r
 _bundle("2000-restrictions", _in("restrictions", *(f'"TILE + {n} > {n}" = "r"' for n in range(2000))))
 _bundle("2000-restrictions-of-many-names", _in("restrictions", *(
     f'"TILE * WIDE * GROUP * threads * rows * m + {n} > 0" = "r"' for n in range(2000))))  # fmt: skip
+_bundle(
+    "2000-distinct", lambda text: text + "[distinct]\n" + "\n".join(f'"TILE + {n} > {n}" = "r"' for n in range(2000))
+)
+_bundle("fibonacci-names-in-what-is-distinct", lambda text: _in("derived", *_fibonacci(60, "+"))(text)
+        + '[distinct]\n"f59 > 0" = "deep"\n')  # fmt: skip
+_bundle("an-empty-space-of-what-is-distinct", lambda text: text + '[distinct]\n"TILE < 0" = "never"\n')
 _bundle("20000-restrictions", _in("restrictions", *(f'"TILE + {n} > {n}" = "r"' for n in range(20_000))))
 _bundle("20000-resources", _in("resources", *(f'r{n} = "TILE + {n}"' for n in range(20_000))))
 _bundle("1000-parameters", _in("parameters", *(f"P{n} = [1, 2]" for n in range(1000))))

@@ -298,6 +298,16 @@ def test_a_preset_is_a_part_of_the_space_of_the_same_kernel(tmp_path):
     assert sorted(blocks) == [32, 64]
 
 
+def test_what_does_the_same_as_another_is_in_no_search_but_runs(tmp_path):
+    distinct = '[distinct]\n"GROUP == 1 or m > 64" = "a column of tiles"\n\n[resources]'
+    kernel = load_kernel(bundle(tmp_path, ("[resources]", distinct)))
+    assert [one.text for one in kernel.restrictions] == [*(one.text for one in kernel.needed), "GROUP == 1 or m > 64"]
+    assert len(kernel.needed) == 2
+    for m, values in ((64, {1}), (65, {1, 2})):
+        space = ConstrainedSpace(kernel, {**VARIABLES, "m": m})
+        assert {*space.rows(np.arange(space.count))["GROUP"].tolist()} == values
+
+
 def test_presets_change_nothing_in_the_kernel_itself(tmp_path):
     assert (
         load_kernel(bundle(tmp_path / "a")).space_hash
