@@ -99,6 +99,7 @@ class World:
             monkeypatch.setattr(build_module, "with_known_options", lambda kernel, architecture: (kernel, []))
         monkeypatch.setattr(query, "query_device", lambda index: self.device)
         monkeypatch.setattr(query, "driver_version", lambda: "13.0")
+        monkeypatch.setattr(query, "_driver", query._driver.__wrapped__)  # it would keep the bindings for later tests
         monkeypatch.setattr(tuner, "open_session", open_session)
         monkeypatch.setattr(tuner, "start_worker", lambda *arguments: None, raising=False)
         monkeypatch.setattr(tuner.Tuner, "_write_winner", lambda *arguments: None)
