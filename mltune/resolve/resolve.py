@@ -123,10 +123,10 @@ def resolve(
     shapes = [shape if size is None else {**shape, "size": size} for size in sizes]
     found = [shaped_problem(subject, bundle, one, device) for one in shapes]
     competing = kernels_for(found[0], kernels, accuracy) if kernels or bundle is None else [bundle]
-    if not kernels and len(competing) > 1 and device != REPLAY:
-        competing = contenders(competing, found[0], find_gpus()[0])
     if bundle is None and len(sizes) == 1:
         competing = _measurable(competing, found[0], device, run)
+    elif bundle is None and device != REPLAY:
+        competing = contenders(competing, found[0], find_gpus()[0])
     if len(found) > 1 or len(competing) > 1:
         return plan_of(found, competing, find_gpus()[0], **limits, options=options), ()
     any_shape = not given(shape) and isinstance(problem, str | Path)
@@ -268,7 +268,7 @@ def _first_share(kernels: int) -> tuple[float, float]:
 
 
 def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path | None) -> list[Kernel]:
-    """Return the candidates that fit a GPU, or without one have recorded timings; at least one.
+    """Return the candidates that a GPU has a reason to try, or without one have recorded timings; at least one.
 
     The run of a single kernel goes on with that one.
     """
@@ -285,7 +285,8 @@ def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path 
         return [kernel for kernel in kernels if find_datasets(kernel.name, problem)] or kernels[:1]
     target = parse_device(device) if device != "all" else None
     index = 0 if target is None or target.cuda is None else target.cuda
-    return [kernel for kernel in kernels if index >= len(gpus) or fits(kernel, gpus[index])] or kernels[:1]
+    tried = contenders(kernels, problem, gpus[index : index + 1])
+    return [kernel for kernel in tried if index >= len(gpus) or fits(kernel, gpus[index])] or kernels[:1]
 
 
 def _single(

@@ -103,6 +103,15 @@ def test_a_batch_is_that_of_every_size(plan_on):
     assert parse_plan(plan.text, plan.name) == plan
 
 
+@pytest.mark.parametrize(("begun", "tried"), [("gemm_simt", "gemm_simt"), (None, "gemm_mma64")])
+def test_a_run_of_a_kernel_that_is_no_longer_tried_goes_on_with_it(make_run, tmp_path, monkeypatch, begun, tried):
+    monkeypatch.setattr("mltune.resolve.resolve.find_gpus", lambda: ((H200,), ""))
+    if begun:
+        make_run.of(kernel=begun)(tmp_path / "run")
+    request, _ = resolve("dgemm", {"trans": "NT", "size": 64}, device="cuda:0", run=tmp_path / "run")
+    assert request.kernel.name == tried
+
+
 def test_a_problem_with_scalars_and_leading_dimensions_is_written_out(plan_on):
     problem = GemmProblem("c", "N", "C", 10, 20, 30, alpha=2 - 1j, beta=1, ldc=64)
     plan = plan_on(1, problem, [None], kernels=["gemm_simt", "gemm_shared"])
