@@ -170,9 +170,8 @@ def _plan(
         problem = shaped_problem(subject, bundle, {"trans": asked.trans, **shape}, device)
         assert isinstance(problem, RunnableProblem)  # noqa: S101 - it has a name
         problems.append(problem)
-    named = asked.kernel or bundle is None
-    kernels = kernels_for(problems[0], asked.kernel, asked.accuracy) if named or bundle is None else [bundle]
-    if not asked.kernel and device != REPLAY:
+    kernels = kernels_for(problems[0], asked.kernel, asked.accuracy) if asked.kernel or bundle is None else [bundle]
+    if bundle is None and device != REPLAY:
         kernels = contenders(kernels, problems[0], gpus)
     for kernel in kernels:
         kernel_parameters(kernel, problems[0])

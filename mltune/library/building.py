@@ -200,8 +200,9 @@ class Building:
                 self._keep_affordable(len(first) - begin)
                 self._add_times(first[begin : begin + self.at_once], range(len(self.candidates)), _FIRST_UNTIL)
             self._keep(sorted(self._shortlist(self._table())))
-            self._add_times(places, range(len(self.candidates)), _CROSSED_UNTIL)
-            self._time_again(range(len(self.candidates)))
+            shortlist = range(len(self.candidates))
+            self._add_times(places, shortlist, _CROSSED_UNTIL)
+            self._time_again(shortlist)
             portfolio = self._table().portfolio(most=asked.most, floor=asked.floor)
             self._add_times(places, portfolio, 1.0)
             self._time_again(portfolio)
@@ -301,10 +302,10 @@ class Building:
         places = np.flatnonzero(far.any(axis=1)).tolist()
         self._add_times(places, numbers, 1.0)
         self._times = np.fmin(before, self._times)
-        for place, number in ((place, number) for place in places for number in numbers):
-            known_s, time_s = self._known.times[self.problems[place].label], self._times[place, number]
-            if np.isfinite(time_s):
-                known_s[self.candidates[number].key] = float(time_s)
+        for place in places:
+            kept = [one for one in numbers if np.isfinite(self._times[place, one])]
+            known_s = {self.candidates[one].key: float(self._times[place, one]) for one in kept}
+            self._known.times[self.problems[place].label].update(known_s)
 
     def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
         """Time candidates at a size where they have no times; return how many were to be timed."""
