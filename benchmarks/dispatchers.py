@@ -2,10 +2,11 @@
 
 ``results/library/times.json`` has the times of the portfolios of seven libraries at their sizes, as their builds
 measured them on H200s and H100s (hgemm TN, reduction, softmax), and the tiles of the launches; of hgemm, whose blocks
-take several tiles one after the other, also the blocks. Each fifth of the sizes is left out once, in three random
-orders; a dispatcher that has learned from the others chooses there. The figures are geometric means of the speed of
-what it chooses as a share of the best of the portfolio, and the least. With ``--sizes`` it learns from so many of the
-others only. The portfolio is the same everywhere, so what its own choice loses is not in them.
+take several tiles one after the other, also the blocks, and of reduction and softmax the bytes of a tile. Each fifth of
+the sizes is left out once, in three random orders; a dispatcher that has learned from the others chooses there. The
+figures are geometric means of the speed of what it chooses as a share of the best of the portfolio, and the least. With
+``--sizes`` it learns from so many of the others only. The portfolio is the same everywhere, so what its own choice
+loses is not in them.
 
     python benchmarks/dispatchers.py [--sizes 40 80 160] [--output FILE]
 """
@@ -32,10 +33,13 @@ CHANGES = {
 }
 
 
-def judged(case: dict[str, Any], count: int | None = None, of: str = "tiles") -> dict[str, float]:
+def judged(
+    case: dict[str, Any], count: int | None = None, of: str = "tiles", of_tile: str = "of_tile"
+) -> dict[str, float]:
     """Return what a dispatcher reaches at sizes left out, having learned from at most a number of the others."""
     sizes, rng, found = np.array(case["sizes"]), np.random.default_rng(0), list[float]()
     times, tiles = (np.array(case.get(name, case["tiles"]), dtype=float) for name in ("times_us", of))  # None is NaN
+    tiles = np.stack([tiles, np.array(case.get(of_tile, np.zeros_like(tiles)), dtype=float)], axis=-1)
     speed = shares(times)
     for _ in range(ORDERS):
         order = rng.permutation(len(sizes))
@@ -59,6 +63,7 @@ def main() -> None:
     reached: dict[str, Any] = {name: {} for name in cases}
     for name, case in cases.items():
         reached[name] = {"as it is": judged(case)}
+        reached[name]["without bytes"] = judged(case, of_tile="none")
         for label, change in CHANGES.items():
             with mock.patch.multiple(dispatcher, **change):
                 reached[name][label] = judged(case)

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
 
 from mltune.errors import DamagedRunError, RunError
@@ -218,7 +219,7 @@ class Building:
         """
         known: dict[str, Candidate] = {}
         ranked = [(at, [known.setdefault(one.key, one) for one in self._ranked(at)]) for at in self.spec.tuned]
-        valid = np.isfinite(self._tiles_of([*known.values()]))
+        valid = np.isfinite(self._tiles_of([*known.values()])[..., 0])
         everywhere = {one for one, sizes in zip(known.values(), valid.T, strict=True) if sizes.all()}
         promising = [(at, of_size[:1]) for at, of_size in ranked]
         for at, of_size in ranked:
@@ -267,9 +268,14 @@ class Building:
         self.candidates = [self.candidates[number] for number in numbers]
         self._tiles, self._times = self._tiles[:, numbers], self._times[:, numbers]
 
+    @property
+    def _valid(self) -> NDArray[np.bool_]:
+        """Whether candidates are valid at sizes, of shape (n_sizes, n_candidates)."""
+        return np.isfinite(self._tiles[..., 0])
+
     def _tiles_of(self, candidates: Sequence[Candidate]) -> Floats:
-        """Return the tiles of launches, of shape (n_sizes, n_candidates); NaN where one is not valid."""
-        found = np.full((len(self.problems), len(candidates)), np.nan)
+        """Return tiles and work of launches, of shape (n_sizes, n_candidates, 2); NaN where one is not valid."""
+        found = np.full((len(self.problems), len(candidates), 2), np.nan)
         for source in {one.source for one in candidates}:
             columns = [number for number, one in enumerate(candidates) if one.source == source]
             kernel, some = candidates[columns[0]].kernel, [candidates[number].configuration for number in columns]
@@ -310,7 +316,8 @@ class Building:
     def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
         """Time candidates at a size where they have no times; return how many were to be timed."""
         problem = self.problems[place]
-        lacking = [one for one in numbers if np.isfinite(self._tiles[place, one]) and np.isnan(self._times[place, one])]
+        may_run = self._valid[place] & np.isnan(self._times[place])
+        lacking = [one for one in numbers if may_run[one]]
         if not lacking or perf_counter() >= until or self.stop():
             return 0
         for source in dict.fromkeys(self.candidates[one].source for one in lacking):
@@ -333,7 +340,7 @@ class Building:
         each_s = spent_s / number if number else _EACH_S  # the first have the start of the worker
         room_s = max(self._begun + _FIRST_UNTIL * self._room_s - perf_counter(), 0.0)
         count = max(int(room_s / sizes / max(each_s, 1e-9)), _FEWEST)
-        valid = np.isfinite(self._tiles).sum(axis=0) == len(self._tiles)
+        valid = self._valid.sum(axis=0) == len(self._valid)
         general = (one for one, at in enumerate(self.candidates) if valid[one] and self._is_fallback(at))
         self._keep(sorted({*range(min(count, len(self.candidates))), *itertools.islice(general, 1)}))
 
@@ -363,7 +370,7 @@ class Building:
         Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
         that fails at a size has no times at all.
         """
-        times_s, lacking = self._times.copy(), np.isfinite(self._tiles) & np.isnan(self._times)
+        times_s, lacking = self._times.copy(), self._valid & np.isnan(self._times)
         times_s[:, np.isinf(times_s).any(axis=0) & (not self.replayed)] = np.nan
         times_s[np.isinf(times_s)] = np.nan
         timed = np.isfinite(times_s).any(axis=1)
@@ -373,7 +380,7 @@ class Building:
             raise RunError("a library needs times of its candidates, but none could be timed at any size.")
         counts = np.repeat(crossed[:, None], len(self.candidates), axis=1)
         counts[np.ix_(~lacking[:, [*portfolio]].any(axis=1), [*portfolio])] = True
-        columns = zip(self.candidates, np.isfinite(self._tiles).T, strict=True)
+        columns = zip(self.candidates, self._valid.T, strict=True)
         return Measured(
             np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64),
             np.where(counts, times_s, np.nan),

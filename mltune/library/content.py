@@ -32,6 +32,7 @@ def configuration_of(
     """Return a configuration of a kernel as a library has it; its build has machine code, or none yet."""
     known = known_values(kernel, problem, device, configuration)
     launch = formulas_of(kernel, known)
+    tiles, of_tile = (" * ".join(f"({formula(one, known, kernel.derived)})" for one in some) for some in _tiles(kernel))
     return Configuration(
         kernel.name,
         kernel.labelled(configuration),
@@ -42,7 +43,8 @@ def configuration_of(
         launch["shared_bytes"],
         launch["workspace_bytes"],
         None if kernel.zeros is None else formula(kernel.zeros, known, kernel.derived),
-        " * ".join(f"({formula(one, known, kernel.derived)})" for one in _tiles(kernel)),
+        tiles,
+        of_tile or "0",
         restrictions_on(kernel, known, problem.size_names),
         tuple(int(configuration[name]) for name in kernel.arguments),
         device.shared_bytes_per_block - (build.shared_bytes or 0),
@@ -52,10 +54,16 @@ def configuration_of(
 def tiles_at(
     kernel: Kernel, problem: RunnableProblem, device: Device, configurations: Sequence[Mapping[str, int]]
 ) -> Floats:
-    """Return the pieces of work of the launches of configurations at a size; NaN where one is not valid.
+    """Return the pieces of work of the launches of configurations at a size, and the work of each.
 
-    They are the ``tiles`` among the resources of the kernel, 0 where that is undefined; without them the blocks. A
-    block may take several tiles, one after the other, and then the blocks do not say how long that lasts.
+    The pieces are the ``tiles`` among the resources of the kernel; without them the blocks. A block may take several
+    tiles, one after the other, and then the blocks do not say how long that lasts. The work of a tile are the bytes
+    that it moves, of a kernel of arrays with resources: some configurations read twice what others read once.
+
+    Returns
+    -------
+    ndarray of shape (n_configs, 2)
+        0 where it is undefined or not known, NaN where a configuration is not valid.
     """
     columns = {name: np.array([one[name] for one in configurations]) for name in configurations[0]}
     variables = variables_of(problem, device)
@@ -63,16 +71,19 @@ def tiles_at(
     for one in kernel.needed:
         valid &= one.expression.evaluate_partial(scope).truth()
     scope = kernel.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
-    tiles = np.full(len(configurations), np.nan)
-    found = [one.evaluate_partial(scope) for one in _tiles(kernel)]
-    defined = np.logical_and.reduce([one.defined for one in found])
-    tiles[valid] = np.where(defined, math.prod(np.asarray(one.value, dtype=float) for one in found), 0.0)
+    tiles = np.full((len(configurations), 2), np.nan)
+    for place, factors in enumerate(_tiles(kernel)):
+        found = [one.evaluate_partial(scope) for one in factors]
+        product = math.prod(np.where(one.defined, one.value, 0.0) for one in found)
+        tiles[valid, place] = product if factors else 0.0
     return tiles
 
 
-def _tiles(kernel: Kernel) -> Sequence[Expression]:
-    """Return the factors of the pieces of work of a launch."""
-    return (kernel.resources["tiles"],) if "tiles" in kernel.resources else kernel.grid
+def _tiles(kernel: Kernel) -> tuple[Sequence[Expression], Sequence[Expression]]:
+    """Return the factors of the pieces of work of a launch, and of the work of each: none where it is not known."""
+    known = kernel.resources
+    moved = ["steps", "global_bytes"] if kernel.arrays and {"steps", "global_bytes"} <= known.keys() else []
+    return (known["tiles"],) if "tiles" in known else kernel.grid, [known[one] for one in moved]
 
 
 def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mltune.library.portfolio import shares
 
@@ -86,10 +86,11 @@ class Dispatcher:
             found.append(-1 - at)
         return found
 
-    def order(self, sizes: Sequence[int], tiles: Sequence[float] | NDArray[np.float64]) -> tuple[int, ...]:
+    def order(self, sizes: Sequence[int], tiles: ArrayLike) -> tuple[int, ...]:
         """Return the numbers of the configurations for some sizes, the best first, by the tiles of each one's launch.
 
-        One that is not valid may have NaN, and is last.
+        These are of shape (n_configurations, 2), as in :func:`wave_terms`. One that is not valid may have NaN, and is
+        last.
         """
         leaves = self.leaves(sizes)
         terms = wave_terms(np.array(tiles, dtype=float), np.array([sizes]), self.processors)
@@ -111,17 +112,19 @@ class Dispatcher:
 def wave_terms(tiles: NDArray[np.float64], sizes: NDArray[np.int64], processors: int) -> NDArray[np.float64]:
     """Return terms of the times of launches, of shape (n, 7 + 5 n_extents).
 
-    Their tiles are of shape (n,), the sizes of shape (n, n_extents) or (1, n_extents). The work is the product of the
-    sizes. A wave is as many tiles as the multiprocessors hold at once: 1, 2 or 4 each. The terms are a constant, the
-    work, the number of waves, and the work of a tile; for each size the product of the others and itself; and for the
-    waves of each kind their work, and each size times their number.
+    Their tiles are of shape (n, 2): how many, and the work of each, 0 where it is not known; then that of all is the
+    product of the sizes. Sizes are of shape (n, n_extents) or (1, n_extents). A wave is as many tiles as the
+    multiprocessors hold at once: 1, 2 or 4 each. The terms are a constant, the work, the number of waves, and the work
+    of a tile; for each size the product of the others and itself; and for the waves of each kind their work, and each
+    size times their number.
     """
-    extents = np.maximum(np.asarray(sizes, dtype=float), 1.0)
-    work = np.asarray(sizes, dtype=float).prod(axis=1) + np.zeros_like(tiles)
-    of_tile = work / np.maximum(tiles, 1.0)
-    terms = [np.ones_like(tiles), work, np.ceil(tiles / processors), of_tile]
+    tiles, of_tile = np.moveaxis(tiles, -1, 0)
+    extents, product = np.maximum(np.asarray(sizes, dtype=float), 1.0), np.asarray(sizes, dtype=float).prod(axis=1)
+    of_tile = np.where(of_tile > 0, of_tile, product / np.maximum(tiles, 1.0))
+    zero = np.zeros_like(tiles)
+    terms = [zero + 1.0, np.maximum(tiles, 1.0) * of_tile, np.ceil(tiles / processors), of_tile]
     for extent in extents.T:
-        terms += [work / extent, extent + np.zeros_like(tiles)]
+        terms += [product / extent + zero, extent + zero]
     for held in (1, 2, 4):
         waves = np.ceil(tiles / (processors * held)) * held
         terms += [waves * of_tile, *(waves * extent for extent in extents.T)]
@@ -151,7 +154,7 @@ def expected(
     They are NaN where a configuration is not valid, and of one without a time.
     """
     at, times_s, of_known = known
-    found = np.full(tiles.shape, np.nan)
+    found = np.full(tiles.shape[:2], np.nan)
     for one in np.flatnonzero(np.isfinite(times_s).any(axis=0)):
         wave = _fitted(times_s[:, one], wave_terms(of_known[:, one], at, processors))
         found[:, one] = wave_terms(tiles[:, one], sizes, processors) @ np.array(wave)
@@ -173,12 +176,12 @@ def learn(
     times_s : ndarray of shape (n_sizes, n_configurations)
         Of the configurations of the portfolio; not finite where one is not valid.
     weights : ndarray of shape (n_sizes,)
-    tiles : ndarray of shape (n_sizes, n_configurations)
-        Pieces of work of their launches; NaN where one is not valid.
+    tiles : ndarray of shape (n_sizes, n_configurations, 2)
+        Pieces of work of their launches, and the work of each, as in :func:`wave_terms`; NaN where one is not valid.
     processors : int
         Multiprocessors of the GPU.
     """
-    terms = [wave_terms(one, sizes, processors) for one in tiles.T]
+    terms = [wave_terms(one, sizes, processors) for one in np.moveaxis(tiles, 1, 0)]
     waves = tuple(_fitted(times_s[:, one], of_one) for one, of_one in enumerate(terms))
     sums = np.stack([of_one @ np.array(wave) for of_one, wave in zip(terms, waves, strict=True)], axis=1)
     known = np.isfinite(times_s) & (sums > 0)

@@ -29,9 +29,9 @@ class Measured:
         Whether a candidate is valid at every size.
     found_at : tuple of frozenset of int
         For each candidate the sizes whose tuning found it.
-    tiles : ndarray of shape (n_sizes, n_candidates)
-        Pieces of work of the launches of candidates (:func:`mltune.library.content.tiles_at`); NaN where one is not
-        valid. One that is, but has no time, counts as speed 0.
+    tiles : ndarray of shape (n_sizes, n_candidates, 2)
+        Pieces of work of the launches of candidates, and the work of each (:func:`mltune.library.content.tiles_at`);
+        NaN where one is not valid. One that is, but has no time, counts as speed 0.
     processors : int
         Multiprocessors of the GPU.
     crossed : ndarray of shape (n_sizes,)
@@ -142,7 +142,7 @@ def _summary(found: Any, weights: NDArray[np.float64]) -> dict[str, float]:
 def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], tiles: NDArray[np.float64]) -> int:
     """Return the first configuration of a dispatcher's order that is valid."""
     order = dispatcher.order(size.tolist(), tiles)
-    return next((number for number in order if np.isfinite(tiles[number])), order[0])
+    return next((number for number in order if np.isfinite(tiles[number, 0])), order[0])
 
 
 def choose(measured: Measured, *, most: int, floor: float) -> Chosen:

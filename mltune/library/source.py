@@ -72,7 +72,8 @@ class Configuration:
 
     ``launched`` are passed after the arguments; ``most_shared_bytes`` is the most dynamic shared memory of a block.
     ``workspace_bytes`` is None for a kernel that takes no workspace; ``zeros`` are the bytes at its beginning that are
-    zero before and after a launch, None for all of it. ``tiles`` are the pieces of work that the dispatcher counts.
+    zero before and after a launch, None for all of it. ``tiles`` are the pieces of work that the dispatcher counts, and
+    ``of_tile`` is the work of each, 0 where it is not known.
     """
 
     kernel: str
@@ -85,6 +86,7 @@ class Configuration:
     workspace_bytes: str | None
     zeros: str | None
     tiles: str
+    of_tile: str
     conditions: Mapping[str, str]
     launched: tuple[int, ...]
     most_shared_bytes: int
@@ -107,6 +109,7 @@ class Configuration:
                 "workspace_bytes": self.workspace_bytes,
                 "zeros": self.zeros,
                 "tiles": self.tiles,
+                "of_tile": self.of_tile,
                 "launched": list(self.launched),
             },
             "sizes_must_satisfy": dict(self.conditions),
@@ -258,6 +261,7 @@ def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[s
         "workspace_bytes": after_grid(one.workspace_bytes),
         "zeros": after_grid(one.zeros or one.workspace_bytes),
         "tiles": after_grid(one.tiles),
+        "of_tile": after_grid(one.of_tile),
         "takes_workspace": int(one.workspace_bytes is not None),
         "conditions": [to_c(condition, names) for condition in one.conditions],
         "launched": one.launched,

@@ -56,7 +56,8 @@ def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: in
     sizes = np.unique((2 ** rng.uniform(4, 12, (40, len(extents)))).astype(np.int64), axis=0)
     times_s = 1.0 + np.abs(np.log2(sizes).mean(axis=1)[:, None] - rng.uniform(4, 12, count))  # each is fast somewhere
     tiles = np.ceil(2 ** rng.uniform(2, 12, times_s.shape))
-    dispatcher = learn(sizes, times_s, np.ones(len(sizes)), tiles, 132)
+    of_tile = np.where(rng.random(times_s.shape) < 0.5, 0.0, 2 ** rng.uniform(8, 20, times_s.shape))
+    dispatcher = learn(sizes, times_s, np.ones(len(sizes)), np.stack([tiles, of_tile], axis=-1), 132)
     return Content(
         name_of(problem),
         {"kind": problem.kind, **problem.to_json()},

@@ -65,7 +65,7 @@ def of_expressions(expressions):
     configurations = tuple(
         Configuration(
             "toy", {}, "toy", cubin, (f"floor(16 * ({one})) + 100000", "1", "1"), ("32", "1", "1"), "0", None, None,
-            "1", {f"which == {number}": ""}, (), 0,
+            "1", "0", {f"which == {number}": ""}, (), 0,
         )
         for number, one in enumerate(expressions)
     )  # fmt: skip
@@ -94,14 +94,16 @@ def test_expressions_have_the_values_that_they_have_in_python(driver, built):
 
 def test_the_dispatcher_counts_tiles_of_which_there_are_none_where_they_are_undefined(driver, built):
     content = of_expressions(("1", "2"))
-    configurations = tuple(replace(one, conditions={}, tiles="1000 // b") for one in content.configurations)
+    configurations = tuple(
+        replace(one, conditions={}, tiles="1000 // b", of_tile="3 // b") for one in content.configurations
+    )
     waves = ((0.0, 0.0, 1.0, *[0.0] * 9), (2.5, *[0.0] * 11))  # of 132 tiles, and a constant
     dispatcher = Dispatcher(waves, 132)
     shared = built(replace(content, configurations=configurations, dispatcher=dispatcher))
     given = [{"arguments": [1, b, 0, 4096], "workspace": 0, "bytes": 0} for b in (0, 1, 5)]
     found = call(driver, shared, "toy", ["int64", "int64", "int64", "pointer"], given)["found"]
     assert [(status, shape[0]) for status, shape, *_ in found] == [(0, 100016), (0, 100032), (0, 100016)]
-    assert [dispatcher.order((1,), [tiles] * 2)[0] for tiles in (0.0, 1000.0, 200.0)] == [0, 1, 0]
+    assert [dispatcher.order((1,), [[tiles, 3.0]] * 2)[0] for tiles in (0.0, 1000.0, 200.0)] == [0, 1, 0]
 
 
 def test_tiles_are_what_blocks_take_one_after_the_other():
@@ -109,7 +111,8 @@ def test_tiles_are_what_blocks_take_one_after_the_other():
     one = {**kernel.completed(kernel.default), "BLK_M": 128, "BLK_N": 128, "SPLIT_K": 1}
     made = configuration_of(kernel, problem, H200, one, Build(TrialState.OK))
     sizes = {"m": 4096, "n": 4096, "k": 4096}
-    assert tiles_at(kernel, problem, H200, [one]).tolist() == [1024] == [parse(made.tiles).evaluate(sizes)]
+    assert tiles_at(kernel, problem, H200, [one]).tolist() == [[1024, 0]] == [[parse(made.tiles).evaluate(sizes), 0]]
+    assert made.of_tile == "0"
     assert math.prod(parse(axis).evaluate(sizes) for axis in made.grid) == 132
 
 
@@ -199,8 +202,9 @@ def expected(kernel, content, problem, sizes, has_workspace):
     from mltune.kernel.bundle import device_variables
 
     variables = {**problem.variables(), **device_variables(H200), **sizes}
-    tiles = [parse(one.tiles).evaluate_partial(sizes) for one in content.configurations]
-    known = [float(one.value) if one.defined else 0.0 for one in tiles]
+    texts = np.array([[one.tiles, one.of_tile] for one in content.configurations])
+    found = [parse(text).evaluate_partial(sizes) for text in texts.flat]
+    known = np.array([float(one.value) if one.defined else 0.0 for one in found]).reshape(texts.shape)
     for number in content.dispatcher.order([sizes[one] for one in content.extents], known):
         labels = content.configurations[number].values
         configuration = {

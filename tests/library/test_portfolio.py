@@ -47,15 +47,20 @@ def test_configurations_that_gain_nothing_are_left_out():
     assert len(choose_portfolio(speed, np.ones(2), np.zeros(3, bool), most=3)) == 1
 
 
+def of_unknown_work(tiles):
+    """Return tiles of launches, of which it is not known what each does."""
+    return np.stack([tiles, np.zeros_like(tiles)], axis=-1)
+
+
 def learned(sizes, times):
-    return learn(sizes, times, np.ones(len(sizes)), np.ones(times.shape), 132)
+    return learn(sizes, times, np.ones(len(sizes)), of_unknown_work(np.ones(times.shape)), 132)
 
 
 def test_a_dispatcher_finds_regions_and_orders_all_configurations():
     sizes, times = speeds(3, sizes=200, configurations=4)
     speed = shares(times)
     dispatcher = learned(sizes[:150], times[:150])
-    orders = [dispatcher.order(size, np.ones(4)) for size in sizes[150:]]
+    orders = [dispatcher.order(size, np.ones((4, 2))) for size in sizes[150:]]
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
     reached = [speed[150 + number, order[0]] for number, order in enumerate(orders)]
     assert geometric_mean(reached) > geometric_mean(speed[150:].max(axis=1)) * 0.96
@@ -67,7 +72,7 @@ def test_a_dispatcher_sees_alignment():
     sizes = np.array([[size, 64] for size in range(1000, 1256) if size not in new])
     even = sizes[:, 0] % 8 == 0
     dispatcher = learned(sizes, np.where(even[:, None], [1.0, 2.0], [2.0, 1.0]))
-    assert [dispatcher.order((size, 64), (1, 1))[0] for size in new] == [1, 0, 0, 1]
+    assert [dispatcher.order((size, 64), np.ones((2, 2)))[0] for size in new] == [1, 0, 0, 1]
     assert inputs(np.array([[0, 48]])).tolist() == [[0.0, np.log2(48), 0.0, 4.0, np.log2(48), -np.log2(48)]]
 
 
@@ -79,7 +84,7 @@ def test_every_size_is_held_out_once():
         np.ones(40),
         np.ones(12, bool),
         tuple(frozenset({n, n + 12}) for n in range(12)),
-        np.ones(times.shape),
+        np.ones((*times.shape, 2)),
         132,
         np.ones(40, bool),
     )
@@ -96,7 +101,14 @@ def test_what_the_tuning_of_a_size_alone_found_is_held_out_with_it():
     times = np.array([[1.0, 9.0, 1.5], [9.0, 1.0, 1.5]])
     found_at = (frozenset({0}), frozenset({1}), frozenset({0, 1}))
     measured = Measured(
-        np.array([[64], [4096]]), times, np.ones(2), np.ones(3, bool), found_at, np.ones((2, 3)), 132, np.ones(2, bool)
+        np.array([[64], [4096]]),
+        times,
+        np.ones(2),
+        np.ones(3, bool),
+        found_at,
+        np.ones((2, 3, 2)),
+        132,
+        np.ones(2, bool),
     )
     held_out = choose(measured, most=3, floor=0.8).held_out
     assert held_out == pytest.approx([1 / 9, 1 / 9])  # each by the winner of the other, which it alone prefers
@@ -109,13 +121,13 @@ def test_one_size_has_one_answer():
         np.ones(1),
         np.ones(2, bool),
         (frozenset({0}),) * 2,
-        np.ones((1, 2)),
+        np.ones((1, 2, 2)),
         132,
         np.ones(1, bool),
     )
     chosen = choose(measured, most=3, floor=0.8)
     assert chosen.chosen == (1,)
-    assert chosen.dispatcher.order((7, 9), (1,)) == (0,)
+    assert chosen.dispatcher.order((7, 9), [(1, 1)]) == (0,)
 
 
 def reached(times, sizes, tiles, seen):
@@ -131,18 +143,32 @@ def test_waves_of_tiles_are_seen():
     sizes = np.exp(rng.uniform(np.log(500), np.log(6000), (160, 2))).astype(np.int64)
     tile = np.array([[64, 64], [128, 128], [64, 256]])
     tiles = np.prod(np.ceil(sizes[:, None] / tile), axis=2)
-    waves = np.ceil(tiles / 132)
+    waves, ones = np.ceil(tiles / 132), np.ones(tiles.shape)
     times = (2e-6 + waves * tile.prod(axis=1) * [1.2e-9, 1e-9, 1.05e-9]) * np.exp(rng.normal(0, 0.01, tiles.shape))
-    assert reached(times, sizes, tiles, 60) > 0.99 > reached(times, sizes, np.ones(tiles.shape), 60) + 0.005
+    with_tiles, without = (reached(times, sizes, of_unknown_work(one), 60) for one in (tiles, ones))
+    assert with_tiles > 0.99 > without + 0.005
+
+
+def test_what_a_tile_moves_is_seen():
+    """Rows of more than 1,000 elements are read twice by one configuration, which is the faster one below."""
+    rng = np.random.default_rng(0)
+    sizes = np.exp(rng.uniform(np.log(64), np.log(8192), (160, 2))).astype(np.int64)
+    rows, columns = sizes.T
+    tiles = np.stack([rows, np.ceil(rows / 2)], axis=1)
+    moved = np.stack([columns * np.where(columns > 1000, 2, 1), 2 * columns], axis=1)
+    times = 2e-6 + tiles * moved * [1e-11, 1.3e-11]
+    found = reached(times, sizes, np.stack([tiles, moved], axis=-1), 40)
+    assert found > 0.99 > reached(times, sizes, of_unknown_work(tiles), 40) + 0.01
 
 
 def test_trees_correct_what_waves_do_not_explain(monkeypatch):
     """One configuration is slow between two sizes of n, for a reason that no term has."""
     rng = np.random.default_rng(0)
     sizes = np.exp(rng.uniform(np.log(64), np.log(8192), (300, 2))).astype(np.int64)
-    tiles = np.prod(np.ceil(sizes[:, None] / np.array([[64, 64], [128, 128]])), axis=2)
+    counts = np.prod(np.ceil(sizes[:, None] / np.array([[64, 64], [128, 128]])), axis=2)
+    tiles = of_unknown_work(counts)
     slow = (sizes[:, 1] > 300) & (sizes[:, 1] < 1500)
-    times = 1e-6 + np.ceil(tiles / 132) * [1e-6, 3.5e-6] * np.where(slow[:, None], [3.0, 1.0], 1.0)
+    times = 1e-6 + np.ceil(counts / 132) * [1e-6, 3.5e-6] * np.where(slow[:, None], [3.0, 1.0], 1.0)
     with_trees = reached(times, sizes, tiles, 200)
     monkeypatch.setattr(dispatcher_module, "_TREES", 0)
     assert with_trees > reached(times, sizes, tiles, 200) + 0.02
@@ -152,7 +178,7 @@ def test_sizes_where_the_chosen_alone_were_timed_teach_the_dispatcher_and_choose
     times = np.array([[1.0, 1.6, 3.0], [3.0, 1.6, 1.0], [9.0, 1.0, np.nan]])
     found_at = (frozenset({0, 1}), frozenset({0, 1}), frozenset({0, 1}))
     crossed = np.array([True, True, False])
-    given = (np.array([[64], [128], [4096]]), times, np.ones(3), np.ones(3, bool), found_at, np.ones((3, 3)), 132)
+    given = (np.array([[64], [128], [4096]]), times, np.ones(3), np.ones(3, bool), found_at, np.ones((3, 3, 2)), 132)
     chosen = choose(Measured(*given, crossed), most=2, floor=0.0)
     assert len(chosen.held_out) == 2
     assert set(chosen.chosen) == {0, 2} == set(Measured(*given, crossed).portfolio(most=2, floor=0.0))
@@ -174,7 +200,7 @@ def test_what_is_expected_to_be_fast_where_nothing_was_timed_is_chosen():
         np.ones(40),
         np.ones(2, bool),
         found_at,
-        tiles,
+        of_unknown_work(tiles),
         132,
         timed,
     )
@@ -182,7 +208,7 @@ def test_what_is_expected_to_be_fast_where_nothing_was_timed_is_chosen():
 
 
 def test_nothing_is_expected_of_what_is_not_valid_or_has_no_time():
-    sizes, tiles = np.array([[64], [128]]), np.array([[1.0, 2.0], [np.nan, 3.0]])
+    sizes, tiles = np.array([[64], [128]]), of_unknown_work(np.array([[1.0, 2.0], [np.nan, 3.0]]))
     found = expected((sizes, np.array([[1.0, np.nan], [np.nan, np.nan]]), tiles), sizes, tiles, 132)
     assert np.isfinite(found).tolist() == [[True, False], [False, False]]
 
@@ -190,18 +216,19 @@ def test_nothing_is_expected_of_what_is_not_valid_or_has_no_time():
 def test_where_nothing_can_be_held_out_what_was_measured_decides():
     times = np.array([[1.0, np.nan], [np.nan, 1.0]])
     found_at = (frozenset({0}), frozenset({1}))
+    tiles = of_unknown_work(np.array([[4, np.nan], [np.nan, 128]]))
     measured = Measured(
         np.array([[64], [4096]]),
         times,
         np.ones(2),
         np.ones(2, bool),
         found_at,
-        np.array([[4, np.nan], [np.nan, 128]]),
+        tiles,
         132,
         np.ones(2, bool),
     )
     chosen = choose(measured, most=3, floor=0.8)
-    first = [chosen.dispatcher.order((n,), tiles)[0] for n, tiles in ((64, (4, np.nan)), (4096, (np.nan, 128)))]
+    first = [chosen.dispatcher.order((n,), of_size)[0] for n, of_size in zip((64, 4096), tiles, strict=True)]
     assert [chosen.chosen[one] for one in first] == [0, 1]
 
 
@@ -215,7 +242,7 @@ def test_what_was_found_at_the_sizes_of_one_part_alone_holds_nothing_out_there()
         np.ones(9),
         np.ones(2, bool),
         found_at,
-        np.ones((9, 2)),
+        np.ones((9, 2, 2)),
         132,
         np.ones(9, bool),
     )
