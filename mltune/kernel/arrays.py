@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +27,15 @@ class ArgumentDefinition:
     initial: str | float
     value: Expression | float | None
     tolerance: float
-    absolute: float = 0.0
+    absolute: Expression | float | None = None
 
     def at(self, sizes: Mapping[str, int]) -> Argument:
         """Return the argument at given sizes."""
         shape = None if self.shape is None else tuple(_whole(one, sizes, 1) for one in self.shape)
-        value = self.value.evaluate(sizes) if isinstance(self.value, Expression) else self.value or 0
-        if isinstance(value, np.ndarray):
-            raise ExpressionError(f"`{self.value}` must be a number")
-        return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance, self.absolute)
+        value, absolute = (_number(one, sizes) for one in (self.value, self.absolute))
+        if absolute < 0:
+            raise ExpressionError(f"`{self.absolute}` is an error that is allowed, at least 0, got {absolute}")
+        return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance, float(absolute))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,13 @@ class ArraysDefinition:
 def arithmetic_of(arguments: Iterable[ArgumentDefinition]) -> str:
     """Return the arithmetic of a kernel that names none: ``"fp64"`` if an argument is of doubles."""
     return "fp64" if any(one.dtype in ("float64", "complex128") for one in arguments) else "fp32"
+
+
+def _number(given: Expression | float | None, sizes: Mapping[str, int]) -> Any:
+    found = given.evaluate(sizes) if isinstance(given, Expression) else given or 0
+    if isinstance(found, np.ndarray):
+        raise ExpressionError(f"`{given}` must be a number")
+    return found
 
 
 def _whole(expression: Expression, sizes: Mapping[str, int], least: int) -> int:

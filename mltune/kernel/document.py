@@ -361,6 +361,7 @@ class _Maker:
             initial,
             self.optional(f"{key}.value", table.value, sizes),
             default_tolerance(table.dtype) if table.tolerance is None else table.tolerance,
+            self.optional(f"{key}.absolute", table.absolute, sizes),
         )
 
     def reference(self, known: Iterable[str]) -> ReferenceEntry | None:

@@ -148,6 +148,7 @@ class ArgumentTable(_Table):
     initial: StrictStr | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] = "uniform"
     value: ExpressionText | None = None
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    absolute: ExpressionText | None = None
 
 
 class WorkTable(_Table):

@@ -276,6 +276,7 @@ REFERENCE = 'entry = "simple"\n'
         (("initial = 0,", "initial = nan,"), "arguments.sums.initial"),
         (("initial = 0,", "initial = true,"), "arguments.sums.initial"),
         (("tolerance = 1e-3", "tolerance = -1"), "tolerance"),
+        (("tolerance = 1e-3", 'absolute = "1e-3 * THREADS"'), "uses THREADS"),
         (("HALF =", "THREADS ="), "a macro must not have the name of a parameter"),
         (("HALF =", "GROUP ="), "a macro must not have the name of a parameter"),
         (("HALF =", "int ="), "not a keyword of C"),
@@ -324,3 +325,23 @@ def test_a_file_outside_is_not_reached_by_a_link(tmp_path: Path) -> None:
     (folder / "table.npy").symlink_to(tmp_path / "secret.npy")
     with pytest.raises(BundleError, match="in the folder of the bundle"):
         load_kernel(folder)
+
+
+def test_an_absolute_error_follows_from_the_sizes(tmp_path: Path) -> None:
+    folder = bundle(tmp_path, ("tolerance = 1e-3", 'absolute = "0.5 * (rows - 3)"'))
+    arrays = load_kernel(folder).arrays
+    assert arrays is not None
+    assert {one.name: one.absolute for one in arrays.problem({"rows": 16}).arguments}["sums"] == 6.5
+    with pytest.raises(ProblemError, match=r"rows=2 .* an error that is allowed, at least 0, got -0\.5"):
+        arrays.problem({"rows": 2})
+
+
+def test_a_sum_of_any_size_may_be_near_zero_and_lacks_no_element() -> None:
+    """One that rounds for every 32 elements is right, wherever it ends; one without an element, of few, is not."""
+    arrays = load_kernel("reduction").arrays
+    assert arrays is not None
+    for n in (262147, 2**20, 2**24):
+        sums = np.random.default_rng(n).uniform(-1, 1, n)[: n // 32 * 32].astype(np.float32).reshape(-1, 32).sum(axis=1)
+        error = abs(float(np.cumsum(sums, dtype=np.float32)[-1]) - float(sums.sum(dtype=np.float64)))
+        assert error < arrays.problem({"n": n}).arguments[0].absolute / 2
+    assert arrays.problem({"n": 262147}).arguments[0].absolute < 0.04
