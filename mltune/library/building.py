@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from threading import Lock
@@ -43,7 +43,7 @@ FEW, MANY = 3, 10
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
-_FIRST = 8  # tuned sizes at which all candidates are timed
+_FIRST = 8  # tuned sizes at which each candidate is timed
 _SHORTLIST = 4  # times the most configurations of the library
 _FIRST_UNTIL, _CROSSED_UNTIL = 0.3, 0.8  # shares of the time until which all are timed, and then the shortlist
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
@@ -189,27 +189,38 @@ class Building:
     def measured(self) -> Measured:
         """Time the candidates and return what is known.
 
-        All are timed at some of the tuned sizes, as many as the time allows; a shortlist at the other ones and at
-        further sizes; and the portfolio at the others.
+        As many as the time allows are timed at some of the tuned sizes; a shortlist at the other ones and at further
+        sizes; and the portfolio at the others.
         """
         tuned, asked = self.spec.tuned, self.spec.library
-        sizes, weights = zip(*((self.spec.sizes[place], self.spec.weights[place]) for place in tuned), strict=True)
-        first = [tuned[number] for number in representatives(sizes, weights, _FIRST)]
         places = [*tuned, *np.setdiff1d(range(len(self.problems)), tuned).tolist()]
         try:
-            for begin in range(0, len(first), self.at_once):
-                self._keep_affordable(len(first) - begin)
-                self._add_times(first[begin : begin + self.at_once], range(len(self.candidates)), _FIRST_UNTIL)
+            self._add_first_times()
             self._keep(sorted(self._shortlist(self._table())))
             shortlist = range(len(self.candidates))
             self._add_times(places, shortlist, _CROSSED_UNTIL)
             self._time_again(shortlist)
-            portfolio = self._table().portfolio(most=asked.most, floor=asked.floor)
+            decides = self._table()
+            portfolio = decides.portfolio(most=asked.most, floor=asked.floor)
             self._add_times(places, portfolio, 1.0)
             self._time_again(portfolio)
         finally:
             self._save()
-        return self._table(portfolio)
+        return replace(self._table(portfolio), crossed=decides.crossed, seen_s=decides.seen_s)
+
+    def _add_first_times(self) -> None:
+        """Time each candidate at some of the tuned sizes: the same ones where it is valid, so that times compare."""
+        tuned = self.spec.tuned
+        sizes, weights = zip(*((self.spec.sizes[place], self.spec.weights[place]) for place in tuned), strict=True)
+        first = [tuned[number] for number in representatives(sizes, weights, _FIRST)]
+        places = [*first, *np.setdiff1d(tuned, first).tolist()]
+        for begin in range(0, len(places), self.at_once):
+            if begin < len(first):
+                self._keep_affordable(len(first) - begin)
+            rare = np.flatnonzero(self._valid[places[:begin]].sum(axis=0) < _FIRST)
+            if not len(rare):
+                break
+            self._add_times(places[begin : begin + self.at_once], rare.tolist(), _FIRST_UNTIL)
 
     def _found(self) -> list[Candidate]:
         """Return the candidates, the most promising first.
@@ -373,6 +384,7 @@ class Building:
         times_s, lacking = self._times.copy(), self._valid & np.isnan(self._times)
         times_s[:, np.isinf(times_s).any(axis=0) & (not self.replayed)] = np.nan
         times_s[np.isinf(times_s)] = np.nan
+        seen_s = times_s.copy()
         timed = np.isfinite(times_s).any(axis=1)
         crossed = timed & ~lacking.any(axis=1)
         crossed = crossed if crossed.any() else timed
@@ -390,6 +402,7 @@ class Building:
             self._tiles,
             self.device.sm_count,
             crossed,
+            seen_s,
         )
 
 

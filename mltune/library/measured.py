@@ -36,6 +36,9 @@ class Measured:
         Multiprocessors of the GPU.
     crossed : ndarray of shape (n_sizes,)
         Whether all candidates were timed at a size, and not only those that are chosen.
+    seen_s : ndarray of shape (n_sizes, n_candidates)
+        All times before some were chosen, also at sizes where some candidates have none: what is expected elsewhere
+        follows from them.
     """
 
     sizes: NDArray[np.int64]
@@ -46,6 +49,7 @@ class Measured:
     tiles: NDArray[np.float64]
     processors: int
     crossed: NDArray[np.bool_]
+    seen_s: NDArray[np.float64]
 
     @property
     def timed(self) -> NDArray[np.intp]:
@@ -54,13 +58,9 @@ class Measured:
 
     def speed(self) -> NDArray[np.float64]:
         """Return the shares that candidates are chosen by: as timed where all were, elsewhere as expected."""
-        known, times_s = self.crossed, self.times_s.copy()
-        times_s[~known] = expected(
-            (self.sizes[known], times_s[known], self.tiles[known]),
-            self.sizes[~known],
-            self.tiles[~known],
-            self.processors,
-        )
+        times_s, left = self.seen_s.copy(), ~self.crossed
+        elsewhere_s = expected((self.sizes, times_s, self.tiles), self.sizes[left], self.tiles[left], self.processors)
+        times_s[left] = np.where(np.isfinite(times_s[left]), times_s[left], elsewhere_s)
         return shares(times_s)
 
     def portfolio(self, *, most: int, floor: float) -> list[int]:
@@ -86,6 +86,7 @@ class Measured:
             self.tiles[np.ix_(rows, left)],
             self.processors,
             self.crossed[rows],
+            self.seen_s[np.ix_(rows, left)],
         ), left
 
 

@@ -217,6 +217,19 @@ def test_all_candidates_are_timed_at_eight_tuned_sizes_and_a_shortlist_elsewhere
     assert report["not_timed"] == []
 
 
+def test_what_is_valid_at_few_sizes_is_timed_at_as_many_tuned_ones(build, clock):
+    """Rows of three quarters of the sizes forbid vectors."""
+    clock.each_s = 0.001
+    sizes = [size + (number % 4 > 0) for number, size in enumerate(MANY)]
+    build(sizes, trials=None, time="300s", tuned=40, most=1)
+    tuned = [task.problem.m for task in build.plans[0].tasks]
+    aligned = sum(size % 4 == 0 for size in tuned)
+    assert 8 < aligned < 20
+    counts = Counter((tile, vec) for size, tile, vec, *_ in clock.timed if size in tuned)
+    assert {vec for _, vec in counts} == {1, 4}
+    assert all(count >= 8 for count in counts.values())
+
+
 def test_what_took_far_longer_than_elsewhere_is_timed_again(build, clock, tmp_path):
     """As when another process has the GPU: once."""
     disturbed, time_s = [], clock.time_s

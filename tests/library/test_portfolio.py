@@ -87,6 +87,7 @@ def test_every_size_is_held_out_once():
         np.ones((*times.shape, 2)),
         132,
         np.ones(40, bool),
+        times,
     )
     chosen = choose(measured, most=5, floor=0.8)
     report = chosen.report(measured)
@@ -109,21 +110,24 @@ def test_what_the_tuning_of_a_size_alone_found_is_held_out_with_it():
         np.ones((2, 3, 2)),
         132,
         np.ones(2, bool),
+        times,
     )
     held_out = choose(measured, most=3, floor=0.8).held_out
     assert held_out == pytest.approx([1 / 9, 1 / 9])  # each by the winner of the other, which it alone prefers
 
 
 def test_one_size_has_one_answer():
+    times = np.array([[2.0, 1.0]])
     measured = Measured(
         np.array([[64, 64]]),
-        np.array([[2.0, 1.0]]),
+        times,
         np.ones(1),
         np.ones(2, bool),
         (frozenset({0}),) * 2,
         np.ones((1, 2, 2)),
         132,
         np.ones(1, bool),
+        times,
     )
     chosen = choose(measured, most=3, floor=0.8)
     assert chosen.chosen == (1,)
@@ -179,9 +183,10 @@ def test_sizes_where_the_chosen_alone_were_timed_teach_the_dispatcher_and_choose
     found_at = (frozenset({0, 1}), frozenset({0, 1}), frozenset({0, 1}))
     crossed = np.array([True, True, False])
     given = (np.array([[64], [128], [4096]]), times, np.ones(3), np.ones(3, bool), found_at, np.ones((3, 3, 2)), 132)
-    chosen = choose(Measured(*given, crossed), most=2, floor=0.0)
+    measured = Measured(*given, crossed, np.where(crossed[:, None], times, np.nan))
+    chosen = choose(measured, most=2, floor=0.0)
     assert len(chosen.held_out) == 2
-    assert set(chosen.chosen) == {0, 2} == set(Measured(*given, crossed).portfolio(most=2, floor=0.0))
+    assert set(chosen.chosen) == {0, 2} == set(measured.portfolio(most=2, floor=0.0))
 
 
 def test_what_is_expected_to_be_fast_where_nothing_was_timed_is_chosen():
@@ -194,17 +199,31 @@ def test_what_is_expected_to_be_fast_where_nothing_was_timed_is_chosen():
     assert (times[timed, 0] < times[timed, 1]).all()
     assert (times[~timed, 0] > 1.1 * times[~timed, 1]).all()
     found_at = (frozenset({0}), frozenset({0}))
+    seen = np.where(timed[:, None], times, np.nan)
     measured = Measured(
         sizes,
-        np.where(timed[:, None], times, np.nan),
+        seen,
         np.ones(40),
         np.ones(2, bool),
         found_at,
         of_unknown_work(tiles),
         132,
         timed,
+        seen,
     )
     assert set(measured.portfolio(most=2, floor=0.8)) == {0, 1}
+
+
+def test_what_was_timed_where_others_were_not_says_what_is_expected_elsewhere():
+    """The second one is valid at large sizes alone, of which none has the times of both."""
+    sizes, tiles = np.array([[n] for n in range(1, 9)]), np.ones((8, 2, 2))
+    tiles[:4, 1] = np.nan
+    seen = np.array([[1.0 * n, np.nan] for n in range(1, 5)] + [[np.nan, 0.5 * n] for n in (5, 6, 7)] + [[np.nan] * 2])
+    crossed = np.arange(8) < 4
+    times = np.where(crossed[:, None], seen, np.nan)
+    measured = Measured(sizes, times, np.ones(8), np.ones(2, bool), (frozenset({7}),) * 2, tiles, 132, crossed, seen)
+    assert measured.speed()[:, 1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert measured.speed()[7, 0] == pytest.approx(0.5, rel=0.01)
 
 
 def test_nothing_is_expected_of_what_is_not_valid_or_has_no_time():
@@ -226,6 +245,7 @@ def test_where_nothing_can_be_held_out_what_was_measured_decides():
         tiles,
         132,
         np.ones(2, bool),
+        times,
     )
     chosen = choose(measured, most=3, floor=0.8)
     first = [chosen.dispatcher.order((n,), of_size)[0] for n, of_size in zip((64, 4096), tiles, strict=True)]
@@ -245,6 +265,7 @@ def test_what_was_found_at_the_sizes_of_one_part_alone_holds_nothing_out_there()
         np.ones((9, 2, 2)),
         132,
         np.ones(9, bool),
+        times,
     )
     chosen = choose(measured, most=2, floor=0.8)
     assert 0 < len(chosen.held_out) < 9
