@@ -131,7 +131,7 @@ def build_library(
             wanted,
             problems,
             tunes,
-            partial(_time, placed, pools=pools, compilers=None if compilers is None else max(1, compilers // at_once)),
+            partial(_time, placed, pools=pools, compilers=1),  # tunes have compiled what is timed
             build_one,
             campaign.directory,
             left_s,
