@@ -104,7 +104,7 @@ def libraries() -> str:
     panel.set_xticks([1e6, 1e7, 1e8, 1e9, 1e10, 1e11], ["1 M", "10 M", "100 M", "1 G", "10 G", "100 G"])
     panel.minorticks_off()
     panel.legend(loc="upper left", ncols=3, frameon=False)
-    panel.set_title("Libraries of ten configurations at 200 shapes not seen, NVIDIA H200; HGEMM on an H100")
+    panel.set_title("Libraries of ten configurations at 200 shapes not seen, NVIDIA H200")
     return standalone(panel, "libraries", "Speed of three libraries at 200 shapes each, relative to cuBLAS")
 
 
