@@ -45,7 +45,7 @@ _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
 _FIRST = 8  # tuned sizes at which each candidate is timed
 _SHORTLIST = 4  # times the most configurations of the library
-_FIRST_UNTIL, _CROSSED_UNTIL = 0.3, 0.8  # shares of the time until which all are timed, and then the shortlist
+_FIRST_UNTIL, _CROSSED_UNTIL, _CHOSEN_UNTIL = 0.3, 0.8, 0.95  # shares of the time: all, shortlist, portfolio
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
@@ -202,7 +202,7 @@ class Building:
             self._time_again(shortlist)
             decides = self._table()
             portfolio = decides.portfolio(most=asked.most, floor=asked.floor)
-            self._add_times(places, portfolio, 1.0)
+            self._add_times(places, portfolio, _CHOSEN_UNTIL)
             self._time_again(portfolio)
         finally:
             self._save()
