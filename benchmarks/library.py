@@ -114,9 +114,10 @@ def compare(
         given = [(arguments | sizes)[one] for one in library.parameters]
         other, baseline = baseline_of(problem, operands, tune)
         calls: dict[str, Callable[[], object]] = {"library": lambda given=given: library(*given), other: baseline}
+        found: dict[str, Any] = {**shape}
         if number < tuned:
-            calls["tuned"] = compiled(tune, arguments, time=tune_s)
-        found: dict[str, Any] = {**shape, **in_turns(calls, rounds)}
+            calls["tuned"], found["tuned_choice"] = compiled(tune, arguments, time=tune_s)
+        found |= in_turns(calls, rounds)
         found[f"of_{other}"] = found[other] / found["library"]
         found["of_tuned"] = found["tuned"] / found["library"] if "tuned" in found else None
         found["right"] = right(problem, operands, [calls[other], calls["library"]])
@@ -139,11 +140,14 @@ def at_shape(case: str, shape: Mapping[str, int]) -> tuple[Callable[..., Any], A
     return partial(mltune.tune, name, size=shape), load_kernel(name).arrays.problem(shape)
 
 
-def compiled(tune: Callable[..., Any], arguments: Mapping[str, Any], **budget: Any) -> Callable[[], object]:
-    """Return a function that runs the winner of a tune."""
+def compiled(
+    tune: Callable[..., Any], arguments: Mapping[str, Any], **budget: Any
+) -> tuple[Callable[[], object], dict[str, Any]]:
+    """Return a function that runs the winner of a tune, and its configuration."""
     with tempfile.TemporaryDirectory() as run:
-        winner = tune(run=f"{run}/run", wisdom="none", stop=False, progress=None, **budget).compile()
-    return lambda: winner(*arguments.values())
+        tuned = tune(run=f"{run}/run", wisdom="none", stop=False, progress=None, **budget)
+        winner, best = tuned.compile(), tuned.best_config
+    return lambda: winner(*arguments.values()), best
 
 
 def baseline_of(
@@ -153,7 +157,7 @@ def baseline_of(
     from mltune.measure.libraries import bind_reference
 
     if problem.needs_baseline:  # the first trial is the default configuration
-        return "default", compiled(tune, problem.kernel_arguments(operands), trials=1, prior="none")
+        return "default", compiled(tune, problem.kernel_arguments(operands), trials=1, prior="none")[0]
     return "cublas", bind_reference(problem, {one: array.data.ptr for one, array in operands.items()})
 
 
