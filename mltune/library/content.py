@@ -57,7 +57,7 @@ def tiles_at(
     """Return the pieces of work of the launches of configurations at a size, and the work of each.
 
     The pieces are the ``tiles`` among the resources of the kernel; without them the blocks. A block may take several
-    tiles, one after the other, and then the blocks do not say how long that lasts. The work of a tile are the bytes
+    tiles, one after the other, and then the blocks do not say how long that lasts. The work of a tile is the bytes
     that it moves, of a kernel of arrays with resources: some configurations read twice what others read once.
 
     Returns
