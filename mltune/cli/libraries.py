@@ -39,6 +39,7 @@ def _lines(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
     report = document["report"]
     yield f"wrote {folder}: {document['name']}, {len(document['configurations'])} configurations"
     yield f"{report['tuned']} sizes tuned, {len(report['sizes'])} timed, {len(report['not_timed'])} not"
+    yield from (f"failed at {'x'.join(map(str, one['size'].values()))}: {one['error']}" for one in report["failed"])
     for number, one in enumerate(document["configurations"]):
         used = [size["size"] for size in report["sizes"] if size["configuration"] == number]
         some = ", ".join("x".join(map(str, size)) for size in used[:3])

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
 
-from mltune.errors import DamagedRunError, RunError
+from mltune.errors import BundleError, DamagedRunError, DeviceError, RunError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
@@ -144,6 +144,7 @@ class Building:
         self._room_s = max(self.left_s - min(_LAST_SHARE * self.left_s, _LAST_S) - self._before_s, _LEAST_S)
         self._rates: list[tuple[int, float]] = []  # timings and seconds of some sizes
         self._lock = Lock()
+        self._failed: dict[int, str] = {}
         self._is_fallback = cache(lambda one: self._described(one, Build(TrialState.OK)).is_fallback)
         self.candidates = self._found()
         self._tiles = self._tiles_of(self.candidates)
@@ -183,6 +184,7 @@ class Building:
                 **chosen.report(measured),
                 "tuned": len({one.problem for one in self.tunes}),
                 "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known],
+                "failed": [{"size": spec.sizes[place], "error": error} for place, error in self._failed.items()],
             },
         )
 
@@ -325,16 +327,23 @@ class Building:
             self._known.times[self.problems[place].label].update(known_s)
 
     def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
-        """Time candidates at a size where they have no times; return how many were to be timed."""
+        """Time candidates at a size where they have no times; return how many were to be timed.
+
+        A size at which the default configuration is wrong, or whose arrays do not fit into the GPU, is left out.
+        """
         problem = self.problems[place]
         may_run = self._valid[place] & np.isnan(self._times[place])
         lacking = [one for one in numbers if may_run[one]]
-        if not lacking or perf_counter() >= until or self.stop():
+        if not lacking or place in self._failed or perf_counter() >= until or self.stop():
             return 0
         for source in dict.fromkeys(self.candidates[one].source for one in lacking):
             some = [one for one in lacking if self.candidates[one].source == source]
             asked = [self.candidates[one] for one in some]
-            found = self.time(asked[0].kernel, problem, [one.configuration for one in asked], until=until)
+            try:
+                found = self.time(asked[0].kernel, problem, [one.configuration for one in asked], until=until)
+            except (BundleError, DeviceError) as error:
+                self._failed[place] = str(error)
+                return 0
             with self._lock:
                 self._times[place, some[: len(found)]] = [*map(_coded, found)]
                 known = self._known.times.setdefault(problem.label, {})
@@ -389,7 +398,8 @@ class Building:
         crossed = timed & ~lacking.any(axis=1)
         crossed = crossed if crossed.any() else timed
         if not crossed.any():
-            raise RunError("a library needs times of its candidates, but none could be timed at any size.")
+            reasons = "".join(f" {error}" for error in [*self._failed.values()][:1])
+            raise RunError(f"a library needs times of its candidates, but none could be timed at any size.{reasons}")
         counts = np.repeat(crossed[:, None], len(self.candidates), axis=1)
         counts[np.ix_(~lacking[:, [*portfolio]].any(axis=1), [*portfolio])] = True
         columns = zip(self.candidates, self._valid.T, strict=True)

@@ -15,7 +15,7 @@ import mltune.campaign.competition
 import mltune.resolve.resolve  # the function that tests exchange is that of the module
 from mltune.api import libraries
 from mltune.device.known import H200
-from mltune.errors import DamagedRunError, LibraryError, RunError, UsageError
+from mltune.errors import BundleError, DamagedRunError, LibraryError, RunError, UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.library import building
 from mltune.library import spec as spec_module
@@ -246,6 +246,34 @@ def test_what_took_far_longer_than_elsewhere_is_timed_again(build, clock, tmp_pa
     assert again[0] == MANY[60]
     times = building.read_times(tmp_path / "run" / CROSS).times
     assert max(times[f"sgemm NN {MANY[60]}"].values()) < 0.02, "the undisturbed time counts"
+
+
+def failing(clock, fails):
+    """Let the default configuration be wrong at some sizes."""
+    time = clock.time
+
+    def failing_time(plan, kernel, problem, configurations, **options):
+        if fails(problem.m):
+            raise BundleError(f"the default configuration must give the right answer, but not at {problem.m}.")
+        return time(plan, kernel, problem, configurations, **options)
+
+    return failing_time
+
+
+def test_a_size_at_which_the_default_is_wrong_costs_that_size_alone(build, clock, monkeypatch):
+    clock.each_s = 0.01
+    monkeypatch.setattr(libraries, "_time", failing(clock, lambda m: m in (MANY[0], MANY[60])))
+    report = build(MANY[::3], trials=None, time="300s")["report"]
+    assert [one["size"]["m"] for one in report["failed"]] == [MANY[0], MANY[60]]
+    assert "not at 64" in report["failed"][0]["error"]
+    assert [one["m"] for one in report["not_timed"]] == [MANY[0], MANY[60]]
+    assert len(report["sizes"]) == 28
+
+
+def test_where_the_default_is_wrong_everywhere_the_error_says_so(build, clock, monkeypatch):
+    monkeypatch.setattr(libraries, "_time", failing(clock, lambda _: True))
+    with pytest.raises(RunError, match=r"none could be timed at any size\. the default configuration .* but not at"):
+        build(MANY[::3], trials=None, time="300s")
 
 
 def test_a_building_that_was_killed_while_timing_keeps_its_time_in_all(build, clock, monkeypatch):
