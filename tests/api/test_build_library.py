@@ -218,13 +218,13 @@ def test_all_candidates_are_timed_at_eight_tuned_sizes_and_a_shortlist_elsewhere
 
 
 def test_what_is_valid_at_few_sizes_is_timed_at_as_many_tuned_ones(build, clock):
-    """Rows of three quarters of the sizes forbid vectors."""
+    """Rows of half of the sizes forbid vectors."""
     clock.each_s = 0.001
-    sizes = [size + (number % 4 > 0) for number, size in enumerate(MANY)]
-    build(sizes, trials=None, time="300s", tuned=40, most=1)
+    sizes = [size + number % 2 for number, size in enumerate(MANY[::4])]
+    build(sizes, trials=None, time="300s", tuned=20, most=1)
     tuned = [task.problem.m for task in build.plans[0].tasks]
     aligned = sum(size % 4 == 0 for size in tuned)
-    assert 8 < aligned < 20
+    assert 8 < aligned < 15
     counts = Counter((tile, vec) for size, tile, vec, *_ in clock.timed if size in tuned)
     assert {vec for _, vec in counts} == {1, 4}
     assert all(count >= 8 for count in counts.values())
