@@ -63,6 +63,7 @@ class Sweep:
     tiles: list[str]
     blocks: Floats
     times_s: Floats
+    compile_s: Floats
     build: dict[str, Floats]
 
     @property
@@ -144,6 +145,7 @@ def as_sweep(path: Path, kernel: str) -> Sweep:
         tiles,
         np.array([blocks(one) for one in module.CONFIGS]),
         data.numbers("median_s")[order],
+        data.numbers("compile_s")[order],
         {ours: data.numbers(theirs)[order] for theirs, ours in BUILD.items()},
     )
 
