@@ -41,7 +41,7 @@ class Predictor:
 
     def begin(self) -> Self:
         """Start the process if it does not run."""
-        self._served.thread.submit(self._ask)
+        self._begun = self._served.thread.submit(self._ask)
         return self
 
     def predict(self, *request: Any) -> Prediction:
@@ -51,6 +51,10 @@ class Predictor:
             return prediction
         except (WorkerError, ChildDiedError, ChildTimeoutError):
             return predict(*request)
+
+    def predict_if_started(self, *request: Any) -> Prediction | None:
+        """Return what :meth:`predict` does; None while the process starts."""
+        return self.predict(*request) if self._begun.done() else None
 
     def _ask(self, *request: Any) -> Any:
         with contextlib.suppress(ChildDiedError):  # as it does when it is not used

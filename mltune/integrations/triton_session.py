@@ -30,7 +30,7 @@ HOPELESS = 1.5
 CLOSE = 1.1
 """Configurations whose brief time is at most this many times the best are measured again, in turns."""
 
-FINALISTS, ROUNDS, ROUND_MS, MOST_LAUNCHES = 12, 6, 20.0, 100
+FINALISTS, ROUNDS, ROUND_MS, MOST_LAUNCHES = 12, 6, 20.0, 25
 """Most configurations of the finals, their rounds, and milliseconds and most of the launches of each in a round."""
 
 BEHIND = 1.03
@@ -207,7 +207,9 @@ class Session:
         ]
         columns = table.space.rows(np.arange(len(every)))
         start = start_of(self.prior, launch_features(columns, extents, blocks, threads, self.gpu))
-        predict = self.compilers.predictor.begin().predict
+        predictor = self.compilers.predictor.begin()
+        waits = start is None or self.trials is not None  # what is measured meanwhile is chosen worse, or counts
+        predict = predictor.predict if waits else predictor.predict_if_started
         return LaunchSearch(columns, extents, blocks, threads, self.gpu, self.seed, start, predict)
 
     def _blocks(self, config: Any, **changed: Any) -> float:

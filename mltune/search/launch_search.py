@@ -38,7 +38,7 @@ TREES = 24
 REFIT = 1.2
 """The model is fitted again once there are this many times as many measurements."""
 
-SURE, CAUTION, MARGIN = 12, (1.0, 1.5), 0.05
+SURE, CAUTION, MARGIN = 18, (1.0, 1.5), 0.05
 """Measurements from which it is decided what is not compiled or measured, the standard deviations above the mean at
 which it still is compiled, and measured, and by how much slower than the best that may be."""
 
@@ -98,7 +98,7 @@ class LaunchSearch:
         Log speeds that are expected from elsewhere (:mod:`mltune.search.launch_model`), up to a constant. They and
         physics say which comes first while nothing is measured.
     predict : callable
-        :func:`predict`, or what does the same elsewhere.
+        :func:`predict`, or what does the same elsewhere; None is as if too few were measured for a model.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class LaunchSearch:
         device: Device | None,
         seed: int,
         start: Floats | None = None,
-        predict: Callable[[int, Floats, Floats, Floats], Prediction] = predict,
+        predict: Callable[[int, Floats, Floats, Floats], Prediction | None] = predict,
     ) -> None:
         self._parameters = parameters
         self._blocks, self._threads = np.nan_to_num(blocks, nan=1.0), np.nan_to_num(threads, nan=128.0)

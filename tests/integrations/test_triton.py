@@ -21,8 +21,10 @@ from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.integrations import triton_session
 from mltune.integrations.triton import autotune
+from mltune.integrations.triton_predictor import Predictor
 from mltune.integrations.triton_session import BRIEF, Session, Stopwatch
 from mltune.known.wisdom import Wisdom
+from mltune.search.launch_search import predict
 
 
 def test_without_triton_the_message_says_what_to_install(monkeypatch):
@@ -344,6 +346,18 @@ class TestSession:
         begun.clear()
         assert launcher.tune(wisdom="none", prior="none").started_from == "physics"
         assert begun[0] == launcher.configs[0]
+
+    @pytest.mark.parametrize(("options", "waits"), [({}, False), ({"prior": "none"}, True), ({"trials": 11}, True)])
+    def test_only_where_measurements_count_or_nothing_else_orders_them_it_waits_for_the_process_of_models(
+        self, launcher, monkeypatch, options, waits
+    ):
+        asked = []
+        for name in ("predict", "predict_if_started"):
+            monkeypatch.setattr(
+                Predictor, name, lambda *request, name=name: asked.append(name) or predict(*request[1:])
+            )
+        launcher.tune(wisdom="none", **options)
+        assert set(asked) == {"predict" if waits else "predict_if_started"}
 
     def test_the_first_is_in_the_finals_and_stays_where_nothing_is_faster(self, launcher):
         launcher.gpu.time_ms = lambda meta: 0.1

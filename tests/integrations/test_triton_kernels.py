@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,3 +168,20 @@ def test_a_model_trained_on_other_kernels_chooses_better_than_chance(monkeypatch
         chosen += [one.curve(one.order(model, False, 0, 1))[0] for one in mine]
         chance += [one.shares.mean() for one in mine]
     assert sum(chosen) / 4 > sum(chance) / 4 + 0.15
+
+
+def test_a_replayed_tune_ends_near_the_best_and_waits_for_the_process_of_models_without_a_model_alone(monkeypatch):
+    pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    import triton_replay
+
+    ((sweep, grid),) = triton_replay.sweeps_and_grids("h200-layer-norm-16384-4096")
+    late_s = 30.0
+    for prior, waits in (("auto", False), ("none", True)):
+        given = SimpleNamespace(trials=None, ready=late_s, compilers=16)
+        found = triton_replay.tune(sweep, grid, prior, True, given, 0)
+        assert found["share"] >= 0.98
+        assert (found["seconds"] > late_s) is waits
+        assert found["measured"] < len(sweep.shares)

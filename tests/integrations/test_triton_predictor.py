@@ -71,3 +71,9 @@ def test_a_process_that_is_killed_costs_no_prediction(process):
     expected = process.predict(0, X[:10], Y[:10], X)
     os.kill(process._served.child.pid, signal.SIGKILL)
     assert same(process.predict(0, X[:10], Y[:10], X), expected)
+
+
+def test_who_does_not_want_to_wait_is_told_nothing_while_it_starts(process):
+    request = 0, X[:10], Y[:10], X
+    assert process.begin().predict_if_started(*request) is None
+    assert same(process.predict(*request), process.predict_if_started(*request))

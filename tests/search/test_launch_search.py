@@ -7,7 +7,7 @@ from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
-from mltune.search.launch_search import BUILD, LaunchSearch
+from mltune.search.launch_search import BUILD, LaunchSearch, predict
 
 SPACES = {
     "h200-zgemm-nc-4096-random": ("BLK_M", "BLK_N"),
@@ -86,9 +86,9 @@ def tiles():
     return {"M": m, "N": n, "WARPS": warps}
 
 
-def search_of(tiles, device=H200, seed=0):
+def search_of(tiles, device=H200, seed=0, **options):
     blocks = 4096.0 / tiles["M"] * 4096.0 / tiles["N"]
-    return LaunchSearch(tiles, ["M", "N"], blocks, 32.0 * tiles["WARPS"], device, seed)
+    return LaunchSearch(tiles, ["M", "N"], blocks, 32.0 * tiles["WARPS"], device, seed, **options)
 
 
 def test_before_anything_is_measured_spills_empty_waves_and_small_tiles_come_last(tiles):
@@ -128,6 +128,18 @@ def test_what_is_surely_slow_is_neither_compiled_nor_measured(tiles, compiled):
     search.times_s[:] = np.where(tiles["M"] == 32, 10.0, 1.0)
     search.times_s[slow[:2]] = np.nan
     assert not set(slow[:2].tolist()) & set(search.worth(slow[:2], compiled=compiled).tolist())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_until_something_predicts_physics_orders_and_nothing_is_given_up(tiles, compiled):
+    started, slow = [], np.flatnonzero(tiles["M"] == 32)
+    search = search_of(tiles, predict=lambda *request: predict(*request) if started else None)
+    search.times_s[:] = np.where(tiles["M"] == 32, 10.0, 1.0)
+    search.times_s[slow[:2]] = np.nan
+    assert search.worth(slow[:2], compiled=compiled).tolist() == search.best_first(slow[:2], compiled=compiled).tolist()
+    assert len(search.worth(slow[:2], compiled=compiled)) == 2
+    started.append(True)
+    assert not len(search.worth(slow[:2], compiled=compiled))
 
 
 def test_without_a_gpu_or_a_grid_everything_is_ordered_too(tiles):
