@@ -42,6 +42,9 @@ SURE, CAUTION, MARGIN = 18, (1.0, 1.5), 0.05
 """Measurements from which it is decided what is not compiled or measured, the standard deviations above the mean at
 which it still is compiled, and measured, and by how much slower than the best that may be."""
 
+GAIN = 0.003
+"""Expected gain of log speed from which a configuration is worth its compile."""
+
 HIDING_WARPS, REUSED = 4.0, 32.0
 """Resident warps, and elements of reuse, with which a kernel is expected to reach half of its speed."""
 
@@ -67,6 +70,14 @@ def predict(seed: int, X: Floats, y: Floats, candidates: Floats) -> Prediction:
 def _fitted(seed: int, X: bytes, y: bytes) -> Ensemble:
     targets = np.frombuffer(y)
     return Ensemble(random_state=seed, trees=TREES).fit(np.frombuffer(X).reshape(len(targets), -1), targets)
+
+
+def expected_gain(mean: Floats, spread: Floats, best: float) -> Floats:
+    """Return by how much predictions are expected to exceed the best (Jones, Schonlau and Welch, 1998, equation 15)."""
+    z = (mean - best) / np.maximum(spread, 1e-9)
+    below = 0.5 + 0.5 * np.array([*map(math.erf, z / math.sqrt(2.0))])
+    gain: Floats = spread * (np.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) + z * below)
+    return gain
 
 
 def gpu_and_driver(index: int) -> tuple[Device | None, str]:
@@ -177,8 +188,10 @@ class LaunchSearch:
         prediction = self._predicted(ordered, compiled) if np.isfinite(self.times_s).sum() >= SURE else None
         if prediction is None:
             return ordered
-        least = -math.log(self.times_s[np.isfinite(self.times_s)].min()) + math.log1p(-MARGIN)
-        return ordered[prediction[0] + CAUTION[compiled] * prediction[1] > least]
+        mean, spread = prediction
+        best = -math.log(self.times_s[np.isfinite(self.times_s)].min())
+        may_be = mean + CAUTION[compiled] * spread > best + math.log1p(-MARGIN)
+        return ordered[may_be & (compiled | (expected_gain(mean, spread, best) > GAIN))]
 
     def _predicted(self, candidates: Rows, compiled: bool) -> Prediction | None:
         """Return means and standard deviations of log speeds; None before the model."""

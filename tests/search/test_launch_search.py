@@ -7,7 +7,8 @@ from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
-from mltune.search.launch_search import BUILD, LaunchSearch, predict
+from mltune.search.launch_search import BUILD, LaunchSearch, expected_gain, predict
+from mltune.search.proposers import log_expected_improvement
 
 SPACES = {
     "h200-zgemm-nc-4096-random": ("BLK_M", "BLK_N"),
@@ -140,6 +141,22 @@ def test_until_something_predicts_physics_orders_and_nothing_is_given_up(tiles, 
     assert len(search.worth(slow[:2], compiled=compiled)) == 2
     started.append(True)
     assert not len(search.worth(slow[:2], compiled=compiled))
+
+
+def test_what_hardly_gains_is_not_compiled_but_measured_if_it_is(tiles):
+    mean, spread = np.zeros(32), np.full(32, 0.01)
+    mean[30], spread[31] = 0.02, 0.1  # is better; may be
+    search = search_of(
+        tiles, predict=lambda seed, X, y, candidates: (mean[-len(candidates) :], spread[-len(candidates) :])
+    )
+    search.times_s[:20] = np.exp(-0.01)  # all alike
+    assert set(search.worth(np.arange(20, 32), compiled=False).tolist()) == {30, 31}
+    assert len(search.worth(np.arange(20, 32))) == 12
+
+
+def test_the_expected_gain_is_the_expected_improvement():
+    mean, spread = np.array([-0.3, 0.0, 0.2]), np.array([0.1, 0.2, 0.3])
+    assert expected_gain(mean, spread, 0.1) == pytest.approx(np.exp(log_expected_improvement(mean, spread, 0.1)))
 
 
 def test_without_a_gpu_or_a_grid_everything_is_ordered_too(tiles):
