@@ -30,7 +30,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from harness import RESULTS, SEARCHING, parser_of, provenance, write
 from record_triton import launches_of, module_of
-from triton_autotune import prior_of
+from triton_autotune import NEAR, prior_of
 from triton_model import DATASETS, Sweep, as_sweep
 
 from mltune.dataset.dataset import load_dataset
@@ -40,7 +40,6 @@ from mltune.search.launch_search import predict
 
 BEGUN_S, IMPORTED_S, FIT_S, ASK_S, CAPTURE_S = 1.5, 1.9, 0.045, 0.002, 0.003
 LAUNCH_MS, CLEAR_MS, LEAD, NOISE = 6.0, 0.1, 8, 0.01
-NEAR = 0.98
 ARMS = tuple(itertools.product(("fresh", "warm"), ("model", "none")))
 
 

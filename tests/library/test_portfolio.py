@@ -76,19 +76,25 @@ def test_a_dispatcher_sees_alignment():
     assert inputs(np.array([[0, 48]])).tolist() == [[0.0, np.log2(48), 0.0, 4.0, np.log2(48), -np.log2(48)]]
 
 
+def measured_of(sizes, times, found_at, tiles=None, crossed=None, seen=None):
+    """Return times of candidates that are valid at every size; unless it is said, all were timed and work alike."""
+    every = np.ones(len(times), bool)
+    return Measured(
+        np.array(sizes),
+        times,
+        np.ones(len(times)),
+        np.ones(times.shape[1], bool),
+        found_at,
+        np.ones((*times.shape, 2)) if tiles is None else tiles,
+        132,
+        every if crossed is None else crossed,
+        times if seen is None else seen,
+    )
+
+
 def test_every_size_is_held_out_once():
     sizes, times = speeds(1, sizes=40)
-    measured = Measured(
-        sizes,
-        times,
-        np.ones(40),
-        np.ones(12, bool),
-        tuple(frozenset({n, n + 12}) for n in range(12)),
-        np.ones((*times.shape, 2)),
-        132,
-        np.ones(40, bool),
-        times,
-    )
+    measured = measured_of(sizes, times, tuple(frozenset({n, n + 12}) for n in range(12)))
     chosen = choose(measured, most=5, floor=0.8)
     report = chosen.report(measured)
     assert len(chosen.held_out) == 40
@@ -101,34 +107,12 @@ def test_every_size_is_held_out_once():
 def test_what_the_tuning_of_a_size_alone_found_is_held_out_with_it():
     times = np.array([[1.0, 9.0, 1.5], [9.0, 1.0, 1.5]])
     found_at = (frozenset({0}), frozenset({1}), frozenset({0, 1}))
-    measured = Measured(
-        np.array([[64], [4096]]),
-        times,
-        np.ones(2),
-        np.ones(3, bool),
-        found_at,
-        np.ones((2, 3, 2)),
-        132,
-        np.ones(2, bool),
-        times,
-    )
-    held_out = choose(measured, most=3, floor=0.8).held_out
+    held_out = choose(measured_of([[64], [4096]], times, found_at), most=3, floor=0.8).held_out
     assert held_out == pytest.approx([1 / 9, 1 / 9])  # each by the winner of the other, which it alone prefers
 
 
 def test_one_size_has_one_answer():
-    times = np.array([[2.0, 1.0]])
-    measured = Measured(
-        np.array([[64, 64]]),
-        times,
-        np.ones(1),
-        np.ones(2, bool),
-        (frozenset({0}),) * 2,
-        np.ones((1, 2, 2)),
-        132,
-        np.ones(1, bool),
-        times,
-    )
+    measured = measured_of([[64, 64]], np.array([[2.0, 1.0]]), (frozenset({0}),) * 2)
     chosen = choose(measured, most=3, floor=0.8)
     assert chosen.chosen == (1,)
     assert chosen.dispatcher.order((7, 9), [(1, 1)]) == (0,)
@@ -182,8 +166,8 @@ def test_sizes_where_the_chosen_alone_were_timed_teach_the_dispatcher_and_choose
     times = np.array([[1.0, 1.6, 3.0], [3.0, 1.6, 1.0], [9.0, 1.0, np.nan]])
     found_at = (frozenset({0, 1}), frozenset({0, 1}), frozenset({0, 1}))
     crossed = np.array([True, True, False])
-    given = (np.array([[64], [128], [4096]]), times, np.ones(3), np.ones(3, bool), found_at, np.ones((3, 3, 2)), 132)
-    measured = Measured(*given, crossed, np.where(crossed[:, None], times, np.nan))
+    seen = np.where(crossed[:, None], times, np.nan)
+    measured = measured_of([[64], [128], [4096]], times, found_at, crossed=crossed, seen=seen)
     chosen = choose(measured, most=2, floor=0.0)
     assert len(chosen.held_out) == 2
     assert set(chosen.chosen) == {0, 2} == set(measured.portfolio(most=2, floor=0.0))
@@ -200,17 +184,7 @@ def test_what_is_expected_to_be_fast_where_nothing_was_timed_is_chosen():
     assert (times[~timed, 0] > 1.1 * times[~timed, 1]).all()
     found_at = (frozenset({0}), frozenset({0}))
     seen = np.where(timed[:, None], times, np.nan)
-    measured = Measured(
-        sizes,
-        seen,
-        np.ones(40),
-        np.ones(2, bool),
-        found_at,
-        of_unknown_work(tiles),
-        132,
-        timed,
-        seen,
-    )
+    measured = measured_of(sizes, seen, found_at, of_unknown_work(tiles), timed)
     assert set(measured.portfolio(most=2, floor=0.8)) == {0, 1}
 
 
@@ -221,7 +195,7 @@ def test_what_was_timed_where_others_were_not_says_what_is_expected_elsewhere():
     seen = np.array([[1.0 * n, np.nan] for n in range(1, 5)] + [[np.nan, 0.5 * n] for n in (5, 6, 7)] + [[np.nan] * 2])
     crossed = np.arange(8) < 4
     times = np.where(crossed[:, None], seen, np.nan)
-    measured = Measured(sizes, times, np.ones(8), np.ones(2, bool), (frozenset({7}),) * 2, tiles, 132, crossed, seen)
+    measured = measured_of(sizes, times, (frozenset({7}),) * 2, tiles, crossed, seen)
     assert measured.speed()[:, 1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert measured.speed()[7, 0] == pytest.approx(0.5, rel=0.01)
 
@@ -236,18 +210,7 @@ def test_where_nothing_can_be_held_out_what_was_measured_decides():
     times = np.array([[1.0, np.nan], [np.nan, 1.0]])
     found_at = (frozenset({0}), frozenset({1}))
     tiles = of_unknown_work(np.array([[4, np.nan], [np.nan, 128]]))
-    measured = Measured(
-        np.array([[64], [4096]]),
-        times,
-        np.ones(2),
-        np.ones(2, bool),
-        found_at,
-        tiles,
-        132,
-        np.ones(2, bool),
-        times,
-    )
-    chosen = choose(measured, most=3, floor=0.8)
+    chosen = choose(measured_of([[64], [4096]], times, found_at, tiles), most=3, floor=0.8)
     first = [chosen.dispatcher.order((n,), of_size)[0] for n, of_size in zip((64, 4096), tiles, strict=True)]
     assert [chosen.chosen[one] for one in first] == [0, 1]
 
@@ -256,17 +219,7 @@ def test_what_was_found_at_the_sizes_of_one_part_alone_holds_nothing_out_there()
     """Two sizes are tuned, both in one part: without them there is no candidate."""
     times = np.array([[1.0, 2.0]] * 9)
     found_at = (frozenset({3}), frozenset({3}))
-    measured = Measured(
-        np.arange(64, 73)[:, None],
-        times,
-        np.ones(9),
-        np.ones(2, bool),
-        found_at,
-        np.ones((9, 2, 2)),
-        132,
-        np.ones(9, bool),
-        times,
-    )
+    measured = measured_of(np.arange(64, 73)[:, None], times, found_at)
     chosen = choose(measured, most=2, floor=0.8)
     assert 0 < len(chosen.held_out) < 9
     assert chosen.report(measured)["held_out"]["least"] == 1.0
