@@ -184,7 +184,9 @@ class Building:
                 **chosen.report(measured),
                 "tuned": len({one.problem for one in self.tunes}),
                 "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known],
-                "failed": [{"size": spec.sizes[place], "error": error} for place, error in self._failed.items()],
+                "failed": [
+                    {"size": spec.sizes[place], "error": error} for place, error in sorted(self._failed.items())
+                ],
             },
         )
 
