@@ -18,6 +18,7 @@ PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "n
 FORMATS = {"vllm-moe": ("E", "N"), "sglang-moe": ("E", "N"), "vllm-fp8": ("N", "K"), "sglang-fp8": ("N", "K")}
 """The sizes in the name of a file of each format."""
 
+_SPLIT = ("int8_w8a16", "int4_w4a16")  # vLLM's kernel of weights with groups along K has no default of SPLIT_K
 _OPERANDS = r"(,dtype=\w+)?(,block_shape=\[\d+, ?\d+])?"
 _PATH = re.compile(rf"(configs/triton_[\d_]+/)?[EN]=\d+,[NK]=\d+,device_name=[\w()+.-]+{_OPERANDS}\.json", re.ASCII)
 
@@ -33,7 +34,8 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
     facts : mapping
         ``device``, the name of the GPU as PyTorch has it; ``triton``, the version, of which SGLang has a folder each;
         ``dtype``, the operands of a fused MoE, such as ``"fp8_w8a8"``, None for FP16 and BF16; ``block_shape``, the
-        rows and columns of B that share a scale, which FP8 products have.
+        rows and columns of B that share a scale, which FP8 products have. The 0 rows of weights with groups along K
+        are not in the name of a fused MoE.
 
     Raises
     ------
@@ -50,14 +52,17 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
     """
     if form not in FORMATS:
         raise UsageError(f"a format of configurations is one of {', '.join(FORMATS)}, got {form!r:.60}.")
-    device, blocks, of_fp8 = facts["device"].replace(" ", "_"), facts["block_shape"], form.endswith("fp8")
+    of_vllm, of_fp8 = form.startswith("vllm"), form.endswith("fp8")
+    device = re.sub(r"[\s/]+" if of_vllm else " ", "_", facts["device"])
+    blocks = facts["block_shape"] if of_fp8 or all(facts["block_shape"]) else []  # [0, 128] is of groups along K
     if form == "vllm-moe" and "H200" in device.split("_"):
         device = "NVIDIA_H200"  # vLLM has one name for all variants
     dtype = facts["dtype"] or ("fp8_w8a8" if of_fp8 else None)
     ending = f",device_name={device}" + (f",dtype={dtype}" if dtype else "")
     if blocks or of_fp8:
-        ending += f",block_shape=[{(',' if form.startswith('vllm') else ', ').join(map(str, blocks))}]"
+        ending += f",block_shape=[{(',' if of_vllm else ', ').join(map(str, blocks))}]"
     folder = f"configs/triton_{facts['triton'].replace('.', '_')}/" if form == "sglang-moe" else ""
+    more = {"SPLIT_K": 1} if form == "vllm-moe" and dtype in _SPLIT else {}
     files: dict[str, dict[int, dict[str, int]]] = {}
     for row in rows:
         shape = row["shape"]
@@ -67,7 +72,7 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
             raise UsageError(f"{form}: the name of a file is made of {parts}, got {path:.300}.")
         if shape["M"] in files.setdefault(path, {}):
             raise UsageError(f"{form}: a file has one configuration for each M, but M={shape['M']} is there twice.")
-        files[path][shape["M"]] = _checked(form, row["configuration"], blocks)
+        files[path][shape["M"]] = _checked(form, row["configuration"], blocks) | more
     return {path: (json.dumps(dict(sorted(one.items())), indent=4) + "\n").encode() for path, one in files.items()}
 
 

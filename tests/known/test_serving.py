@@ -42,6 +42,17 @@ def test_a_file_has_the_configuration_of_each_number_of_rows():
             {"device": "NVIDIA H200 NVL"},
             "configs/triton_3_6_0/E=8,N=128,device_name=NVIDIA_H200_NVL,dtype=fp8_w8a8,block_shape=[128, 128]",
         ),
+        ("vllm-moe", {"device": "NVIDIA  A/B"}, f"E=8,N=128,device_name=NVIDIA_A_B,{FP8}"),
+        (
+            "vllm-moe",
+            {"dtype": "int8_w8a16", "block_shape": [0, 96]},
+            f"E=8,N=128,{H100},dtype=int8_w8a16",
+        ),
+        (
+            "sglang-moe",
+            {"dtype": "int8_w8a16", "block_shape": [0, 96]},
+            f"configs/triton_3_6_0/E=8,N=128,{H100},dtype=int8_w8a16",
+        ),
         ("sglang-moe", {"block_shape": [], "dtype": None}, f"configs/triton_3_6_0/E=8,N=128,{H100}"),
         ("vllm-fp8", {}, f"N=128,K=7168,{H100},{FP8}"),
         ("sglang-fp8", {"dtype": None}, f"N=128,K=7168,{H100},dtype=fp8_w8a8,block_shape=[128, 128]"),
@@ -55,6 +66,15 @@ def test_a_file_has_the_name_that_is_looked_for(form, facts, path):
 def test_other_sizes_are_in_other_files():
     rows = [row(1, N=n, K=k) for n in (128, 256) for k in (128, 512)]
     assert len(configuration_files("vllm-fp8", rows, SCALED)) == 4
+
+
+@pytest.mark.parametrize("dtype", ["int8_w8a16", "int4_w4a16"])
+def test_vllm_finds_split_k_where_its_kernel_needs_it(dtype):
+    facts = FACTS | {"dtype": dtype, "block_shape": [0, 128]}
+    ((_, of_vllm),) = configuration_files("vllm-moe", [row(1)], facts).items()
+    ((_, of_sglang),) = configuration_files("sglang-moe", [row(1)], facts).items()
+    assert nearest(of_vllm, 1) == BEST | {"SPLIT_K": 1}
+    assert nearest(of_sglang, 1) == BEST
 
 
 def test_one_that_triton_adds_is_left_out():
@@ -77,7 +97,7 @@ def test_without_winners_there_is_no_file(form):
         ("vllm-fp8", [row(1, N=8, K=8)], {"block_shape": []}, "block_shape"),
         ("vllm-fp8", [row(1, N=8, K=8)], {"block_shape": [128]}, "block_shape"),
         ("vllm-moe", [row(1)], {"dtype": "../../etc"}, "dtype"),
-        ("vllm-moe", [row(1)], {"device": "a/../../b"}, "the name of a file"),
+        ("sglang-moe", [row(1)], {"device": "a/../../b"}, "the name of a file"),
         ("vllm-moe", [row(1)], {"device": "\x1b[2J"}, "the name of a file"),
         ("sglang-moe", [row(1)], {"triton": "3.6.0+git/.."}, "the name of a file"),
         ("vllm-moe", [row(1, BEST | {"SPLIT_K": 2})], {}, "positive integers BLOCK_SIZE_M"),
