@@ -8,7 +8,7 @@ from typing import Any
 
 from mltune import api
 from mltune.cli.application import Given, answer, command, command_group
-from mltune.cli.options import AsJson, argument, file, path
+from mltune.cli.options import AsJson, argument, file, path, text
 
 group = command_group("library", "Build a library of a kernel for many sizes.")
 
@@ -19,6 +19,7 @@ group = command_group("library", "Build a library of a kernel for many sizes.")
     group=group,
     spec=argument("SPEC", "The description (TOML, docs/reference/library.md): operation, sizes, budget."),
     out=argument("FOLDER", "The folder of the library, which is replaced as a whole.", Path, parser=path("FOLDER")),
+    device=text("--device", "DEVICE", "auto, all, cuda:N or replay, which takes recorded timings."),
     run=file("--run", "DIR", "Directory of the run; a run of the same library there is resumed."),
 )
 def build(given: Given, as_json: AsJson = False) -> None:
