@@ -55,7 +55,9 @@ def sizes_of_csv(text: str, least: int = 1) -> Iterator[tuple[dict[str, int], fl
                 raise ValueError(f"a CSV file has at most {MOST_SIZES} sizes")
             whole = {name: int(str(value)) for name, value in row.items() if name is not None}
             weight = whole.pop("count", 1)
-            if None in row or not all(least <= one < 2**31 for one in whole.values()) or not 0 <= weight < 2**53:
+            if None in row:
+                raise ValueError(f"it has more values than the {len(names)} names of the first line")
+            if not all(least <= one < 2**31 for one in whole.values()) or not 0 <= weight < 2**53:
                 raise ValueError(f"sizes are from {least} to 2**31 - 1 and counts not negative")
             if weight:
                 yield whole, float(weight)

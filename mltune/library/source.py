@@ -39,10 +39,12 @@ _WORDS = (
     "protected public register return short signed size_t sizeof static struct switch template this throw true "
     "try typedef uint8_t uint16_t uint32_t uint64_t union unsigned using virtual void volatile while s x one bad "
     "undefined count arguments launch launch_t library workspace workspace_bytes needed_bytes stream status "
-    "words grows context is_other chosen NULL INT64_MAX CONFIGURATIONS linux unix errno"
+    "words grows context is_other chosen NULL INT64_MAX CONFIGURATIONS linux unix errno "
+    "checked whole whole_waves expected inputs_of leaf_of fits place choose load main abs ceil cos div erf exp exp2 "
+    "floor fma gamma index log log2 pow remainder round sin sqrt tan tanh trunc"
 )
 _TAKEN = frozenset(_WORDS.split())
-"""Words of C and C++, and those that the templates use where arguments have names."""
+"""Words of C and C++, those that the templates use where arguments have names, and functions of the C library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ def _values(content: Content) -> dict[str, Any]:
         "size_parameters": ", ".join(f"int64_t {names[size]}" for size in content.sizes),
         "size_values": ", ".join(names[size] for size in content.sizes),
         "parameters": ", ".join(_declaration(one, names[one.name]) for one in signature),
+        "untyped": ", ".join(f"{names[one.name]} {one.dtype}" for one in signature if one.dtype not in C_TYPES),
         "packed": list(_packed(signature, names)),
         "packed_values": ", ".join(names[one.name] for one in signature),
         "alignment": content.alignment,
@@ -299,6 +302,15 @@ def _arguments(parameters: Sequence[Parameter], names: Mapping[str, str]) -> Ite
             yield f"(void *){names[one.name]}"
         else:
             yield f"&{names[one.name]}"
+
+
+def check_name(name: str, parameters: Sequence[Parameter]) -> None:
+    """Refuse the name of a library that its source cannot have."""
+    if name in _TAKEN or name in {one.name for one in parameters}:
+        raise UsageError(
+            f"a library has the name of its function in C, but {name} is taken there; name it otherwise by `name` in "
+            "[library]."
+        )
 
 
 def _c_name(name: str) -> str:

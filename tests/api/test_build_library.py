@@ -401,6 +401,23 @@ def test_a_size_that_the_operation_does_not_have_is_refused(build):
         build(sizes=[{"rows": 5}, {"rows": 6}])
 
 
+def test_sizes_of_a_product_lack_none_which_would_be_4096(build):
+    with pytest.raises(UsageError, match="those of a product have m, n and k, got m, n"):
+        build(sizes=[{"m": 64, "n": 64}, {"m": 128, "n": 64}])
+
+
+@pytest.mark.parametrize("name", ["double", "exp", "choose", "main", "alpha"])
+def test_a_name_that_is_taken_in_c_is_refused_before_anything_is_tuned(build, tmp_path, name):
+    with pytest.raises(UsageError, match=f"{name} is taken there; name it otherwise by `name`"):
+        build(name=name)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_kernel_of_another_kind_is_refused_by_its_kind(build):
+    with pytest.raises(UsageError, match="softmax is of kind arrays"):
+        build(kernel=["softmax"])
+
+
 def test_single_products_and_batches_are_two_libraries(tmp_path):
     shapes = [{"m": 64, "n": 64, "k": 64, "batch": batch} for batch in (1, 8)]
     spec = {"library": {"operation": "sgemm", "kernel": ["gemm_simt"]}, "sizes": {"shapes": shapes}}
