@@ -163,8 +163,9 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
         The folder is none of a library or of another version, or a file is missing or damaged.
     """
     content: Any = None
+    file = folder / DOCUMENT
     try:
-        content = parse_json(read_file(folder / DOCUMENT, _MAX_DOCUMENT_BYTES, inside=folder))
+        content = parse_json(read_file(file, _MAX_DOCUMENT_BYTES, inside=folder))
         if isinstance(content, dict) and (content.get("format"), content.get("abi")) != (FORMAT, ABI):
             raise ValueError(
                 f"it has format {printable(content.get('format'), 20)} and ABI {printable(content.get('abi'), 20)}, "
@@ -175,11 +176,13 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
             raise ValueError("its sizes are not among its parameters")
         shared = b""
         for name, wanted in document.sha256.items():
-            data = read_file(folder / name, _MAX_BYTES, inside=folder)
+            file = folder / name
+            data = read_file(file, _MAX_BYTES, inside=folder)
             if hashlib.sha256(data).hexdigest() != wanted:
-                raise ValueError(f"{name} is damaged: its SHA-256 is not the one in {DOCUMENT}")
+                raise ValueError(f"it is damaged: its SHA-256 is not the one in {DOCUMENT}")
             shared = data if name == document.shared_object else shared
         if not shared:
+            file = folder
             raise ValueError(
                 f"it has no shared object among its hashed files, because there was no C compiler; compile it, as the "
                 f"first lines of {document.name}.c say, and use it from C, or build the library where there is one"
@@ -189,4 +192,4 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
         fact = problems_of(error, content, model=Document)
     except (OSError, ValueError) as error:
         fact = reason(error)
-    raise LibraryError(f"a library is a folder that `mltune library build` wrote, but {folder}: {fact}.")
+    raise LibraryError(f"a library is a folder that `mltune library build` wrote, but {file}: {fact}.")

@@ -383,10 +383,10 @@ def test_another_gpu_is_a_clear_error(library):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / "libsgemm_nt.so").write_bytes(b"x" * 99), "libsgemm_nt.so is damaged: its SHA-256"),
-        (lambda folder: (folder / "sgemm_nt.h").write_text("//"), "sgemm_nt.h is damaged"),
-        (lambda folder: (folder / "libsgemm_nt.so").unlink(), "there is no such file"),
-        (lambda folder: (folder / "library.json").unlink(), "there is no such file"),
+        (lambda folder: (folder / "libsgemm_nt.so").write_bytes(b"x" * 99), "nt.so: it is damaged: its SHA-256"),
+        (lambda folder: (folder / "sgemm_nt.h").write_text("//"), "sgemm_nt.h: it is damaged"),
+        (lambda folder: (folder / "libsgemm_nt.so").unlink(), "libsgemm_nt.so: there is no such file"),
+        (lambda folder: (folder / "library.json").unlink(), "library.json: there is no such file"),
         (lambda folder: change(folder, format=2), "it has format 2 and ABI 1, and this mltune reads format 1"),
         (lambda folder: change(folder, abi=7), "it has format 1 and ABI 7"),
         (lambda folder: change(folder, name="../x"), "name must be a name of small letters"),
@@ -394,6 +394,7 @@ def test_another_gpu_is_a_clear_error(library):
         (lambda folder: change(folder, shared_object=None), "it has no shared object"),
         (lambda folder: (folder / "library.json").write_text("[" * 9000), "but"),
         (lambda folder: (folder / "library.json").write_text("[]"), "but"),
+        (lambda folder: (folder / "library.json").write_text(""), "library.json: Expecting value"),
     ],
 )
 def test_a_folder_that_is_not_what_was_written_is_refused(library, tmp_path, damage, message):
