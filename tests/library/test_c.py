@@ -282,6 +282,25 @@ def test_a_header_is_one_of_c_and_of_cpp(tmp_path):
     subprocess.run(["g++", "-Wall", "-Wextra", "-Werror", "-c", "use.cpp"], cwd=tmp_path, check=True)
 
 
+def test_a_header_says_of_what_type_and_where_arguments_are():
+    content = of_expressions(("a",))
+    typed = c_files(content)["toy.h"].decode()
+    assert "in the memory of the GPU, at multiples of 16 bytes; a stream that is NULL is the default one." in typed
+    assert "void * points" not in typed
+    strange = (replace(ARRAY, dtype="float16"), Parameter("alpha", "complex64", "scalar"))
+    header = c_files(replace(content, parameters=strange, alignment=1))["toy.h"].decode()
+    assert "void * points to: out float16, alpha complex64; scalars lie in the memory of the host." in header
+    assert "multiples" not in header
+
+
+@pytest.mark.parametrize("name", ["sgemm_nn", "hgemm_tn", "softmax"])
+def test_a_source_is_compiled_by_a_compiler_of_cpp_too(tmp_path, name):
+    """As by `g++ program.cpp sgemm_nn.c`, which takes both for C++."""
+    for file, data in c_files(content_of(*CASES[name], count=3)).items():
+        (tmp_path / file).write_bytes(data)
+    subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-c", f"{name}.c"], cwd=tmp_path, check=True)
+
+
 def test_names_of_arguments_that_c_has_taken_are_others_there(tmp_path):
     content = of_expressions(("a",))
     content = replace(content, parameters=(replace(ARRAY, name="stream"), Parameter("int", "float64", "scalar")))
