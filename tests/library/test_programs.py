@@ -84,6 +84,40 @@ def test_a_program_has_libraries_of_several_cases(tmp_path):
     assert (done.returncode, done.stdout) == (0, "both\n")
 
 
+CMAKE = """
+cmake_minimum_required(VERSION 3.16)
+project(it LANGUAGES C)
+add_executable(it main.c)
+foreach(name sgemm_nn sgemm_nt)
+  add_subdirectory(${name})
+  target_link_libraries(it ${name})
+endforeach()
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "command"),
+    [
+        ("cmake", "cmake -S . -B . && cmake --build ."),
+        ("pkg-config", "gcc main.c $(pkg-config --cflags --libs sgemm_nn sgemm_nt) -o it"),
+    ],
+)
+def test_a_program_finds_libraries_by_cmake_and_pkg_config(tmp_path, tool, command):
+    if shutil.which(tool) is None or shutil.which("gcc") is None:
+        pytest.skip(f"needs gcc and {tool}")
+    build_driver(tmp_path)
+    (tmp_path / "main.c").write_text(TWO)
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE)
+    folders = [str(tmp_path / "sgemm_nn"), str(tmp_path / "sgemm_nt")]
+    for folder, trans in zip(folders, ("NN", "NT"), strict=True):
+        problem = parse_problem("sgemm", trans=trans, size=1000)
+        write_library(Path(folder), content_of("gemm_simt", problem, ("m", "n", "k"), count=3))
+    found = os.environ | {"PKG_CONFIG_PATH": ":".join(folders), "LD_LIBRARY_PATH": ":".join([str(tmp_path), *folders])}
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, env=found, check=True)
+    done = subprocess.run(["./it"], cwd=tmp_path, env=found, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "both\n")
+
+
 STRANGE = """
 #include "sgemm_nn.h"
 #include <pthread.h>
