@@ -96,7 +96,7 @@ def run(
         directory = directory or new_directory(loaded.name)
         with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
             if hasattr(report, "say"):
-                report.say(f"run directory: {directory}; `mltune run {directory}` resumes it", timed=True)
+                report.say(f"run directory: {directory}; the command with --run {directory} resumes it", timed=True)
             return run_plan(
                 placed,
                 directory,

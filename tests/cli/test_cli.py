@@ -67,35 +67,37 @@ class TestStart:
 
 @pytest.mark.slow
 def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
-    command = ("tune", "sgemm", "--size", 1024, "--size", 4096, "--run", tmp_path / "run", "--trials")
+    given = ("tune", "sgemm", "--size", 1024, "--size", 4096, "--run", tmp_path / "run", "--trials")
 
-    first = answer(*command, 48)
+    said = command(*given, 48).stderr
+    first = answer(*given, 48)
 
+    assert f"run directory: {tmp_path / 'run'}; the command with --run {tmp_path / 'run'} resumes it" in said
     assert [one["slug"] for one in first["problems"]] == ["sgemm-nt-1024", "sgemm-nt-4096"]
     assert all(one["trials"] >= 16 and one["best"] for one in first["problems"])
     assert sum(one["trials"] for one in first["problems"]) == 48
-    more = answer(*command, 64)
+    more = answer(*given, 64)
     assert sum(one["trials"] for one in more["problems"]) == 64
     assert answer("run", tmp_path / "run")["problems"] == more["problems"]
-    assert_refused(result_without_notice(command(*command[:4], "--run", tmp_path / "run")), "that of a plan")
+    assert_refused(result_without_notice(command(*given[:4], "--run", tmp_path / "run")), "that of a plan")
 
 
 @pytest.mark.slow
 def test_kernels_compete_within_one_budget_and_are_resumed(tmp_path):
     kernels = ("--kernel", "gemm_simt", "--kernel", "clblast_xgemm")
-    command = ("tune", "sgemm", *kernels, "--device", "replay", "--run", tmp_path / "run", "--trials")
+    given = ("tune", "sgemm", *kernels, "--device", "replay", "--run", tmp_path / "run", "--trials")
 
-    first = answer(*command, 48)
+    first = answer(*given, 48)
 
     assert (first["kernel"], first["accuracy"], first["run"]) == ("gemm_simt", "ieee", str(tmp_path / "run"))
     assert [row["kernel"] for row in first["kernels"]] == ["gemm_simt"], "the other one cannot be as fast"
-    assert answer(*command, 64)["trials"] == 64
+    assert answer(*given, 64)["trials"] == 64
     shown = answer("show", tmp_path / "run")
     assert [(one["state"], one["chosen"]) for one in shown["problems"]] == [("declared", True), ("left out", False)]
     assert (shown["distinct"], shown["with_winner"]) == (1, 1)
     report = answer("report", tmp_path / "run")
     assert (report["problems"], report["with_winner"]) == (1, 1)
-    table = command(*command, 64).stdout
+    table = command(*given, 64).stdout
     assert "kernel   gemm_simt\n" in table
     assert "gemm_simt  ieee" in table
 
