@@ -3,12 +3,12 @@
 import itertools
 import json
 import math
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.environment import importing
 
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
@@ -176,10 +176,8 @@ def test_wrong_ones_are_found_by_their_outputs(tune, kernels):
 def test_an_illegal_access_ends_its_process_and_is_left_out_of_the_next(tune, kernels, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(ILLEGAL)
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).resolve().parents[2])])
-    environment = {**os.environ, "PYTHONPATH": path}
     run = [sys.executable, str(script)]
-    first = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    first = subprocess.run(run, cwd=tmp_path, env=importing(tmp_path), capture_output=True, text=True, timeout=300)
     assert first.returncode != 0
     assert "DeviceLostError: a launch must leave the CUDA context usable" in first.stderr
     (entry,) = json.loads((tmp_path / "wisdom.json").read_text())["entries"]

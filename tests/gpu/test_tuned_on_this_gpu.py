@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import mltune
 from mltune.errors import MltuneError
+from tests.environment import importing
 
 pytestmark = pytest.mark.gpu
 
@@ -184,13 +184,12 @@ def begin(file: Path, effort: str) -> subprocess.Popen[str]:
         "choice = add.chosen(*given)\n"
         "print(is_right(*given), choice.origin, sorted(choice.configuration.items()), sep='; ')\n"
     )
-    paths = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))}
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | paths,
+        env=importing(Path(__file__).parent),
     )
 
 

@@ -16,6 +16,7 @@ from mltune.known.entry import Entry
 from mltune.known.wisdom import Wisdom
 from mltune.records.directory import lock_directory
 from mltune.records.store import Store
+from tests.environment import importing
 
 TESTS = Path(tuned_functions.__file__).parent
 
@@ -34,11 +35,8 @@ def file(tmp_path):
 
 def process(file, n=1000, deed=""):
     """Begin a process that calls a tuned function."""
-    paths = os.pathsep.join((str(TESTS), str(TESTS.parent)))
     command = [sys.executable, tuned_functions.__file__, str(file), str(n), str(deed)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=importing(TESTS))
 
 
 def answers(*processes):

@@ -1,6 +1,5 @@
 """The libraries that this environment takes, whatever they are."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 from mltune.errors import DeviceError
 from mltune.measure.compiler import check_fits_driver, loaded_library, nvrtc_version
 from mltune.measure.libraries import find_libraries
+from tests.environment import ROOT, importing
 
 pytestmark = pytest.mark.system
 
@@ -50,11 +50,10 @@ def test_the_command_tells_two_cupys_and_that_they_cannot_be_imported(tmp_path):
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 14.2.0\n")
     (tmp_path / "cupy").mkdir()
     (tmp_path / "cupy/__init__.py").write_text("raise ImportError('these are\\n\\nmixed files')")
-    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-m", "mltune", "device"],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=ROOT,
+        env=importing(tmp_path),
         capture_output=True,
         text=True,
         timeout=60,
