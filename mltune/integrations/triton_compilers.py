@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from traceback import format_exc
 from typing import Any
 
 from mltune.errors import WorkerError
@@ -222,7 +223,8 @@ def _compiled(key: str, job: bytes) -> Compiled:
         state = "refused"
         kernel = triton.compile(source, target=target, options=options, _env_vars=environment)
     except Exception as error:
-        return Compiled("killed" if isinstance(error, MemoryError) else state, f"{type(error).__name__}: {error}")
+        state = "killed" if "MemoryError" in format_exc() else state  # Triton raises another error from it
+        return Compiled(state, f"{type(error).__name__}: {error}")
     return Compiled.of(kernel, time.monotonic() - began)
 
 
