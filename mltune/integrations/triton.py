@@ -39,14 +39,15 @@ def autotune(
     measured briefly in the order of their promise: the registers, the shared memory and the spills of each, and the
     blocks of its grid, say which cannot be launched and what to expect of the others. The fastest, and the first one of
     ``configs``, are measured again in turns; the best of these is taken. A configuration that does not compile, or
-    whose compiler crashes, hangs or exhausts the memory, has failed, and no other.
+    whose compiler crashes, hangs or exhausts the memory, has failed, and no other. A launch that does not end within a
+    minute is named in a warning and put on record: the process has to be killed, and the next one leaves it out.
 
     The winner is kept in the wisdom: another process, or another rank, takes the same one without measuring. Its key is
     the source of the kernel, ``configs``, the types of the arguments and the values of ``key``, the GPU, its driver and
     Triton's version.
 
     The environment variable ``MLTUNE_EFFORT`` is ``none`` (what is known, or the first of ``configs``, without
-    measuring), ``quick`` (at most 25 are measured) or ``full`` (all are, if ``trials`` does not say otherwise).
+    measuring), ``quick`` (at most 25 are measured) or ``full`` (all are); the latter two if ``trials`` is not given.
 
     Parameters
     ----------

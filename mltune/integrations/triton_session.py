@@ -6,7 +6,9 @@ import contextlib
 import heapq
 import math
 import statistics
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mltune.errors import DeviceLostError, RunError
+from mltune.errors import DeviceLostError, MltuneWarning, RunError
 from mltune.integrations.host import table_of
 from mltune.integrations.triton_compilers import TIMEOUT_S, Compiled, Compilers, source_of
 from mltune.integrations.triton_winners import Winners, configuration, innermost
@@ -43,6 +45,9 @@ of all."""
 LATE, LEAST_S, KNOWN_S = 8.0, 3.0, 0.05
 """A compile is stopped after this many times the median of those before it, but not before these seconds. Those that
 took less than the last were in Triton's cache."""
+
+ENDLESS_S = 60.0
+"""Seconds after which a configuration that is still being measured is put on record: its launch may never end."""
 
 MOST_LEAD = 64
 """Most clearings of the cache that are queued ahead of timed launches, lest the GPU wait for the process."""
@@ -292,6 +297,9 @@ class Session:
             return
         if self.stopwatch is not None:
             self.stopwatch.limit_ms = HOPELESS * min((found[0] for found in self.times.values()), default=math.inf)
+        timer = threading.Timer(ENDLESS_S, self._warn, [config])
+        timer.daemon = True
+        timer.start()
         try:
             found = self._timed(config) if self.tolerance is None or self._is_right(config, self.tolerance) else FAILED
             if self.stopwatch is not None and math.isfinite(found[0]):
@@ -299,10 +307,18 @@ class Session:
         except Exception as error:
             _check_alive(error, config, self.winners)
             self._error, found = self._error or error, FAILED
+        finally:
+            timer.cancel()
         if was_refused and math.isfinite(found[0]):
             self._ready |= self._refused
         self.times[config] = found
         self._search.times_s[index] = found[0] / 1e3 if found[0] > 0 else math.nan
+
+    def _warn(self, config: Any) -> None:
+        """Put a configuration on record whose launch may never end: a process that is killed then cannot do it."""
+        reason = f"has not been measured in {ENDLESS_S:g} s"
+        then = _left_out(config, reason, self.winners)
+        warnings.warn(MltuneWarning(f"`{config}` {reason}: if it never ends, kill the process; {then}."), stacklevel=1)
 
     def _timed(self, config: Any) -> list[float]:
         found = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
@@ -366,9 +382,14 @@ def _check_alive(error: Exception, config: Any, winners: Winners) -> None:
     try:
         synchronize()
     except Exception:
-        winners.add(config, failed="the launch ended the CUDA context of its process")
+        then = _left_out(config, "the launch ended the CUDA context of its process", winners)
         raise DeviceLostError(
-            f"a launch must leave the CUDA context usable, but after `{config}` it is not ({error}): "
-            + ("it is on record and will be left out; " if winners else "leave it out of the configurations; ")
-            + "start the program again."
+            f"a launch must leave the CUDA context usable, but after `{config}` it is not ({error}): {then}; start the "
+            "program again."
         ) from error
+
+
+def _left_out(config: Any, reason: str, winners: Winners) -> str:
+    """Put a configuration on record, and return what follows from that."""
+    winners.add(config, failed=reason)
+    return "it is on record and will be left out" if winners else "leave it out of the configurations"

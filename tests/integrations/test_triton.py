@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hosts import Kernel
 
 from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
+from mltune.integrations import triton as adapter
 from mltune.integrations import triton_session
 from mltune.integrations.triton import autotune
 from mltune.integrations.triton_predictor import Predictor
@@ -300,13 +302,13 @@ class Launcher:
             for block, unroll, warps in itertools.product((128, 512, 1024), (1, 2), (1, 4))
         ]
 
-    def tune(self, n=4096, configs=None, **options):
+    def tune(self, n=4096, configs=None, dtype="float32", **options):
         from simulated_gpu import pointer
 
         tuned = autotune(configs or self.configs, ["n"], compilers=2, **options)(self._kernel)
         self.gpu.launches.clear()
         grid = lambda meta: (self._triton.cdiv(n, meta["BLOCK"] * meta["UNROLL"]),)  # noqa: E731
-        tuned[grid](pointer(self._triton.language.float32), n)
+        tuned[grid](pointer(getattr(self._triton.language, dtype)), n)
         return tuned
 
     @property
@@ -410,6 +412,19 @@ def kernel(a, b, c, n, BM: tl.constexpr):
         tuned = autotune(configs, ["n"], compilers=2)(kernels(source).kernel)
         tuned[(1,)](*[pointer(triton.language.float16)] * 3, 4096)
         assert {(meta["BM"], meta["num_stages"]) for meta in gpu.launches} == {(64, 2), (64, 5), (128, 2)}
+        assert len(tuned.configs_timings) == 3  # Triton was not asked to launch the other
+
+    def test_a_launch_that_raises_costs_that_configuration_alone(self, launcher):
+        def effect(meta, *arguments):
+            if meta["BLOCK"] == 512:
+                raise RuntimeError("CUDA error: out of memory")
+
+        launcher.gpu.effect = effect
+        tuned = launcher.tune()
+        assert tuned.best_config.kwargs == {"BLOCK": 1024, "UNROLL": 2}
+        failed = [one.kwargs["BLOCK"] for one, times in tuned.configs_timings.items() if math.isinf(times[0])]
+        assert failed == [512] * 4
+        assert len(tuned.configs_timings) == 12
 
     def test_meta_parameters_may_follow_from_heuristics(self, kernels, triton, simulated):
         source = """
@@ -448,12 +463,20 @@ class TestWinners:
         assert launcher.launched == {(512, 2, 4)}
         assert list(tuned.configs_timings) == [won]
 
-    def test_another_key_type_or_list_of_configurations_is_tuned(self, launcher):
+    def test_another_key_type_list_of_configurations_gpu_driver_or_triton_is_tuned(self, launcher, monkeypatch, triton):
         launcher.tune()
-        launcher.tune(n=4097)
-        assert len(launcher.launched) == 12
+        for change in ({"n": 4097}, {"dtype": "float16"}):
+            launcher.tune(**change)
+            assert len(launcher.launched) == 12, change
         launcher.tune(configs=launcher.configs[:6])
         assert len(launcher.launched) == 6
+        for gpu, driver in ((replace(H200, sm_count=114), "13.0"), (H200, "13.1"), (H200, "13.0")):
+            monkeypatch.setattr(adapter, "gpu_and_driver", lambda index, found=(gpu, driver): found)
+            launcher.tune()
+            assert len(launcher.launched) == (1 if (gpu, driver) == (H200, "13.0") else 12)
+        monkeypatch.setattr(triton, "__version__", "3.9.1")
+        launcher.tune()
+        assert len(launcher.launched) == 12
 
     def test_no_wisdom_keeps_nothing(self, launcher, tmp_path, monkeypatch):
         launcher.tune(wisdom="none")
@@ -529,6 +552,25 @@ class TestWinners:
         launcher.gpu.dead = False
         assert launcher.tune().best_config.kwargs["BLOCK"] == 512
         assert found <= {512}
+
+    def test_a_launch_that_does_not_end_is_named_and_left_out_from_then_on(self, launcher, monkeypatch):
+        monkeypatch.setattr(triton_session, "ENDLESS_S", 0.5)
+
+        def endless(meta, *arguments):
+            for _ in range(1000 * (meta["BLOCK"] == 1024)):
+                time.sleep(0.01)
+                if said:
+                    raise KeyboardInterrupt  # the process is ended
+
+        launcher.gpu.effect = endless
+        with (
+            pytest.raises(KeyboardInterrupt),
+            pytest.warns(MltuneWarning, match=r"`BLOCK: 1024, .*kill the process; it is on record") as said,
+        ):
+            launcher.tune()
+        launcher.gpu.effect = lambda *_: None
+        assert launcher.tune().best_config.kwargs["BLOCK"] == 512
+        assert sum(block == 1024 for block, *_ in launcher.launched) == 3
 
     @pytest.mark.parametrize(("effort", "least", "most"), [("none", 1, 1), ("quick", 12, 12), ("full", 12, 12)])
     def test_the_environment_says_how_much_is_measured(self, launcher, monkeypatch, effort, least, most):
