@@ -260,13 +260,14 @@ class Compilers:
     def _compile(self, job: bytes, timeout_s: float) -> Compiled:
         if job in self._killers:
             return Compiled("killed", "it was killed before")
+        key = self._key.result() if job else ""  # before a process is asked: hashing takes a while
         thread, now = threading.get_ident(), time.monotonic()
         child, used = self._children.get(thread) or (_new_child(), now)
         if now - used > IDLE_S / 2:
             child.kill()  # it may be about to end
         try:
             child.start()
-            result: Compiled = child.call((self._key.result() if job else "", job), timeout_s)
+            result: Compiled = child.call((key, job), timeout_s)
         except WorkerError as error:
             return Compiled("unknown", str(error))
         except (ChildTimeoutError, ChildDiedError) as error:

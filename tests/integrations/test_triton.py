@@ -23,6 +23,7 @@ from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.integrations import triton as adapter
 from mltune.integrations import triton_session
 from mltune.integrations.triton import autotune
+from mltune.integrations.triton_compilers import Compilers
 from mltune.integrations.triton_predictor import Predictor
 from mltune.integrations.triton_session import BRIEF, Session, Stopwatch
 from mltune.known.wisdom import Wisdom
@@ -360,6 +361,15 @@ class TestSession:
             )
         launcher.tune(wisdom="none", **options)
         assert set(asked) == {"predict" if waits else "predict_if_started"}
+
+    def test_a_compile_may_take_some_times_the_usual_seconds_once_these_are_known(self, launcher, monkeypatch):
+        allowed_s, submit = [], Compilers.submit
+        monkeypatch.setattr(
+            Compilers, "submit", lambda self, job, most_s=60.0: allowed_s.append(most_s) or submit(self, job, most_s)
+        )
+        launcher.tune()
+        assert allowed_s[0] == triton_session.TIMEOUT_S
+        assert triton_session.LEAST_S <= allowed_s[-1] < triton_session.TIMEOUT_S
 
     def test_the_first_is_in_the_finals_and_stays_where_nothing_is_faster(self, launcher):
         launcher.gpu.time_ms = lambda meta: 0.1

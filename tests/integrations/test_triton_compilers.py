@@ -217,6 +217,8 @@ def test_processes_end_when_they_are_not_used_and_start_again(monkeypatch, matmu
     assert compilers.submit(launched(kernel, arguments, BM=32, BN=32)).result().state == "ok"
     ((child, _),) = compilers._children.values()
     first = child.pid
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, first) == min(19, own + triton_compilers.POLITE)
     time.sleep(2.0)
     assert child._process.poll() == -signal.SIGALRM
     assert compilers.submit(launched(kernel, arguments, BM=32, BN=64)).result().state == "ok"
