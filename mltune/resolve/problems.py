@@ -211,7 +211,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
             if kind_of_name(problem):
                 raise
             raise ProblemError(
-                f"{error} It may also be a kernel with sizes of its own, or the folder of one."
+                f"{error} It may also be a kernel with sizes of its own, its folder, or FILE.py:KERNEL with --shapes."
             ) from error
     if problem is None:
         raise UsageError(

@@ -178,6 +178,7 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         (("--export", "vllm-moe=out"), "there is --export without --shapes"),
         (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is a path"),
         (("--shapes", ""), "FILE.py:KERNEL"),
+        ((), "FILE.py:KERNEL with --shapes"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words, message):

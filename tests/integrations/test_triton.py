@@ -14,12 +14,14 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hosts import Kernel
 
 from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
+from mltune.files.sizes import distinct, sizes_of_csv
 from mltune.integrations import triton as adapter
 from mltune.integrations import triton_session
 from mltune.integrations.triton import autotune
@@ -195,16 +197,37 @@ def test_results_of_triton_itself_on_disk_are_not_used(tuner, configs):
     assert len(measured(tuned)) == 5
 
 
-def test_the_example_of_the_documentation_decorates_a_kernel(triton, tmp_path):
-    page = Path(__file__).resolve().parents[2] / "docs/how-to/other-tuners.md"
-    example, *_ = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-    path = tmp_path / "example.py"
-    path.write_text(example)
-    specification = importlib.util.spec_from_file_location("example", path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+@pytest.fixture
+def example(triton, tmp_path):
+    """Return a function that imports the first example of a page, and returns it with the text of the page."""
+
+    def imported(page):
+        text = (Path(__file__).resolve().parents[2] / "docs/how-to" / page).read_text()
+        path = tmp_path / "example.py"
+        path.write_text(re.findall(r"^```py\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
+        specification = importlib.util.spec_from_file_location("example", path)
+        module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+        return module, text
+
+    return imported
+
+
+def test_the_example_of_the_documentation_decorates_a_kernel(example):
+    module, _ = example("other-tuners.md")
     assert len(module.double.configs) == 240
     assert module.double.arg_names == ["x_ptr", "n", "BLOCK", "UNROLL"]
+
+
+def test_the_example_of_many_shapes_makes_the_arguments_of_each(example, triton, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(randn=lambda n, device: f"{n} numbers on {device}"))
+    module, text = example("tune-triton-shapes.md")
+    assert isinstance(module.scale, triton.runtime.Autotuner)
+    (table,) = re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    for shape in distinct(sizes_of_csv(table, least=0)):
+        grid, x, n = module.arguments(**dict(shape))
+        assert x == f"{n} numbers on cuda"
+        assert grid({"BLOCK": 256}) == (-(-n // 256),)
 
 
 @pytest.mark.parametrize("option", [{"trials": 0}, {"time": -1.0}, {"compilers": 0}, {"tolerance": math.nan}])

@@ -1,6 +1,7 @@
 """Triton's tuner in a notebook and in the processes of torchrun, without a GPU."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,15 +61,19 @@ print(outcome, len(built), os.getpid() in built)
     assert ran.cells[-1].outputs[0].text.strip() == "[128, 7] 2 False"
 
 
-def test_all_ranks_of_torchrun_take_the_choice_of_the_one_that_tuned(environment, tmp_path):
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("others", marks=pytest.mark.system)])
+def test_all_ranks_take_the_choice_of_the_one_that_tuned(environment, tmp_path, launcher):
     program = tmp_path / "program.py"
     keep = 'open(os.environ["OUTCOMES"] + f"/{rank}.json", "w").write(outcome)\n'
     program.write_text(GPU + KERNEL + CALL + keep)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(program)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OUTCOMES", str(tmp_path))
-        subprocess.run(command, check=True, timeout=240, capture_output=True)
+    command, given = [sys.executable, str(program)], os.environ | {"OUTCOMES": str(tmp_path)}
+    if launcher == "torchrun":
+        pytest.importorskip("torch")
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        subprocess.run(command, check=True, timeout=240, capture_output=True, env=given)
+    else:
+        ranks = [subprocess.Popen(command, env=given | {"RANK": str(rank)}) for rank in range(RANKS)]
+        assert [one.wait(240) for one in ranks] == [0] * RANKS
     outcomes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
     assert sorted(measured for _, measured in outcomes) == [1, 1, 7]
     tuned = next(rank for rank, (_, measured) in enumerate(outcomes) if measured == 7)
