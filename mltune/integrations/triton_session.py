@@ -298,7 +298,6 @@ class Session:
         if self.stopwatch is not None:
             self.stopwatch.limit_ms = HOPELESS * min((found[0] for found in self.times.values()), default=math.inf)
         timer = threading.Timer(ENDLESS_S, self._warn, [config])
-        timer.daemon = True
         timer.start()
         try:
             found = self._timed(config) if self.tolerance is None or self._is_right(config, self.tolerance) else FAILED
