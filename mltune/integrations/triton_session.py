@@ -314,7 +314,7 @@ class Session:
         self._search.times_s[index] = found[0] / 1e3 if found[0] > 0 else math.nan
 
     def _warn(self, config: Any) -> None:
-        """Put a configuration on record whose launch may never end: a process that is killed then cannot do it."""
+        """Put a configuration on record whose launch may never end, while this process still can."""
         reason = f"has not been measured in {ENDLESS_S:g} s"
         then = _left_out(config, reason, self.winners)
         warnings.warn(MltuneWarning(f"`{config}` {reason}: if it never ends, kill the process; {then}."), stacklevel=1)
