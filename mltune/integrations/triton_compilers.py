@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from traceback import format_exc
 from typing import Any
 
 from mltune.errors import WorkerError
@@ -223,8 +222,10 @@ def _compiled(key: str, job: bytes) -> Compiled:
         state = "refused"
         kernel = triton.compile(source, target=target, options=options, _env_vars=environment)
     except Exception as error:
-        state = "killed" if "MemoryError" in format_exc() else state  # Triton raises another error from it
-        return Compiled(state, f"{type(error).__name__}: {error}")
+        cause: BaseException | None = error
+        while cause and not isinstance(cause, MemoryError):
+            cause = cause.__context__  # Triton raises another error from it
+        return Compiled("killed" if cause else state, f"{type(error).__name__}: {error}")
     return Compiled.of(kernel, time.monotonic() - began)
 
 
