@@ -62,6 +62,8 @@ class _Sizes(_Table):
     def _one_way(self) -> Self:
         if sum(one is not None for one in (self.shapes, self.grid, self.ranges, self.csv)) != 1:
             raise ValueError("one of shapes, grid, ranges and csv must be there")
+        if "distribution" in self.model_fields_set and self.ranges is None:
+            raise ValueError("distribution is that of ranges, but there are none")
         return self
 
 
