@@ -9,7 +9,7 @@ import statistics
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -297,24 +297,37 @@ class Session:
             return
         if self.stopwatch is not None:
             self.stopwatch.limit_ms = HOPELESS * min((found[0] for found in self.times.values()), default=math.inf)
-        timer = threading.Timer(ENDLESS_S, self._warn, [config])
-        timer.start()
         try:
-            found = self._timed(config) if self.tolerance is None or self._is_right(config, self.tolerance) else FAILED
+            with self._watched(config):
+                found = FAILED
+                if self.tolerance is None or self._is_right(config, self.tolerance):
+                    found = self._timed(config)
             if self.stopwatch is not None and math.isfinite(found[0]):
                 found = [min(self.stopwatch.samples_ms)] * 3  # compilers disturb single launches
+        except DeviceLostError:
+            raise
         except Exception as error:
-            _check_alive(error, config, self.winners)
             self._error, found = self._error or error, FAILED
-        finally:
-            timer.cancel()
         if was_refused and math.isfinite(found[0]):
             self._ready |= self._refused
         self.times[config] = found
         self._search.times_s[index] = found[0] / 1e3 if found[0] > 0 else math.nan
 
+    @contextlib.contextmanager
+    def _watched(self, config: Any) -> Iterator[None]:
+        """Put a configuration on record whose launch ends the CUDA context, or may never end."""
+        timer = threading.Timer(ENDLESS_S, self._warn, [config])
+        timer.start()
+        try:
+            yield
+        except Exception as error:
+            _check_alive(error, config, self.winners)
+            raise
+        finally:
+            timer.cancel()
+
     def _warn(self, config: Any) -> None:
-        """Put a configuration on record whose launch may never end, while this process still can."""
+        """Say so of a launch that may never end, while this process still can."""
         reason = f"has not been measured in {ENDLESS_S:g} s"
         then = _left_out(config, reason, self.winners)
         warnings.warn(MltuneWarning(f"`{config}` {reason}: if it never ends, kill the process; {then}."), stacklevel=1)
@@ -351,7 +364,8 @@ class Session:
         for _ in range(ROUNDS):
             for config in left:
                 self.stopwatch.launches = max(3, min(MOST_LAUNCHES, int(ROUND_MS / max(brief[config], 1e-3))))
-                self._timed(config)
+                with self._watched(config):
+                    self._timed(config)
                 samples[config] += self.stopwatch.samples_ms
             medians = {config: statistics.median(samples[config]) for config in left}  # of the same rounds
             left = [config for config in left if medians[config] <= BEHIND * min(medians.values())]

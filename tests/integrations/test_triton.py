@@ -586,6 +586,14 @@ class TestWinners:
         assert launcher.tune().best_config.kwargs["BLOCK"] == 512
         assert found <= {512}
 
+    def test_a_launch_of_the_finals_that_ends_the_context_is_named_too(self, launcher):
+        def illegal(meta, *arguments):
+            launcher.gpu.dead = sum(one["BLOCK"] == meta["BLOCK"] == 512 for one in launcher.gpu.launches) > 20
+
+        launcher.gpu.effect = illegal
+        with pytest.raises(DeviceLostError, match=r"`BLOCK: 512, .*on record and will be left out"):
+            launcher.tune()
+
     def test_a_launch_that_does_not_end_is_named_and_left_out_from_then_on(self, launcher, monkeypatch):
         monkeypatch.setattr(triton_session, "ENDLESS_S", 0.5)
 

@@ -77,7 +77,7 @@ def test_equal_points_are_not_chosen_twice():
     [
         ("", "", "one of shapes, grid, ranges and csv must be there"),
         ("shapes = [5]\ngrid = {m = [1]}", "", "one of shapes, grid, ranges and csv must be there"),
-        ("shapes = [64, 128]\ndistribution = \"uniform\"", "", "distribution is that of ranges, but there are none"),
+        ('shapes = [64, 128]\ndistribution = "uniform"', "", "distribution is that of ranges, but there are none"),
         ("shapes = [64]", "", "a library is for several sizes"),
         ("shapes = [0, 5]", "", "shapes"),
         ("shapes = [{m = 5}, {n = 5}]", "", "all sizes have the same names, but there are m and n"),
