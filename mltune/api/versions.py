@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import subprocess
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from mltune.errors import BundleError, UsageError
+from mltune.api.revisions import load_revision
+from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import row
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 Making = Callable[["Device", Mapping[str, int]], Version]
 """What makes a version for a GPU, with some values of parameters."""
-
-_GIT_S = 60.0
 
 
 @contextlib.contextmanager
@@ -65,7 +61,7 @@ def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | Prob
     """Return the kernel that a name means, or the problem of a winner or a library."""
     path = Path(name)
     if ":" in name and not is_bundle(name) and not path.exists():
-        return _from_git(name, scratch)
+        return load_revision(name, scratch)
     if path.suffix == ".cu":
         return load_kernel(kernel or path.parent, source=path)
     if (path / "winner.json").is_file():
@@ -73,26 +69,6 @@ def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | Prob
     if (path / "library.json").is_file():
         return problem_from_json(read_library(path)[0].problem)
     return load_kernel(name)
-
-
-def _from_git(name: str, folder: Path) -> Kernel:
-    """Load the bundle ``REVISION:PATH`` of git, from a copy in which links are texts."""
-
-    def git(*arguments: str) -> bytes:
-        command = ["git", *arguments]  # what is named stands behind --: it is no option
-        return bytes(subprocess.check_output(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_GIT_S))  # noqa: S603
-
-    try:
-        top = git("rev-parse", "--show-toplevel").decode().rstrip("\n")
-        with zipfile.ZipFile(io.BytesIO(git("-C", top, "archive", "--format=zip", "--", name))) as archive:
-            archive.extractall(folder)
-        return load_kernel(folder)
-    except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile, BundleError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or str(error)
-        raise UsageError(
-            "a version is a folder, a built-in kernel, a .cu file, or a bundle in git as REVISION:PATH, but "
-            f"{printable(name, 300)}: {printable(said.replace(str(folder), name).rstrip('.'), 600)}."
-        ) from error
 
 
 def _problem(name: str | None, shape: Shape, bundle: Kernel | None, recorded: Problem | None) -> RunnableProblem:

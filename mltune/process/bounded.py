@@ -120,10 +120,10 @@ def call_bounded(
     return result
 
 
-def limit(kind: int, value: int) -> None:
-    """Limit a resource of this process, to less where it must not have so much."""
-    most = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
+def limit(kind: int, value: int, *, process: int = 0) -> None:
+    """Limit a resource of this or another process, to less where it must not have so much."""
+    most = resource.prlimit(process, kind)[1]
+    resource.prlimit(process, kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
 
 
 def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float) -> Callable[[tuple[Any, ...]], Any]:

@@ -176,9 +176,9 @@ def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(tmp_
 HOSTILE_NAMES = [
     ("no/such/folder", "got 'no/such/folder'"),
     ("", "a kernel is a built-in one"),
-    ("--output=x:kernels/own", "not a valid object name: --output=x:kernels/own"),
-    ("-h:x", "not a valid object name: -h:x"),
-    ("nowhere:kernels/own", "not a valid object name: nowhere:kernels/own"),
+    ("--output=x:kernels/own", "Not a valid object name --output=x:kernels/own"),
+    ("-h:x", "Not a valid object name -h:x"),
+    ("nowhere:kernels/own", "Not a valid object name nowhere:kernels/own"),
     ("before:kernels", "a folder that holds a kernel.toml, got 'before:kernels'"),
     ("before:kernels/own/own.cu", "REVISION:PATH"),
     ("before:../../etc", "REVISION:PATH"),

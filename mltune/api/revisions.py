@@ -1,0 +1,138 @@
+"""Bundles at a revision in git: objects are read as they are, and nothing that the repository configures is run."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from mltune.errors import BundleError, UsageError
+from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.reader import load_kernel
+from mltune.process.bounded import limit
+
+MAX_FILES = 20_000
+"""Most files of a bundle in git."""
+
+MAX_BYTES = 2**28
+"""Most bytes of all files of a bundle in git."""
+
+_MAX_LISTING_BYTES = 2**23
+_MAX_HEADER_BYTES = 200  # of an object: its name, its type and its size
+_MAX_ERROR_BYTES = 2**16
+_MEMORY_BYTES = 2**30  # a small object may be the difference from a large one
+_SECONDS = 60.0
+
+_GIT = ("git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_ENVIRONMENT = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0"}  # older git fetches
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a tree: its path, and the name and the size of its object."""
+
+    path: str
+    id: str
+    size: int
+
+
+def load_revision(name: str, folder: Path) -> Kernel:
+    """Load the bundle ``REVISION:PATH`` from a copy in a new folder, in which links are texts and submodules lack.
+
+    Parameters
+    ----------
+    name : str
+    folder : pathlib.Path
+
+    Raises
+    ------
+    UsageError
+        There is no such bundle, it is malformed, or it exceeds :data:`MAX_FILES` or :data:`MAX_BYTES`.
+    """
+    try:
+        _copy(_files(name), folder)
+        return load_kernel(folder)
+    except (OSError, ValueError, subprocess.SubprocessError, BundleError) as error:
+        fact = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or str(error)
+        raise UsageError(
+            "a version is a folder, a built-in kernel, a .cu file, or a bundle in git as REVISION:PATH, but "
+            f"{printable(name, 300)}: {printable(fact.replace(str(folder), name).rstrip('.'), 600)}."
+        ) from error
+
+
+def _files(name: str) -> list[_File]:
+    """Return the files of a tree, links among them, within the limits."""
+    files = []
+    with _output_of("ls-tree", "-r", "-l", "-z", "--full-tree", "--", name, most_bytes=_MAX_LISTING_BYTES) as listing:
+        for line in filter(None, listing.read().split(b"\0")):
+            facts, _, path = os.fsdecode(line).partition("\t")
+            _, kind, id, size = facts.split()
+            if kind == "blob":  # else a submodule
+                if not size.isdecimal():
+                    raise ValueError(f"the repository lacks the content of {path}; fetch it with git")
+                files.append(_File(path, id, int(size)))
+    total = sum(file.size for file in files)
+    if len(files) > MAX_FILES or total > MAX_BYTES:
+        law = f"a bundle in git has at most {MAX_FILES} files and {MAX_BYTES} bytes"
+        raise ValueError(f"{law}, but this one has {len(files)} files and {total} bytes")
+    return files
+
+
+def _copy(files: list[_File], folder: Path) -> None:
+    """Write files into a new folder."""
+    folder.mkdir()
+    names = "".join(f"{file.id}\n" for file in files).encode()
+    most_bytes = sum(file.size + _MAX_HEADER_BYTES for file in files)
+    with _output_of("cat-file", "--batch", most_bytes=most_bytes, stdin=names) as contents:
+        for file in files:
+            header = contents.readline(_MAX_HEADER_BYTES).decode()
+            if header != f"{file.id} blob {file.size}\n":
+                raise ValueError(f"the content of {file.path} cannot be read: {header.strip()}")
+            path = _path_below(folder, file.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as copy:
+                copy.write(contents.read(file.size))
+            contents.read(1)  # the end of the line
+
+
+def _path_below(folder: Path, path: str) -> Path:
+    """Return the path of a file, which a forged tree may lead out of the folder."""
+    parts = path.split("/")
+    if not {"", ".", ".."}.isdisjoint(parts):
+        raise ValueError(f"a file of a bundle must be in its folder, but git has one at {path}")
+    return folder.joinpath(*parts)
+
+
+@contextmanager
+def _output_of(*arguments: str, most_bytes: int, stdin: bytes = b"") -> Iterator[BinaryIO]:
+    """Yield the output of a command of git that reads objects, within limits of bytes, memory and time."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as requests:
+        requests.write(stdin)
+        requests.seek(0)
+        environment = {**os.environ, **_ENVIRONMENT}
+        with subprocess.Popen(  # noqa: S603 - what is named stands behind --: it is no option
+            [*_GIT, *arguments], env=environment, stdin=requests, stdout=output, stderr=errors
+        ) as process:
+            most_written = max(most_bytes, _MAX_ERROR_BYTES)
+            limit(resource.RLIMIT_FSIZE, most_written, process=process.pid)
+            limit(resource.RLIMIT_DATA, _MEMORY_BYTES, process=process.pid)
+            try:
+                status = process.wait(_SECONDS)
+            except BaseException:
+                process.kill()
+                raise
+        if status == -signal.SIGXFSZ:
+            raise ValueError(f"git may list or read at most {most_written} bytes of this bundle, but there are more")
+        errors.seek(0)
+        output.seek(0)
+        if status:
+            raise subprocess.CalledProcessError(status, "git", stderr=errors.read(_MAX_ERROR_BYTES))
+        yield output
