@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time as clock
 from collections.abc import Callable, Sequence
@@ -18,6 +19,10 @@ from mltune.process.child import available_cores
 from mltune.search.launch_search import gpu_and_driver
 
 UNKNOWN = [math.nan] * 3
+
+_AFTER_KEY = ("prune_configs_by", "reset_to_zero", "restore_value", "pre_hook", "post_hook", "warmup", "rep")
+_AFTER_KEY += ("use_cuda_graph", "do_bench", "cache_results")
+_POSITIONAL = inspect.Signature([inspect.Parameter(one, inspect.Parameter.POSITIONAL_ONLY) for one in _AFTER_KEY])
 
 
 def autotune(
@@ -96,11 +101,13 @@ def autotune(
     ... def kernel(x, n, BLOCK: tl.constexpr): ...  # doctest: +SKIP
     """
     check_least(trials=(trials, 1), time=(time, 0), compilers=(compilers, 1), tolerance=(tolerance, 0))
-    triton = require("triton", "triton>=3", "3.")
+    require("triton", "triton>=3", "3.")
+    named = dict(**_POSITIONAL.bind_partial(*arguments).arguments, **options)  # a TypeError if one is given twice
+    named = {"reset_to_zero": None, "restore_value": None} | named
 
     def decorate(fn: Any) -> Any:
-        stopwatch = None if {"do_bench", "warmup", "rep", "use_cuda_graph"} & options.keys() else Stopwatch()
-        tuner = triton.autotune(configs, key, *arguments, **options)(fn)
+        stopwatch = None if {"do_bench", "warmup", "rep", "use_cuda_graph"} & named.keys() else Stopwatch()
+        tuner = own_autotuner()(fn, fn.arg_names, configs, key, **named)
         if stopwatch is not None:
             tuner.do_bench = stopwatch
         adapter = _Adapter(tuner, wisdom, trials, math.inf if time is None else time, compilers or available_cores())
@@ -111,6 +118,16 @@ def autotune(
         return tuner
 
     return decorate
+
+
+def own_autotuner() -> Any:
+    """Return Triton's own class of autotuners, whatever a program has assigned to the names of Triton."""
+    from triton.runtime import autotuner
+    from triton.runtime.jit import KernelInterface
+
+    names = (autotuner.__name__, "Autotuner")
+    kinds = KernelInterface.__subclasses__()
+    return next(kind for kind in kinds if (kind.__module__, kind.__qualname__) == names)
 
 
 class _Adapter:

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -30,6 +31,7 @@ from mltune.integrations.triton_predictor import Predictor
 from mltune.integrations.triton_session import BRIEF, Session, Stopwatch
 from mltune.known.wisdom import Wisdom
 from mltune.search.launch_search import predict
+from tests.environment import importing
 
 
 def test_without_triton_the_message_says_what_to_install(monkeypatch):
@@ -696,8 +698,64 @@ class TestContract:
         assert config == triton.Config({"BLOCK": 64}, num_warps=8, num_stages=2, num_ctas=1, maxnreg=128)
         assert len({config, triton.Config({"BLOCK": 64}, num_warps=8, num_stages=2, maxnreg=128)}) == 1
 
-    def test_the_decorator_takes_configurations_and_a_key_first(self, triton):
-        assert list(inspect.signature(triton.autotune).parameters)[:3] == ["configs", "key", "prune_configs_by"]
+    def test_the_decorator_and_its_class_have_the_same_parameters(self, triton):
+        of_decorator = list(inspect.signature(triton.autotune).parameters)
+        assert of_decorator == ["configs", "key", *adapter._POSITIONAL.parameters]
+        of_class = inspect.signature(adapter.own_autotuner()).parameters
+        assert list(of_class)[:4] == ["fn", "arg_names", "configs", "key"]
+        assert {*of_class} == {"fn", "arg_names", *of_decorator}
+
+
+NAMES = {
+    "triton.autotune": "autotune",
+    "triton.runtime.autotune": "autotune",
+    "triton.runtime.autotuner.autotune": "autotune",
+    "triton.runtime.Autotuner": "class",
+    "triton.runtime.autotuner.Autotuner": "class",
+    "triton.Autotuner": "class",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_may_take_the_place_of_tritons_own_for_a_whole_program(triton, configs, monkeypatch, name):
+    import triton.runtime.autotuner
+
+    own = triton.runtime.autotuner.Autotuner
+
+    def ours(fn, arg_names, configs, key, reset_to_zero, restore_value, **options):
+        return autotune(configs, key, reset_to_zero=reset_to_zero, restore_value=restore_value, **options)(fn)
+
+    monkeypatch.setattr(name, autotune if NAMES[name] == "autotune" else ours, raising=False)
+    pruned = {"early_config_prune": lambda configs, named_args, **kwargs: configs[:3]}
+    decorate = triton.autotune(configs, ["n"], pruned, do_bench=lambda call, quantiles: [1.0] * 3)
+    tuner = decorate(Kernel())
+    assert isinstance(tuner, own)
+    tuner.run("x", 1)
+    assert measured(tuner) == configs[:3]
+
+
+def test_a_program_may_wrap_tritons_own_before_the_adapter_is_imported(triton, configs, tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import triton\n"
+        "def wrapped(*arguments, **options):\n"
+        "    from mltune.integrations.triton import autotune\n"
+        "    return autotune(*arguments, **options)\n"
+        "triton.autotune = triton.runtime.autotune = triton.runtime.autotuner.autotune = wrapped\n"
+        "class Kernel:\n"
+        "    arg_names = ('n',)\n"
+        "    fn = staticmethod(lambda n: None)\n"
+        "tuner = triton.autotune([], key=['n'])(Kernel())\n"
+        "print(type(tuner).__name__, tuner.keys, tuner.started_from == '')\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], env=importing(), capture_output=True, text=True)
+    assert done.stdout.split() == ["Autotuner", "['n']", "True"], done.stderr
+
+
+def test_an_option_is_given_once(triton):
+    with pytest.raises(TypeError, match="prune_configs_by"):
+        autotune([], [], {}, prune_configs_by={})
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        autotune([], [], *[None] * 11)
 
 
 def test_what_is_expected_to_be_slow_is_not_measured_unless_trials_ask_for_it(tuner, configs, monkeypatch):
