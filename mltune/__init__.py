@@ -10,7 +10,16 @@ Examples
 40
 """
 
-from __future__ import annotations
+import os
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:  # Python has put the working directory first
+    _module = sys.orig_argv[-len(sys.argv)]
+    if _module == "mltune" or (_module.startswith("-") and _module.endswith("mmltune")):
+        try:  # noqa: SIM105 - the module contextlib might be that of the working directory
+            sys.path.remove(os.getcwd())  # nothing more is imported from there, as by the command
+        except (OSError, ValueError):
+            pass
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

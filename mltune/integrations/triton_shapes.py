@@ -52,14 +52,14 @@ def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[A
     import triton
     from triton.runtime.driver import driver
 
-    from mltune.integrations.triton import autotune
+    from mltune.integrations.triton import autotune, own_autotuner
 
-    sys.path.insert(0, str(Path(file).parent))
+    sys.path.append(str(Path(file).parent))  # last: what is installed comes first
     specification: Any = importlib.util.spec_from_file_location("_mltune_kernels", file)
     module = sys.modules[specification.name] = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     given = getattr(module, kernel, None)
-    if not isinstance(given, triton.runtime.Autotuner):
+    if not isinstance(given, own_autotuner()):
         raise UsageError(f"a kernel has configurations, but {kernel} is not decorated with autotune (outermost) there.")
     inspect.signature(module.arguments).bind(**dict.fromkeys(names))
     own = {} if given._do_bench is None else {"do_bench": given._do_bench}

@@ -100,7 +100,33 @@ def test_a_command_runs_nothing_from_the_working_directory(hostile, command):
     assert done.returncode == 0 or (command.startswith("check") and "NVRTC" in done.stderr), done.stderr
 
 
-def test_the_module_runs_nothing_from_the_working_directory(tmp_path):
-    """Python itself looks there for what follows -m, and for what it imports before."""
-    late = ("json", "numpy", "socket", "sklearn", "multiprocessing", "ctypes")
-    assert run(["-m", "mltune"], "datasets", plant(tmp_path / "hostile", late)).returncode == 0
+PROBE = "import os, sys; open(os.environ['PROBED'], 'w').write(' '.join(sys.modules))\n"
+
+
+@pytest.mark.parametrize("words", [["-m", "mltune"], ["-Wignore", "-um", "mltune"], ["-mmltune"]], ids=" ".join)
+def test_the_module_runs_nothing_from_the_working_directory(tmp_path, words):
+    """Python itself looks there for what follows -m, and for some modules that it imports before."""
+    (tmp_path / "probe").mkdir()
+    for name, text in (("__init__", PROBE), ("__main__", "")):
+        (tmp_path / "probe" / f"{name}.py").write_text(text)
+    environment = importing(PROBED=str(tmp_path / "probed"))
+    environment.pop("PYTHONSAFEPATH", None)
+    subprocess.run([sys.executable, "-m", "probe"], cwd=tmp_path, env=environment, check=True)
+    early = (tmp_path / "probed").read_text().split()
+    assert "warnings" in early
+    folder = plant(tmp_path / "hostile")
+    for name in {"mltune", *early} & {path.stem for path in folder.iterdir()}:
+        (folder / f"{name}.py").unlink()
+    assert run(words, "device h200", folder).returncode == 0
+
+
+def test_the_module_runs_nothing_at_all_from_the_working_directory_with_a_safe_path(hostile):
+    assert run(["-P", "-m", "mltune"], "device h200", hostile).returncode == 0
+
+
+def test_a_module_of_a_user_that_imports_the_package_keeps_its_neighbours(tmp_path):
+    (tmp_path / "my_mltune").mkdir()
+    for name, text in (("__init__", "import mltune\n"), ("__main__", "import neighbour\n")):
+        (tmp_path / "my_mltune" / f"{name}.py").write_text(text)
+    (tmp_path / "neighbour.py").write_text("")
+    subprocess.run([sys.executable, "-m", "my_mltune"], cwd=tmp_path, env=importing(), check=True)
