@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mltune.cost.features import Features
-from mltune.cost.model_file import choose_model
+from mltune.cost.model_file import AUTO, choose_model
 from mltune.cost.regressors import one_thread
 from mltune.dataset.dataset import Kind, dataset_from_records, write_dataset
 from mltune.errors import MltuneWarning, UsageError
@@ -154,7 +154,8 @@ def pruned_sweep(
     _check_size(session)
     model = choose_model(request.prior, session.kernel, replay=session.gpu is None)
     pretrained = None if model is None else model.load(session.problem, session.device)
-    for notice in () if model is None else model.notices(session.problem, session.device):
+    is_said = pretrained is not None or request.prior != AUTO  # as in a run
+    for notice in model.notices(session.problem, session.device) if model is not None and is_said else ():
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     columns = session.space.rows(np.arange(session.space.count))
     expected = None if pretrained is None else pretrained.predict(columns)

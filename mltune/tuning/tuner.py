@@ -174,6 +174,8 @@ def _start_model(
 ) -> PretrainedModel | None:
     """Return the model that a run starts from, after noting its name and where it is far from its training.
 
+    A model that is left out is a warning only where the user names it.
+
     Parameters
     ----------
     alone : bool
@@ -194,7 +196,7 @@ def _start_model(
     if name or notices:
         observer.events("model", detail="; ".join(filter(None, (name, *notices))))
         store.set_fact("model", name)
-    for notice in notices if alone else ():
+    for notice in notices if alone and (name or request.prior != AUTO) else ():
         warnings.warn(notice, MltuneWarning, stacklevel=3)
     return found
 

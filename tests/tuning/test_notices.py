@@ -5,17 +5,26 @@ import shutil
 from pathlib import Path
 
 import pytest
+from imaginary_gpu import ImaginaryBuilder, built, imaginary_runner
 
 import mltune
+from mltune.device.known import H200
 from mltune.errors import MltuneWarning
+from mltune.kernel.bundle import variables_of
+from mltune.kernel.reader import load_kernel
 from mltune.records.directory import FILE
 from mltune.records.store import Store
+from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 from mltune.results.summary import summarise_campaign
 from mltune.show.report.evidence import read_input
 from mltune.show.report.writing import write_winners
+from mltune.tuning import tuner
+from mltune.tuning.session import Session, make_space
 from tests.campaign.conftest import placed
 from tests.cli.program import command
 from tests.conftest import few_rows
+from tests.gpu.test_competing_kernels_on_this_gpu import PROBLEMS
 
 NOTICE = "dataset few was recorded with another version of the source of gemm_simt"
 PLAIN = {"search": "random", "skip": False, "stop": False, "progress": None}
@@ -114,3 +123,44 @@ def test_a_run_that_goes_on_speaks_of_them(tmp_path):
 
     with pytest.warns(MltuneWarning, match="the trials that it held are lost"):
         mltune.tune(trials=8, device=device, run=tmp_path / "run", **PLAIN)
+
+
+class Builder(ImaginaryBuilder):
+    """A builder of kernels that all take the same time."""
+
+    def submit(self, configuration):
+        return built(time_s=2e-3, noise=0.0)
+
+
+@pytest.fixture
+def tune_imagined(tmp_path, monkeypatch, idle_workers):
+    """Return a function that tunes `gemm_mma64` at a problem on an imaginary H200."""
+
+    def tuned(problem, prior):
+        kernel = load_kernel("gemm_mma64")
+        runner = imaginary_runner(kernel=kernel, problem=problem, pool=idle_workers.pool)
+        space = make_space(kernel, variables_of(problem, H200))
+        versions = {"driver": "13.0", "nvrtc": "13.0"}
+        session = Session(kernel, problem, H200, space, Builder({}), runner, versions, gpu=runner)
+        monkeypatch.setattr(tuner, "open_session", lambda *_, **__: session)
+        request = TuneRequest(
+            problem, kernel, Target(cuda=0), trials=4, run=tmp_path / "run", prior=prior, wisdom="none", stop=False
+        )
+        result = tuner.tune(request)
+        events = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+        return result, [event["detail"] for event in map(json.loads, events) if event["event"] == "model"]
+
+    return tuned
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_a_model_that_mltune_chose_and_left_out_is_an_event(tune_imagined, problem):
+    """The search is then what it is without a model: there is nothing for the user to do."""
+    result, (detail,) = tune_imagined(problem, "auto")
+    assert result.model == ""
+    assert detail.startswith("the model gemm_mma64 was trained on 6.9e+10 to 5.5e+11 operations, and this problem has")
+
+
+def test_a_model_that_the_user_named_and_that_is_left_out_is_a_warning(tune_imagined):
+    with pytest.warns(MltuneWarning, match="the model gemm_mma64 was trained on"):
+        tune_imagined(PROBLEMS["complex"], "gemm_mma64")
