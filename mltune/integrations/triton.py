@@ -20,9 +20,12 @@ from mltune.search.launch_search import gpu_and_driver
 
 UNKNOWN = [math.nan] * 3
 
-_AFTER_KEY = ("prune_configs_by", "reset_to_zero", "restore_value", "pre_hook", "post_hook", "warmup", "rep")
-_AFTER_KEY += ("use_cuda_graph", "do_bench", "cache_results")
-_POSITIONAL = inspect.Signature([inspect.Parameter(one, inspect.Parameter.POSITIONAL_ONLY) for one in _AFTER_KEY])
+_AFTER_KEY = (
+    "prune_configs_by reset_to_zero restore_value pre_hook post_hook warmup rep use_cuda_graph do_bench cache_results"
+)
+_POSITIONAL = inspect.Signature(
+    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in _AFTER_KEY.split()]
+)
 
 
 def autotune(

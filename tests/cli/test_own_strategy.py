@@ -28,7 +28,9 @@ def compared(folder: Path, strategies: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_is_found_in_the_working_directory_and_runs_in_worker_processes(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(STRATEGY)
+    (tmp_path / "mine.py").write_text("import pydoc, wave\n" + STRATEGY)
+    for name in ("pydoc", "wave"):  # are there, too: Python's come first
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of the working directory')\n")
     done = compared(tmp_path, "random,mine:Backwards,mine:Backwards:step=2")
 
     assert done.returncode == 0, done.stderr
