@@ -176,8 +176,9 @@ def _plan(
     kernels = kernels_for(problems[0], asked.kernel, asked.accuracy) if asked.kernel or bundle is None else [bundle]
     if bundle is None and device != REPLAY:
         kernels = contenders(kernels, problems[0], gpus)
+    check_name(asked.name or name_of(problems[0]))
     for kernel in kernels:
-        check_name(asked.name or name_of(problems[0]), kernel_parameters(kernel, problems[0]))
+        kernel_parameters(kernel, problems[0])  # which has an error for arguments that a library cannot have
     if any(one.macros() != problems[0].macros() for one in problems):
         raise UsageError("the sizes of a library share machine code, but single products and batches have their own.")
     if not {*("" if of_arrays else "mnk")} <= {*spec.extents} <= {*problems[0].size_names}:

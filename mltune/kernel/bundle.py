@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,7 +14,7 @@ from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArraysDefinition
-from mltune.kernel.coding import LARGEST_INTEGER, Columns, labelled, length
+from mltune.kernel.coding import Columns, labelled, length
 from mltune.kernel.compiler_parameters import Variant, variant_of
 from mltune.kernel.evaluation import Partial
 from mltune.kernel.expressions import Expression, Value, parse
@@ -426,19 +426,16 @@ class Kernel:
         """
         scope = self.scope({**variables, **configuration})
 
-        def number(expression: Expression) -> int:
-            value = expression.evaluate(scope)
-            if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
-                raise ExpressionError(
-                    f"the sizes of a launch must be integers >= 0, but `{printable(expression, 120)}` is {value}; "
-                    f"see {self.folder / 'kernel.toml'}."
-                )
-            return int(value)
+        def sizes(expressions: Iterable[Expression]) -> Iterator[int]:
+            return (expression.size(scope) for expression in expressions)
 
-        (gx, gy, gz), (bx, by, bz) = map(number, self.grid), map(number, self.block)
+        try:
+            (gx, gy, gz), (bx, by, bz), (shared_bytes,) = map(sizes, (self.grid, self.block, [self.shared_bytes]))
+            workspace_bytes = None if self.workspace is None else self.workspace.size(scope)
+        except ExpressionError as error:
+            raise ExpressionError(f"{error}; see {self.folder / 'kernel.toml'}.") from error
         arguments = tuple(int(configuration[name]) for name in self.arguments)
-        workspace_bytes = None if self.workspace is None else number(self.workspace)
-        return Launch((gx, gy, gz), (bx, by, bz), number(self.shared_bytes), arguments, workspace_bytes)
+        return Launch((gx, gy, gz), (bx, by, bz), shared_bytes, arguments, workspace_bytes)
 
     def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:
         """Return the kernel with fewer values for some parameters: a part of its search space.

@@ -7,8 +7,9 @@ Every value is an array of NumPy; a single number or text is one without dimensi
 from __future__ import annotations
 
 import ast
+import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
@@ -206,8 +207,17 @@ def _divided(divide: Callable[[Any, Any], Any]) -> _Function:
 def _power(base: Any, exponent: Any) -> Any:
     if exponent.size and (_is_float(exponent) or exponent.min() < 0 or exponent.max() > 64):
         raise ValueError("an exponent must be an integer from 0 to 64")
-    _check_magnitude(np.float64(_magnitude(base)) ** _magnitude(exponent))
-    return base**exponent
+    _check_magnitude(float(_squared(np.float64(_magnitude(base)), np.int64(_magnitude(exponent)))))
+    return _squared(base, exponent)
+
+
+def _squared(base: Any, exponent: Any) -> Any:
+    """Return a power by repeated squaring: the steps, and so the rounding, of a library's C code."""
+    power = np.ones(np.broadcast(base, exponent).shape, base.dtype)
+    for bit in range(int(_magnitude(exponent)).bit_length()):
+        power = np.where(exponent >> bit & 1, power * base, power)
+        base = base * base
+    return power
 
 
 def _rounded(rounding: Callable[[Any], Any]) -> _Function:
@@ -221,8 +231,10 @@ def _rounded(rounding: Callable[[Any], Any]) -> _Function:
 
 
 def _log2(value: Any) -> Partial:
+    """Return logarithms of the C library, as C code has them: those of NumPy differ from them in the last bit."""
     positive = value > 0
-    return Partial(np.log2(np.where(positive, value, 1)), positive)
+    distinct, places = np.unique(np.where(positive, value, 1), return_inverse=True)
+    return Partial(np.array(list(map(math.log2, distinct.tolist())))[places].reshape(np.shape(value)), positive)
 
 
 def _is_pow2(value: Any) -> Any:
@@ -231,11 +243,8 @@ def _is_pow2(value: Any) -> Any:
     return (value > 0) & ((value & (value - 1)) == 0)
 
 
-def _extreme(single: Callable[[Iterable[Any]], Any], of_columns: Callable[[Any, Any], Any]) -> _Function:
-    def apply(*values: Any) -> Any:
-        return reduce(of_columns, values) if any(value.ndim for value in values) else single(values)
-
-    return apply
+def _folded(function: _Function) -> _Function:
+    return lambda *values: reduce(function, values)
 
 
 COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -259,8 +268,8 @@ OPERATORS: Mapping[type[ast.operator | ast.unaryop], _Function] = {
     ast.Not: lambda value: value == 0,
 }
 FUNCTIONS: Mapping[str, tuple[_Function, int | None]] = {
-    "min": (_extreme(min, np.minimum), None),
-    "max": (_extreme(max, np.maximum), None),
+    "min": (_folded(np.minimum), None),
+    "max": (_folded(np.maximum), None),
     "abs": (abs, 1),
     "ceil": (_rounded(np.ceil), 1),
     "floor": (_rounded(np.floor), 1),

@@ -110,6 +110,20 @@ class Expression:
         value = np.asarray(result.value)
         return value if value.ndim or value.dtype.kind == "U" else value.item()
 
+    def size(self, variables: Variables) -> int:
+        """Return the value for numbers as a size of a launch; an ExpressionError where it is no integer >= 0.
+
+        >>> parse("n / 4").size({"n": 10})
+        Traceback (most recent call last):
+        mltune.errors.ExpressionError: the sizes of a launch must be integers >= 0, but `n / 4` is 2.5
+        """
+        value = self.evaluate(variables)
+        if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
+            raise ExpressionError(
+                f"the sizes of a launch must be integers >= 0, but `{_short(self.text)}` is {_short(value)}"
+            )
+        return int(value)
+
     def evaluate_partial(self, variables: Variables) -> Partial:
         """Return the value, and the rows in which it is defined."""
         try:

@@ -34,6 +34,12 @@ _MAX_BYTES = 1 << 30
 _MAX_DOCUMENT_BYTES = 1 << 26
 _COMPILE_S = 600.0
 _COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = (
+    "-O3",
+    "-ffp-contract=off",
+    "-shared",
+    "-fPIC",
+)  # a product and a sum are rounded one after the other, as in NumPy
 
 _Name = Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")]
 _FileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "be the name of a file in the folder")]
@@ -123,7 +129,7 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         for file in (f"{name}.h", f"{name}.c"):
             (Path(scratch) / file).write_bytes(files[file])
         made = Path(scratch) / f"lib{name}.so"
-        command = [compiler, "-O3", "-shared", "-fPIC", f"{name}.c", "-o", made.name, "-ldl", "-lm"]
+        command = [compiler, *_FLAGS, f"{name}.c", "-o", made.name, "-ldl", "-lm"]
         try:
             subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, text=True, timeout=_COMPILE_S)  # noqa: S603
         except subprocess.CalledProcessError as error:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
+import ctypes
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
-from mltune.library.c_expressions import to_c
+from mltune.library.c_expressions import CValue, to_c
 from mltune.library.dispatcher import MOST_ALIGNED, Dispatcher
 from mltune.records.versions import __version__
 from mltune.results.winner import one_line
@@ -34,17 +35,23 @@ C_TYPES = {
 """Types of C by those of scalars; one that is missing is passed by its address."""
 
 _WORDS = (
-    "asm auto bool break case catch char class const continue default delete do double else enum extern false "
-    "float for friend goto if inline int int8_t int16_t int32_t int64_t long namespace new operator private "
-    "protected public register return short signed size_t sizeof static struct switch template this throw true "
-    "try typedef uint8_t uint16_t uint32_t uint64_t union unsigned using virtual void volatile while s x one bad "
-    "undefined count arguments launch launch_t library workspace workspace_bytes needed_bytes stream status "
-    "words grows context is_other chosen NULL INT64_MAX CONFIGURATIONS linux unix errno "
-    "checked whole whole_waves expected inputs_of leaf_of fits place choose load main abs ceil cos div erf exp exp2 "
-    "floor fma gamma index log log2 pow remainder round sin sqrt tan tanh trunc"
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval "
+    "constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do double "
+    "dynamic_cast else enum errno explicit export extern false float for friend goto if inline int linux long mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast "
+    "requires restrict return short signed sizeof static static_assert static_cast struct switch template this "
+    "thread_local throw true try typedef typeid typename typeof union unix unsigned using virtual void volatile "
+    "wchar_t while xor xor_eq count arguments context grows is_other launch library memory s status stream undefined "
+    "words workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load place refused "
+    "squared whole bad main launch_t wide_t whole_waves inputs_of is_power is_pow2 int8_t int16_t int32_t int64_t "
+    "uint8_t uint16_t uint32_t uint64_t uintptr_t size_t"
 )
-_TAKEN = frozenset(_WORDS.split())
-"""Words of C and C++, those that the templates use where arguments have names, and functions of the C library."""
+_FUNCTIONS = ("add", "sub", "neg", "mul", "div", "floor_div", "mod", "ceil_div", "min", "max", "abs", "log2", "pow")
+_TAKEN = frozenset(_WORDS.split()) | {f"{function}_{kind}" for function in _FUNCTIONS for kind in "if"}
+"""Words of C and C++, and names that the templates use where a library's function is known."""
+
+_EXPORTED = ("", "_create", "_destroy", "_choice", "_configuration", "_error", "_packed")
+"""What follows the name of a library in the names that its shared object exports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +232,7 @@ def _values(content: Content) -> dict[str, Any]:
         "computed": [
             {
                 "c_type": C_TYPES[one.dtype],
-                "value": to_c(one.value, in_arrays),
+                "value": to_c(one.value, in_arrays).value,
                 "is_whole": "int" in one.dtype,
             }
             for one in computed
@@ -247,26 +254,29 @@ def _values(content: Content) -> dict[str, Any]:
 
 def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[str, str]) -> dict[str, Any]:
     grid = [to_c(formula, names) for formula in one.grid]
-    known = {text: f"to->grid[{axis}]" for axis, text in enumerate(grid) if text.endswith(")")}
+    replaced = {axis.text: f"to->grid[{number}]" for number, axis in enumerate(grid) if axis.text.endswith(")")}
 
-    def after_grid(formula: str | None) -> str:
+    def after_grid(formula: str | None) -> CValue:
         """Return a formula that is evaluated after the grid, and repeats none of its formulas: each has divisions."""
-        text = to_c(formula or "0", names)
-        return functools.reduce(lambda found, one: found.replace(one, known[one]), sorted(known, key=len)[::-1], text)
+        value = to_c(formula or "0", names)
+        text = value.text
+        for long in sorted(replaced, key=len)[::-1]:
+            text = text.replace(long, replaced[long])
+        return replace(value, text=text)
 
     return {
         "cubin": cubins.index(one.cubin),
         "entry": _c_text(one.entry),
         "text": _c_text(json.dumps({"kernel": one.kernel, **one.values})),
-        "grid": grid,
-        "block": [to_c(formula, names) for formula in one.block],
-        "shared_bytes": to_c(one.shared_bytes, names),
-        "workspace_bytes": after_grid(one.workspace_bytes),
-        "zeros": after_grid(one.zeros or one.workspace_bytes),
-        "tiles": after_grid(one.tiles),
-        "of_tile": after_grid(one.of_tile),
+        "grid": [axis.size for axis in grid],
+        "block": [to_c(formula, names).size for formula in one.block],
+        "shared_bytes": to_c(one.shared_bytes, names).size,
+        "workspace_bytes": after_grid(one.workspace_bytes).size,
+        "zeros": after_grid(one.zeros or one.workspace_bytes).size,
+        "tiles": after_grid(one.tiles).value,
+        "of_tile": after_grid(one.of_tile).value,
         "takes_workspace": int(one.workspace_bytes is not None),
-        "conditions": [to_c(condition, names) for condition in one.conditions],
+        "conditions": [to_c(condition, names).value for condition in one.conditions],
         "launched": one.launched,
         "most_shared_bytes": one.most_shared_bytes,
     }
@@ -304,17 +314,22 @@ def _arguments(parameters: Sequence[Parameter], names: Mapping[str, str]) -> Ite
             yield f"&{names[one.name]}"
 
 
-def check_name(name: str, parameters: Sequence[Parameter]) -> None:
-    """Refuse the name of a library that its source cannot have."""
-    if name in _TAKEN or name in {one.name for one in parameters}:
+def check_name(name: str) -> None:
+    """Refuse the name of a library that its source cannot have, or that exports a name of the C library."""
+    process = ctypes.CDLL(None)  # with the C library and that of mathematics, which Python is linked with
+    clash = next((f"{name}{end}" for end in _EXPORTED if hasattr(process, f"{name}{end}")), None)
+    if name in _TAKEN or name.endswith("_") or re.fullmatch(r"(valid|launch|cubin|value)_\d+", name):
+        clash = name
+    if clash is not None:
         raise UsageError(
-            f"a library has the name of its function in C, but {name} is taken there; name it otherwise by `name` in "
-            "[library]."
+            f"the functions of a library have its name in C, but {clash} is taken there; name it otherwise by `name` "
+            "in [library]."
         )
 
 
 def _c_name(name: str) -> str:
-    return f"{name}_" if name in _TAKEN else name
+    """Return the name of an argument in C: no word, macro or function of C, C++ or the templates ends with _."""
+    return f"{name}_"
 
 
 def _c_text(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
 from mltune.kernel.launch import APPLY, Launch
@@ -183,15 +184,22 @@ class _Substitution(ast.NodeTransformer):
             value = parse(ast.unparse(node)).evaluate({})
         except ExpressionError:  # a division by zero, for example, stays visible
             return node
-        return _tree(str(int(value) if value == int(value) else float(value)))
+        if isinstance(value, float) and not abs(value) < LARGEST_INTEGER:
+            return node
+        return _tree(repr(value if isinstance(value, float) else int(value)))  # a float stays one
 
 
 def _decided(node: ast.BoolOp) -> ast.expr:
-    """Leave out of a conjunction what is true, and of a disjunction what is false; the opposite decides it."""
+    """Leave out of a conjunction what is true, and of a disjunction what is false; the opposite decides it.
+
+    What precedes the opposite stays: it may be undefined.
+    """
     is_and = isinstance(node.op, ast.And)
     open_ones = [one for one in node.values if not isinstance(one, ast.Constant)]
-    if any(isinstance(one, ast.Constant) and bool(one.value) != is_and for one in node.values):
-        return _tree(str(int(not is_and)))
+    decides = [isinstance(value, ast.Constant) and bool(value.value) != is_and for value in node.values]
+    if any(decides):
+        earlier = node.values[: decides.index(True)]
+        return node if {*earlier} & {*open_ones} else _tree(str(int(not is_and)))
     if len(open_ones) == 1 and isinstance(open_ones[0], ast.Compare | ast.BoolOp):
         return open_ones[0]
     return ast.BoolOp(node.op, open_ones) if len(open_ones) > 1 else node

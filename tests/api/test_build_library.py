@@ -406,11 +406,18 @@ def test_sizes_of_a_product_lack_none_which_would_be_4096(build):
         build(sizes=[{"m": 64, "n": 64}, {"m": 128, "n": 64}])
 
 
-@pytest.mark.parametrize("name", ["double", "exp", "choose", "main", "alpha"])
+@pytest.mark.parametrize("name", ["double", "exp", "choose", "main", "read", "malloc", "restrict", "add_i", "n_"])
 def test_a_name_that_is_taken_in_c_is_refused_before_anything_is_tuned(build, tmp_path, name):
     with pytest.raises(UsageError, match=f"{name} is taken there; name it otherwise by `name`"):
         build(name=name)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_name_is_refused_with_which_a_library_would_export_a_function_of_the_c_library(build):
+    with pytest.raises(
+        UsageError, match="the functions of a library have its name in C, but sem_destroy is taken there"
+    ):
+        build(name="sem")
 
 
 def test_a_kernel_of_another_kind_is_refused_by_its_kind(build):
@@ -452,7 +459,7 @@ def test_a_kernel_of_kind_arrays_is_a_library_of_its_sizes(build, tmp_path):
     ]  # fmt: skip
     assert document["alignment"] == 16
     header = (tmp_path / "lib" / "reduction.h").read_text()
-    assert "int reduction(reduction_library *library, int64_t n, float *sum, const float *input, void" in header
+    assert "int reduction(reduction_library *library, int64_t n_, float *sum_, const float *input_, void" in header
 
 
 def test_kernels_compete_for_places_in_a_library(build, bundle, tmp_path):

@@ -19,8 +19,8 @@ from mltune.kernel.space import find
 from mltune.library.c_expressions import to_c
 from mltune.library.content import configuration_of, tiles_at
 from mltune.library.dispatcher import Dispatcher
-from mltune.library.folder import compiled
-from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, parameters_of
+from mltune.library.folder import NAME, compiled
+from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, check_name, parameters_of
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
 from mltune.tuning.session import make_space
@@ -114,6 +114,57 @@ def test_tiles_are_what_blocks_take_one_after_the_other():
     assert tiles_at(kernel, problem, H200, [one]).tolist() == [[1024, 0]] == [[parse(made.tiles).evaluate(sizes), 0]]
     assert made.of_tile == "0"
     assert math.prod(parse(axis).evaluate(sizes) for axis in made.grid) == 132
+
+
+HOSTILE_NAMES = (
+    "INFINITY", "NAN", "NULL", "EOF", "I", "M_PI", "memory", "restrict", "typeof", "exit", "malloc", "read", "s", "x",
+    "bad", "one", "undefined", "launch",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "compiler", [["gcc", "-std=c99"], ["gcc", "-std=gnu2x"], ["g++", "-x", "c++", "-fsyntax-only"]]
+)
+def test_sizes_and_arguments_may_have_any_name(tmp_path, compiler):
+    """Names of macros, words of C and names of the templates do not disturb the source, nor the header in C++."""
+    roles = ["out", "scalar"] * len(HOSTILE_NAMES)
+    parameters = tuple(Parameter(name, "float32", role) for name, role in zip(HOSTILE_NAMES, roles, strict=False))
+    content = replace(of_expressions(("a",)), parameters=parameters)
+    for name, data in c_files(content).items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "use.cpp").write_text(
+        '#include <cmath>\n#include <cstdio>\n#include <unistd.h>\n#include <complex.h>\n#include "toy.h"\n'
+    )
+    source = "use.cpp" if "c++" in compiler else "toy.c"
+    output = [] if "c++" in compiler else ["-c", "-o", "toy.o"]
+    subprocess.run([*compiler, "-Wall", "-Werror", *output, source], cwd=tmp_path, check=True)
+
+
+def test_a_library_exports_names_that_begin_with_its_own(built):
+    shared = built(of_expressions(("a",)))
+    listed = subprocess.check_output(["nm", "-D", "--defined-only", shared], text=True).split("\n")
+    names = {line.split()[-1] for line in listed if line}
+    assert names == {
+        f"toy{end}" for end in ("", "_create", "_destroy", "_choice", "_configuration", "_error", "_packed")
+    }
+
+
+@pytest.mark.system
+def test_a_library_of_a_name_in_the_templates_is_refused_or_compiles(tmp_path):
+    content = of_expressions(("a ** 2", "log2(a / b)"))
+    source = c_files(content)["toy.c"].decode()
+    names = {name for name in re.findall(r"[a-z_][a-z0-9_]*", source) if "toy" not in name and re.fullmatch(NAME, name)}
+    compiled_ones = 0
+    for name in sorted(names):
+        try:
+            check_name(name)
+        except UsageError:
+            continue
+        for file, data in c_files(replace(content, name=name)).items():
+            (tmp_path / file).write_bytes(data)
+        subprocess.run(["gcc", "-fsyntax-only", f"{name}.c"], cwd=tmp_path, check=True)
+        compiled_ones += 1
+    assert 50 < compiled_ones < len(names)
 
 
 @pytest.mark.parametrize("text", ["'wide' == 'wide'", "other + 1", "m.real", "[m][0]", "open(m)"])
@@ -289,7 +340,7 @@ def test_a_header_says_of_what_type_and_where_arguments_are():
     assert "void * points" not in typed
     strange = (replace(ARRAY, dtype="float16"), Parameter("alpha", "complex64", "scalar"))
     header = c_files(replace(content, parameters=strange, alignment=1))["toy.h"].decode()
-    assert "void * points to: out float16, alpha complex64; scalars lie in the memory of the host." in header
+    assert "void * points to: out_ float16, alpha_ complex64; scalars lie in the memory of the host." in header
     assert "multiples" not in header
 
 
