@@ -26,7 +26,7 @@ from mltune.results.run import TuneResult, counts
 from mltune.results.summary import chosen, optimum
 from mltune.results.wording import verification
 from mltune.show.report.evidence import ReportInput, kernel_of
-from mltune.show.why import bound_of, why
+from mltune.show.why import bound_and_reasons
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
@@ -111,7 +111,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     entry |= {"device": run.device.name, "reference": None, "notes": _notes(run, figures)}
     if best is None or figures is None:
         return entry
-    reference = _reference(run, figures)
+    reference, (bound, reasons) = _reference(run, figures), bound_and_reasons(run)
     entry |= {name: figures[name] for name in ("median_s", *RATES, "share_of_peak")} | {
         "state": "best so far",
         "trial": best.number,
@@ -120,8 +120,8 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "reference": reference,
         "verdict": _compared(reference),
         "launch": _launch(run, best),
-        "bound": bound_of(run, best, figures["median_s"]),
-        "why": why(run),
+        "bound": bound,
+        "why": reasons,
         "folder": folder,
         "optimum": None if (found := optimum(run)) is None else asdict(found),
     }
