@@ -119,29 +119,29 @@ class Features:
 
         They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
         """
-        return self._derived(*self._evaluated(columns), length(columns), builds)
+        return self._derived(*self._estimates(columns), length(columns), builds)
 
     def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
         """Return the least times that :mod:`mltune.cost.bound` allows; without the resources those of the hardware.
 
         They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
         """
-        return self._bound(*(self._evaluated(columns) if self.has_prior else ({}, [])), length(columns), builds)
+        resources, accesses = self._evaluated(columns) if self.has_prior else ({}, [])
+        size = length(columns)
+        return self._bound(resources, accesses, self._traffic(accesses, size), size, builds)
 
     def derived_and_bound(
         self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None
     ) -> tuple[dict[str, Floats], Bound]:
         """Return the results of :meth:`derived` and :meth:`bound`, in half the time."""
-        evaluated = self._evaluated(columns)
-        return (
-            self._derived(*evaluated, length(columns), builds),
-            self._bound(*evaluated, length(columns), builds),
-        )
+        (resources, accesses), size = self._evaluated(columns), length(columns)
+        moved = self._traffic(accesses, size)
+        return self._derived(resources, moved, size, builds), self._bound(resources, accesses, moved, size, builds)
 
     def _derived(
         self,
         resources: dict[str, Floats],
-        accesses: Sequence[Access],
+        moved: Traffic | None,
         size: int,
         builds: Mapping[str, ArrayLike] | None,
     ) -> dict[str, Floats]:
@@ -150,12 +150,13 @@ class Features:
         spilled = None
         if builds is not None:
             resources, spilled = _corrected(resources, _known(builds, size))
-        return resources | self._physics(resources, self._traffic(accesses, size), spilled).columns
+        return resources | self._physics(resources, moved, spilled).columns
 
     def _bound(
         self,
         resources: dict[str, Floats],
         accesses: Sequence[Access],
+        moved: Traffic | None,
         size: int,
         builds: Mapping[str, ArrayLike] | None,
     ) -> Bound:
@@ -166,7 +167,7 @@ class Features:
             resources, _ = _corrected(resources, _known(builds, size))
         wavefronts = least_wavefronts(accesses, self.device.warp_size, size) if accesses else None
         device = with_mixes(self.device)
-        return bound(device, self.problem, resources, self._traffic(accesses, size), wavefronts, self._unit)
+        return bound(device, self.problem, resources, moved, wavefronts, self._unit)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""
