@@ -38,8 +38,10 @@ LONGEST_EVENT = 600
 LONGEST_SIGNAL = 20
 MOST_PARAMETERS = 8
 MOST_DRAWN = 50
-"""Number of problems whose figures are drawn: a page with all figures of a thousand takes minutes, and nobody reads it.
-"""
+"""Number of problems whose figures are drawn: those of a thousand problems take minutes, and no one reads them."""
+
+MOST_ATTENTION = 50
+"""Number of things to look at first that are listed openly; the others are folded."""
 
 MOST_OPEN = 3
 """Number of problems up to which their details are open at first."""
@@ -103,7 +105,10 @@ def _of_all(known: Sequence[tuple[Evidence, Entry]]) -> tuple[list[Plot | Omissi
 
 
 def furthest_behind(entries: Iterable[Entry]) -> set[str]:
-    """Return the slugs of the :data:`MOST_DRAWN` problems furthest behind their reference, then their peak."""
+    """Return the slugs of the :data:`MOST_DRAWN` problems furthest behind their reference, then their peak.
+
+    Problems of which nothing was measured, and that have no figures, come last.
+    """
 
     def place(entry: Entry) -> tuple[float, float]:
         reference, peak = entry["reference"], entry["share_of_peak"]
