@@ -9,6 +9,7 @@ campaign has copies of their folders: as many stores to read, tables to write an
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def main() -> None:
         first = Path(scratch) / "first"
         replay(first)
         figures = {size: report_of(first, Path(scratch) / str(size), size) for size in arguments.sizes}
-    result = provenance(of="processor time of the user and of the system") | {"trials": TRIALS, "problems": figures}
+    head = provenance(of="processor time of the user and of the system", load_average=os.getloadavg(), trials=TRIALS)
+    result = head | {"problems": figures}
     write(arguments.output, result)
     print(json.dumps(result, indent=1))
 

@@ -60,7 +60,7 @@ def bound_and_reasons(run: TuneResult) -> tuple[dict[str, Any] | None, list[str]
         if ratio >= FASTER:
             slower.append((f"{ratio:.2f} times as fast as {name}", other))
     (facts, limits), *facts_of_slower = _facts(run, [best, *(other for _, other in slower)])
-    bound = None
+    bound: dict[str, Any] | None = None
     if limits:
         binding = max(limits, key=limits.__getitem__)
         bound = {"time_s": limits[binding], "binding": binding, "share": limits[binding] / time_s}
