@@ -36,7 +36,7 @@ from mltune.results.wording import (
 )
 from mltune.show.report.evidence import ReportInput, read_input
 from mltune.show.report.findings import findings
-from mltune.show.report.sections import MOST_OPEN, MOST_PARAMETERS, sections
+from mltune.show.report.sections import MOST_ATTENTION, MOST_OPEN, MOST_PARAMETERS, sections
 from mltune.show.report.svg import clean
 from mltune.show.report.tables import between
 
@@ -61,6 +61,7 @@ def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
         **found,
         "many": len(found["problems"]) > MOST_OPEN,
         "most_parameters": MOST_PARAMETERS,
+        "most_attention": MOST_ATTENTION,
         "fewest_rows": FEWEST_ROWS,
         "plan": None if found["plan"] is None else Markup("<pre>{}</pre>").format(clean(found["plan"])),
         "style": style(),
