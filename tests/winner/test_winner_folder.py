@@ -20,6 +20,7 @@ from winners import PROBLEMS, SMALL, a_winner
 
 import mltune
 from mltune.device.facts import Device
+from mltune.files.owned import WINNER, foreign_in
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import Build, TrialState
 from mltune.results import winner_texts
@@ -204,7 +205,6 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from mltune.errors import StoreError
-from mltune.files.owned import WINNER, foreign_in
 from mltune.results.winner_folder import write_folder
 from tests.owned_folders import described
 folder = Path(sys.argv[1])
