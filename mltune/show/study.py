@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import tempfile
 import threading
 import time
@@ -68,7 +67,9 @@ class Studies:
         self._first: dict[str, int] = {}
         self._damaged: set[str] = set()
         self.path = self._directory / STUDY
-        if fact := owned.foreign(self.path, owned.STUDY):
+        lock = self.path.with_name(f"{STUDY}.lock")
+        is_link = lock.is_symlink()  # Optuna's locks are links, and it waits for one that a killed dashboard left
+        if fact := owned.foreign(self.path, owned.STUDY) or (not is_link and owned.foreign(lock, owned.LOCK)):
             raise RunDirectoryError(f"a study is written in place of one that mltune wrote, but {fact}; move it.")
         with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
             draft = Path(folder) / STUDY
@@ -78,9 +79,8 @@ class Studies:
             if journal.logs:  # Optuna would write an empty line, which it cannot read, for none
                 JournalFileBackend(str(draft)).append_logs(journal.logs)
             draft.replace(self.path)
-            lock = self.path.with_name(f"{STUDY}.lock")  # Optuna's, a link to the study
-            if lock.is_symlink() and Path(os.readlink(lock)).name == STUDY:  # left by a dashboard that was killed
-                lock.unlink()
+            if is_link:
+                lock.unlink(missing_ok=True)
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))
 
     def update(self) -> int:

@@ -44,7 +44,7 @@ PLACES = {
     "campaign/cluster/remote_slice.py put_files replace_folder_atomically": WINNER,
     "campaign/cluster/remote_slice.py _scratch mkdtemp": NEW,
     "campaign/cluster/remote_slice.py _scratch rmtree": "the folder that it has just made, with a random name",
-    "campaign/products.py claim_directory write_file_atomically": "plan.toml and plan.json of the directory of this plan",
+    "campaign/products.py claim_directory write_file_atomically": "plan.toml and plan.json of this plan",
     "comparison/figures.py draw savefig": "memory",
     "comparison/journal.py Journal._append append_line": "the journal of a comparison, which has been read as one",
     "comparison/peers.py _quiet open": "/dev/null",
@@ -55,7 +55,7 @@ PLACES = {
     "files/atomic.py write_file_atomically replace": ATOMIC,
     "files/atomic.py write_file_atomically unlink": "the file with a random name that it has made, after an error",
     "files/atomic.py write_product write_file_atomically": PRODUCT,
-    "files/atomic.py write_described write_file_atomically": "the description, and a file named by the hash of its content",
+    "files/atomic.py write_described write_file_atomically": "the description, and a file named by its hash",
     "files/atomic.py write_described replace": "the file that the description is of; the caller answers for both",
     "files/atomic.py append_line os.write": "the end of a file that the caller answers for",
     "files/atomic.py _put rename": "a folder that it has made, and the old one, which gets a random name",
@@ -105,7 +105,7 @@ PLACES = {
     "show/study.py Studies.__init__ touch": "the temporary folder",
     "show/study.py Studies.__init__ JournalFileBackend": "the temporary folder, and the study that it has written",
     "show/study.py Studies.__init__ replace": "optuna.journal, if its content says that mltune wrote it",
-    "show/study.py Studies.__init__ unlink": "the lock of the study: a link to it, which Optuna makes",
+    "show/study.py Studies.__init__ unlink": "a link in the place of Optuna's lock",
     "tuning/training.py datasets_of_runs TemporaryDirectory": NEW,
     "tuning/tuned_function.py TunedFunction._tune rmtree": "a run directory in the cache, named by a hash",
 }
@@ -156,7 +156,8 @@ from pathlib import Path
 shutil.rmtree("x")
 class Writer:
     def write(self, path: Path) -> None:
-        path.write_text("a"), open("name", "w"), path.open(mode="ab"), os.remove("x"), path.replace("y"), path.rename("y")
+        path.write_text("a"), open("name", "w"), path.open(mode="ab"), os.remove("x")
+        path.replace("y"), path.rename("y")
         "text".replace("a", "b"), dataclasses.replace(self, a=1), open("name"), open("name", "rb"), [1].remove(1)
 """
     names = ["write_text", "open", "open", "os.remove", "replace", "rename"]
