@@ -84,9 +84,7 @@ def write_described(path: Path, data: bytes, description: Path, text: bytes) -> 
     sha256 = hashlib.sha256(data).hexdigest()
     coming = _coming(path, sha256)
     if os.path.lexists(coming) and described_file(path, sha256, len(data)) != coming:
-        raise ForeignFileError(
-            f"that name is for a file with that hash, but {coming} has another; move it"
-        )
+        raise ForeignFileError(f"that name is for a file with that hash, but {coming} has another; move it")
     write_file_atomically(coming, data)
     write_file_atomically(description, text)
     with _naming(path):

@@ -73,13 +73,27 @@ class FolderProduct:
     keys: frozenset[str]
     texts: Mapping[str, bytes] = field(default_factory=dict)
 
-    def files_of(self, folder: Path) -> dict[str, str]:
-        """Return the hashes of the files by their paths in a folder; ValueError where it has no such document."""
-        data = read_file(folder / self.document, _MOST_DOCUMENT_BYTES, inside=folder)
-        hashes = parse_json(data)["sha256"] if _has_keys(data, self.keys | {"sha256"}) else None
+    def hashes(self, document: bytes) -> dict[str, str]:
+        """Return the hashes in a document by the paths of files; ValueError where it is none of this kind."""
+        hashes = parse_json(document)["sha256"] if _has_keys(document, self.keys | {"sha256"}) else None
         if not isinstance(hashes, dict):
             raise ValueError(f"it is not the document of {self.name}")
         return {name: str(value) for name, value in hashes.items()}
+
+    def own(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return those files of a folder that mltune wrote; ValueError where the document is missing or another."""
+        if self.document not in files:
+            raise ValueError(f"there is no {self.document}")
+        hashes = self.hashes(files[self.document])
+        return {
+            name: data
+            for name, data in files.items()
+            if name == self.document
+            or (hashlib.sha256(data).hexdigest() == hashes[name] if name in hashes else self._is_text(name, data))
+        }
+
+    def _is_text(self, name: str, data: bytes) -> bool:
+        return name in self.texts and bool(re.search(self.texts[name], data[:_HEAD]))
 
 
 GENERATOR = '<meta name="generator" content="mltune">'
@@ -172,7 +186,7 @@ def foreign_in(folder: Path, product: FolderProduct) -> str:
         return ""
     at = folder / product.document
     try:
-        hashes = product.files_of(folder)
+        hashes = product.hashes(read_file(at, _MOST_DOCUMENT_BYTES, inside=folder))
         folders = {parent for name in hashes for parent in (folder / name).parents}
         for place, inner, names in os.walk(folder, onerror=_raise):
             for at in (Path(place, name) for name in sorted(inner)):

@@ -190,8 +190,7 @@ def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatc
     def run(plan, directory, **options):
         result = carry_out(plan, directory, **options)
         for slug in ("good", "poor"):
-            (directory / "problems" / slug / "winner").mkdir()
-            (directory / "problems" / slug / "winner/kernel.cu").write_text(slug)
+            write_winner(directory / "problems" / slug / "winner", kernel=slug)
         return result
 
     monkeypatch.setattr(choice, "run_plan", run)

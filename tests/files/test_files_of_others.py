@@ -287,8 +287,6 @@ def test_winners_of_shapes_are_not_added_to_a_file_of_somebody_else(tmp_path: Pa
     (tmp_path / "shapes.csv").write_text("M\n1\n")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "winners.jsonl").write_bytes(MINE)
-    with pytest.raises(
-        UsageError, match=r"winners\.jsonl is not the winners of shapes; name another"
-    ):
+    with pytest.raises(UsageError, match=r"winners\.jsonl is not the winners of shapes; name another"):
         mltune.tune_shapes(f"{tmp_path}/kernels.py:tuned", tmp_path / "shapes.csv", run=tmp_path / "run")
     assert (tmp_path / "run" / "winners.jsonl").read_bytes() == MINE

@@ -282,7 +282,8 @@ def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
 def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
     """Copy the folder of a winner in place of an earlier copy inside a folder; return whether that was possible.
 
-    It is not where the folder is too large, or where something else than a copy is in the place.
+    It is not where the folder is too large, or none of a winner, or where something else than a copy is in the place. A
+    file that was added or changed is left out.
     """
     files = _files(winner)
     if files is None:
@@ -290,8 +291,8 @@ def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
         warnings.warn(f"{law}, but {winner} has more and is not copied.", MltuneWarning, stacklevel=1)
         return False
     try:
-        replace_folder_atomically(target, files, WINNER_FOLDER, inside=folder)
-    except ForeignFileError as error:
+        replace_folder_atomically(target, WINNER_FOLDER.own(files), WINNER_FOLDER, inside=folder)
+    except (ForeignFileError, ValueError) as error:
         warnings.warn(f"{winner} is not copied: {error}.", MltuneWarning, stacklevel=1)
         return False
     return True

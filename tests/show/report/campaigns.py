@@ -126,10 +126,7 @@ def failed_campaign(directory):
     stored(problems / "empty", [])
     (problems / "damaged").mkdir()
     (problems / "damaged" / "run.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 4000)
-    for slug, files in (("declared", ("kernel.cu", "winner.json")),):
-        (problems / slug / "winner").mkdir()
-        for file in files:
-            (problems / slug / "winner" / file).write_text(file)
+    write_winner(problems / "declared" / "winner", kernel="code")
     log = EventLog(directory)
     log.write("plan_started", plan="bad", problems=["no-success", "declared", "interrupted", "never", "../../etc"])
     log.write("gpu_lost", slug="interrupted", detail=HOSTILE)
