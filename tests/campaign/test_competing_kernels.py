@@ -19,6 +19,7 @@ from mltune.resolve.plan import Plan, Task
 from mltune.results.summary import summarise_campaign
 from tests.campaign.conftest import ROOT, carry_out, events_of, kill, records_of, stored_trials, wait_until
 from tests.campaign.test_interruptions import children
+from tests.owned_folders import write_winner
 
 DATASET = "convolution_mi250x_gcd"
 TRIALS = 128

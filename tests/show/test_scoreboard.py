@@ -11,6 +11,7 @@ import pytest
 import mltune
 from mltune.comparison.simulation import Simulation, Source
 from mltune.files.folders import assets
+from mltune.files.owned import COMMENT
 from mltune.show.scoreboard import html, markdown
 from tests.hostile.values import TEXTS, XSS
 

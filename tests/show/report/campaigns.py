@@ -15,6 +15,7 @@ from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialSta
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.tuner import tune
+from tests.owned_folders import write_winner
 
 HOSTILE = "</script><script>alert('x')</script><img src=http://a.invalid/x onerror=alert(1)> $x_1$ | `b` \x1b[2J\u202e"
 """Text that a third party may write into any text field."""
