@@ -240,6 +240,9 @@ OnEnd = Annotated[
 ]
 Shapes = Annotated[Path | None, _option("--shapes", "CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned.")]
 Export = Annotated[list[str] | None, _option("--export", "FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="With --export: replace files that hold no configurations, too.")
+]
 Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
     "--kernel",
@@ -305,6 +308,6 @@ OPTIONS: dict[str, Any] = {
     "compile_on": text(
         "--compile-on", "CLUSTER", "A Dask cluster whose compile workers help: address or file of its scheduler."
     ),
-    "overwrite": flag("--overwrite", "Replace what has the same name."),
+    "overwrite": flag("--overwrite", "Replace files there that mltune did not write, too."),
 }
 """The options that several commands share, by the name of the parameter."""

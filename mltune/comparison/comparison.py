@@ -20,6 +20,7 @@ from mltune.comparison.simulation import Recording, Source, Strategy, Trace
 from mltune.comparison.strategies import COMPILERS, MOST_CORES, Given, fingerprint, named, split, with_cores
 from mltune.errors import RunError, UsageError
 from mltune.files.text import many, printable
+from mltune.records.directory import named_directory
 from mltune.records.versions import __version__
 
 EVERY = "all"
@@ -139,7 +140,7 @@ def default_output(strategies: Iterable[str], sources: Sequence[Source], evaluat
     tables = [[source.name, source.table and str(source.table.absolute())] for source in sources]
     columns = [[source.parameters, source.time, source.aggregate] for source in sources]
     facts = [sorted(strategies), tables, columns, evaluations, __version__]
-    return Path("runs") / f"compare-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]}"
+    return named_directory(f"compare-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]}")
 
 
 def compare(

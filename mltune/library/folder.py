@@ -9,14 +9,16 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-from mltune.errors import DiskFullError, LibraryError
+from mltune.errors import DiskFullError, LibraryError, MltuneWarning
 from mltune.files.atomic import replace_folder_atomically
+from mltune.files.owned import LIBRARY, foreign_in
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import matching, problems_of
@@ -81,17 +83,18 @@ class Document(BaseModel):
     sha256: Annotated[dict[_FileName, _Hash], Field(max_length=100)]
 
 
-def write_library(folder: Path, content: Content) -> dict[str, Any]:
-    """Write the folder of a library in place of an existing one, and return its document.
+def write_library(folder: Path, content: Content, *, overwrite: bool = False) -> dict[str, Any]:
+    """Write the folder of a library in place of an existing library, and return its document.
 
-    Where there is a C compiler, the shared object is among the files.
+    Where there is a C compiler, the shared object is among the files. With ``overwrite`` a folder of anything else gets
+    another name, which a warning tells.
 
     Raises
     ------
     DiskFullError
         The folder cannot be written. An existing one is unchanged.
     LibraryError
-        The host's compiler refuses the source.
+        The folder holds something that mltune did not write, or the host's compiler refuses the source.
     """
     files = c_files(content)
     built = compiled(content.name, files)
@@ -104,20 +107,30 @@ def write_library(folder: Path, content: Content) -> dict[str, Any]:
         "shared_object": None if built is None else shared,
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
-    check_place(folder)
+    check_place(folder, overwrite=overwrite)
+    files |= {DOCUMENT: (json.dumps(document, indent=1) + "\n").encode()}
     try:
-        replace_folder_atomically(folder, {**files, DOCUMENT: (json.dumps(document, indent=1) + "\n").encode()})
+        kept = replace_folder_atomically(folder, files, LIBRARY, overwrite=overwrite)
     except OSError as error:
         raise DiskFullError(
             f"a library must be written as a whole, but {folder} cannot be: {reason(error)}."
         ) from error
+    if kept is not None:
+        warnings.warn(f"{folder} was not only a library of mltune; it is kept as {kept}.", MltuneWarning, stacklevel=2)
     return document
 
 
-def check_place(folder: Path) -> None:
-    """Refuse a folder with anything else than a library: what lies there would be replaced."""
-    if folder.exists() and not (folder / DOCUMENT).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LibraryError(f"a library is written to a folder of its own, but {folder} holds something else.")
+def check_place(folder: Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder that holds anything but a library, file by file as its list of hashes says."""
+    try:
+        fact = "" if overwrite else foreign_in(folder, LIBRARY)
+    except OSError as error:
+        fact = reason(error)
+    if fact:
+        raise LibraryError(
+            f"a library is written to a folder of its own, in place of a library that mltune wrote, but {fact}; name "
+            "another folder, or keep this one under another name with --overwrite."
+        )
 
 
 def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:

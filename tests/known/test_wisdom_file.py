@@ -66,7 +66,9 @@ class TestWriting:
         assert path.is_symlink()
         assert Wisdom.load(real) == Wisdom([entry()])
 
-    @pytest.mark.parametrize("write", ["one.add_to(path)", "one.save(own); Wisdom.merge_files([own, path], path)"])
+    @pytest.mark.parametrize(
+        "write", ["one.add_to(path)", "one.save(own, overwrite=True); Wisdom.merge_files([own, path], path)"]
+    )
     def test_concurrent_additions_lose_nothing(self, path, write):
         Wisdom().save(path)
         code = (

@@ -23,6 +23,7 @@ from typing import Any
 from mltune.campaign.device_worker import HEARTBEAT_TIMEOUT_S, Outcome, SliceRequest, SliceResult, call
 from mltune.errors import RunError, UsageError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.owned import WINNER as WINNER_FOLDER
 from mltune.files.reading import read_file
 from mltune.known.wisdom import Wisdom
 from mltune.process.child import ThreadedChild, available_cores
@@ -230,7 +231,7 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
             if known.get(name) != files[name]:
                 write_file_atomically(directory / name, files[name], inside=directory)
         if sent and sent != here:
-            replace_folder_atomically(directory / WINNER, sent, inside=directory)
+            replace_folder_atomically(directory / WINNER, sent, WINNER_FOLDER, inside=directory)
     except OSError as error:
         raise not_writable(directory, error) from error
 
