@@ -133,8 +133,10 @@ class Wisdom:
         with locked(Path(path)) as target:  # not between another process's reading and writing
             write(target, self.entries)
 
-    def add_to(self, path: Path | str) -> None:
-        """Merge these entries into a file, which need not exist. Several processes may do so at the same time.
+    def add_to(self, path: Path | str) -> Wisdom:
+        """Merge these entries into a file, which need not exist, and return all that it then holds.
+
+        Several processes may do so at the same time.
 
         Raises
         ------
@@ -142,7 +144,9 @@ class Wisdom:
             The file cannot be read or written, or is no wisdom.
         """
         with locked(Path(path)) as target:
-            write(target, Wisdom(chain(read(target), self.entries)).entries)
+            merged = Wisdom(chain(read(target), self.entries))
+            write(target, merged.entries)
+        return merged
 
     @classmethod
     def merge_files(cls, files: Iterable[Path | str], out: Path | str) -> Wisdom:
