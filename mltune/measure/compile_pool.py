@@ -238,12 +238,7 @@ class CompilePool:
         return False
 
     def _compile(self, child: Child, job: Job, *, again: bool = False) -> Build:
-        try:
-            child.start()
-        except WorkerError:
-            if again or not self._open:
-                raise
-            return self._compile(child, job, again=True)
+        child.start()
         started = time.monotonic()
         try:
             build = child.call((job.macros, job.options), self._timeout_s)
