@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import MltuneWarning, WisdomError
-from mltune.files.locks import HeldError
 from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, choose
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run, locked_key
@@ -122,7 +121,7 @@ class Winners:
                 try:
                     with _warning():
                         stack.enter_context(locked_key(self.path, repr(sorted(self.fields.items())), LOCK_TIMEOUT_S))
-                except HeldError as error:
+                except OSError as error:  # of a lock that is held
                     kernel = self.fields["kernel"]
                     law = "one process at a time tunes a kernel for a key"
                     warnings.warn(
