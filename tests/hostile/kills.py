@@ -209,11 +209,11 @@ operation = "sgemm"
 trans = "NT"
 kernel = ["gemm_simt"]
 trials = 20
-tuned = 1
+tuned = 2
 [sizes]
-shapes = [1024]
+shapes = [1024, 4096]
 """
-LIBRARY_CHANGES = 40
+LIBRARY_CHANGES = 20
 """Changes of files in the folder of a library that its writer makes at least, about."""
 
 TUNED = Path(tuned_functions.__file__)
