@@ -37,7 +37,8 @@ def tuned_kernel(
 
     The first call with new sizes takes what the file knows, or tunes as :func:`tune_kernel` does and adds the winner to
     the file; later calls only launch. Of several processes that call for the same sizes one tunes, while the others
-    wait and read: all run the same configuration. Arrays are never changed by tuning.
+    wait and read: all run the same configuration. After some seconds a warning says for whom they wait, and after a
+    deadline they run what is known or the default. Arrays are never changed by tuning.
 
     The sizes of a call are the problem size, the types and shapes of the arrays, and the types of the scalars. Values
     of scalars are none: if they decide what is fast, let the problem size follow from them.
@@ -78,7 +79,7 @@ def tuned_kernel(
     Warns
     -----
     MltuneWarning
-        The file knows the kernel, but of another source or GPU, and nothing is tuned.
+        The file knows the kernel, but of another source or GPU, and nothing is tuned; or another process holds a lock.
 
     Examples
     --------

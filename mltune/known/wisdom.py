@@ -146,7 +146,7 @@ class Wisdom:
             write(target, self.entries)
 
     def add_to(self, path: Path | str) -> Wisdom:
-        """Merge these entries into a file, which need not exist, and return what is in it.
+        """Merge these entries into a file, which need not exist, and return all that it then holds.
 
         Several processes may do so at the same time.
 

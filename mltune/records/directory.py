@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mltune.errors import DamagedRunError, DiskFullError, MltuneError, RunDirectoryError
 from mltune.files import owned
+from mltune.files.locks import UNKNOWN, holder_of, note_holder
 from mltune.files.reading import kind_of, open_regular, reason
 from mltune.files.text import printable
 
@@ -242,16 +243,13 @@ def lock_directory(directory: Path) -> int:
     try:
         _acquire(descriptor)
     except OSError as error:
-        holder = printable(os.pread(descriptor, 20, 0).decode(errors="replace")).strip()
+        holder = holder_of(descriptor)
         os.close(descriptor)
         raise RunDirectoryError(
-            f"a run directory is used by one process at a time, but {directory} is in use by process "
-            f"{holder or '(unknown)'}; wait for it to end, or choose another directory."
+            f"a run directory is used by one process at a time, but {directory} is in use by "
+            f"{holder or UNKNOWN}; wait for it to end, or choose another directory."
         ) from error
-    # The process number is for the error message only: a full disk must not prevent the lock.
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    note_holder(descriptor)
     return descriptor
 
 

@@ -285,15 +285,19 @@ def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, sender
 
     future = child.thread.submit(call, child.child, request, HEARTBEAT_TIMEOUT_S, receive)
     unwanted_s = None
-    while not future.done():
-        wait([future], timeout=SEND_EVERY_S)
-        sender.send(progress.pop() if progress else None)
-        if not mailbox.is_wanted:
-            if unwanted_s is None:
-                unwanted_s = time.monotonic()
-                child.child.interrupt(signal.SIGTERM)
-            elif time.monotonic() > unwanted_s + STOP_S:
-                child.child.interrupt()
+    try:
+        while not future.done():
+            wait([future], timeout=SEND_EVERY_S)
+            sender.send(progress.pop() if progress else None)
+            if not mailbox.is_wanted:
+                if unwanted_s is None:
+                    unwanted_s = time.monotonic()
+                    child.child.interrupt(signal.SIGTERM)
+                elif time.monotonic() > unwanted_s + STOP_S:
+                    child.child.interrupt()
+    except BaseException:  # what cannot be sent is measured for nobody
+        child.child.interrupt()
+        raise
     result = future.result()
     if result.outcome is Outcome.INTERRUPTED:  # it stays so: the next time slice needs a new process
         child.thread.submit(child.child.kill).result()
