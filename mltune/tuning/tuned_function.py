@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
 from mltune.known.wisdom import Match, Wisdom
-from mltune.known.wisdom_file import NONE, default_file, locked
+from mltune.known.wisdom_file import AUTO, NONE, file_of_run, locked
 from mltune.records.directory import in_use
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
@@ -244,14 +245,14 @@ class TunedFunction:
 
         check_source(case.kernel, case.problem, case.device)
         copied = [one if hasattr(one, "get") or hasattr(one, "detach") else cupy_array(one) for one in arguments]
-        users = default_file()
+        users = file_of_run(AUTO, replayed=False)
         known = Wisdom.load(file).merge(load_wisdom(users, required=False) if users else Wisdom())
         siblings = Siblings(tuple(one for one in known if isinstance(one, Entry)))
         with self._made_of(arguments, copied, **self._judged) as made, self._shown() as report:
             kernel, problem = with_sizes(made)
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
             identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), asked, self._seed]
-            run = cache_folder() / "tuned" / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
+            run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
             options: dict[str, Any] = {"time_s": TIME_S[asked], "seed": self._seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
             try:
@@ -287,6 +288,14 @@ class TunedFunction:
             warnings.warn(f"{label}: {detail}; MLTUNE_EFFORT=quick tunes it here.", MltuneWarning, stacklevel=5)
         origin, found = origins.get(match.relation, "nearest"), entry.versions.get(EFFORT, "")
         return Choice(label, entry.configuration, origin, detail, found, entry.median_s, entry.default_s), codes
+
+
+def _runs() -> Path:
+    """Return the folder of runs that may be killed and go on; a new one for a user without a folder for caches."""
+    try:
+        return cache_folder() / "tuned"
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="mltune-"))
 
 
 def _suffices(match: Match | None, asked: str) -> bool:
