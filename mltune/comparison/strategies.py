@@ -57,6 +57,8 @@ PEERS: dict[str, Callable[..., Strategy]] = {
 } | {"gp": OptunaGp}
 """The strategies of other tools. They need the extra ``peers``."""
 
+_NUMBER = re.compile("[0-9]{1,18}")
+
 _OPTIONS = {"batch": (1, 4096), "in_flight": (1, 64), "compilers": (1, MOST_CORES)}
 _OPTIONS |= dict.fromkeys(("skip", "build", "resources"), (0, 1))
 """The options of mltune's own strategies, and their bounds; besides, ``prior`` is a text."""
@@ -104,7 +106,7 @@ def named(given: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
         text, at, limit = one.partition("@") if isinstance(one, str) else ("", "", "")
         made = strategy(text if isinstance(one, str) else one)
         name = text or made.name
-        if name in strategies or (at and not (limit.isdecimal() and int(limit))):
+        if name in strategies or (at and not (_NUMBER.fullmatch(limit) and int(limit))):
             raise UsageError(f"strategies are given once each, as NAME or NAME@SEEDS, but {name}{at}{limit} is not.")
         strategies[name] = made
         if at:
@@ -195,7 +197,7 @@ def _of_user(module: str, name: str, *pairs: str) -> Strategy:
             reason = printable(f"{type(error).__name__}: {error}", 300)
             raise UsageError(f"a strategy MODULE:CLASS is imported, but {text} cannot be: {reason}.") from error
     options = dict(pair.partition("=")[::2] for pair in pairs)
-    if not all(value.isdecimal() for value in options.values()):
+    if not all(map(_NUMBER.fullmatch, options.values())):
         raise UsageError(f"an option is given as {text}:NAME=NUMBER, got {', '.join(pairs)}.")
     return _checked(_made(kind, text, {key: int(value) for key, value in options.items()}), text)
 
@@ -257,7 +259,7 @@ def _option(name: str, pair: str) -> tuple[str, int | str]:
         has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
         raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
     least, most = _OPTIONS[key]
-    if not (value.isdecimal() and least <= int(value[:9]) <= most):
+    if not (_NUMBER.fullmatch(value) and least <= int(value) <= most):
         raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")
     return key, int(value)
 

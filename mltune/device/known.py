@@ -177,7 +177,7 @@ def find_device(text: str) -> tuple[Device, str]:
     >>> device.name, device.sm_count, source
     ('NVIDIA A100-SXM4-80GB', 108, 'data sheet')
     """
-    if re.fullmatch(r"cuda:\d{1,3}", text):
+    if re.fullmatch("cuda:[0-9]{1,3}", text):
         from mltune.device.query import query_device
 
         return query_device(int(text.removeprefix("cuda:"))), "driver"
