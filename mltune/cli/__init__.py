@@ -76,6 +76,8 @@ def _fail(message: object, code: int) -> None:
 
 def _unusable(error: Exception) -> str:
     """Write the error of a file that cannot be used; nothing for any other error."""
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of the completion
+        return "a file of the user lies in the home directory, but there is none; set HOME."
     if not isinstance(error, OSError):
         return ""
     is_output = error.errno in (errno.ENOSPC, errno.EBADF)  # the files that are written are named

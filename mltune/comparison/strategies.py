@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from mltune.comparison.baselines import Astra, Random, ShippedSearch, StockTpe
 from mltune.comparison.peers import ALGORITHMS, KernelTuner, OptunaGp, Pymoo
@@ -233,7 +233,7 @@ def _checked(made: object, text: str) -> Strategy:
             "a strategy has a name and a method search(simulation, seed), but "
             f"{printable(text, 200)} lacks {'a name' if hasattr(made, 'search') else 'the method'}."
         )
-    return made
+    return cast("Strategy", made)
 
 
 @contextlib.contextmanager
