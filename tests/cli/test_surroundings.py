@@ -10,7 +10,18 @@ from mltune.records.store import Store
 from tests.environment import ROOT, importing
 
 PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
-TUNE = "tune --device replay:convolution_rtx_a4000 --trials 8 --search random --no-skip --run a_run".split()
+TUNE = [
+    "tune",
+    "--device",
+    "replay:convolution_rtx_a4000",
+    "--trials",
+    "8",
+    "--search",
+    "random",
+    "--no-skip",
+    "--run",
+    "a_run",
+]
 COMMANDS = [TUNE, ["show", "a_run"], ["show", "a_run", "--json"], ["report", "a_run"], ["datasets"], ["--help"]]
 
 
@@ -69,7 +80,7 @@ class TestNoHome:
     """A user who is in no list and has no HOME."""
 
     def run(self, *words, cwd, **named):
-        os.chmod(cwd, 0o777)
+        os.chmod(cwd, 0o777)  # noqa: S103 - of another user
         changes = ["env", "-i", *(f"{name}={value}" for name, value in named.items())]
         changes += [f"PATH={os.environ['PATH']}", f"PYTHONPATH={ROOT}", "CUDA_VISIBLE_DEVICES="]
         # the interpreter may lie in a folder of root

@@ -133,12 +133,14 @@ def test_an_error_of_a_user_is_an_outcome(recording) -> None:
 class BrokenMaking(Stride):
     """A class that cannot be made, and whose error cannot be written."""
 
-    class NoText(Exception):
+    class NoTextError(Exception):
+        """An error without a text."""
+
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
     def __init__(self) -> None:
-        raise self.NoText
+        raise self.NoTextError
 
 
 class BrokenRepr(Stride):
@@ -165,7 +167,7 @@ class BrokenPickle(Stride):
 
 @pytest.mark.parametrize("given", [BrokenMaking, f"{__name__}:BrokenMaking"])
 def test_a_class_that_cannot_be_made_is_named_with_its_error(given) -> None:
-    with pytest.raises(UsageError, match=r"test_strategies:BrokenMaking raises NoText\."):
+    with pytest.raises(UsageError, match=r"test_strategies:BrokenMaking raises NoTextError\."):
         strategy(given)
 
 
