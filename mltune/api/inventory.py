@@ -240,7 +240,7 @@ def devices(
         from mltune.measure.device_rates import measure_device
 
         spec = "--known" if known else facts or "cuda:0"
-        if not re.fullmatch(r"cuda:\d{1,3}", spec):
+        if not re.fullmatch("cuda:[0-9]{1,3}", spec):
             raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
         gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
         found = {spec: gpu}

@@ -97,7 +97,7 @@ def tuned_kernel(
     """
     from mltune.kernel.kernel_tuner_call import check_call
     from mltune.known.effort import effort as checked
-    from mltune.known.wisdom_file import default_file
+    from mltune.known.wisdom_file import AUTO, file_of_run
     from mltune.tuning.tuned_function import TunedFunction
 
     made = {here: options.pop(name, None) for name, here in _MADE.items()}
@@ -110,7 +110,7 @@ def tuned_kernel(
         check_call(options, None),
         made,
         judged,
-        default_file() if file is None else Path(os.path.realpath(file)),
+        file_of_run(AUTO, replayed=False) if file is None else Path(os.path.realpath(file)),
         checked(effort) if effort else "",
         seed,
         functools.partial(shown, progress, "RunDisplay"),

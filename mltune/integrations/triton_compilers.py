@@ -85,7 +85,7 @@ class Compiled:
         for path in (path for name, path in kernel.metadata_group.items() if name.endswith(".cubin")):
             with contextlib.suppress(OSError, subprocess.SubprocessError, RuntimeError):
                 command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
-                text = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL)  # noqa: S603 - Triton's own
+                text = subprocess.check_output(command, encoding="utf-8", stderr=subprocess.DEVNULL)  # noqa: S603
         found = _USAGE.search(text)
         registers, stack_bytes = map(float, found.groups()) if found else (math.nan, math.nan)
         threads = metadata.num_warps * metadata.target.warp_size

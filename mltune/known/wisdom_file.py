@@ -52,19 +52,30 @@ class _Document(BaseModel):
 def default_file() -> Path | None:
     """Return the user's file; None where the environment switches it off.
 
-    ``$MLTUNE_WISDOM``, else ``$XDG_DATA_HOME/mltune/wisdom.json``, else ``~/.local/share/mltune/wisdom.json``.
+    ``$MLTUNE_WISDOM``, else ``$XDG_DATA_HOME/mltune/wisdom.json``, else ``~/.local/share/mltune/wisdom.json``. For a
+    user who has neither, nor a home directory, it raises a WisdomError.
     """
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named == NONE else Path(named)
-    return data_folder() / "wisdom.json"
+    try:
+        return data_folder() / "wisdom.json"
+    except OSError as error:
+        raise WisdomError(f"a wisdom is a file, but {error}, or name a file.") from error
 
 
 def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
-    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay."""
-    if str(option) == AUTO:
+    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay.
+
+    A user without a home directory has none, and a warning says so.
+    """
+    if str(option) != AUTO:
+        return None if str(option) == NONE else Path(option)
+    try:
         return None if replayed else default_file()
-    return None if str(option) == NONE else Path(option)
+    except WisdomError as error:
+        warnings.warn(f"no wisdom is used or kept: {error}", MltuneWarning, stacklevel=2)
+        return None
 
 
 def read(path: Path) -> list[Outcome]:

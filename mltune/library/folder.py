@@ -101,9 +101,9 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         made = Path(scratch) / f"lib{name}.so"
         command = [compiler, *_FLAGS, f"{name}.c", "-o", made.name, "-ldl", "-lm"]
         try:
-            subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, text=True, timeout=_COMPILE_S)  # noqa: S603
+            subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, timeout=_COMPILE_S)  # noqa: S603
         except subprocess.CalledProcessError as error:
-            fact = printable(error.output, 500)
+            fact = printable(error.output.decode(errors="replace"), 500)
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {fact}.") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {error!s:.300}.") from error

@@ -40,9 +40,16 @@ _CACHED_STATES = (TrialState.OK, TrialState.COMPILE_ERROR)
 _log = logging.getLogger(__name__)
 
 
-def default_cache() -> Path:
-    """Return the user's cache folder: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``."""
-    return cache_folder() / "cubins"
+def default_cache() -> Path | None:
+    """Return the user's cache folder: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``.
+
+    None for a user without a home directory, which a warning says.
+    """
+    try:
+        return cache_folder() / "cubins"
+    except OSError as error:
+        _log.warning("this run caches no cubins: %s", error)
+        return None
 
 
 def cache_key(source: Source, definitions: str, compiler: str, options: Sequence[str] = ()) -> str:

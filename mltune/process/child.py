@@ -59,7 +59,7 @@ def available_cores() -> int:
     """Return the number of cores that this process may use: its affinity, limited by the CPU quota of its container."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
         cores = min(cores, max(1, int(quota) // int(period)))
     return cores
 

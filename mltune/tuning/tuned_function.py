@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
 from mltune.known.wisdom import Match, Wisdom
-from mltune.known.wisdom_file import NONE, default_file, locked_key
+from mltune.known.wisdom_file import AUTO, NONE, file_of_run, locked_key
 from mltune.records.directory import in_use
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
@@ -256,7 +257,7 @@ class TunedFunction:
 
         check_source(case.kernel, case.problem, case.device)
         copied = [one if hasattr(one, "get") or hasattr(one, "detach") else cupy_array(one) for one in arguments]
-        users, file = default_file(), self.file
+        users, file = file_of_run(AUTO, replayed=False), self.file
         assert file is not None  # noqa: S101 - it is locked
         known = wisdom.merge(load_wisdom(users, required=False)) if users and users != file else wisdom
         siblings = Siblings(tuple(one for one in known if isinstance(one, Entry)))
@@ -264,7 +265,7 @@ class TunedFunction:
             kernel, problem = with_sizes(made)
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
             identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), asked, self._seed]
-            run = cache_folder() / "tuned" / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
+            run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
             options: dict[str, Any] = {"time_s": TIME_S[asked], "seed": self._seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
             try:
@@ -329,6 +330,14 @@ def _look_up(wisdom: Wisdom, case: _Case) -> Match | None:
     known = (one for one in wisdom if _types(one.problem) == types)
     found = Wisdom(one for one in known if isinstance(one, Failure) or getattr(one, "verified", False))
     return next(iter(found.lookup(case.kernel, case.problem, case.device, case.driver, space=case.space)), None)
+
+
+def _runs() -> Path:
+    """Return the folder of runs that may be killed and go on; a new one for a user without a folder for caches."""
+    try:
+        return cache_folder() / "tuned"
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="mltune-"))
 
 
 def _suffices(match: Match | None, asked: str) -> bool:

@@ -58,7 +58,7 @@ def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """
     from markupsafe import Markup
 
-    script = (TEMPLATES / "page.js").read_text()
+    script = (TEMPLATES / "page.js").read_text("utf-8")
     values = {
         **found,
         "many": len(found["problems"]) > MOST_OPEN,
@@ -80,7 +80,7 @@ def markdown(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 def style() -> str:
     """Return the style sheet of a page."""
-    return "\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css"))
+    return "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("colours.css", "page.css"))
 
 
 def render(template: str, document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
