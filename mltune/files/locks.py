@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltune.files.owned import LOCK
 from mltune.files.reading import open_regular
 from mltune.files.text import printable
 
@@ -98,11 +99,15 @@ def holder_of(descriptor: int) -> Holder | None:
 
 
 def note_holder(descriptor: int) -> None:
-    """Write into a file that this process holds its lock: for messages only, so a full disk does not matter."""
+    """Write into a file that this process holds its lock: for messages only, so a full disk does not matter.
+
+    A file with another content than such a note is somebody else's, and stays as it is.
+    """
     note = f"{os.getpid()} {socket.gethostname()} {time.time():.3f}\n"
     with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note.encode(), 0)
+        if _is_note(descriptor):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note.encode(), 0)
 
 
 def acquire(descriptor: int, timeout_s: float, say: Callable[[str], None]) -> None:
@@ -161,9 +166,10 @@ def locked_file(
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.truncate(descriptor, 0)
-            if is_removed and _is_at(path, descriptor):
-                path.unlink()
+            if _is_note(descriptor):
+                os.truncate(descriptor, 0)
+                if is_removed and _is_at(path, descriptor):
+                    path.unlink()
         os.close(descriptor)
 
 
@@ -182,6 +188,10 @@ def _wait(duplicate: int) -> None:
     with contextlib.suppress(OSError):
         fcntl.flock(duplicate, fcntl.LOCK_EX)
     os.close(duplicate)  # which ends the lock, unless the caller has the file open
+
+
+def _is_note(descriptor: int) -> bool:
+    return bool(re.search(LOCK.mark, os.pread(descriptor, _LONGEST_NOTE + 1, 0)))
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -118,7 +118,7 @@ ROWS = Product("a table of a comparison", PARQUET_KEY, is_at_end=True)
 JUNIT = Product("a verdict of mltune gate", b'<testsuite name="mltune gate"')
 STUDY = Product("a study of mltune", rb'"user_attr": ?\{"kernel": ?".*\n.*"user_attr": ?\{"problem": ?"')
 EVENTS = Product("a log of mltune", rb'\A\{"at": "(?:[^"\n]*", "event": "|[^"\n]*\Z)')
-LOCK = Product("a lock of mltune", rb"\A\d{1,20}\n?\Z")
+LOCK = Product("a lock of mltune", rb"\A(\d{1,20}( \S{1,255} [\d.]+)?\n?)?\Z")
 FOUND = Product("the winners of shapes", rb'\A\{"facts": \{|\n\{"facts": \{')
 REPORT = Product("the winners of a report", keys=frozenset({"format", "title", "run", "mltune", "winners"}))
 SUMMARY = Product(

@@ -29,6 +29,7 @@ NEW = "a temporary file or folder with a random name, which it removes itself"
 OWN_RUN = "a file of mltune in a run directory that is locked, after records/directory.py has looked at it"
 PRODUCT = "a file that its content says mltune wrote, or with --overwrite any"
 WINNER = "the folder of a winner, if mltune wrote every file in it"
+NOTE = "a lock file, which is empty or says which process holds it"
 CACHE = "a file of the private cache, under a name that is a hash"
 
 PLACES = {
@@ -36,15 +37,17 @@ PLACES = {
     "api/gating.py gate write_product": PRODUCT,
     "api/inventory.py devices write_product": PRODUCT,
     "api/shapes.py tune_shapes append_line": "the winners of shapes in a run directory, whose first line is mltune's",
+    "api/revisions.py _copy open": "a new file in the temporary folder of two_versions",
     "api/shapes.py _export write_file_atomically": "a file of configurations, with what it had for other rows",
     "api/versions.py two_versions TemporaryDirectory": NEW,
-    "api/versions.py _from_git extractall": "the temporary folder of two_versions",
     "campaign/cluster/gpu_workers.py named_cluster TemporaryDirectory": NEW,
     "campaign/cluster/remote_slice.py put_files write_file_atomically": OWN_RUN,
     "campaign/cluster/remote_slice.py put_files replace_folder_atomically": WINNER,
     "campaign/cluster/remote_slice.py _scratch mkdtemp": NEW,
     "campaign/cluster/remote_slice.py _scratch rmtree": "the folder that it has just made, with a random name",
     "campaign/products.py claim_directory write_file_atomically": "plan.toml and plan.json of this plan",
+    "cli/streams.py prepare open": "/dev/null",
+    "cli/streams.py prepare os.open": "/dev/null",
     "comparison/figures.py draw savefig": "memory",
     "comparison/journal.py Journal._append append_line": "the journal of a comparison, which has been read as one",
     "comparison/peers.py _quiet open": "/dev/null",
@@ -66,6 +69,10 @@ PLACES = {
     "files/atomic.py _write os.open": "a file that did not exist",
     "files/atomic.py _remove unlink": "files that the list of an old folder has, with their hashes",
     "files/atomic.py _remove rmdir": "the empty folders of an old folder",
+    "files/locks.py note_holder ftruncate": NOTE,
+    "files/locks.py note_holder pwrite": NOTE,
+    "files/locks.py locked_file truncate": NOTE,
+    "files/locks.py locked_file unlink": NOTE,
     "files/reading.py open_regular os.open": "a regular file that is opened, or made to be locked or appended to",
     "kernel/kernel_tuner_call.py kernel_of_call TemporaryDirectory": NEW,
     "kernel/python_kernel.py _kept np.save": "a file with a random name in a temporary folder",
@@ -90,8 +97,6 @@ PLACES = {
     "process/signals.py Interrupt._give_up os.write": "standard error",
     "records/database.py remember append_line": "the list of databases in the user's folder of data",
     "records/database.py Pointer.write write_file_atomically": OWN_RUN,
-    "records/directory.py lock_directory ftruncate": "run.lock, which is empty or has the number of a process",
-    "records/directory.py lock_directory pwrite": "run.lock, which is empty or has the number of a process",
     "records/events.py EventLog.write append_line": OWN_RUN,
     "records/file_tables.py _create write_file_atomically": "the store of a run that has none",
     "records/file_tables.py _connected_for_reading TemporaryDirectory": NEW,
@@ -107,6 +112,7 @@ PLACES = {
     "show/study.py Studies.__init__ replace": "optuna.journal, if its content says that mltune wrote it",
     "show/study.py Studies.__init__ unlink": "a link in the place of Optuna's lock",
     "tuning/training.py datasets_of_runs TemporaryDirectory": NEW,
+    "tuning/tuned_function.py _runs mkdtemp": "a new folder with a random name, for a user without a folder for caches",
     "tuning/tuned_function.py TunedFunction._tune rmtree": "a run directory in the cache, named by a hash",
 }
 
