@@ -6,6 +6,7 @@ The input is in ``FOLDER/named`` under a name that tells its kind. Each command 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
@@ -254,8 +255,14 @@ def gate_winner(folder: Path) -> int:
 
 
 def gate_library(folder: Path) -> int:
-    library = folder / "named" / "library"
-    return _gate(library, library)
+    _load_driver(folder)
+    return _gate(folder / "named" / "library", folder / "named" / "library")
+
+
+def _load_driver(folder: Path) -> None:
+    """Load the driver that records launches, if there was a compiler for it: whoever asks for one gets this one."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
 
 
 def gate_revision(folder: Path) -> int:
@@ -294,11 +301,9 @@ def load_library(folder: Path) -> int:
     """Load a library with the driver that records launches, and ask for the configuration of a size."""
 
     def load() -> None:
-        import ctypes
-
         import mltune
 
-        ctypes.CDLL(str(folder / "libcuda.so.1"))
+        _load_driver(folder)
         library = mltune.load_library(folder / "named" / "library")
         repr((library.parameters, library.choice(**{name: 64 for name in library.document["sizes"]})))
 
@@ -536,8 +541,6 @@ def tune_with_switch(folder: Path, at: int, trials: int, search: str) -> int:
     ``FOLDER/acknowledged`` gets a line for every trial whose record was on file when the search went on. ``FOLDER/calls``
     gets the calls that the switch has seen, with a line ``trials`` where trials were appended.
     """
-    import ctypes
-
     import mltune
     from mltune.records.store import Store
 
@@ -566,8 +569,6 @@ def run_with_switch(folder: Path, at: int, of_worker: bool) -> int:
 
     The campaign itself writes no stores: there, changes of the files in its directory count.
     """
-    import ctypes
-
     if of_worker and at:
         names = ("KILL_SWITCH_AT", "KILL_SWITCH_NAME", "KILL_SWITCH_ONCE")
         os.environ.update(zip(names, (str(at), "run.", str(folder / "killed")), strict=True))

@@ -42,6 +42,7 @@ __attribute__((constructor)) static void run(void) { open("CANARY/new.txt", O_CR
 def library(place: Place) -> Path:
     """Copy the honest library, and the driver that records launches, with which it can be loaded without a GPU."""
     shutil.copy(place.base / "libcuda.so.1", place.folder / "libcuda.so.1")
+    place.copy("content.pickle", "content.pickle")
     return place.copy(LIBRARY, LIBRARY)
 
 
