@@ -305,7 +305,7 @@ def load_library(folder: Path) -> int:
 
         _load_driver(folder)
         library = mltune.load_library(folder / "named" / "library")
-        repr((library.parameters, library.choice(**{name: 64 for name in library.document["sizes"]})))
+        repr((library.parameters, library.choice(**dict.fromkeys(library.document["sizes"], 64))))
 
     return _api(load)
 
@@ -329,7 +329,9 @@ def build_from_specification(folder: Path) -> int:
 
 def library_of_bundle(folder: Path) -> int:
     """Write a bundle as a library, and compare its launches with those that Python computes."""
-    return _api(lambda: compare_with_python(folder / "named" / BUNDLE, folder / "cwd" / "library", folder / "libcuda.so.1"))
+    return _api(
+        lambda: compare_with_python(folder / "named" / BUNDLE, folder / "cwd" / "library", folder / "libcuda.so.1")
+    )
 
 
 def tune_shapes(folder: Path) -> int:
@@ -368,9 +370,8 @@ def call_beside_a_stopped_one(folder: Path) -> int:
 
 def _tuned_function(folder: Path) -> tuple[Any, Callable[..., Any]]:
     """Return a tuned function on an imaginary GPU, and what makes its arguments."""
-    from _pytest.monkeypatch import MonkeyPatch
-
     import tuned_functions
+    from _pytest.monkeypatch import MonkeyPatch
     from imaginary_gpu import FOLDER
 
     os.environ[FOLDER] = str(folder / "home")

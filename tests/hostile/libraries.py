@@ -170,12 +170,12 @@ for _number, (_pattern, _by) in enumerate(CUTS):
     _file(f"a-source-with-other-machine-code-{_number}", _cut)
 
 
-NAMES = (
-    "INFINITY NAN EOF NULL BUFSIZ RAND_MAX I M_PI HUGE_VAL INT64_MAX SIZE_MAX stdin stdout errno read write open close exit abort "
-    "restrict _Bool inline signed main malloc free memcpy memset strlen printf dlopen dlsym y0 y1 j1 gamma lgamma signal time "
-    "linux unix alignas bool nullptr typeof constexpr static_assert thread_local __LINE__ __FILE__ __func__ int64_t uint8_t "
-    "bad s x n0 m call add_i div_f pow_i whole ceil_div_i launch context handle toy_create scale scale_create cuInit min ceil"
-).split()
+NAMES = """
+INFINITY NAN EOF NULL BUFSIZ RAND_MAX I M_PI HUGE_VAL INT64_MAX SIZE_MAX stdin stdout errno read write open close exit abort 
+restrict _Bool inline signed main malloc free memcpy memset strlen printf dlopen dlsym y0 y1 j1 gamma lgamma signal time 
+linux unix alignas bool nullptr typeof constexpr static_assert thread_local __LINE__ __FILE__ __func__ int64_t uint8_t 
+bad s x n0 m call add_i div_f pow_i whole ceil_div_i launch context handle toy_create scale scale_create cuInit min ceil
+""".split()  # noqa: SIM905
 """Names that mean something to a C compiler, to its library, or to the source of a library."""
 
 FORMULA_BUNDLE = {
@@ -254,7 +254,12 @@ def specification(place: Place) -> None:
 def random_specification(place: Place) -> None:
     """Change the specification of a library, or its file of sizes."""
     rng = place.rng
-    sizes = ({"shapes": [64, 128]}, {"csv": "shapes.csv"}, {"ranges": {"m": [1, 9]}}, {"grid": {rng.choice(NAMES): [1, 2]}})
+    sizes = (
+        {"shapes": [64, 128]},
+        {"csv": "shapes.csv"},
+        {"ranges": {"m": [1, 9]}},
+        {"grid": {rng.choice(NAMES): [1, 2]}},
+    )
     library = {"operation": rng.choice(("sgemm", "dgemm", "reduction", *TEXTS)), "trials": 2, "tuned": 2, "timed": 2}
     place.write("shapes.csv", damaged(b"m,n,k,count\n5,6,7,8\n9,8,7,6\n", rng))
     changed = change({"library": library, "sizes": rng.choice(sizes)}, rng)
@@ -267,5 +272,5 @@ def _spec(name: str, old: str, new: str) -> None:
 
 _spec("a-kernel-that-is-a-canary", "[sizes]", 'kernel = ["../canary"]\n[sizes]')
 _spec("sizes-elsewhere", "shapes = [64, 65]", 'csv = "../canary/secret.csv"')
-_spec("a-number-of-5000-digits", "[sizes]", f'seed = {"9" * 5000}\n[sizes]')
+_spec("a-number-of-5000-digits", "[sizes]", f"seed = {'9' * 5000}\n[sizes]")
 _spec("a-grid-of-a-million", "shapes = [64, 65]", f"grid = {{m = {list(range(1, 1001))}, n = {list(range(1, 1001))}}}")

@@ -53,13 +53,19 @@ def random_shapes(place: Place) -> None:
             line = {"facts": FACTS, "shape": {"M": rng.choice((16, *NUMBERS)), "E": 9, "N": 14336}, "found": WINNER}
             place.write("run/winners.jsonl", "".join(to_json(change(line, rng)) + "\n" for _ in range(3)))
         elif how == "obstacle":
-            obstruct(place, place.named / rng.choice(("run", "run/winners.jsonl", "shapes.csv")), rng.choice(list(OBSTACLES)))
+            obstruct(
+                place, place.named / rng.choice(("run", "run/winners.jsonl", "shapes.csv")), rng.choice(list(OBSTACLES))
+            )
         else:
             neighbour(place, rng.choice(MODULES), package=rng.random() < 0.3)
 
 
 def _shapes(name: str, build: Callable[[Place], object] = id, **text: str) -> None:
-    add("shapes", name, lambda place: (shapes(place, **text), build(place)) and None)
+    def make(place: Place) -> None:
+        shapes(place, **text)
+        build(place)
+
+    add("shapes", name, make)
 
 
 _shapes("a-run-that-is-a-link-to-canaries", lambda place: obstruct(place, place.named / "run", "a-folder-elsewhere"))
@@ -97,7 +103,9 @@ def _replace(folder: Path, target: str) -> None:
     folder.symlink_to(target)
 
 
-_tuned("a-process-that-stopped-while-it-tunes", lambda folder: (folder / "add.json").unlink(), "call_beside_a_stopped_one")
+_tuned(
+    "a-process-that-stopped-while-it-tunes", lambda folder: (folder / "add.json").unlink(), "call_beside_a_stopped_one"
+)
 _tuned("a-folder-that-is-in-no-file-system", lambda folder: _replace(folder, "/sys/devices"))
 _tuned("a-folder-of-processes", lambda folder: _replace(folder, "/proc/self"))
 _tuned("a-folder-that-is-read-only", lambda folder: folder.chmod(0o555))

@@ -82,8 +82,6 @@ FOREIGN: dict[str, Callable[[Place, Path], object]] = {
     "a-link-to-a-file": _link,
     "a-link-to-a-folder": _link_to_folder,
     "a-link-to-nothing": lambda place, path: path.symlink_to("nothing"),
-    "a-link-to-a-canary": lambda place, path: path.symlink_to(place.canary / "secret.json"),
-    "a-link-to-canaries": lambda place, path: path.symlink_to(place.canary / "kept"),
     "a-fifo": lambda place, path: os.mkfifo(path),
     **{name: lambda place, path, text=text: path.write_bytes(text) for name, text in TEXTS.items()},
 }
@@ -108,7 +106,9 @@ def _target(name: str, *commands: str) -> None:
     def build(place: Place) -> None:
         inputs(place)
         for suffix in ("", ".json", ".npy"):
-            FOREIGN[name](place, place.folder / "elsewhere" / f"{TARGET}{suffix}") if not suffix or name in TEXTS else None
+            FOREIGN[name](
+                place, place.folder / "elsewhere" / f"{TARGET}{suffix}"
+            ) if not suffix or name in TEXTS else None
 
     add("target", f"{name}-where-a-command-writes", build, *commands)
 

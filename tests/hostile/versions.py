@@ -96,7 +96,9 @@ def random_versions(place: Place) -> None:
             data = encoded(to_toml(document)) if isinstance(document, dict) else damaged(text.encode(), rng)
             entries[at] = mode, rng.choice((name, "kernel.toml")), git_object(repository, "blob", data)
         elif how == "entry":
-            target = rng.choice((str(place.canary / "secret.toml"), "../../canary/secret.toml", "kernel.toml", "/dev/zero"))
+            target = rng.choice(
+                (str(place.canary / "secret.toml"), "../../canary/secret.toml", "kernel.toml", "/dev/zero")
+            )
             one = git_object(repository, "blob", target.encode()) if rng.random() < 0.5 else entries[at][2]
             names = (name, "..", ".git", "../x", "/x", "", "a/../../x", ESCAPE, "x" * 300, *TEXTS)
             entries[at] = rng.choice(("120000", "160000", "40000", "100755", "777777", mode)), rng.choice(names), one
@@ -108,7 +110,9 @@ def random_versions(place: Place) -> None:
     entries = [(mode, name.replace("\0", ""), one) for mode, name, one in entries]
     commit(repository, entries, _config(place, rng.choice(list(CONFIG))) if rng.random() < 0.7 else "")
     if rng.random() < 0.2:
-        name = rng.choice(("HEAD", "refs", "objects", "config", "index", "packed-refs", "info", "objects/pack", "shallow"))
+        name = rng.choice(
+            ("HEAD", "refs", "objects", "config", "index", "packed-refs", "info", "objects/pack", "shallow")
+        )
         obstruct(place, repository / ".git" / name, rng.choice(("a-fifo", "a-folder", "itself", "garbage")))
 
 
