@@ -171,9 +171,9 @@ for _number, (_pattern, _by) in enumerate(CUTS):
 
 
 NAMES = """
-INFINITY NAN EOF NULL BUFSIZ RAND_MAX I M_PI HUGE_VAL INT64_MAX SIZE_MAX stdin stdout errno read write open close exit abort 
-restrict _Bool inline signed main malloc free memcpy memset strlen printf dlopen dlsym y0 y1 j1 gamma lgamma signal time 
-linux unix alignas bool nullptr typeof constexpr static_assert thread_local __LINE__ __FILE__ __func__ int64_t uint8_t 
+INFINITY NAN EOF NULL BUFSIZ RAND_MAX I M_PI HUGE_VAL INT64_MAX SIZE_MAX stdin stdout errno read write open close exit abort
+restrict _Bool inline signed main malloc free memcpy memset strlen printf dlopen dlsym y0 y1 j1 gamma lgamma signal time
+linux unix alignas bool nullptr typeof constexpr static_assert thread_local __LINE__ __FILE__ __func__ int64_t uint8_t
 bad s x n0 m call add_i div_f pow_i whole ceil_div_i launch context handle toy_create scale scale_create cuInit min ceil
 """.split()  # noqa: SIM905
 """Names that mean something to a C compiler, to its library, or to the source of a library."""
