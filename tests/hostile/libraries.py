@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.cases import Place, add
-from tests.hostile.folders import OBSTACLES, obstruct
+from tests.hostile.folders import OBSTACLES, is_small, obstruct
 from tests.hostile.texts import expression
 from tests.hostile.values import ESCAPE, TEXTS, Raw, change, damaged, encoded, to_json, to_toml
 
@@ -50,7 +50,7 @@ def rehash(folder: Path, *, code: bool = False) -> None:
     """Make the hashes of a library right again, as anybody can; that of a program, whose code is run, where asked."""
     document = json.loads((folder / DOCUMENT).read_bytes())
     for name in document["sha256"]:
-        if (code or name != SHARED) and (folder / name).is_file() and (folder / name).stat().st_size < 1 << 26:
+        if (code or name != SHARED) and is_small(folder / name):
             document["sha256"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     (folder / DOCUMENT).write_text(json.dumps(document))
 
@@ -63,20 +63,20 @@ def random_library(place: Place) -> None:
         path = folder / rng.choice(FILES[:6] if how == "bytes" else FILES)
         if how == "file":
             obstruct(place, path, rng.choice(list(OBSTACLES)))
-        elif how == "bytes" and path.is_file():
+        elif how == "bytes" and is_small(path):
             path.write_bytes(damaged(path.read_bytes(), rng))
-        elif how == "source" and (folder / SOURCE).is_file():
+        elif how == "source" and is_small(folder / SOURCE):
             pattern, by = rng.choice(CUTS)
             text = (folder / SOURCE).read_text(errors="replace")
             (folder / SOURCE).write_text(re.sub(pattern, by, text, count=rng.choice((0, 1)), flags=re.MULTILINE))
-        elif how in ("document", "launch"):
+        elif how in ("document", "launch") and is_small(folder / DOCUMENT):
             with contextlib.suppress(ValueError, OSError, LookupError, TypeError):  # it was damaged before
                 if rng.random() < 0.5:
                     rehash(folder)
                 document = json.loads((folder / DOCUMENT).read_bytes())
                 changed = changed_launch if how == "launch" else changed_part
                 (folder / DOCUMENT).write_bytes(encoded(to_json(changed(document, rng))))
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 and is_small(folder / DOCUMENT):
         with contextlib.suppress(ValueError, OSError, LookupError, TypeError):
             rehash(folder)
 

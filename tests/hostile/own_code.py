@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.hostile.cases import Place, add
-from tests.hostile.folders import OBSTACLES, obstruct
+from tests.hostile.folders import OBSTACLES, is_small, obstruct
 from tests.hostile.values import ESCAPE, NUMBERS, TEXTS, XSS, change, damaged, encoded, to_json
 from tests.triton_file import FILE
 
@@ -41,13 +41,15 @@ def random_shapes(place: Place) -> None:
     """Change the shapes, the winners, or what lies beside them; put modules beside the user's file."""
     rng = place.rng
     shapes(place)
-    for how in rng.choices(("cells", "bytes", "winners", "obstacle", "module"), k=rng.choice((1, 2))):
+    for how in sorted(
+        rng.choices(("cells", "bytes", "module", "obstacle", "winners"), k=rng.choice((1, 2))), key="obstacle".__eq__
+    ):
         path = place.named / rng.choice(("shapes.csv", "run/winners.jsonl"))
         if how == "cells":
             rows = [[rng.choice(("M", "E", "N", "count", *CELLS)) for _ in range(4)], *([16, 9, 14336, 3] for _ in range(2))]  # fmt: skip
             rows[rng.randrange(3)][rng.randrange(4)] = rng.choice(CELLS)
             place.write("shapes.csv", rng.choice("\n,\r").join(",".join(map(str, row)) for row in rows))
-        elif how == "bytes" and path.is_file():
+        elif how == "bytes" and is_small(path):
             path.write_bytes(damaged(path.read_bytes(), rng))
         elif how == "winners" and path.parent.is_dir() and not (place.named / "run").is_symlink():
             line = {"facts": FACTS, "shape": {"M": rng.choice((16, *NUMBERS)), "E": 9, "N": 14336}, "found": WINNER}

@@ -91,7 +91,7 @@ def random_versions(place: Place) -> None:
         at = rng.randrange(len(entries))
         mode, name, _ = entries[at]
         if how == "bundle":
-            text = (repository / "bundle/kernel.toml").read_text()
+            text = (place.base / "arrays/kernel.toml").read_text()
             document = change(tomllib.loads(text), rng)
             data = encoded(to_toml(document)) if isinstance(document, dict) else damaged(text.encode(), rng)
             entries[at] = mode, rng.choice((name, "kernel.toml")), git_object(repository, "blob", data)
