@@ -65,13 +65,13 @@ def _run(place: Place, path: Path) -> None:
 
 
 def _link(place: Place, path: Path) -> None:
-    (path.parent / "mine.json").write_bytes(place.rng.choice(list(TEXTS.values())))
-    path.symlink_to("mine.json")
+    path.with_name(f"mine-{path.name}").write_bytes(place.rng.choice(list(TEXTS.values())))
+    path.symlink_to(f"mine-{path.name}")
 
 
 def _link_to_folder(place: Place, path: Path) -> None:
-    _folder(place, path.parent / "mine")
-    path.symlink_to("mine")
+    _folder(place, path.with_name(f"mine-{path.name}"))
+    path.symlink_to(f"mine-{path.name}")
 
 
 FOREIGN: dict[str, Callable[[Place, Path], object]] = {
