@@ -19,7 +19,8 @@ from mltune.kernel.space import find
 from mltune.library.c_expressions import to_c
 from mltune.library.content import configuration_of, tiles_at
 from mltune.library.dispatcher import Dispatcher
-from mltune.library.folder import NAME, compiled
+from mltune.library.document import NAME
+from mltune.library.folder import compiled
 from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, check_name, parameters_of
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
