@@ -44,6 +44,7 @@ from mltune.kernel.evaluation import (
     joined,
     variable,
 )
+from mltune.kernel.launch import Launch
 
 MAX_TEXT = 2000
 """Most characters of an expression."""
@@ -109,6 +110,20 @@ class Expression:
             )
         value = np.asarray(result.value)
         return value if value.ndim or value.dtype.kind == "U" else value.item()
+
+    def size(self, variables: Variables) -> int:
+        """Return the value for numbers as a size of a launch; an ExpressionError where it is no integer >= 0.
+
+        >>> parse("n / 4").size({"n": 10})
+        Traceback (most recent call last):
+        mltune.errors.ExpressionError: the sizes of a launch must be integers >= 0, but `n / 4` is 2.5
+        """
+        value = self.evaluate(variables)
+        if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
+            raise ExpressionError(
+                f"the sizes of a launch must be integers >= 0, but `{_short(self.text)}` is {_short(value)}"
+            )
+        return int(value)
 
     def evaluate_partial(self, variables: Variables) -> Partial:
         """Return the value, and the rows in which it is defined."""
@@ -183,6 +198,21 @@ def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 yield from _with_depths(child, depth + 1)
+
+
+def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: Variables) -> Launch:
+    """Return the launch whose ``grid``, ``block``, ``shared_bytes`` and ``workspace_bytes`` are formulas or numbers.
+
+    One that has no value, or none that is a size, raises an ExpressionError.
+    """
+
+    def number(formula: object) -> int:
+        return parse(str(formula)).size(variables)
+
+    (gx, gy, gz), (bx, by, bz) = (map(number, formulas[shape]) for shape in ("grid", "block"))
+    workspace = formulas["workspace_bytes"]
+    size = None if workspace is None else number(workspace)
+    return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size)
 
 
 class _Compiler:
