@@ -69,7 +69,7 @@ def _number(formula: str, sizes: Mapping[str, int]) -> float:
     """Return the value of a formula, 0 where it has none."""
     expression = parse(formula)
     try:
-        value = float(expression.evaluate(sizes))  # type: ignore[arg-type]
+        value = float(expression.evaluate(sizes))
     except (ExpressionError, ValueError):
         return 0.0
     return value if abs(value) < LARGEST_INTEGER else 0.0

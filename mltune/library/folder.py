@@ -27,6 +27,7 @@ _MAX_BYTES = 1 << 28
 """Most bytes of all files: the machine code of 255 configurations as C source, some 100 kB each, and compiled."""
 
 _MAX_DOCUMENT_BYTES = 1 << 24
+_MAX_CODE_CHARACTERS = 1 << 24  # of some 6 MB of machine code
 _COMPILE_S = 600.0
 _COMPILERS = ("cc", "gcc", "clang")
 _WORDS = re.compile(rb"0x[0-9a-f]{1,16}(?:, 0x[0-9a-f]{1,16})*+")
@@ -113,11 +114,12 @@ def machine_code(folder: Path, document: Document, number: int) -> bytes:
     file = folder / f"{document.name}.c"
     begin = f"\nstatic const uint64_t cubin_{document.configurations[number].cubin}[] = {{".encode()
     try:
-        _, found, after = _hashed(file, document, _MAX_BYTES).partition(begin)
-        words = after[: max(after.find(b"};"), 0)]
-        if not found or not _WORDS.fullmatch(words):
-            raise ValueError(f"it lacks that of configuration {number}")
-        return b"".join(int(word, 16).to_bytes(8, "little") for word in words.split(b","))
+        source = _hashed(file, document, _MAX_BYTES)
+        start = source.find(begin) + len(begin)
+        end = source.find(b"};", start, start + _MAX_CODE_CHARACTERS)
+        if begin not in source or end < 0 or not _WORDS.fullmatch(source, start, end):
+            raise ValueError(f"it lacks that of configuration {number}, or that has more than 64 bits a word")
+        return b"".join(int(word, 16).to_bytes(8, "little") for word in source[start:end].split(b","))
     except (OSError, ValueError) as error:
         fact = reason(error)
     raise LibraryError(f"a library has the machine code in its C source, but {printable(file, 300)}: {fact}.")
