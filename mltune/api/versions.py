@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import row
-from mltune.kernel.expressions import parse
+from mltune.kernel.expressions import launch_of, parse
 from mltune.kernel.launch import Launch
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.kernel.space import default_configuration
-from mltune.library.folder import machine_code, read_library
-from mltune.library.loaded import load_library
+from mltune.library.choice import choice
+from mltune.library.folder import machine_code, read_document
 from mltune.problem.kinds import kind_of_name, problem_from_json, problem_from_name
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import Build, TrialState
@@ -51,23 +51,23 @@ def two_versions(
         if kernel is not None and not any(isinstance(one, Kernel) for one in found):
             names, found = [*names, str(kernel)], [*found, load_kernel(kernel)]
         bundle = next((one for one in found if isinstance(one, Kernel)), None)
-        recorded = next((one for one in found if not isinstance(one, Kernel)), None)
+        recorded = next((one.problem for one in found if not isinstance(one, Kernel)), None)
         wanted = _problem(problem, shape, bundle, recorded)
         made = [partial(_configured if isinstance(one, Kernel) else _recorded, problem=wanted) for one in found]
         yield [partial(one, name, what) for one, name, what in zip(made, names, found, strict=True)]
 
 
-def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | Problem:
-    """Return the kernel that a name means, or the problem of a winner or a library."""
+def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | MachineCode:
+    """Return the kernel that a name means, or the machine code of a winner or a library."""
     path = Path(name)
     if ":" in name and not is_bundle(name) and not path.exists():
         return load_revision(name, scratch)
     if path.suffix == ".cu":
         return load_kernel(kernel or path.parent, source=path)
     if (path / "winner.json").is_file():
-        return problem_from_json(read_winner(path)[0].problem)
+        return _of_winner(path)
     if (path / "library.json").is_file():
-        return problem_from_json(read_library(path)[0].problem)
+        return _of_library(path)
     return load_kernel(name)
 
 
@@ -110,39 +110,56 @@ def _configured(
 
 
 def _recorded(
-    name: str, recorded: Problem, device: Device, config: Mapping[str, int], *, problem: RunnableProblem
+    name: str, code: MachineCode, device: Device, config: Mapping[str, int], *, problem: RunnableProblem
 ) -> Version:
     """Return the version that is the machine code of a winner, or of a library where it serves the problem."""
-    path, sizes, facts, conditions = Path(name), problem.variables(), {}, {}
-    alike = isinstance(recorded, type(problem)) and recorded.macros() == problem.macros()
-    fits = alike and recorded.case == problem.case
-    if (path / "winner.json").is_file():
-        document, cubin = read_winner(path)
-        one, entry, facts = document.launch, document.kernel.function, document.build.model_dump()
-        formulas, launched = (one.at_other_sizes or one).model_dump(), one.launched
-        conditions = one.sizes_must_satisfy
-        fits = fits and (one.at_other_sizes is not None or recorded.variables() == sizes)
-    elif fits:
-        library = read_library(path)[0].model_dump()
-        known = library["configurations"]
-        chosen = load_library(path).choice(**{size: sizes[size] for size in library["sizes"]})
-        number = [{"kernel": one["kernel"], **one["configuration"]} for one in known].index(chosen)
-        cubin = machine_code(path, library, number)
-        formulas, entry = known[number]["launch"], known[number]["entry"]
-        launched = formulas["launched"]
-    if not fits or not all(parse(text).evaluate(sizes) for text in conditions):
+    recorded, sizes, launched = code.problem, problem.variables(), None
+    if isinstance(recorded, type(problem)) and recorded.macros() == problem.macros() and recorded.case == problem.case:
+        launched = code.at(sizes)
+    if launched is None:
         raise UsageError(
             f"machine code is compared on a problem that it is for, but {printable(name, 300)} is for {recorded.label} "
             f"and what its conditions on sizes allow, and that is {problem.label}."
         )
+    return Version(name, problem, *launched)
 
-    def launch(variables: Mapping[str, int]) -> Launch:
-        def number(text: object) -> int:
-            return int(parse(str(text)).evaluate(variables))
 
-        (gx, gy, gz), (bx, by, bz) = (map(number, formulas[shape]) for shape in ("grid", "block"))
-        workspace = formulas["workspace_bytes"]
-        size = None if workspace is None else number(workspace)
-        return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size)
+class MachineCode(NamedTuple):
+    """Machine code of a winner or a library that was read: its problem, and what is launched at some sizes.
 
-    return Version(name, problem, launch, Build(TrialState.OK, cubin=cubin, entry=entry, **facts))
+    ``at`` returns the launch for variables and the build, or None where nothing is for these sizes.
+    """
+
+    problem: Problem
+    at: Callable[[Mapping[str, int]], tuple[Callable[[Mapping[str, int]], Launch], Build] | None]
+
+
+def _of_winner(folder: Path) -> MachineCode:
+    document, cubin = read_winner(folder)
+    problem, launch = problem_from_json(document.problem), document.launch
+    formulas = (launch.at_other_sizes or launch).model_dump()
+    build = Build(TrialState.OK, cubin=cubin, entry=document.kernel.function, **document.build.model_dump())
+
+    def at(sizes: Mapping[str, int]) -> tuple[Callable[[Mapping[str, int]], Launch], Build] | None:
+        if launch.at_other_sizes is None and problem.variables() != sizes:
+            return None
+        if not all(parse(text).holds(sizes) for text in launch.sizes_must_satisfy):
+            return None
+        return partial(launch_of, formulas, launch.launched), build
+
+    return MachineCode(problem, at)
+
+
+def _of_library(folder: Path) -> MachineCode:
+    """Read a library's document and source; its shared object is not even opened."""
+    document = read_document(folder)
+
+    def at(sizes: Mapping[str, int]) -> tuple[Callable[[Mapping[str, int]], Launch], Build] | None:
+        number = choice(document, sizes) if {*document.sizes} <= sizes.keys() else None
+        if number is None:
+            return None
+        configuration = document.configurations[number]
+        build = Build(TrialState.OK, cubin=machine_code(folder, document, number), entry=configuration.entry)
+        return partial(launch_of, configuration.launch.model_dump(), configuration.launch.launched), build
+
+    return MachineCode(problem_from_json(document.problem), at)

@@ -202,7 +202,8 @@ def parse_json(data: bytes | str) -> Any:
     ValueError: a document has at most 32 levels, but this one has more
     """
     try:
-        return _checked(json.loads(data, object_pairs_hook=_object))
+        with _naming_long_integers():
+            return _checked(json.loads(data, object_pairs_hook=_object))
     except RecursionError:
         raise _too_deep() from None
 
@@ -221,10 +222,22 @@ def parse_toml(text: str) -> dict[str, Any]:
     if _LONG_KEY.search(text):  # the parser needs seconds and gigabytes for them
         raise _too_deep()
     try:
-        document: dict[str, Any] = _checked(tomllib.loads(text))
+        with _naming_long_integers():
+            document: dict[str, Any] = _checked(tomllib.loads(text))
         return document
     except RecursionError:
         raise _too_deep() from None
+
+
+@contextlib.contextmanager
+def _naming_long_integers() -> Iterator[None]:
+    """Replace Python's advice about integers of more than 4300 digits by the law."""
+    try:
+        yield
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise ValueError("an integer has at most 64 bits, but this one has thousands of digits") from None
+        raise
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from mltune.kernel.evaluation import (
     joined,
     variable,
 )
+from mltune.kernel.launch import Launch
 
 MAX_TEXT = 2000
 """Most characters of an expression."""
@@ -197,6 +198,21 @@ def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 yield from _with_depths(child, depth + 1)
+
+
+def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: Variables) -> Launch:
+    """Return the launch whose ``grid``, ``block``, ``shared_bytes`` and ``workspace_bytes`` are formulas or numbers.
+
+    One that has no value, or none that is a size, raises an ExpressionError.
+    """
+
+    def number(formula: object) -> int:
+        return parse(str(formula)).size(variables)
+
+    (gx, gy, gz), (bx, by, bz) = (map(number, formulas[shape]) for shape in ("grid", "block"))
+    workspace = formulas["workspace_bytes"]
+    size = None if workspace is None else number(workspace)
+    return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size)
 
 
 class _Compiler:

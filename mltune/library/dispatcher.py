@@ -6,6 +6,7 @@ tiles, corrected by small trees over logarithms and alignments of the sizes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -46,7 +47,7 @@ def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """
     sizes = np.maximum(np.asarray(sizes, dtype=np.int64), 1)
     lowest = np.minimum(sizes & -sizes, 1 << MOST_ALIGNED)
-    logs = np.log2(sizes)
+    logs = np.vectorize(math.log2, otypes=[float])(sizes)  # as C has them: those of NumPy differ in the last bit
     pairs = [logs[:, a] + sign * logs[:, b] for a, b in combinations(range(logs.shape[1]), 2) for sign in (1, -1)]
     return np.column_stack([logs, np.log2(lowest), *pairs, *([logs.sum(axis=1)] if logs.shape[1] > 2 else [])])
 
@@ -94,8 +95,8 @@ class Dispatcher:
         """
         leaves = self.leaves(sizes)
         terms = wave_terms(np.array(tiles, dtype=float), np.array([sizes]), self.processors)
-        longer = np.array([self.longer[leaf] for leaf in leaves]).prod(axis=0) if leaves else 1.0
-        expected = (terms * np.array(self.waves)).sum(axis=1) * longer
+        longer = np.array([self.longer[leaf] for leaf in leaves], dtype=np.float32).prod(axis=0) if leaves else 1.0
+        expected = np.add.accumulate(terms * np.array(self.waves), axis=1)[:, -1] * longer  # rounded as in C
         return tuple(np.argsort(np.where(np.isfinite(expected), expected, np.inf), kind="stable").tolist())
 
     def to_json(self) -> dict[str, Any]:

@@ -6,79 +6,34 @@ import hashlib
 import json
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import ValidationError
 
 from mltune.errors import DiskFullError, LibraryError
 from mltune.files.atomic import replace_folder_atomically
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
-from mltune.files.validation import matching, problems_of
+from mltune.files.validation import problems_of
+from mltune.library.document import FORMAT, HASH, Document, hash_of
 from mltune.library.source import ABI, Content, c_files
-from mltune.problem.array_values import DTYPES
-
-FORMAT = 1
-"""Version of the document's format."""
 
 DOCUMENT = "library.json"
-NAME = r"[a-z][a-z0-9_]{0,39}"
-"""Names of libraries, which are names in C."""
+_MAX_BYTES = 1 << 28
+"""Most bytes of all files: the machine code of 255 configurations as C source, some 100 kB each, and compiled."""
 
-_MAX_BYTES = 1 << 30
-_MAX_DOCUMENT_BYTES = 1 << 26
+_MAX_DOCUMENT_BYTES = 1 << 24
+_MAX_CODE_CHARACTERS = 1 << 24  # of some 6 MB of machine code
 _COMPILE_S = 600.0
 _COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = (
-    "-O3",
-    "-ffp-contract=off",
-    "-shared",
-    "-fPIC",
-)  # a product and a sum are rounded one after the other, as in NumPy
+_FLAGS = ("-O3", "-ffp-contract=off", "-shared", "-fPIC")
+"""Without contraction a product and a sum are rounded one after the other, as in NumPy."""
 
-_Name = Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")]
-_FileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "be the name of a file in the folder")]
-_Hash = Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
-_Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
-
-
-class _Parameter(BaseModel):
-    name: _Identifier
-    dtype: Literal[DTYPES]  # type: ignore[valid-type]
-    role: Literal["size", "in", "out", "inout", "scalar"]
-
-
-class _Launch(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-    workspace_bytes: StrictStr | None
-
-
-class _Configuration(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-    launch: _Launch
-
-
-class Document(BaseModel):
-    """What a program needs of a library.json, and all the rest; see docs/reference/library.md."""
-
-    model_config = ConfigDict(extra="allow")
-
-    format: Literal[1]
-    abi: StrictInt
-    name: _Name
-    problem: dict[StrictStr, Any]
-    sizes: Annotated[list[_Identifier], Field(min_length=1, max_length=60)]
-    parameters: Annotated[list[_Parameter], Field(max_length=200)]
-    configurations: Annotated[list[_Configuration], Field(min_length=1, max_length=255)]
-    shared_object: _FileName | None
-    sha256: Annotated[dict[_FileName, _Hash], Field(max_length=100)]
+_WORDS = re.compile(rb"0x[0-9a-f]{1,16}(?:, 0x[0-9a-f]{1,16})*+")
 
 
 def write_library(folder: Path, content: Content) -> dict[str, Any]:
@@ -104,6 +59,8 @@ def write_library(folder: Path, content: Content) -> dict[str, Any]:
         "shared_object": None if built is None else shared,
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
+    document[HASH] = hash_of(document)
+    _check(document)
     check_place(folder)
     try:
         replace_folder_atomically(folder, {**files, DOCUMENT: (json.dumps(document, indent=1) + "\n").encode()})
@@ -140,24 +97,62 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         return made.read_bytes()
 
 
-def machine_code(folder: Path, document: Mapping[str, Any], number: int) -> bytes:
+def _check(document: Mapping[str, Any]) -> None:
+    """Refuse a document that no reader accepts."""
+    try:
+        Document.model_validate(document)
+    except ValidationError as error:
+        fact = problems_of(error, document, model=Document)
+        raise LibraryError(f"a library must have a document that mltune reads, but {fact}.") from error
+
+
+def machine_code(folder: Path, document: Document, number: int) -> bytes:
     """Return the machine code of a configuration of a library with this document, from its C source.
 
     Raises
     ------
     LibraryError
-        The source is not the one of the document.
+        The source is not the one of the document, or lacks the code.
     """
-    name = f"{document['name']}.c"
-    source = read_file(folder / name, _MAX_BYTES, inside=folder)
-    used = re.findall(rb'^  \{(\d+), "', source, re.MULTILINE)
-    codes = re.findall(rb"^static const uint64_t cubin_\d+\[\] = \{(.*?)\};", source, re.MULTILINE)
-    if hashlib.sha256(source).hexdigest() != document["sha256"].get(name) or not number < len(used):
-        raise LibraryError(
-            f"a library has the machine code in its C source, but {folder / name} lacks it or is damaged."
-        )
-    words = [int(word, 16) for word in codes[int(used[number])].split(b",")]
-    return struct.pack(f"<{len(words)}Q", *words)
+    file = folder / f"{document.name}.c"
+    begin = f"\nstatic const uint64_t cubin_{document.configurations[number].cubin}[] = {{".encode()
+    try:
+        source = _hashed(file, document, _MAX_BYTES)
+        start = source.find(begin) + len(begin)
+        end = source.find(b"};", start, start + _MAX_CODE_CHARACTERS)
+        if begin not in source or end < 0 or not _WORDS.fullmatch(source, start, end):
+            raise ValueError(f"it lacks that of configuration {number}, or that has more than 64 bits a word")
+        return b"".join(int(word, 16).to_bytes(8, "little") for word in source[start:end].split(b","))
+    except (OSError, ValueError) as error:
+        fact = reason(error)
+    raise LibraryError(f"a library has the machine code in its C source, but {printable(file, 300)}: {fact}.")
+
+
+def read_document(folder: Path) -> Document:
+    """Read the document of a library, and compare it with its own hash; no other file is read.
+
+    Raises
+    ------
+    LibraryError
+        The folder is none of a library or of another version, or its document is damaged.
+    """
+    content: Any = None
+    try:
+        content = parse_json(read_file(folder / DOCUMENT, _MAX_DOCUMENT_BYTES, inside=folder))
+        if isinstance(content, dict) and (content.get("format"), content.get("abi")) != (FORMAT, ABI):
+            raise ValueError(
+                f"it has format {printable(content.get('format'), 20)} and ABI {printable(content.get('abi'), 20)}, "
+                f"and this mltune reads format {FORMAT} and ABI {ABI}; build it again"
+            )
+        document = Document.model_validate(content)
+        if document.document_sha256 != hash_of(content):
+            raise ValueError(f"it is damaged: its SHA-256 is not its {HASH}")
+        return document
+    except ValidationError as error:
+        fact = problems_of(error, content, model=Document)
+    except (OSError, ValueError) as error:
+        fact = reason(error)
+    raise _refused(folder / DOCUMENT, fact)
 
 
 def read_library(folder: Path) -> tuple[Document, bytes]:
@@ -166,36 +161,34 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
     Raises
     ------
     LibraryError
-        The folder is none of a library or of another version, or a file is missing or damaged.
+        The folder is none of a library or of another version, or a file is missing, damaged or too large.
     """
-    content: Any = None
-    file = folder / DOCUMENT
+    document, file = read_document(folder), folder
+    shared, remaining = b"", _MAX_BYTES
     try:
-        content = parse_json(read_file(file, _MAX_DOCUMENT_BYTES, inside=folder))
-        if isinstance(content, dict) and (content.get("format"), content.get("abi")) != (FORMAT, ABI):
-            raise ValueError(
-                f"it has format {printable(content.get('format'), 20)} and ABI {printable(content.get('abi'), 20)}, "
-                f"and this mltune reads format {FORMAT} and ABI {ABI}; build it again"
-            )
-        document = Document.model_validate(content)
-        if not {*document.sizes} <= {one.name for one in document.parameters}:
-            raise ValueError("its sizes are not among its parameters")
-        shared = b""
-        for name, wanted in document.sha256.items():
+        for name in document.sha256:
             file = folder / name
-            data = read_file(file, _MAX_BYTES, inside=folder)
-            if hashlib.sha256(data).hexdigest() != wanted:
-                raise ValueError(f"it is damaged: its SHA-256 is not the one in {DOCUMENT}")
+            data = _hashed(file, document, remaining)
+            remaining -= len(data)
             shared = data if name == document.shared_object else shared
-        if not shared:
-            file = folder
-            raise ValueError(
-                f"it has no shared object among its hashed files, because there was no C compiler; compile it, as the "
-                f"first lines of {document.name}.c say, and use it from C, or build the library where there is one"
-            )
-        return document, shared
-    except ValidationError as error:
-        fact = problems_of(error, content, model=Document)
     except (OSError, ValueError) as error:
-        fact = reason(error)
-    raise LibraryError(f"a library is a folder that `mltune library build` wrote, but {file}: {fact}.")
+        raise _refused(file, reason(error)) from error
+    if not shared:
+        raise _refused(
+            folder,
+            "it has no shared object among its hashed files, because there was no C compiler; compile it, as the "
+            f"first lines of {document.name}.c say, and use it from C, or build the library where there is one",
+        )
+    return document, shared
+
+
+def _hashed(file: Path, document: Document, limit: int) -> bytes:
+    """Return the content of a file of a library; a ValueError where it is not that of the document."""
+    data = read_file(file, limit, inside=file.parent)
+    if hashlib.sha256(data).hexdigest() != document.sha256[file.name]:
+        raise ValueError(f"it is damaged: its SHA-256 is not the one in {DOCUMENT}")
+    return data
+
+
+def _refused(file: Path, fact: str) -> LibraryError:
+    return LibraryError(f"a library is a folder that `mltune library build` wrote, but {printable(file, 300)}: {fact}.")

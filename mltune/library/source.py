@@ -122,6 +122,7 @@ class Configuration:
                 "launched": list(self.launched),
             },
             "sizes_must_satisfy": dict(self.conditions),
+            "most_shared_bytes": self.most_shared_bytes,
         }
 
 
@@ -162,6 +163,7 @@ class Content:
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the machine code as plain JSON values."""
+        cubins = self.cubins()
         return {
             "name": self.name,
             "formula": self.formula,
@@ -171,11 +173,15 @@ class Content:
             "extents": list(self.extents),
             "parameters": [{"name": one.name, "dtype": one.dtype, "role": one.role} for one in self.signature()],
             "alignment": self.alignment,
-            "configurations": [one.to_json() for one in self.configurations],
+            "configurations": [one.to_json() | {"cubin": cubins.index(one.cubin)} for one in self.configurations],
             "dispatcher": self.dispatcher.to_json(),
             "report": dict(self.report),
             "versions": dict(self.versions),
         }
+
+    def cubins(self) -> list[bytes]:
+        """Return the machine code, each once, in the order of the source."""
+        return list(dict.fromkeys(one.cubin for one in self.configurations))
 
     def signature(self) -> list[Parameter]:
         """Return the parameters of a call: sizes that no argument is, then the arguments that are not computed."""
@@ -203,7 +209,7 @@ def _values(content: Content) -> dict[str, Any]:
     signature = content.signature()
     names = {one.name: _c_name(one.name) for one in signature}
     in_arrays = {size: f"s[{place}]" for place, size in enumerate(content.sizes)}
-    cubins = list(dict.fromkeys(one.cubin for one in content.configurations))
+    cubins = content.cubins()
     dispatcher, (major, minor) = content.dispatcher, content.device["compute_capability"]
     computed = [one for one in content.parameters if one.role == "computed"]
     arrays = [names[one.name] for one in signature if one.role in ("in", "out", "inout")]

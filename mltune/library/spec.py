@@ -17,7 +17,7 @@ from mltune.files.reading import parse_toml, read_text, reason
 from mltune.files.sizes import MAX_BYTES, MOST_SIZES, Counted, distinct, sizes_of_csv
 from mltune.files.text import printable
 from mltune.files.validation import matching, problems_of
-from mltune.library.folder import NAME
+from mltune.library.document import NAME
 from mltune.library.portfolio import FLOOR, MOST
 
 _MOST_TUNED, _MOST_TIMED = 200, 2000

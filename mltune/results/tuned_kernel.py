@@ -22,6 +22,7 @@ from mltune.files.validation import problems_of
 from mltune.kernel.launch import Launch
 
 _MAX_BYTES = 1 << 28
+_MAX_DOCUMENT_BYTES = 1 << 24
 _Extent = Annotated[StrictInt, Field(ge=1, lt=2**31)]
 _Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
 
@@ -269,7 +270,7 @@ def read_winner(folder: Path) -> tuple[WinnerDocument, bytes]:
     """Read description and machine code of a winner's folder; errors are those of :func:`load_winner`."""
     content: Any = None
     try:
-        content = parse_json(read_file(folder / "winner.json", _MAX_BYTES, inside=folder))
+        content = parse_json(read_file(folder / "winner.json", _MAX_DOCUMENT_BYTES, inside=folder))
         if isinstance(content, dict) and content.get("lacks_code"):
             raise ValueError("it has no machine code")
         document = WinnerDocument.model_validate(content)

@@ -19,7 +19,8 @@ from mltune.device import query
 from mltune.device.known import H200
 from mltune.errors import LibraryError, MltuneError, UsageError
 from mltune.kernel.bundle import variables_of
-from mltune.library.folder import machine_code, read_library, write_library
+from mltune.library.choice import choice
+from mltune.library.folder import machine_code, read_document, write_library
 from mltune.measure import runner
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
@@ -28,7 +29,7 @@ from mltune.results.winner_folder import write_winner
 from mltune.tuning import gate as gates
 from mltune.tuning.finals import Interval
 from mltune.tuning.gate import GateResult
-from tests.library.c_library import content_of
+from tests.library.c_library import content_of, rewrite
 
 SOURCE = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] = WIDTH * 1.0f; }\n'
 
@@ -149,28 +150,91 @@ def test_kernels_of_two_names_have_the_same_arguments(bundle, tmp_path):
         made(bundle, other)
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(tmp_path, monkeypatch):
-    problem = parse_problem("sgemm", trans="NT", size=1000)
-    content = content_of("gemm_simt", problem, ("m", "n", "k"), count=4)
-    write_library(tmp_path / "lib", content)
-    third = content.configurations[2]
-    document = read_library(tmp_path / "lib")[0].model_dump()
-    codes = [machine_code(tmp_path / "lib", document, number) for number in range(4)]
+@pytest.fixture(scope="module")
+def built_library(tmp_path_factory):
+    """Return the folder of a library without a shared object, and what it consists of."""
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=4)
+    folder = tmp_path_factory.mktemp("built") / "lib"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mltune.library.folder._COMPILERS", ())
+        write_library(folder, content)
+    return folder, content
+
+
+@pytest.fixture
+def library(built_library, tmp_path):
+    return shutil.copytree(built_library[0], tmp_path / "lib")
+
+
+def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(library, built_library):
+    content, document = built_library[1], read_document(library)
+    codes = [machine_code(library, document, number) for number in range(4)]
     assert [code.rstrip(b"\0") for code in codes] == [one.cubin.rstrip(b"\0") for one in content.configurations]
-
-    class Chosen:
-        def choice(self, **sizes):
-            assert {sizes[name] for name in "mnk"} == {1000}
-            return {"kernel": third.kernel, **third.values}
-
-    monkeypatch.setattr("mltune.api.versions.load_library", lambda folder: Chosen())
-    old, _ = made(tmp_path / "lib", tmp_path / "lib")
-    assert old.built("any").cubin == codes[2]
-    assert old.launch(variables_of(problem, H200)).grid[0] > 0
-    (tmp_path / "lib" / "sgemm_nt.c").write_text("damaged")
+    old, _ = made(library, library)
+    assert old.built("any").cubin == codes[choice(document, {**old.problem.variables()})]
+    assert old.launch(variables_of(old.problem, H200)).grid[0] > 0
+    (library / "sgemm_nt.c").write_text("damaged")
     with pytest.raises(LibraryError, match="damaged"):
-        machine_code(tmp_path / "lib", document, 0)
+        machine_code(library, document, 0)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_the_gate_runs_nothing_of_a_library(library, tmp_path):
+    """Hashes that match prove nothing about who wrote the shared object."""
+    mark = tmp_path / "was run"
+    (tmp_path / "x.c").write_text(
+        f'#include <stdio.h>\n__attribute__((constructor)) static void run(void) {{ fclose(fopen("{mark}", "w")); }}\n'
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "x.c", "-o", library / "libsgemm_nt.so"], cwd=tmp_path, check=True)
+    rewrite(library, lambda document: document.update(shared_object="libsgemm_nt.so"), "libsgemm_nt.so")
+    assert made(library, library)[0].built("any").cubin.startswith(b"\x7fELF")
+    assert not mark.exists()
+
+
+def _all_launches(document, part, value):
+    for configuration in document["configurations"]:
+        configuration["launch"][part] = value
+
+
+HOSTILE_DOCUMENTS = [
+    (lambda document: _all_launches(document, "grid", None), "grid must be a list, got None"),
+    (lambda document: _all_launches(document, "grid", ["-5", "1", "1"]), "conditions on sizes allow"),
+    (lambda document: _all_launches(document, "block", ["1" + "0" * 5000, "1", "1"]), "at most 2000 characters"),
+    (lambda document: _all_launches(document, "block", ["10**5000", "1", "1"]), "conditions on sizes allow"),
+    (lambda document: _all_launches(document, "block", ["n / 1024", "1", "1"]), "conditions on sizes allow"),
+    (lambda document: _all_launches(document, "launched", [2**40]), "must be less than 2147483648"),
+    (lambda document: document["configurations"][0].pop("entry"), "configurations 1.entry is missing"),
+    (lambda document: [one.update(cubin=77) for one in document["configurations"]], "lacks that of configuration"),
+    (lambda document: document["configurations"][0].update(cubin=-1), "cubin must be at least 0, got -1"),
+    (lambda document: document.update(dispatcher={}), "dispatcher.nodes is missing"),
+    (lambda document: document["dispatcher"]["nodes"].__setitem__(0, [0, 1.0, 0, 0]), "the trees and coefficients"),
+    (lambda document: document["dispatcher"]["waves"].pop(), "the trees and coefficients"),
+    (lambda document: document["problem"].update(precision=5), "the precision of its problem must be text"),
+    (lambda document: document["problem"].update(m="many"), "m"),
+    (lambda document: document.update(problem={}), "problem"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), HOSTILE_DOCUMENTS)
+def test_a_consistent_but_hostile_library_is_refused_in_one_line(library, change, words):
+    rewrite(library, change)
+    with pytest.raises(MltuneError) as error:
+        made(library, library)
+    assert words in str(error.value)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("words", ["0xzz", "0x" + "f" * 17, "", "1, 2", "0x1,, 0x2", "٣"])
+def test_machine_code_of_strange_words_is_refused(library, words):
+    source = (library / "sgemm_nt.c").read_text()
+    number, begin = 0, "\nstatic const uint64_t cubin_"
+    while f"{begin}{number}[]" in source:
+        head, _, rest = source.partition(f"{begin}{number}[] = {{")
+        source, number = f"{head}{begin}{number}[] = {{{words}}};{rest.partition('};')[2]}", number + 1
+    (library / "sgemm_nt.c").write_text(source)
+    rewrite(library, lambda document: None, "sgemm_nt.c")
+    with pytest.raises(LibraryError, match="it lacks that of configuration"):
+        made(library, library)
 
 
 HOSTILE_NAMES = [
@@ -217,6 +281,16 @@ def test_links_in_git_lead_nowhere(bundle, monkeypatch):
     assert old.kernel.source == "/etc/passwd"
 
 
+@pytest.mark.parametrize("value", ["1" + "0" * 5000, "-5", "1e999", "null", '"10**5000"'])
+def test_a_winner_with_a_strange_block_is_refused_in_words(winner, value):
+    document = json.loads((winner / "winner.json").read_text())
+    document["launch"]["block"] = ["X", 1, 1]
+    (winner / "winner.json").write_text(json.dumps(document).replace('"X"', value))
+    with pytest.raises(MltuneError, match=r"launch\.block item 1 must be|an integer has at most 64 bits") as error:
+        made(winner, winner)
+    assert "sys." not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "content", ["{}", "[]", "\0", '{"launch": {"grid": ["rm -rf /"]}}', '{"problem": {"kind": 3}}']
 )
@@ -226,7 +300,9 @@ def test_a_damaged_winner_is_refused(winner, content):
         made(winner, winner)
 
 
-@pytest.mark.parametrize("formula", ["__import__('os')", "m.__class__", "m // 0", "9" * 400, "1.5"])
+@pytest.mark.parametrize(
+    "formula", ["__import__('os')", "m.__class__", "m // 0", "9" * 400, "1.5", "-5", "10**5000", "1" + "0" * 5000]
+)
 def test_a_winner_with_a_strange_formula_is_refused_or_rejected_by_the_launch(winner, formula):
     document = json.loads((winner / "winner.json").read_text())
     document["launch"]["at_other_sizes"]["grid"][0] = formula
@@ -235,7 +311,7 @@ def test_a_winner_with_a_strange_formula_is_refused_or_rejected_by_the_launch(wi
         launch = made(winner, winner)[0].launch(variables_of(PROBLEMS["s"], H200))
     except MltuneError:
         return
-    assert isinstance(launch.grid[0], int)
+    assert launch.grid[0] > 0
 
 
 VERDICTS = [("faster", 0), ("equal", 0), ("slower", 3), ("wrong", 4), ("failed", 4), ("undecided", 5)]

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 import pytest
-from c_library import build_driver, content_of
+from c_library import build_driver, content_of, rewrite
 
 from mltune.errors import DeviceError, LibraryError
 from mltune.kernel.reader import load_kernel
@@ -380,6 +381,18 @@ def test_another_gpu_is_a_clear_error(library):
     assert run(library, code, FAKE_CONTEXT="0")[:3] == [9, 9, 9], "of a thread that has not used the GPU"
 
 
+SIZE = {"name": "m", "dtype": "int64", "role": "size"}
+
+
+def change(folder, **values):
+    rewrite(folder, lambda document: document.update(values))
+
+
+def damage_document(folder):
+    text = (folder / "library.json").read_text()
+    (folder / "library.json").write_text(text.replace('"alignment": 1', '"alignment": 2'))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -387,11 +400,18 @@ def test_another_gpu_is_a_clear_error(library):
         (lambda folder: (folder / "sgemm_nt.h").write_text("//"), "sgemm_nt.h: it is damaged"),
         (lambda folder: (folder / "libsgemm_nt.so").unlink(), "libsgemm_nt.so: there is no such file"),
         (lambda folder: (folder / "library.json").unlink(), "library.json: there is no such file"),
-        (lambda folder: change(folder, format=2), "it has format 2 and ABI 1, and this mltune reads format 1"),
-        (lambda folder: change(folder, abi=7), "it has format 1 and ABI 7"),
+        (lambda folder: change(folder, format=1), "it has format 1 and ABI 1, and this mltune reads format 2"),
+        (lambda folder: change(folder, abi=7), "it has format 2 and ABI 7"),
         (lambda folder: change(folder, name="../x"), "name must be a name of small letters"),
         (lambda folder: change(folder, sha256={"../../etc/passwd": "0" * 64}), "the name of a file in the folder"),
         (lambda folder: change(folder, shared_object=None), "it has no shared object"),
+        (lambda folder: change(folder, problem={"precision": 5}), "the precision of its problem must be text"),
+        (lambda folder: change(folder, problem={"precision": None}), "the precision of its problem must be text"),
+        (lambda folder: change(folder, problem={"precision": ["s"]}), "the precision of its problem must be text"),
+        (lambda folder: change(folder, problem=None), "problem must be a table, got None"),
+        (lambda folder: change(folder, sizes=["m"], extents=["m"], parameters=[SIZE]), "its parameters have none"),
+        (lambda folder: change(folder, further=1), "further is not a known key"),
+        (damage_document, "library.json: it is damaged: its SHA-256 is not its document_sha256"),
         (lambda folder: (folder / "library.json").write_text("[" * 9000), "but"),
         (lambda folder: (folder / "library.json").write_text("[]"), "but"),
         (lambda folder: (folder / "library.json").write_text(""), "library.json: Expecting value"),
@@ -405,9 +425,23 @@ def test_a_folder_that_is_not_what_was_written_is_refused(library, tmp_path, dam
         read_library(folder)
 
 
-def change(folder, **values):
-    document = json.loads((folder / "library.json").read_text()) | values
-    (folder / "library.json").write_text(json.dumps(document))
+def test_a_library_has_a_bounded_size(library, tmp_path):
+    """Files and documents of any size are refused before they are read: they cost no time and no memory."""
+    folder = tmp_path / "copy"
+    shutil.copytree(library, folder)
+    for name in ("sgemm_nt.c", "libsgemm_nt.so"):
+        with open(folder / name, "r+b") as file:
+            file.truncate(1 << 40)
+    begun = perf_counter()
+    with pytest.raises(LibraryError, match="at most [0-9]+ bytes are read"):
+        read_library(folder)
+    rewrite(folder, lambda document: document["sha256"].update({f"file{number}": "0" * 64 for number in range(100)}))
+    with pytest.raises(LibraryError, match="sha256 must have at most 16 items"):
+        read_library(folder)
+    (folder / "library.json").write_bytes(b"[" + b"0," * (1 << 25) + b"0]")
+    with pytest.raises(LibraryError, match="at most 16777216 bytes are read"):
+        read_library(folder)
+    assert perf_counter() - begun < 5
 
 
 def test_a_link_in_a_folder_is_not_followed(library, tmp_path):
@@ -442,6 +476,25 @@ def test_without_a_compiler_the_source_is_there(tmp_path, monkeypatch):
     assert (tmp_path / "lib" / "sgemm_nt.c").exists()
     with pytest.raises(LibraryError, match="there was no C compiler; compile it, as the first lines"):
         read_library(tmp_path / "lib")
+
+
+def test_python_chooses_from_the_document_as_the_library_does(library):
+    """The gate asks the document alone."""
+    found = run(
+        library,
+        """
+from pathlib import Path
+from mltune.library.choice import choice
+from mltune.library.folder import read_document
+document, rng, found = read_document(Path(sys.argv[1])), np.random.default_rng(0), []
+names = [{"kernel": one.kernel, **one.configuration} for one in document.configurations]
+for shape in [(0, 5, 7), *(2 ** rng.uniform(0, 14, (200, 3))).astype(int).tolist()]:
+    sizes = {**dict.fromkeys(document.sizes, 16384), **dict(zip("mnk", shape))}
+    found.append([choice(document, sizes), names.index(lib.choice(**sizes))])
+""",
+    )
+    assert [ours for ours, _ in found] == [of_c for _, of_c in found]
+    assert len({ours for ours, _ in found}) > 2
 
 
 def test_a_library_is_loaded_only_with_a_driver(library, monkeypatch):

@@ -1,0 +1,163 @@
+"""The document of a library, ``library.json``: its schema, which all readers share, and its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+
+from mltune.files.validation import matching
+from mltune.library.source import ABI
+from mltune.problem.array_values import DTYPES
+
+FORMAT = 2
+"""Version of the document's format."""
+
+NAME = r"[a-z][a-z0-9_]{0,39}"
+"""Names of libraries, which are names in C."""
+
+MOST_CONFIGURATIONS = 255
+
+HASH = "document_sha256"
+"""The key of the document's own hash."""
+
+_MOST_FORMULA_CHARACTERS = 1 << 21
+_ARRAYS = ("in", "out", "inout")
+
+_Name = Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")]
+_FileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "be the name of a file in the folder")]
+_Hash = Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
+_Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
+_Text = Annotated[StrictStr, Field(max_length=10_000)]
+_Formula = Annotated[StrictStr, Field(min_length=1, max_length=100_000)]
+_Formulas = Annotated[list[_Formula], Field(min_length=3, max_length=3)]
+_Count = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+_Int32 = Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Node = tuple[_Count, _Number, _Int32, _Int32]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Device(_Table):
+    name: _Text
+    compute_capability: Annotated[list[_Count], Field(min_length=2, max_length=2)]
+    sm_count: _Count
+
+
+class _Parameter(_Table):
+    name: _Identifier
+    dtype: Literal[DTYPES]  # type: ignore[valid-type]
+    role: Literal["size", "in", "out", "inout", "scalar"]
+
+
+class LaunchFormulas(_Table):
+    """The launch of a configuration, as formulas of the sizes."""
+
+    grid: _Formulas
+    block: _Formulas
+    shared_bytes: _Formula
+    workspace_bytes: _Formula | None
+    zeros: _Formula | None
+    tiles: _Formula
+    of_tile: _Formula
+    launched: Annotated[list[_Int32], Field(max_length=60)]
+
+
+class ConfigurationOfLibrary(_Table):
+    """A configuration, the place of its machine code in the source, and the conditions on sizes."""
+
+    kernel: _Text
+    configuration: Annotated[dict[_Text, Any], Field(max_length=200)]
+    entry: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+    cubin: _Count
+    most_shared_bytes: _Int32
+    launch: LaunchFormulas
+    sizes_must_satisfy: Annotated[dict[_Formula, _Text], Field(max_length=200)]
+
+    @property
+    def characters(self) -> int:
+        """Number of characters of all formulas."""
+        launch = self.launch
+        further = (launch.shared_bytes, launch.workspace_bytes or "", launch.zeros or "", launch.tiles, launch.of_tile)
+        return sum(map(len, (*launch.grid, *launch.block, *further, *self.sizes_must_satisfy)))
+
+
+class _Dispatcher(_Table):
+    nodes: Annotated[list[_Node], Field(max_length=10_000)]
+    roots: Annotated[list[_Int32], Field(max_length=1000)]
+    waves: list[list[_Number]]
+    longer: Annotated[list[list[_Number]], Field(max_length=10_000)]
+    processors: Annotated[StrictInt, Field(ge=1, lt=2**31)]
+
+    def check(self, extents: int, configurations: int) -> None:
+        """Check its shape; a child of a node comes after it, so that every walk ends."""
+        inputs = extents * (extents + 1) + (extents > 2)
+        children = [(child, at + 1) for at, node in enumerate(self.nodes) for child in node[2:]]
+        children += [(root, 0) for root in self.roots]
+        rows = [(self.waves, 7 + 5 * extents), (self.longer, configurations)]
+        if (
+            any(node[0] >= inputs for node in self.nodes)
+            or not all(-len(self.longer) <= child < len(self.nodes) and not 0 <= child < at for child, at in children)
+            or any(len(row) != length for table, length in rows for row in table)
+            or len(self.waves) != configurations
+        ):
+            raise ValueError(
+                "the trees and coefficients of its dispatcher must fit its extents and configurations, but do not"
+            )
+
+
+class Document(_Table):
+    """A ``library.json``; see docs/reference/library.md."""
+
+    format: Literal[FORMAT]  # type: ignore[valid-type]
+    abi: Literal[ABI]  # type: ignore[valid-type]
+    name: _Name
+    formula: _Text
+    problem: Annotated[dict[StrictStr, Any], Field(max_length=200)]
+    device: _Device
+    sizes: Annotated[list[_Identifier], Field(min_length=1, max_length=60)]
+    extents: Annotated[list[_Identifier], Field(min_length=1, max_length=60)]
+    parameters: Annotated[list[_Parameter], Field(max_length=200)]
+    alignment: Annotated[StrictInt, Field(ge=1, le=4096)]
+    configurations: Annotated[list[ConfigurationOfLibrary], Field(min_length=1, max_length=MOST_CONFIGURATIONS)]
+    dispatcher: _Dispatcher
+    report: dict[StrictStr, Any]
+    versions: Annotated[dict[StrictStr, _Text | None], Field(max_length=200)]
+    shared_object: _FileName | None
+    sha256: Annotated[dict[_FileName, _Hash], Field(max_length=16)]
+    document_sha256: _Hash
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Check what fields must have in common."""
+        names = [parameter.name for parameter in self.parameters]
+        if len({*names}) < len(names) or not {*self.extents} <= {*self.sizes} <= {*names}:
+            raise ValueError(
+                "its parameters must have distinct names, sizes be among them, and extents among the sizes"
+            )
+        if not any(parameter.role in _ARRAYS for parameter in self.parameters):
+            raise ValueError("an operation reads or writes arrays, but its parameters have none")
+        if not isinstance(self.problem.get("precision", ""), str):
+            raise ValueError("the precision of its problem must be text")
+        if not {f"{self.name}.h", f"{self.name}.c"} <= self.sha256.keys():
+            raise ValueError("its header and its source must be among the hashed files")
+        if sum(one.characters for one in self.configurations) > _MOST_FORMULA_CHARACTERS:
+            raise ValueError(f"its formulas must have at most {_MOST_FORMULA_CHARACTERS} characters together")
+        self.dispatcher.check(len(self.extents), len(self.configurations))
+        return self
+
+
+def hash_of(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a document without its own hash: of JSON with sorted keys and no spaces, in ASCII.
+
+    >>> hash_of({"name": "x", "format": 1}) == hash_of({"format": 1, "name": "x", "document_sha256": "0"})
+    True
+    """
+    values = {key: value for key, value in document.items() if key != HASH}
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
