@@ -433,7 +433,7 @@ def test_a_library_has_a_bounded_size(library, tmp_path):
         with open(folder / name, "r+b") as file:
             file.truncate(1 << 40)
     begun = perf_counter()
-    with pytest.raises(LibraryError, match="at most [0-9]+ bytes are read"):
+    with pytest.raises(LibraryError, match=r"at most [0-9]+ bytes are read"):
         read_library(folder)
     rewrite(folder, lambda document: document["sha256"].update({f"file{number}": "0" * 64 for number in range(100)}))
     with pytest.raises(LibraryError, match="sha256 must have at most 16 items"):
