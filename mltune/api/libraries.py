@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible
-from mltune.errors import RunError, UsageError
+from mltune.errors import LibraryError, RunError, UsageError
+from mltune.files.text import printable
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -105,6 +106,9 @@ def build_library(
     >>> built["name"], built["report"]["portfolio"]  # doctest: +SKIP
     ('sgemm_nt', {'mean': 1.0, 'least': 1.0})
     """
+    if Path(out).name in ("", ".."):
+        raise LibraryError(f"a library is written to a folder with a name of its own, got {printable(out, 300)}.")
+
     from mltune.library.building import Building
     from mltune.library.folder import check_place, write_library
     from mltune.library.spec import load_spec

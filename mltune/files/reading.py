@@ -110,7 +110,10 @@ def read_file(path: Path | str, limit: int, *, inside: Path | None = None) -> by
     A file that grows while it is read is refused as well.
     """
     with opened_file(path, limit, inside=inside) as file:
-        data = file.read(limit + 1)
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, limit) + 1)  # as many bytes are reserved
+        if len(data) > size:  # it grows, or has no size, as those in /proc
+            data += file.read(limit + 1 - len(data))
     if len(data) > limit:
         raise RefusedFileError(f"at most {limit} bytes are read, but {path} has more")
     return data

@@ -1,9 +1,9 @@
 """Libraries that somebody changed by the hundred, with hashes that match: each is read, or refused in one line."""
 
+import contextlib
 import copy
 import json
 import shutil
-import tracemalloc
 from random import Random
 from time import perf_counter
 
@@ -19,7 +19,7 @@ from mltune.kernel.bundle import variables_of
 from mltune.library.folder import write_library
 from mltune.library.loaded import load_library
 from mltune.problem.gemm import parse_problem
-from tests.hostile.values import change, damaged
+from tests.hostile.values import change, damaged, to_json
 
 SHARED = "libsgemm_nt.so"
 
@@ -46,19 +46,20 @@ def gate(folder):
 
 
 def refused_or_done(work, folder):
-    begun = perf_counter()
+    begun, message = perf_counter(), ""
     try:
         work(folder)
     except MltuneError as error:
-        assert str(error).isprintable()
-        assert len(str(error)) < 3000
+        message = str(error)
+    assert message == "" or message.isprintable()
+    assert len(message) < 3000
     assert perf_counter() - begun < 10
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 4))
 def test_a_changed_document_is_read_or_refused(library, tmp_path, seed, count):
-    rng, folder = Random(seed), tmp_path / "lib"
+    rng, folder = Random(seed), tmp_path / "lib"  # noqa: S311
     if not folder.exists():
         shutil.copytree(library, folder)
     document = json.loads((library / "library.json").read_text())
@@ -66,28 +67,20 @@ def test_a_changed_document_is_read_or_refused(library, tmp_path, seed, count):
         part = rng.choice([document, document["problem"], document["dispatcher"], *document["configurations"]])
         part = part["launch"] if "launch" in part and rng.random() < 0.5 else part
         key = rng.choice([*part])
-        part[key] = change({key: copy.deepcopy(part[key])}, rng).get(key)
-    try:
-        text = json.dumps(document)
-    except ValueError:  # an integer of thousands of digits
-        return
-    (folder / "library.json").write_text(text)
-    rewrite(folder, lambda read: None)
-    tracemalloc.start()
-    try:
-        for work in (load_library, gate):
-            refused_or_done(work, folder)
-        assert tracemalloc.get_traced_memory()[1] < 200e6
-    finally:
-        tracemalloc.stop()
+        part[key] = change(copy.deepcopy(part[key]), rng)
+    (folder / "library.json").write_bytes(to_json(document).encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(ValueError, TypeError, LookupError):  # what cannot be read has no hash either
+        rewrite(folder, lambda read: None)
+    for work in (load_library, gate):
+        refused_or_done(work, folder)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(["sgemm_nt.c", "sgemm_nt.h", SHARED, "library.json"]))
 def test_a_changed_file_is_read_or_refused(library, tmp_path, seed, name):
     folder = tmp_path / "lib"
     shutil.copytree(library, folder, dirs_exist_ok=True)
-    (folder / name).write_bytes(damaged((library / name).read_bytes(), Random(seed)))
+    (folder / name).write_bytes(damaged((library / name).read_bytes(), Random(seed)))  # noqa: S311
     if name != "library.json":
         rewrite(folder, lambda document: None, name)
     for work in (load_library, gate):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import mltune
 from mltune.errors import LibraryError
 from mltune.library.spec import load_spec, representatives
 
@@ -126,3 +127,10 @@ def test_a_link_to_another_file_is_not_followed(written, tmp_path):
     (tmp_path / "other.csv").symlink_to("/etc/passwd")
     with pytest.raises(LibraryError, match="link"):
         written('csv = "other.csv"')
+
+
+@pytest.mark.parametrize("folder", [".", "", "..", "/"])
+def test_a_library_has_a_folder_with_a_name(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LibraryError, match="a folder with a name of its own"):
+        mltune.build_library({"library": {"operation": "sgemm"}, "sizes": {"shapes": [64]}}, folder)
