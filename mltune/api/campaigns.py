@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown, warn
+from mltune.api.places import check_places
 
 if TYPE_CHECKING:
     from mltune.campaign.cluster.gpu_workers import Cluster
@@ -26,6 +27,7 @@ def run(
     store: str | None = None,
     compile_on: str | None = None,
     cluster: str | None = None,
+    overwrite: bool = False,
     progress: CampaignReport | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
 ) -> CampaignResult:
@@ -47,6 +49,9 @@ def run(
     cluster : str, optional
         Address or scheduler file of a Dask cluster whose GPU workers are the devices; ``"local"`` makes one of the GPUs
         of this machine.
+    overwrite : bool
+        Whether the report replaces files that mltune did not write. Without it such a file is kept, there is no report,
+        and a warning says so at the start.
     progress : callable, "auto" or None
         Called with a :class:`mltune.results.progress.CampaignProgress` about twice a second. ``"auto"`` shows a
         progress bar in a notebook or a terminal (on stderr), and nothing elsewhere.
@@ -64,7 +69,7 @@ def run(
     Warns
     -----
     MltuneWarning
-        There is no GPU: recorded timings are replayed.
+        There is no GPU: recorded timings are replayed. Or no report can be written.
 
     Examples
     --------
@@ -75,11 +80,14 @@ def run(
     """
     begun = perf_counter()
     from mltune.campaign.campaign import run_plan
+    from mltune.files.owned import check_replaceable
+    from mltune.files.reading import reason
     from mltune.records.directory import PLAN_FILE, is_plan, new_directory
     from mltune.resolve.device import find_gpus
     from mltune.resolve.placement import notices, place, place_on_workers
     from mltune.resolve.plan import Plan
     from mltune.resolve.plan_file import load_plan
+    from mltune.show.report.writing import report_files
 
     directory = None if run is None else Path(run)
     if not isinstance(plan, Plan) and is_plan(Path(plan)):
@@ -94,6 +102,11 @@ def run(
             warn(["no GPU found: every problem is replayed from recorded timings"])
         warn(notices(placed))
         directory = directory or new_directory(loaded.name)
+        if "report" in loaded.produce and not overwrite:
+            try:
+                check_replaceable(report_files(directory))
+            except OSError as error:
+                warn([f"the run will write no report: {reason(error)}"])
         with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
             if hasattr(report, "say"):
                 report.say(f"run directory: {directory}; the command with --run {directory} resumes it", timed=True)
@@ -105,6 +118,7 @@ def run(
                 store=store or "",
                 compile_on=compile_on or "",
                 cluster=found,
+                overwrite=overwrite,
                 begun=begun,
             )
 
@@ -260,7 +274,7 @@ def summarise(run: str | Path | TuneResult, *, top: int = 10) -> dict[str, Any]:
     return summarise_run(found, top) | {"why": why(found)}
 
 
-def report(run: str | Path, *, output: str | Path | None = None) -> ReportPaths:
+def report(run: str | Path, *, output: str | Path | None = None, overwrite: bool = False) -> ReportPaths:
     """Write the report on a run, or on a plan, which may still go on: HTML, Markdown, and the winners as JSON.
 
     Parameters
@@ -269,6 +283,8 @@ def report(run: str | Path, *, output: str | Path | None = None) -> ReportPaths:
         The directory of a run or of a plan.
     output : str or pathlib.Path, optional
         Directory of the files; by default that of the run.
+    overwrite : bool
+        Whether to replace files that mltune did not write.
 
     Returns
     -------
@@ -279,6 +295,8 @@ def report(run: str | Path, *, output: str | Path | None = None) -> ReportPaths:
     ------
     RunDirectoryError
         The directory holds neither.
+    UsageError
+        There is a file in the place of one of the report that mltune did not write.
     RunError
         The report cannot be written.
 
@@ -291,9 +309,11 @@ def report(run: str | Path, *, output: str | Path | None = None) -> ReportPaths:
     >>> written.html.name, written.document["winners"][0]["configuration"] == tuned.best_config
     ('report.html', True)
     """
-    from mltune.show.report.writing import write_report
+    from mltune.show.report.writing import report_files, write_report
 
-    return write_report(Path(run), None if output is None else Path(output))
+    folder = None if output is None else Path(output)
+    check_places(report_files(Path(run) if folder is None else folder), overwrite=overwrite)
+    return write_report(Path(run), folder, overwrite=overwrite)
 
 
 def export_runs(directory: Path, folder: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from mltune.api.datasets import list_datasets
 from mltune.api.display import interruptible, shown, warn
+from mltune.api.places import check_places
 
 if TYPE_CHECKING:
     from mltune.comparison.comparison import Report as ComparisonReport
@@ -27,6 +28,7 @@ class CompareOptions(TypedDict, total=False):
     compile_cores: str | int | Sequence[int]
     jobs: int | None
     output: str | Path | None
+    overwrite: bool
     progress: ComparisonReport | Literal["auto"] | None
     interrupt: Callable[[], bool] | None
 
@@ -64,6 +66,7 @@ def compare(
     compile_cores: str | int | Sequence[int] = "16",
     jobs: int | None = None,
     output: str | Path | None = None,
+    overwrite: bool = False,
     share: str | None = None,
     progress: ComparisonReport | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
@@ -100,6 +103,8 @@ def compare(
     output : str or pathlib.Path, optional
         Directory of the comparison; an existing one is resumed. By default one under ``runs/`` that belongs to these
         arguments: the same call goes on.
+    overwrite : bool
+        Whether the results replace files that mltune did not write.
     share : str, optional
         ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say. A call without `share` and with
         the same `output` joins them.
@@ -118,7 +123,8 @@ def compare(
     Raises
     ------
     UsageError
-        A strategy, dataset or option is malformed or does not exist.
+        A strategy, dataset or option is malformed or does not exist, or there is a file in the place of a result that
+        mltune did not write.
     RunError
         No strategy has run on every dataset.
 
@@ -144,7 +150,7 @@ def compare(
     """
     from mltune.comparison.comparison import compare as run
     from mltune.comparison.comparison import compare_request
-    from mltune.comparison.results import PartialComparison, write_results
+    from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
     from mltune.show import scoreboard as page
 
     request = compare_request(
@@ -161,6 +167,8 @@ def compare(
         share=share,
         cores=_joined(compile_cores if isinstance(compile_cores, str | Sequence) else [compile_cores]),
     )
+    results = {} if share is not None else {request.output / name: product for name, product in PRODUCTS.items()}
+    check_places(results, overwrite=overwrite)
     with shown(progress, "ComparisonDisplay") as report, interruptible(interrupt) as interrupted:
         comparison = run(request, report, interrupted)
     if isinstance(comparison, PartialComparison):
@@ -168,9 +176,8 @@ def compare(
     if report is None:
         warn(f"{name}: {text}" for name, recording in comparison.recordings.items() for text in recording.notices)
     summary = comparison.summary
-    write_results(
-        comparison, request.output, {"table.md": page.markdown(summary), "scoreboard.html": page.html(summary)}
-    )
+    pages = {"table.md": page.markdown(summary), "scoreboard.html": page.html(summary)}
+    write_results(comparison, request.output, pages, overwrite=overwrite)
     return comparison
 
 
@@ -187,6 +194,7 @@ def scoreboard(
     compile_cores: str | int | Sequence[int] = "16",
     jobs: int | None = None,
     output: str | Path | None = None,
+    overwrite: bool = False,
     share: str | None = None,
     progress: ComparisonReport | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
@@ -202,7 +210,7 @@ def scoreboard(
         strategies of Kernel Tuner and random search; a strategy of your own takes its place beside them.
     evaluations, seeds : int
         As those of :func:`compare`; more seeds add to fewer.
-    compile_cores, jobs, output, share, progress, interrupt
+    compile_cores, jobs, output, overwrite, share, progress, interrupt
         As those of :func:`compare`.
 
     Returns
@@ -224,7 +232,8 @@ def scoreboard(
     """
     licensed = [one.name for one in list_datasets() if one.licence or not one.source]
     options: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "compile_cores": compile_cores}
-    options |= {"jobs": jobs, "output": output, "share": share, "progress": progress, "interrupt": interrupt}
+    options |= {"jobs": jobs, "output": output, "overwrite": overwrite, "share": share}
+    options |= {"progress": progress, "interrupt": interrupt}
     found: Comparison | PartialComparison = compare(strategies, datasets or licensed, **options)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -190,7 +191,7 @@ def export_dataset(
     from mltune.dataset.dataset import load_dataset
     from mltune.files.atomic import write_file_atomically
 
-    if Path(file).exists() and not overwrite:
+    if os.path.lexists(file) and not overwrite:
         raise UsageError(f"a file is not replaced, but {file} exists; choose another name, or --overwrite.")
     found = load_dataset(dataset)
     write_file_atomically(Path(file), exporting.FORMATS[form](found).encode())

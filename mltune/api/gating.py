@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from mltune.api.places import check_places
 from mltune.resolve.request import ShapeOptions
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def gate(
     time: str | float = "60s",
     explain: bool = False,
     junit: str | Path | None = None,
+    overwrite: bool = False,
     device: str = "auto",
     seed: int = 0,
     **shape: Unpack[ShapeOptions],
@@ -54,6 +56,8 @@ def gate(
         Whether to collect what differs: registers, spills, shared memory, occupancy, instructions of the main loop.
     junit : str or pathlib.Path, optional
         A file that is written in JUnit's form.
+    overwrite : bool
+        Whether that file replaces one that mltune did not write.
     device : str
         ``"auto"`` or ``"cuda:N"``.
     seed : int
@@ -82,11 +86,13 @@ def gate(
     from mltune.api.versions import two_versions
     from mltune.device.query import query_device
     from mltune.errors import UsageError
-    from mltune.files.atomic import write_file_atomically
+    from mltune.files.atomic import write_product
+    from mltune.files.owned import JUNIT
     from mltune.resolve.device import Target, parse_device
     from mltune.resolve.request import parse_duration
     from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
 
+    check_places({} if junit is None else {Path(junit): JUNIT}, overwrite=overwrite)
     target, limit_s = parse_device(device) or Target(cuda=0), parse_duration(str(time))
     within, confidence = WITHIN if within is None else within, CONFIDENCE if confidence is None else confidence
     if not (0 < within <= 0.5 <= confidence <= 0.9999):
@@ -100,5 +106,5 @@ def gate(
         versions = [one(gpu, config or {}) for one in made]
         result = compare(*versions, device=gpu, index=target.cuda, confidence=confidence, **options)
     if junit is not None:
-        write_file_atomically(Path(junit), result.to_junit())
+        write_product(Path(junit), result.to_junit(), JUNIT, overwrite=overwrite)
     return result

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mltune.api.places import check_places
 from mltune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -176,7 +177,12 @@ def _described(
 
 
 def devices(
-    facts: str | None = None, *, known: bool = False, measure: bool = False, out: str | Path | None = None
+    facts: str | None = None,
+    *,
+    known: bool = False,
+    measure: bool = False,
+    out: str | Path | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """List the GPUs of this machine and the CUDA libraries that are used; or give the facts of one GPU.
 
@@ -191,6 +197,8 @@ def devices(
         tensor cores, memories, launches, and of arithmetic mixed with loads.
     out : str or pathlib.Path, optional
         A ``.json`` file to which the facts of one GPU are written, from which they can be read again.
+    overwrite : bool
+        Whether that file replaces one that mltune did not write.
 
     Returns
     -------
@@ -214,7 +222,8 @@ def devices(
     from dataclasses import asdict
 
     from mltune.device.known import find_device, known_devices
-    from mltune.files.atomic import write_file_atomically
+    from mltune.files.atomic import write_product
+    from mltune.files.owned import FACTS
     from mltune.files.text import printable
     from mltune.measure.libraries import Library, find_libraries
     from mltune.resolve.device import find_gpus
@@ -224,13 +233,14 @@ def devices(
             f"--out writes the facts of one GPU to a .json file, got {printable(out)}; write `mltune device cuda:0 "
             "--out my-gpu.json`."
         )
+    check_places({} if out is None else {Path(out): FACTS}, overwrite=overwrite)
     reason, libraries, problems = "", list[Library](), list[str]()
     unmeasured: dict[str, str] = {}
     if measure:
         from mltune.measure.device_rates import measure_device
 
         spec = "--known" if known else facts or "cuda:0"
-        if not re.fullmatch(r"cuda:\d{1,3}", spec):
+        if not re.fullmatch("cuda:[0-9]{1,3}", spec):
             raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
         gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
         found = {spec: gpu}
@@ -250,7 +260,8 @@ def devices(
         "unmeasured": unmeasured,
     }
     if out is not None:
-        write_file_atomically(Path(out), f"{json.dumps(document, indent=2, allow_nan=False)}\n".encode())
+        text = f"{json.dumps(document, indent=2, allow_nan=False)}\n"
+        write_product(Path(out), text.encode(), FACTS, overwrite=overwrite)
     return document
 
 

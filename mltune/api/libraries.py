@@ -50,6 +50,7 @@ def build_library(
     *,
     device: str = "auto",
     run: str | Path | None = None,
+    overwrite: bool = False,
     compilers: int | None = None,
     progress: CampaignReport | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
@@ -68,13 +69,15 @@ def build_library(
     spec : str, pathlib.Path or mapping
         A TOML file, or a mapping of its form: the operation and its sizes (docs/reference/library.md).
     out : str or pathlib.Path
-        The folder of the library, which is replaced as a whole.
+        The folder of the library; a library of mltune there is replaced as a whole.
     device : str
         ``"auto"``, ``"all"``, ``"cuda:N"``, or ``"replay"``: then every size needs recorded timings, candidates have
         times where they were recorded, and shares are 0 where what runs was not. It shows what is written without a
         GPU; ``"auto"`` is that where there is none.
     run : str or pathlib.Path, optional
         Directory of the run; a run of the same library there is resumed. By default a new one under ``runs/``.
+    overwrite : bool
+        Whether a folder that holds anything else gets another name, which a warning tells.
     compilers : int, optional
         Compile processes; by default one per core.
     progress, interrupt
@@ -118,7 +121,7 @@ def build_library(
     from mltune.resolve.placement import place
 
     begun, wanted = perf_counter(), load_spec(spec)
-    check_place(Path(out))
+    check_place(Path(out), overwrite=overwrite)
     nvrtc_version()  # raises where nothing can be compiled
     wanted, plan, problems, time_s = _plan(wanted, device, run, {**options, "compilers": compilers})
     with interruptible(interrupt) as interrupted, ExitStack() as ended:
@@ -146,7 +149,7 @@ def build_library(
             at_once,
         )
         content = building.content()
-    return write_library(Path(out), content)
+    return write_library(Path(out), content, overwrite=overwrite)
 
 
 def _plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -174,7 +175,7 @@ def train(
     from mltune.tuning.training import train as train_model
 
     for file in (file_of(Path(out), suffix) for suffix in SUFFIXES):
-        if file.exists() and not overwrite:
+        if os.path.lexists(file) and not overwrite:
             raise UsageError(f"a model is not replaced, but {file} exists; choose another name, or --overwrite.")
     names = [datasets] if isinstance(datasets, str | Path) else datasets
     found = [one for name in names for one in find_datasets(str(name))]

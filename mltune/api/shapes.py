@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
 from mltune.files.atomic import append_line, write_file_atomically
-from mltune.files.reading import check_folder, parse_json, read_text, reason
+from mltune.files.owned import FOUND, foreign
+from mltune.files.reading import check_folder, parse_json, read_file, read_text, reason
 from mltune.files.sizes import MAX_BYTES, distinct, sizes_of_csv
-from mltune.known.serving import configuration_files
+from mltune.known.serving import configuration_files, path_of, with_kept
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.records.directory import named_directory
 
 WINNERS = "winners.jsonl"
 """The file in the directory of a run with a line for each shape that was tuned."""
@@ -32,6 +35,7 @@ def tune_shapes(
     run: str | Path | None = None,
     wisdom: str | Path = "auto",
     export: Mapping[str, str | Path] | None = None,
+    overwrite: bool = False,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> dict[str, Any]:
     """Tune a Triton kernel at many shapes.
@@ -61,7 +65,9 @@ def tune_shapes(
         taken without a search. It is not used for several launches.
     export : mapping of str to path, optional
         Folders in which files of configurations are written, by format: ``vllm-moe``, ``sglang-moe``, ``vllm-fp8`` or
-        ``sglang-fp8``.
+        ``sglang-fp8``. A file that is there keeps the configurations of numbers of rows M that are not tuned now.
+    overwrite : bool
+        Whether these files replace others that hold no configurations.
     progress : callable
         Receives the row of each shape.
 
@@ -75,7 +81,8 @@ def tune_shapes(
     Raises
     ------
     UsageError
-        The file, the kernel or the shapes cannot be used, or the winners do not fit a format.
+        The file, the kernel or the shapes cannot be used, the winners do not fit a format, or something that mltune did
+        not write is in the place of a file.
     OSError
         A file cannot be written.
 
@@ -95,7 +102,11 @@ def tune_shapes(
     except (OSError, ValueError) as error:
         raise UsageError(f"shapes are sizes in a CSV file, got {shapes!s:.300}: {reason(error):.400}.") from error
     wanted = sorted(((dict(shape), count) for shape, count in counted.items()), key=lambda one: -one[1])
-    folder = Path("runs", f"{file.stem}-{name}") if run is None else Path(run)
+    folder = named_directory(f"{file.stem}-{name}") if run is None else Path(run)
+    if fact := foreign(folder / WINNERS, FOUND):
+        raise UsageError(
+            f"winners of shapes are added to a file of mltune, but {fact}; name another directory (--run)."
+        )
     names, options = tuple(wanted[0][0]), {"trials": trials, "seed": seed, "wisdom": str(wisdom)}
     child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), name, names, options))
     rows: list[Row] = []
@@ -104,26 +115,42 @@ def tune_shapes(
         if "error" in facts:
             raise UsageError(f"{file}:{name} cannot be tuned at sizes {', '.join(names)}: {facts['error']}")
         check_folder(folder, inside=folder, create=True)
-        known, written = _winners(folder / WINNERS, facts), _export(export or {}, rows, facts)
+        for form, out in (export or {}).items():
+            for at in {Path(out, path_of(form, shape, facts)) for shape, _ in wanted}:
+                _with_kept(at, b"{}", overwrite)
+        known, written = _winners(folder / WINNERS, facts), list[str]()
         for shape, count in wanted:
             found = known.get(tuple(sorted(shape.items())))
             if found is None and "error" not in (found := _asked(child, shape)):
                 append_line(folder / WINNERS, json.dumps({"facts": facts, "shape": shape, "found": found}).encode())
             rows.append({"shape": shape, "count": count, **(found or {})})
             progress(rows[-1])
-            written = _export(export or {}, rows, facts)
+            written = _export(export or {}, rows, facts, overwrite)
     finally:
         child.kill()
     return {**facts, "run": str(folder), "shapes": rows, "written": written}
 
 
-def _export(export: Mapping[str, str | Path], rows: Sequence[Row], facts: Row) -> list[str]:
+def _export(export: Mapping[str, str | Path], rows: Sequence[Row], facts: Row, overwrite: bool) -> list[str]:
     """Write the files of configurations for the shapes that have winners; return their paths."""
     won = [row for row in rows if "error" not in row]
     forms = [(Path(out), configuration_files(form, won, facts)) for form, out in export.items()]
     for out, path, data in (files := [(out, *file) for out, content in forms for file in content.items()]):
-        write_file_atomically(out / path, data, inside=out)
+        write_file_atomically(out / path, _with_kept(out / path, data, overwrite), inside=out)
     return [str(out / path) for out, path, _ in files]
+
+
+def _with_kept(path: Path, tuned: bytes, overwrite: bool) -> bytes:
+    """Return the content of a file of configurations with what an existing one has for other numbers of rows."""
+    try:
+        return with_kept(read_file(path, MAX_BYTES, inside=path.parent), tuned) if os.path.lexists(path) else tuned
+    except (OSError, ValueError) as error:
+        if overwrite:
+            return tuned
+        raise UsageError(
+            f"configurations are added to those of a file, but {path}: {reason(error):.300}; move it, name another "
+            "folder, or give --overwrite."
+        ) from error
 
 
 def _asked(child: Child, shape: Row | None, again: int = 3) -> Row:

@@ -37,7 +37,8 @@ def tuned_kernel(
 
     The first call with new sizes takes what the file knows, or tunes as :func:`tune_kernel` does and adds the winner to
     the file; later calls only launch. Of several processes that call for the same sizes one tunes, while the others
-    wait and read: all run the same configuration. Arrays are never changed by tuning.
+    wait and read: all run the same configuration. After some seconds a warning says for whom they wait, and after a
+    deadline they run what is known or the default. Arrays are never changed by tuning.
 
     The sizes of a call are the problem size, the types and shapes of the arrays, and the types of the scalars. Values
     of scalars are none: if they decide what is fast, let the problem size follow from them.
@@ -78,7 +79,7 @@ def tuned_kernel(
     Warns
     -----
     MltuneWarning
-        The file knows the kernel, but of another source or GPU, and nothing is tuned.
+        The file knows the kernel, but of another source or GPU, and nothing is tuned; or another process holds a lock.
 
     Examples
     --------
@@ -96,7 +97,7 @@ def tuned_kernel(
     """
     from mltune.kernel.kernel_tuner_call import check_call
     from mltune.known.effort import effort as checked
-    from mltune.known.wisdom_file import default_file
+    from mltune.known.wisdom_file import AUTO, file_of_run
     from mltune.tuning.tuned_function import TunedFunction
 
     made = {here: options.pop(name, None) for name, here in _MADE.items()}
@@ -109,7 +110,7 @@ def tuned_kernel(
         check_call(options, None),
         made,
         judged,
-        default_file() if file is None else Path(os.path.realpath(file)),
+        file_of_run(AUTO, replayed=False) if file is None else Path(os.path.realpath(file)),
         checked(effort) if effort else "",
         seed,
         functools.partial(shown, progress, "RunDisplay"),

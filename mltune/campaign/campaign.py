@@ -69,6 +69,7 @@ def run_plan(
     store: str = "",
     compile_on: str = "",
     cluster: Cluster | None = None,
+    overwrite: bool = False,
     begun: float | None = None,
 ) -> CampaignResult:
     """Carry out a plan, or resume it.
@@ -97,6 +98,8 @@ def run_plan(
         Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
     cluster : Cluster, optional
         The cluster whose workers are the devices of the plan (:func:`mltune.resolve.placement.place_on_workers`).
+    overwrite : bool
+        Whether the report replaces files that mltune did not write. Without it these are kept, and a message says so.
     begun : float, optional
         When the call began, on the clock of :func:`time.perf_counter`; by default now. The budget counts from then.
 
@@ -135,6 +138,7 @@ def run_plan(
             database_of(runs_in(directory), store),
             compile_on,
             begun,
+            overwrite,
         )
         with contextlib.closing(campaign):
             campaign.run()
@@ -168,6 +172,7 @@ class Campaign:
     store: str
     compile_on: str
     begun: float
+    overwrite: bool
 
     def __post_init__(self) -> None:
         self.compile_on = address_of(self.compile_on) if self.compile_on else ""  # other hosts may lack the file
@@ -224,7 +229,7 @@ class Campaign:
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        report = write_report(*produced, self._deadline, quick=interrupted)
+        report = write_report(*produced, self._deadline, overwrite=self.overwrite, quick=interrupted)
         if report is not None:
             self.log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
         return CampaignResult(self.directory, self.scheduler.standings, interrupted, report, self.scheduler.read)

@@ -16,7 +16,7 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import parse_json, read_file
 from mltune.files.text import printable
 from mltune.process.bounded import done_before
-from mltune.records.directory import DATASETS, IDENTITY_FILE, PLAN_FILE, is_begun, not_writable
+from mltune.records.directory import DATASETS, IDENTITY_FILE, PLAN_FILE, is_begun, not_writable, runs_in
 from mltune.resolve.plan import Plan
 from mltune.resolve.plan_file import load_plan
 from mltune.results.run import TuneResult
@@ -52,6 +52,11 @@ def claim_directory(plan: Plan, directory: Path) -> None:
         _check_same(ours, _stored(identity), directory)
     elif text.is_file():
         _check_same(ours, _identity(load_plan(text)), directory)
+        if not runs_in(directory) and read_file(text, MAX_BYTES, inside=directory) != plan.text.encode():
+            raise RunDirectoryError(
+                f"a plan is written to {PLAN_FILE} in its directory, but {directory} has a file of that name, and no "
+                "runs; choose another directory (--run)."
+            )
     elif is_begun(directory):
         raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
     try:
@@ -155,6 +160,7 @@ def write_report(
     say: Callable[[str], None],
     deadline: Callable[[], float],
     *,
+    overwrite: bool,
     quick: bool,
 ) -> ReportPaths | None:
     """Write the report, or only the winners, as the plan asks, unless there is no time for it.
@@ -165,6 +171,8 @@ def write_report(
         Gets messages on failures.
     deadline : callable
         Returns when it must be done, on the clock of :func:`time.monotonic`.
+    overwrite : bool
+        Whether to replace files that mltune did not write.
     quick : bool
         Whether to leave out figures.
     """
@@ -174,9 +182,9 @@ def write_report(
 
     def write() -> None:
         if "report" in plan.produce:
-            written.append(writing.write_report(directory, quick=quick, read=scheduler.read))
+            written.append(writing.write_report(directory, overwrite=overwrite, quick=quick, read=scheduler.read))
         else:
-            writing.write_winners(directory, scheduler.read)
+            writing.write_winners(directory, scheduler.read, overwrite=overwrite)
 
     if {"report", "winners"} & plan.produce:
         with _saying_why_not("report", say):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
-import io
 import os
 import signal
 import sys
@@ -16,9 +14,10 @@ from typing import Any, cast
 import typer
 from typer.main import get_command
 
-from mltune.cli import inventory, libraries, runs, tuning, wisdom
+from mltune.cli import inventory, libraries, runs, streams, tuning, wisdom
 from mltune.cli.application import app
 from mltune.cli.completion import COMPLETING
+from mltune.cli.shortage import shortage, spare_memory
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
 from mltune.files.text import printable_lines
@@ -48,10 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _warning
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            with contextlib.suppress(OSError):  # a file that was exchanged for a pipe
-                stream.reconfigure(errors="replace")  # a character that a terminal lacks is not an error
+    streams.prepare()
+    spare_memory()
     try:
         sys.exit(_command()(arguments, prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
@@ -60,10 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(_misuse(error), 2)
     except typer.Abort:
         _fail("aborted", 1)
-    except OSError as error:
-        unnamed = "standard output" if error.errno == errno.ENOSPC else "a file"  # the files that are written are named
-        _fail(f"{error.filename or unnamed} cannot be used: {reason(error)}.", 1)
-    except Exception:
+    except Exception as error:
+        if text := shortage(error) or _unusable(error):
+            _fail(text, 1)
         if COMPLETING not in os.environ:  # a shell that completes a word shows nothing instead
             raise
 
@@ -76,6 +72,17 @@ def _command() -> Callable[..., Any]:
 def _fail(message: object, code: int) -> None:
     table.write(f"mltune: {message}", stderr=True)
     sys.exit(code)
+
+
+def _unusable(error: Exception) -> str:
+    """Write the error of a file that cannot be used; nothing for any other error."""
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of the completion
+        return "a file of the user lies in the home directory, but there is none; set HOME."
+    if not isinstance(error, OSError):
+        return ""
+    is_output = error.errno in (errno.ENOSPC, errno.EBADF)  # the files that are written are named
+    unnamed = "standard output" if is_output else "a file"
+    return f"{error.filename or unnamed} cannot be used: {reason(error)}."
 
 
 def _misuse(error: Any) -> str:

@@ -78,10 +78,8 @@ def percentage(option: str, least: float, most: float) -> Callable[[str | float]
     """Return the parser of an option whose value is a percentage, such as 2% or 2: a share from 0 to 1."""
 
     def parse(text: str | float) -> float:
-        try:
-            percent = float(str(text).removesuffix("%"))
-        except ValueError:
-            percent = math.nan
+        is_number = re.fullmatch(r"([0-9]{1,9}\.?[0-9]{0,18}|\.[0-9]{1,18})%?", str(text))
+        percent = float(str(text).removesuffix("%")) if is_number else math.nan
         if not least <= percent <= most:
             raise UsageError(
                 f"{option} is a percentage from {least:g}% to {most:g}%, got {printable(repr(text), _LONGEST_VALUE)}."
@@ -149,7 +147,7 @@ def parameter_values(texts: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
     """Read values of parameters, such as ``BLK_M=64,128``."""
     chosen: dict[str, tuple[int, ...]] = {}
     for text in texts or ():
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=\d{1,9}(,\d{1,9})*", text):
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*=[0-9]{1,9}(,[0-9]{1,9})*", text):
             raise UsageError(f"chosen values are given as NAME=V,V, got {text!r}; write BLK_M=64,128.")
         name, _, values = text.partition("=")
         chosen[name] = tuple(map(int, values.split(",")))
@@ -162,7 +160,7 @@ def configuration(texts: Iterable[str] | None) -> dict[str, int] | None:
         return None
     found: dict[str, int] = {}
     for text in texts:
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=\d{1,9}", text):
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*=[0-9]{1,9}", text):
             raise UsageError(f"a parameter is given as NAME=V, got {printable(repr(text), 100)}; write BLK_M=64.")
         name, _, value = text.partition("=")
         found[name] = int(value)
@@ -240,6 +238,9 @@ OnEnd = Annotated[
 ]
 Shapes = Annotated[Path | None, _option("--shapes", "CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned.")]
 Export = Annotated[list[str] | None, _option("--export", "FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="With --export: replace files that hold no configurations, too.")
+]
 Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
     "--kernel",
@@ -305,6 +306,6 @@ OPTIONS: dict[str, Any] = {
     "compile_on": text(
         "--compile-on", "CLUSTER", "A Dask cluster whose compile workers help: address or file of its scheduler."
     ),
-    "overwrite": flag("--overwrite", "Replace what has the same name."),
+    "overwrite": flag("--overwrite", "Replace files there that mltune did not write, too."),
 }
 """The options that several commands share, by the name of the parameter."""

@@ -20,6 +20,7 @@ from mltune.cli.options import (
     Export,
     Facts,
     OnEnd,
+    Overwrite,
     Shapes,
     Sizes,
     argument,
@@ -56,7 +57,12 @@ from mltune.show import table
     compilers=None,
 )
 def tune(
-    given: Given, shapes: Shapes = None, export: Export = None, at_end: OnEnd = None, as_json: AsJson = False
+    given: Given,
+    shapes: Shapes = None,
+    export: Export = None,
+    overwrite: Overwrite = False,
+    at_end: OnEnd = None,
+    as_json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
 
@@ -75,24 +81,29 @@ def tune(
     default. Winners stay in --run, and the same command goes on. Exits with 1 when a shape failed.
     """
     with on_end(at_end, given["run"]) as ending:
-        if shapes is None and not export:
+        if shapes is None and not export and not overwrite:
             return _tune(given, ending, as_json)
-        _tune_shapes(given, shapes, export or (), ending, as_json)
+        _tune_shapes(given, shapes, export or (), overwrite, ending, as_json)
 
 
 def _say(row: Given) -> None:
     table.write(f"{row['shape']}: {row.get('error') or row['configuration']}", stderr=True)
 
 
-def _tune_shapes(given: Given, shapes: Path | None, export: Iterable[str], ending: Ending, as_json: bool) -> None:
+def _tune_shapes(
+    given: Given, shapes: Path | None, export: Iterable[str], overwrite: bool, ending: Ending, as_json: bool
+) -> None:
     from mltune.show import tables
 
     own = {name: value for name in ("trials", "seed", "run", "wisdom") if (value := given.pop(name)) is not None}
+    own |= {"overwrite": overwrite}
     usual = {**(api.tune.__kwdefaults__ or {}), "problem": given["problem"]}
     others = [name for name in given if given[name] not in (None, [], usual.get(name))]
     if shapes is None or others:
-        fact = f"--{others[0]}, too" if others else "--export without --shapes"
-        raise UsageError(f"--shapes goes with --trials, --seed, --run, --wisdom and --export, but there is {fact}.")
+        alone = "--export" if export else "--overwrite"
+        fact = f"--{others[0]}, too" if others else f"{alone} without --shapes"
+        law = "--shapes goes with --trials, --seed, --run, --wisdom, --export and --overwrite"
+        raise UsageError(f"{law}, but there is {fact}.")
     folders = {form: path("--export")(folder) for form, _, folder in (text.partition("=") for text in export)}
     try:
         document = api.tune_shapes(given["problem"] or "", shapes, **own, export=folders, progress=_say)
@@ -225,6 +236,7 @@ def predict(given: Given, as_json: AsJson = False) -> None:
     ),
     kernel=text("--kernel", "NAME", "The kernel, where the datasets are of several."),
     out=file("--out", "PATH", "Writes PATH.npy and its card PATH.json."),
+    overwrite=flag("--overwrite", "Replace files of that name."),
     seed=number("--seed", "Seed of the regressors.", 0),
 )
 def train(

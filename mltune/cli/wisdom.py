@@ -21,7 +21,7 @@ OfWisdom = Annotated[
     Path | None,
     typer.Option("--wisdom", metavar="FILE", parser=path("--wisdom"), help="A wisdom.  [default: the user's file]"),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="FILE", parser=path("--out"), help="The file that is written.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", parser=path("--out"), help="A new file, or a wisdom.")]
 
 
 @group.command()
@@ -64,7 +64,7 @@ def merge(
     out: Out,
     as_json: AsJson = False,
 ) -> None:
-    """Merge wisdoms into one. The order of the files does not matter; the result may be one of them."""
+    """Merge wisdoms into one, which may exist and keeps its entries. The order of the files does not matter."""
     merged = api.Wisdom.merge_files([wisdom_file(one) for one in files], out)
     _written(out, len(merged), as_json)
 
@@ -76,15 +76,14 @@ def export(
     file: OfWisdom = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the part of a wisdom that is of one kernel."""
+    """Write the part of a wisdom that is of one kernel; it is merged into an existing wisdom."""
     found = wisdom_file(file)
     loaded = api.Wisdom.load(found)
     part = loaded.of_kernel(kernel)
     if not len(part):
         hint = did_you_mean(kernel, {entry.kernel for entry in loaded}) or "; see `mltune wisdom show`."
         raise UsageError(f"an exported kernel is in the wisdom, but there is no {kernel!r} in {found}{hint}")
-    part.save(out)
-    _written(out, len(part), as_json)
+    _written(out, len(part.add_to(out)), as_json)
 
 
 @command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from mltune.comparison.simulation import Recording, Source, Strategy, Trace
 from mltune.comparison.strategies import COMPILERS, MOST_CORES, Given, fingerprint, named, split, with_cores
 from mltune.errors import RunError, UsageError
 from mltune.files.text import many, printable
+from mltune.records.directory import named_directory
 from mltune.records.versions import __version__
 
 EVERY = "all"
@@ -139,7 +141,7 @@ def default_output(strategies: Iterable[str], sources: Sequence[Source], evaluat
     tables = [[source.name, source.table and str(source.table.absolute())] for source in sources]
     columns = [[source.parameters, source.time, source.aggregate] for source in sources]
     facts = [sorted(strategies), tables, columns, evaluations, __version__]
-    return Path("runs") / f"compare-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]}"
+    return named_directory(f"compare-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]}")
 
 
 def compare(
@@ -267,7 +269,7 @@ def _datasets(text: str | None) -> tuple[Source, ...]:
 
 
 def _cores(text: str) -> int:
-    if not (text.isdecimal() and len(text) <= len(str(MOST_CORES)) and 1 <= int(text) <= MOST_CORES):
+    if not (re.fullmatch("[0-9]{1,4}", text) and 1 <= int(text) <= MOST_CORES):
         got = printable(repr(text), longest=60)
         raise UsageError(f"compile cores are whole numbers from 1 to {MOST_CORES}, such as 1,16, got {got}.")
     return int(text)
@@ -275,6 +277,6 @@ def _cores(text: str) -> int:
 
 def _share(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal()):
+    if not all(re.fullmatch("[0-9]{1,18}", number) for number in (part, parts)):
         raise UsageError(f"a share is PART/PARTS, such as 2/4 for the second of four, got {text!r}.")
     return int(part), int(parts)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mltune.comparison.scores import bands
+from mltune.files.owned import CREATOR
 from mltune.files.text import many
 from mltune.kernel.coding import Floats
 
@@ -65,7 +66,7 @@ def draw(curves: Mapping[str, Mapping[str, Floats]]) -> dict[str, bytes]:
         apart.legend(handles, names, loc="outside lower center", ncols=min(3 * columns // 2, len(names)), frameon=False)
         files = {}
         for figure, name in ((together, "curves"), (apart, "curves-spaces")):
-            for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
+            for suffix, metadata in (("svg", {"Date": None, "Creator": CREATOR}), ("png", {"Software": CREATOR})):
                 buffer = io.BytesIO()
                 figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
                 files[f"{name}.{suffix}"] = buffer.getvalue()

@@ -9,6 +9,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from queue import Empty, SimpleQueue
 from statistics import fmean
 
@@ -66,7 +67,8 @@ def run_jobs(
         yield from _in_processes(remote, (dict(recordings), sent, evaluations), processes, stop)
     for job in jobs:
         if job.strategy not in sent and not stop():
-            yield _outcome(job, copy.deepcopy(strategies[job.strategy]), recordings[job.dataset], evaluations)
+            fresh = partial(copy.deepcopy, strategies[job.strategy])
+            yield _outcome(job, fresh, recordings[job.dataset], evaluations)
 
 
 def _in_processes(
@@ -120,14 +122,15 @@ def make_simulator(
     sys.path.extend(sorted(folders))
 
     def run(job: Job) -> Outcome:
-        return _outcome(job, unpickled(strategies[job.strategy][1]), recordings[job.dataset], evaluations)
+        fresh = partial(unpickled, strategies[job.strategy][1])
+        return _outcome(job, fresh, recordings[job.dataset], evaluations)
 
     return run
 
 
-def _outcome(job: Job, strategy: Strategy, recording: Recording, evaluations: int) -> Outcome:
+def _outcome(job: Job, fresh: Callable[[], Strategy], recording: Recording, evaluations: int) -> Outcome:
     try:
-        return Outcome(job, simulate(strategy, recording, evaluations, job.seed))
+        return Outcome(job, simulate(fresh(), recording, evaluations, job.seed))
     except MltuneError as error:
         return Outcome(job, None, str(error))
     except Exception:  # a strategy of a third party may raise anything

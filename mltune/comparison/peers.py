@@ -261,7 +261,11 @@ def _quiet() -> Iterator[None]:
     """Suppress the output and the warnings of third-party code."""
     import warnings
 
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         yield
 

@@ -25,7 +25,8 @@ from mltune.comparison.simulation import COUNTS, Recording, Trace
 from mltune.comparison.strategies import COMPILERS
 from mltune.dataset.parquet import rounded
 from mltune.errors import StoreError
-from mltune.files.atomic import write_file_atomically
+from mltune.files.atomic import write_product
+from mltune.files.owned import FIGURE, PAGE, PARQUET_KEY, ROWS, SUMMARY, TEXT
 from mltune.files.reading import reason
 from mltune.kernel.coding import Floats
 from mltune.records.versions import installed_versions
@@ -312,20 +313,31 @@ def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Fl
     return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
 
 
-def write_results(comparison: Comparison, directory: Path, pages: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Write the summary, pages by name, ``evaluations.parquet``, ``curves*.svg`` and ``.png``; return the summary."""
+_SUMMARY, _ROWS = "summary.json", "evaluations.parquet"
+
+PRODUCTS = {_SUMMARY: SUMMARY, "table.md": TEXT, "scoreboard.html": PAGE, _ROWS: ROWS} | {
+    f"{name}.{suffix}": FIGURE for name in ("curves", "curves-spaces") for suffix in ("svg", "png")
+}
+"""The files of a comparison by name."""
+
+
+def write_results(
+    comparison: Comparison, directory: Path, pages: Mapping[str, str] | None = None, *, overwrite: bool = False
+) -> dict[str, Any]:
+    """Write the files of :data:`PRODUCTS`, of which ``pages`` are texts by name; return the summary."""
     document = comparison.summary
+    files = {_SUMMARY: (json.dumps(document, indent=1) + "\n").encode()}
+    files |= {name: text.encode("utf-8", "backslashreplace") for name, text in (pages or {}).items()}
+    files |= {_ROWS: evaluations(comparison)}
     try:
-        write_file_atomically(directory / "summary.json", (json.dumps(document, indent=1) + "\n").encode())
-        for name, text in (pages or {}).items():
-            write_file_atomically(directory / name, text.encode("utf-8", "backslashreplace"))
-        write_file_atomically(directory / "evaluations.parquet", evaluations(comparison))
+        for name, data in files.items():
+            write_product(directory / name, data, PRODUCTS[name], overwrite=overwrite)
         curves = {
             name: {dataset: comparison.fraction(name, dataset) for dataset in comparison.recordings}
             for name in document["strategies"]
         }
         for name, image in draw(curves).items():
-            write_file_atomically(directory / name, image)
+            write_product(directory / name, image, PRODUCTS[name], overwrite=overwrite)
     except OSError as error:
         raise StoreError(
             f"results are written to the output directory, but {directory} cannot be: {reason(error)}."
@@ -346,7 +358,7 @@ def evaluations(comparison: Comparison) -> bytes:
         _rows(name, dataset, runs, comparison.recordings[dataset].optimum_s)
         for (name, dataset), runs in comparison.runs.items()
     ]
-    table = pa.concat_tables(parts).unify_dictionaries()
+    table = pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata({PARQUET_KEY: b"evaluations"})
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", compression_level=9)
     return buffer.getvalue()

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from mltune.comparison.baselines import Astra, Random, ShippedSearch, StockTpe
 from mltune.comparison.peers import ALGORITHMS, KernelTuner, OptunaGp, Pymoo
@@ -57,6 +57,8 @@ PEERS: dict[str, Callable[..., Strategy]] = {
 } | {"gp": OptunaGp}
 """The strategies of other tools. They need the extra ``peers``."""
 
+_NUMBER = re.compile("[0-9]{1,18}")
+
 _OPTIONS = {"batch": (1, 4096), "in_flight": (1, 64), "compilers": (1, MOST_CORES)}
 _OPTIONS |= dict.fromkeys(("skip", "build", "resources"), (0, 1))
 """The options of mltune's own strategies, and their bounds; besides, ``prior`` is a text."""
@@ -75,7 +77,8 @@ def strategy(given: Given) -> Strategy:
         There is no such strategy, it has no such option, or its package is not installed.
     """
     if not isinstance(given, str):
-        return _checked(given() if isinstance(given, type) else given, repr(given))
+        text = _text_of(given if isinstance(given, type) else type(given))
+        return _checked(_made(given, text, {}) if isinstance(given, type) else given, text)
     if given.startswith(KERNEL_TUNER):
         return KernelTuner(name=given, strategy=given.removeprefix(KERNEL_TUNER))
     if given.startswith(PYMOO):
@@ -103,7 +106,7 @@ def named(given: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
         text, at, limit = one.partition("@") if isinstance(one, str) else ("", "", "")
         made = strategy(text if isinstance(one, str) else one)
         name = text or made.name
-        if name in strategies or (at and not (limit.isdecimal() and int(limit))):
+        if name in strategies or (at and not (_NUMBER.fullmatch(limit) and int(limit))):
             raise UsageError(f"strategies are given once each, as NAME or NAME@SEEDS, but {name}{at}{limit} is not.")
         strategies[name] = made
         if at:
@@ -152,7 +155,10 @@ def fingerprint(strategy: Strategy) -> str:
     except (OSError, TypeError):
         source = ""  # made in an interactive session
     has_own = kind.__repr__ is not object.__repr__
-    attributes = repr(strategy) if has_own else repr(sorted(getattr(strategy, "__dict__", {}).items()))
+    try:
+        attributes = repr(strategy) if has_own else repr(sorted(getattr(strategy, "__dict__", {}).items()))
+    except Exception as error:  # theirs, or those of an attribute
+        raise _failed(_text_of(kind), "told from another by its repr", error) from error
     text = re.sub(" at 0x[0-9a-f]+", "", f"{source}\n{attributes}")
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -168,7 +174,7 @@ def pickled(strategy: Strategy) -> tuple[str, bytes] | None:
         return None
     try:
         content = pickle.dumps(strategy)
-    except (pickle.PicklingError, AttributeError, TypeError):
+    except Exception:  # pickling calls code of the strategy
         return None
     file = Path(getattr(module, "__file__", None) or "")
     levels = kind.__module__.count(".") + (file.name == "__init__.py")
@@ -191,22 +197,43 @@ def _of_user(module: str, name: str, *pairs: str) -> Strategy:
             reason = printable(f"{type(error).__name__}: {error}", 300)
             raise UsageError(f"a strategy MODULE:CLASS is imported, but {text} cannot be: {reason}.") from error
     options = dict(pair.partition("=")[::2] for pair in pairs)
-    if not all(value.isdecimal() for value in options.values()):
+    if not all(map(_NUMBER.fullmatch, options.values())):
         raise UsageError(f"an option is given as {text}:NAME=NUMBER, got {', '.join(pairs)}.")
+    return _checked(_made(kind, text, {key: int(value) for key, value in options.items()}), text)
+
+
+def _text_of(kind: type) -> str:
+    """Return a class as ``module:Class``."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _made(kind: Callable[..., object], text: str, options: Mapping[str, int]) -> object:
+    """Return an object of a user's class."""
     try:
-        made = kind(**{key: int(value) for key, value in options.items()})
-    except TypeError as error:
-        raise UsageError(f"a strategy is made by calling its class with its options, but {text}: {error}.") from error
-    return _checked(made, text)
+        return kind(**options)
+    except Exception as error:  # its constructor may raise anything
+        raise _failed(text, "made by calling its class with its options", error) from error
+
+
+def _failed(text: str, law: str, error: Exception) -> UsageError:
+    """Return the error of a strategy whose code has raised one, whose own text may fail, too."""
+    fact = type(error).__name__
+    with contextlib.suppress(Exception):
+        fact = f"{fact}: {error}"
+    return UsageError(f"a strategy is {law}, but {printable(text, 200)} raises {printable(fact, 300)}.")
 
 
 def _checked(made: object, text: str) -> Strategy:
-    if not isinstance(made, Strategy):
+    try:
+        is_strategy = isinstance(made, Strategy)
+    except Exception as error:  # of an attribute that is computed
+        raise _failed(text, "an object with a name and a method search(simulation, seed)", error) from error
+    if not is_strategy:
         raise UsageError(
             "a strategy has a name and a method search(simulation, seed), but "
             f"{printable(text, 200)} lacks {'a name' if hasattr(made, 'search') else 'the method'}."
         )
-    return made
+    return cast("Strategy", made)
 
 
 @contextlib.contextmanager
@@ -232,7 +259,7 @@ def _option(name: str, pair: str) -> tuple[str, int | str]:
         has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
         raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
     least, most = _OPTIONS[key]
-    if not (value.isdecimal() and least <= int(value[:9]) <= most):
+    if not (_NUMBER.fullmatch(value) and least <= int(value) <= most):
         raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")
     return key, int(value)
 

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ from mltune.device.facts import Device
 from mltune.errors import DatasetError
 from mltune.files import folders
 from mltune.files.atomic import described_file, write_described
+from mltune.files.owned import sha256_of
 from mltune.files.reading import reason
 from mltune.files.text import did_you_mean
 from mltune.kernel.coding import Columns
@@ -189,7 +191,7 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
     data = write_parquet(dataset.table)
     manifest = dataclasses.replace(dataset.manifest, sha256=hashlib.sha256(data).hexdigest())
     table, described = (Path(folder) / f"{manifest.name}.{suffix}" for suffix in ("parquet", "json"))
-    existing = [path for path in (described, table) if path.exists()]
+    existing = [path for path in (described, table) if os.path.lexists(path)]
     if existing and not overwrite:
         raise DatasetError(
             f"a dataset's name must be new to its folder, but {existing[0]} exists; choose another name or folder."
@@ -202,6 +204,30 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
             f"a dataset needs a folder that can be written, but {folder} cannot: {reason(error)}."
         ) from error
     return Dataset(manifest, dataset.table)
+
+
+def check_own(name: str, folder: Path) -> None:
+    """Check that the two files of a dataset in a folder are one that mltune wrote, or are missing.
+
+    Raises
+    ------
+    DatasetError
+        One of them is not.
+    """
+    table, described = (folder / f"{name}.{suffix}" for suffix in ("parquet", "json"))
+    if not any(map(os.path.lexists, (table, described))):
+        return
+    try:
+        manifest = read_manifest(described, inside=folder)
+        place = described_file(table, manifest.sha256, MAX_FILE_BYTES)
+        is_own = sha256_of(place, inside=folder) == manifest.sha256
+    except (DatasetError, OSError):
+        is_own = False
+    if not is_own:
+        raise DatasetError(
+            f"a dataset is replaced only if mltune wrote it, but {described} and {table.name} are no dataset; move "
+            "them, or choose another directory."
+        )
 
 
 def load_dataset(name_or_path: str | Path) -> Dataset:

@@ -105,7 +105,7 @@ def _mixes(architecture: str) -> tuple[Mix, ...]:
     path = Path(__file__).parent / "mixes" / f"{architecture}.csv"
     if not path.is_file():
         return ()
-    rows = csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#"))
+    rows = csv.DictReader(line for line in path.read_text("utf-8").splitlines() if not line.startswith("#"))
     return tuple(
         Mix(
             arithmetic=row["arithmetic"],
@@ -129,7 +129,7 @@ _FIELDS = {
 
 @cache
 def _table() -> dict[str, Any]:
-    return parse_toml((Path(__file__).parent / "gpus.toml").read_text())
+    return parse_toml((Path(__file__).parent / "gpus.toml").read_text("utf-8"))
 
 
 def _device(gpu: Mapping[str, Any], limits: Mapping[str, Any]) -> Device:
@@ -177,7 +177,7 @@ def find_device(text: str) -> tuple[Device, str]:
     >>> device.name, device.sm_count, source
     ('NVIDIA A100-SXM4-80GB', 108, 'data sheet')
     """
-    if re.fullmatch(r"cuda:\d{1,3}", text):
+    if re.fullmatch("cuda:[0-9]{1,3}", text):
         from mltune.device.query import query_device
 
         return query_device(int(text.removeprefix("cuda:"))), "driver"

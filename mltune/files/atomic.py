@@ -1,7 +1,7 @@
 """Atomic writing of files, folders and lines: readers see the old content or the new, also after a crash.
 
-Nothing is written or removed through a link (:mod:`mltune.files.reading`): a link in place of the file or folder is
-itself replaced.
+Nothing is written or removed through a link (:mod:`mltune.files.reading`). Temporary names are random, and only what
+this process has made, or what a list with hashes says is mltune's (:mod:`mltune.files.owned`), is removed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mltune.files.reading import RefusedFileError, check_folder, open_regular, read_file
+from mltune.files.owned import FolderProduct, ForeignFileError, Product, check_replaceable, foreign_in
+from mltune.files.reading import RefusedFileError, check_folder, kind_of, open_regular, read_file
+
+_log = logging.getLogger(__name__)
 
 _RENAME_EXCHANGE = 2  # from Linux's fs.h
 _HERE = -100  # AT_FDCWD: paths are those of the process
@@ -54,12 +59,32 @@ def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None
         raise
 
 
+def write_product(
+    path: Path, data: bytes, product: Product, *, overwrite: bool = False, inside: Path | None = None
+) -> None:
+    """Write a file as :func:`write_file_atomically` does, in place of one that mltune wrote, or with ``overwrite`` any.
+
+    Raises
+    ------
+    ForeignFileError
+        There is a file that mltune did not write.
+    OSError
+        The file cannot be written.
+    """
+    if not overwrite:
+        check_replaceable({path: product})
+    write_file_atomically(path, data, inside=inside)
+
+
 def write_described(path: Path, data: bytes, description: Path, text: bytes) -> None:
     """Write a file, and a description of it that holds its SHA-256: a kill leaves the old two or the new two.
 
     Readers open what :func:`described_file` returns.
     """
-    coming = _coming(path)
+    sha256 = hashlib.sha256(data).hexdigest()
+    coming = _coming(path, sha256)
+    if os.path.lexists(coming) and described_file(path, sha256, len(data)) != coming:
+        raise ForeignFileError(f"that name is for a file with that hash, but {coming} has another; move it")
     write_file_atomically(coming, data)
     write_file_atomically(description, text)
     with _naming(path):
@@ -68,14 +93,16 @@ def write_described(path: Path, data: bytes, description: Path, text: bytes) -> 
 
 def described_file(path: Path, sha256: str, limit: int) -> Path:
     """Return the file that a description belongs to; the writer may have been killed before it had its name."""
+    coming = _coming(path, sha256)
     with contextlib.suppress(OSError):
-        if hashlib.sha256(read_file(_coming(path), limit, inside=path.parent)).hexdigest() == sha256:
-            return _coming(path)
+        if hashlib.sha256(read_file(coming, limit, inside=path.parent)).hexdigest() == sha256:
+            return coming
     return path
 
 
-def _coming(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")
+def _coming(path: Path, sha256: str) -> Path:
+    """Return the name of a file that does not have its own name yet; it belongs to the content."""
+    return path.with_name(f".{path.name}.{sha256[:16]}.new")
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -95,12 +122,20 @@ def append_line(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside: Path | None = None) -> None:
+def replace_folder_atomically(
+    path: Path,
+    files: Mapping[str, bytes],
+    product: FolderProduct | None = None,
+    *,
+    inside: Path | None = None,
+    overwrite: bool = False,
+) -> Path | None:
     """Write a folder of files; an existing folder is replaced in one step where the file system supports that.
 
-    The files are first written to a folder ``.NAME.new`` beside the target. Where two folders cannot be exchanged in
-    one step (over NFS), the old one is renamed ``.NAME.old`` first; if the writer is killed between the two renames,
-    the next call restores the old folder. One process at a time may write a folder.
+    The files are first written to a folder with a random name beside the target. Where two folders cannot be exchanged
+    in one step (over NFS), the old one gets a random name first. A writer that is killed may leave such folders,
+    ``.NAME.<16 hex digits>.new`` or ``.old``: the next call logs a warning that names them. One process at a time may
+    write a folder.
 
     Parameters
     ----------
@@ -108,33 +143,76 @@ def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside:
         The folder in which it lies is created if it is missing.
     files : mapping of str to bytes
         By name; that of a file in a folder of the folder is ``FOLDER/NAME``.
+    product : FolderProduct, optional
+        The kind of folder that may be replaced, if mltune wrote every file in it; by default none.
     inside : pathlib.Path, optional
         As for :func:`write_file_atomically`.
+    overwrite : bool
+        Whether anything else in the place of the folder gets another name.
+
+    Returns
+    -------
+    pathlib.Path or None
+        The new name of what was in the place of the folder and is kept.
 
     Raises
     ------
+    ForeignFileError
+        Something that mltune did not write is in the place of the folder.
     OSError
         The folder cannot be written. An existing folder is unchanged.
     """
     check_folder(path.parent, inside=inside or path.parent, create=True)
-    new, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+    fact = _foreign(path, product)
+    if fact and not overwrite:
+        raise ForeignFileError(f"a folder is replaced only if mltune wrote every file in it, but {fact}; move it")
+    _name_remains(path)
+    mark = secrets.token_hex(8)
+    new, old = (path.with_name(f".{path.name}.{mark}.{end}") for end in ("new", "old"))
+    with _naming(path):
+        _make_folder(new, files)
+    _put(new, path, old)
+    if product is None or fact or foreign_in(old, product):
+        return _kept(path, old)
+    _remove(old)
+    return None
+
+
+def _foreign(path: Path, product: FolderProduct | None) -> str:
+    return kind_of(path) and f"{path} exists" if product is None else foreign_in(path, product)
+
+
+def _put(new: Path, path: Path, old: Path) -> None:
+    """Give a new folder its name; what has this name gets another one."""
+    if os.path.lexists(path) and _exchange(new, path):
+        new.rename(old)
+        return
+    is_moved = os.path.lexists(path)
     try:
-        if os.path.lexists(old) and not os.path.lexists(path):
-            old.rename(path)
-        _remove(new)
-        _remove(old)
-        with _naming(path):
-            _make_folder(new, files)
-        if os.path.lexists(path) and not _exchange(new, path):
+        if is_moved:
             path.rename(old)
-        if not os.path.lexists(path):
-            new.rename(path)
-        _remove(new)
-        _remove(old)
+        new.rename(path)
     except OSError:
-        with contextlib.suppress(OSError):
-            _remove(new)
+        if is_moved and not os.path.lexists(path):
+            old.rename(path)
+        shutil.rmtree(new, ignore_errors=True)
         raise
+
+
+def _kept(path: Path, old: Path) -> Path | None:
+    """Give what was in the place of a folder a name that is seen; None where nothing was."""
+    if not os.path.lexists(old):
+        return None
+    kept = path.with_name(old.name.removeprefix("."))
+    old.rename(kept)
+    return kept
+
+
+def _name_remains(path: Path) -> None:
+    """Log a warning that names what writers of a folder have left that were killed; it is not removed."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.(new|old)")
+    for remains in sorted(filter(name.fullmatch, os.listdir(path.parent))):
+        _log.warning("a writer of %s was killed and left %s: look whether it is needed", path, path.parent / remains)
 
 
 @contextlib.contextmanager
@@ -149,14 +227,18 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder with some files, which may lie in folders of it."""
+    """Make a folder with some files, which may lie in folders of it, as a whole or not at all."""
     folder.mkdir()
-    for name, content in files.items():
-        if not {"", ".", ".."}.isdisjoint(name.split(os.sep)):
-            raise RefusedFileError(f"the path of a file in a folder stays in the folder, but this is {name!r}")
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _write(file, content, durable=True)
+    try:
+        for name, content in files.items():
+            if not {"", ".", ".."}.isdisjoint(name.split(os.sep)):
+                raise RefusedFileError(f"the path of a file in a folder stays in the folder, but this is {name!r}")
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _write(file, content, durable=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _write(path: Path, content: bytes, durable: bool) -> None:
@@ -177,9 +259,12 @@ def _exchange(one: Path, other: Path) -> bool:
     return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
 
 
-def _remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with everything in it."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _remove(folder: Path) -> None:
+    """Remove a folder of regular files that mltune wrote; a link or a file that was added meanwhile stays."""
+    for place, inner, names in os.walk(folder, topdown=False):
+        for name in names:
+            Path(place, name).unlink()
+        for name in inner:
+            Path(place, name).rmdir()
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()

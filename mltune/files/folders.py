@@ -19,8 +19,15 @@ def assets(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
+class HomelessError(OSError):
+    """The user has no folder for data or caches: no home directory, and none that is named."""
+
+
 def data_folder() -> Path:
-    """Return the folder for data that is kept: ``$XDG_DATA_HOME/mltune``, or ``~/.local/share/mltune``."""
+    """Return the folder for data that is kept: ``$XDG_DATA_HOME/mltune``, or ``~/.local/share/mltune``.
+
+    A user without a home directory must name one; otherwise a :class:`HomelessError` says so.
+    """
     return _folder("XDG_DATA_HOME", ".local/share")
 
 
@@ -31,4 +38,9 @@ def cache_folder() -> Path:
 
 def _folder(variable: str, default: str) -> Path:
     base = Path(os.environ.get(variable, ""))
-    return (base if base.is_absolute() else Path.home() / default) / "mltune"
+    base = base if base.is_absolute() else Path(os.path.expanduser("~")) / default
+    if not base.is_absolute():  # no HOME, and no entry in the list of users
+        raise HomelessError(
+            f"user {os.getuid()} has no home directory; set {variable} to a folder of your own, as an absolute path"
+        )
+    return base / "mltune"

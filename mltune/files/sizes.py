@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,6 +13,8 @@ MAX_BYTES = 2**24
 
 MOST_SIZES = 100_000
 """Most sizes that are listed."""
+
+_INTEGER = re.compile("-?[0-9]{1,18}")
 
 Counted = dict[tuple[tuple[str, int], ...], float]
 """Sizes by name, with their weights."""
@@ -29,6 +32,14 @@ def distinct(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
     if not found:
         raise ValueError("there is no size")
     return dict(found)
+
+
+def _integer(cell: str | None) -> int:
+    """Return an integer in decimal digits: Python's own reader takes ``1_6`` and the digits of other scripts, too."""
+    text = (cell or "").strip()
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"an integer is written in at most 18 digits, got {text!r:.60}")
+    return int(text)
 
 
 def sizes_of_csv(text: str, least: int = 1) -> Iterator[tuple[dict[str, int], float]]:
@@ -53,7 +64,7 @@ def sizes_of_csv(text: str, least: int = 1) -> Iterator[tuple[dict[str, int], fl
         for number, row in enumerate(rows):
             if number >= MOST_SIZES:
                 raise ValueError(f"a CSV file has at most {MOST_SIZES} sizes")
-            whole = {name: int(str(value)) for name, value in row.items() if name is not None}
+            whole = {name: _integer(value) for name, value in row.items() if name is not None}
             weight = whole.pop("count", 1)
             if None in row:
                 raise ValueError(f"it has more values than the {len(names)} names of the first line")

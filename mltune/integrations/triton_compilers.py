@@ -85,7 +85,7 @@ class Compiled:
         for path in (path for name, path in kernel.metadata_group.items() if name.endswith(".cubin")):
             with contextlib.suppress(OSError, subprocess.SubprocessError, RuntimeError):
                 command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
-                text = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL)  # noqa: S603 - Triton's own
+                text = subprocess.check_output(command, encoding="utf-8", stderr=subprocess.DEVNULL)  # noqa: S603
         found = _USAGE.search(text)
         registers, stack_bytes = map(float, found.groups()) if found else (math.nan, math.nan)
         threads = metadata.num_warps * metadata.target.warp_size
@@ -267,8 +267,7 @@ class Compilers:
         if now - used > IDLE_S / 2:
             child.kill()  # it may be about to end
         try:
-            child.start()
-            result: Compiled = child.call((key, job), timeout_s)
+            return _call(child, (key, job), timeout_s)
         except WorkerError as error:
             return Compiled("unknown", str(error))
         except (ChildTimeoutError, ChildDiedError) as error:
@@ -276,7 +275,17 @@ class Compilers:
             return Compiled("killed", str(error))
         finally:
             self._children[thread] = child, time.monotonic()
-        return result
+
+
+def _call(child: Child, request: tuple[str, bytes], timeout_s: float) -> Compiled:
+    """Compile in a process, and in a second one where the first is killed from outside: that blames no job."""
+    try:
+        result: Compiled = child.call(request, timeout_s)
+    except ChildDiedError as error:
+        if not error.was_killed:
+            raise
+        result = child.call(request, timeout_s)
+    return result
 
 
 def _new_child() -> Child:

@@ -16,7 +16,7 @@ from typing import Any
 from mltune.errors import MltuneWarning, WisdomError
 from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, choose
 from mltune.known.wisdom import Wisdom
-from mltune.known.wisdom_file import file_of_run, locked
+from mltune.known.wisdom_file import file_of_run, locked_key
 
 LOCK_TIMEOUT_S = 600.0
 """Seconds for which a process waits while another one tunes the same kernel for the same key."""
@@ -112,12 +112,23 @@ class Winners:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the key: of several processes that need a winner one tunes, and the others read it."""
+        """Hold the lock of the key: of several processes that need a winner one tunes, and the others read it.
+
+        Where one holds it for too long, this process tunes, too.
+        """
         with contextlib.ExitStack() as stack:
             if self.path is not None:
-                key = _digest(sorted(self.fields.items()))[:2]  # few files
-                with _warning():
-                    stack.enter_context(locked(self.path.with_name(f"{self.path.name}.{key}"), LOCK_TIMEOUT_S))
+                try:
+                    with _warning():
+                        stack.enter_context(locked_key(self.path, repr(sorted(self.fields.items())), LOCK_TIMEOUT_S))
+                except OSError as error:  # of a lock that is held
+                    kernel = self.fields["kernel"]
+                    law = "one process at a time tunes a kernel for a key"
+                    warnings.warn(
+                        f"{law}, but this one tunes {kernel}, too: its lock is held by {error}.",
+                        MltuneWarning,
+                        stacklevel=3,
+                    )
             yield
 
 

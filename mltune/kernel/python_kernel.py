@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -331,7 +331,7 @@ def _kept(folder: Path, array: Any) -> str:
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest()
     path = folder / f"{digest[:40]}.npy"
     if not path.exists():
-        partial = folder / f".{os.getpid()}.npy"
+        partial = folder / f".{secrets.token_hex(8)}.npy"
         np.save(partial, array, allow_pickle=False)
         partial.replace(path)
     return str(path)

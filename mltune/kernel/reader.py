@@ -191,7 +191,9 @@ def new_bundle(folder: Path) -> str:
     """Write a new bundle, and return the name of its kernel, which is made from that of the folder."""
     name = kernel_name(folder.resolve().name)
     templates = resources.files("mltune.kernel") / "templates"
-    files = {file: Template((templates / f"{file}.txt").read_text()).substitute(name=name).encode() for file in FILES}
+    files = {
+        file: Template((templates / f"{file}.txt").read_text("utf-8")).substitute(name=name).encode() for file in FILES
+    }
     try:
         if folder.is_symlink() or folder.exists():
             _check_empty(folder)

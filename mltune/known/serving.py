@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mltune.errors import UsageError
+from mltune.files.reading import parse_json
 
 PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 """The parameters of a configuration, in the order of the files."""
@@ -50,11 +51,23 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
     >>> [*configuration_files("vllm-moe", rows, facts)]
     ['E=8,N=14336,device_name=NVIDIA_H100_80GB_HBM3.json']
     """
-    if form not in FORMATS:
-        raise UsageError(f"a format of configurations is one of {', '.join(FORMATS)}, got {form!r:.60}.")
+    _check_form(form)
+    files: dict[str, dict[int, dict[str, int]]] = {}
+    for row in rows:
+        path, shape = path_of(form, row["shape"], facts), row["shape"]
+        if shape["M"] in files.setdefault(path, {}):
+            raise UsageError(f"{form}: a file has one configuration for each M, but M={shape['M']} is there twice.")
+        further = {"SPLIT_K": 1} if form == "vllm-moe" and facts["dtype"] in _SPLIT else {}
+        files[path][shape["M"]] = _checked(form, row["configuration"], _blocks(form, facts)) | further
+    return {path: _json(dict(sorted(one.items()))) for path, one in files.items()}
+
+
+def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> str:
+    """Return the path of the file of a format for a shape; parameters and errors are as above."""
+    _check_form(form)
     of_vllm, of_fp8 = form.startswith("vllm"), form.endswith("fp8")
     device = re.sub(r"[\s/]+" if of_vllm else " ", "_", facts["device"])
-    blocks = facts["block_shape"] if of_fp8 or all(facts["block_shape"]) else []  # [0, 128] is of groups along K
+    blocks = _blocks(form, facts)
     if form == "vllm-moe" and "H200" in device.split("_"):
         device = "NVIDIA_H200"  # vLLM has one name for all variants
     dtype = facts["dtype"] or ("fp8_w8a8" if of_fp8 else None)
@@ -62,18 +75,47 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
     if blocks or of_fp8:
         ending += f",block_shape=[{(',' if of_vllm else ', ').join(map(str, blocks))}]"
     folder = f"configs/triton_{facts['triton'].replace('.', '_')}/" if form == "sglang-moe" else ""
-    more = {"SPLIT_K": 1} if form == "vllm-moe" and dtype in _SPLIT else {}
-    files: dict[str, dict[int, dict[str, int]]] = {}
-    for row in rows:
-        shape = row["shape"]
-        path = folder + ",".join(f"{one}={shape.get(one)}" for one in FORMATS[form]) + f"{ending}.json"
-        if not _PATH.fullmatch(path) or "M" not in shape:
-            parts = f"a shape with M, {' and '.join(FORMATS[form])}, and SERVING has dtype and block_shape"
-            raise UsageError(f"{form}: the name of a file is made of {parts}, got {path:.300}.")
-        if shape["M"] in files.setdefault(path, {}):
-            raise UsageError(f"{form}: a file has one configuration for each M, but M={shape['M']} is there twice.")
-        files[path][shape["M"]] = _checked(form, row["configuration"], blocks) | more
-    return {path: (json.dumps(dict(sorted(one.items())), indent=4) + "\n").encode() for path, one in files.items()}
+    path = folder + ",".join(f"{one}={shape.get(one)}" for one in FORMATS[form]) + f"{ending}.json"
+    if not _PATH.fullmatch(path) or "M" not in shape:
+        parts = f"a shape with M, {' and '.join(FORMATS[form])}, and SERVING has dtype and block_shape"
+        raise UsageError(f"{form}: the name of a file is made of {parts}, got {path:.300}.")
+    return path
+
+
+def with_kept(existing: bytes, tuned: bytes) -> bytes:
+    """Return a file of tuned configurations with what an existing one has for other numbers of rows, and its texts.
+
+    Raises
+    ------
+    ValueError
+        The existing file is none of configurations.
+
+    Examples
+    --------
+    >>> with_kept(b'{"1": {"num_warps": 4}, "triton_version": "3.6.0"}', b'{"16": {"num_warps": 8}}').split()[:2]
+    [b'{', b'"triton_version":']
+    """
+    kept = parse_json(existing)
+    if not isinstance(kept, dict) or not all(
+        isinstance(value, dict) if name.isdecimal() else isinstance(value, str) for name, value in kept.items()
+    ):
+        raise ValueError("it maps no numbers of rows to configurations")
+    files = {**kept, **parse_json(tuned)}
+    return _json({name: files[name] for name in sorted(files, key=lambda name: int(name) if name.isdecimal() else -1)})
+
+
+def _json(document: Mapping[Any, Any]) -> bytes:
+    return (json.dumps(document, indent=4) + "\n").encode()
+
+
+def _check_form(form: str) -> None:
+    if form not in FORMATS:
+        raise UsageError(f"a format of configurations is one of {', '.join(FORMATS)}, got {form!r:.60}.")
+
+
+def _blocks(form: str, facts: Mapping[str, Any]) -> Sequence[int]:
+    """Return the shape of the blocks that share a scale; [0, 128] is of groups along K, which have none."""
+    return facts["block_shape"] if form.endswith("fp8") or all(facts["block_shape"]) else []
 
 
 def _checked(form: str, given: Mapping[str, Any], blocks: Sequence[int]) -> dict[str, int]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mltune.device.facts import NO_CUDA
+from mltune.errors import WisdomError
+from mltune.files.text import printable
 from mltune.kernel.space import SearchSpace, find
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
 from mltune.known.wisdom_file import default_file, locked, read, write
@@ -122,19 +124,31 @@ class Wisdom:
         path = default_file() if path is None else Path(path)
         return cls() if path is None else cls(read(path))
 
-    def save(self, path: Path | str) -> None:
-        """Write a file with exactly these entries, in place of an existing one.
+    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
+        """Write a file with exactly these entries.
+
+        Parameters
+        ----------
+        overwrite : bool
+            Whether to replace an existing file that has other entries, or is no wisdom.
 
         Raises
         ------
         WisdomError
-            The file cannot be written.
+            The file cannot be written, or entries of an existing one would be lost.
         """
         with locked(Path(path)) as target:  # not between another process's reading and writing
+            if not overwrite and Wisdom(chain(read(target), self.entries)) != self:
+                raise WisdomError(
+                    f"a wisdom is merged into, not replaced, but {printable(path, 300)} has entries that would be "
+                    "lost; keep them with `add_to`, or replace them with `overwrite=True`."
+                )
             write(target, self.entries)
 
-    def add_to(self, path: Path | str) -> None:
-        """Merge these entries into a file, which need not exist. Several processes may do so at the same time.
+    def add_to(self, path: Path | str) -> Wisdom:
+        """Merge these entries into a file, which need not exist, and return all that it then holds.
+
+        Several processes may do so at the same time.
 
         Raises
         ------
@@ -142,11 +156,13 @@ class Wisdom:
             The file cannot be read or written, or is no wisdom.
         """
         with locked(Path(path)) as target:
-            write(target, Wisdom(chain(read(target), self.entries)).entries)
+            merged = Wisdom(chain(read(target), self.entries))
+            write(target, merged.entries)
+        return merged
 
     @classmethod
     def merge_files(cls, files: Iterable[Path | str], out: Path | str) -> Wisdom:
-        """Write a file with the entries of others, and return them; it may be one of them.
+        """Merge files into another, which need not exist, and return what is in it.
 
         The lock of the written file is held from reading to writing: several processes may do so at the same time.
 
@@ -156,7 +172,7 @@ class Wisdom:
             A file cannot be read or written, or is no wisdom.
         """
         with locked(Path(out)) as target:
-            merged = cls(chain.from_iterable(read(Path(file)) for file in files))
+            merged = cls(chain.from_iterable(read(Path(file)) for file in (target, *files)))
             write(target, merged.entries)
         return merged
 

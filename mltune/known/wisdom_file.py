@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import hashlib
 import json
 import os
-import time
+import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mltune.errors import WisdomError
+from mltune.errors import MltuneWarning, WisdomError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.folders import data_folder
+from mltune.files.locks import HeldError, locked_file
 from mltune.files.reading import open_regular, parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
@@ -38,7 +40,6 @@ MOST_ENTRIES = 20_000
 
 _MOST_PARTS = 1_000  # of an object or a list in an entry: an error for each of a million takes gigabytes
 _LOCK_TIMEOUT_S = 30.0
-_ATTEMPT_EVERY_S = 0.01
 
 
 class _Document(BaseModel):
@@ -51,19 +52,30 @@ class _Document(BaseModel):
 def default_file() -> Path | None:
     """Return the user's file; None where the environment switches it off.
 
-    ``$MLTUNE_WISDOM``, else ``$XDG_DATA_HOME/mltune/wisdom.json``, else ``~/.local/share/mltune/wisdom.json``.
+    ``$MLTUNE_WISDOM``, else ``$XDG_DATA_HOME/mltune/wisdom.json``, else ``~/.local/share/mltune/wisdom.json``. For a
+    user who has neither, nor a home directory, it raises a WisdomError.
     """
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named == NONE else Path(named)
-    return data_folder() / "wisdom.json"
+    try:
+        return data_folder() / "wisdom.json"
+    except OSError as error:
+        raise WisdomError(f"a wisdom is a file, but {error}, or name a file.") from error
 
 
 def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
-    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay."""
-    if str(option) == AUTO:
+    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay.
+
+    A user without a home directory has none, and a warning says so.
+    """
+    if str(option) != AUTO:
+        return None if str(option) == NONE else Path(option)
+    try:
         return None if replayed else default_file()
-    return None if str(option) == NONE else Path(option)
+    except WisdomError as error:
+        warnings.warn(f"no wisdom is used or kept: {error}", MltuneWarning, stacklevel=2)
+        return None
 
 
 def read(path: Path) -> list[Outcome]:
@@ -144,33 +156,57 @@ def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[Path]:
     Raises
     ------
     WisdomError
-        The folder cannot be written, or another process holds the lock for too long.
+        The folder cannot be written, or another process holds the lock for too long: then its cause is a
+        :class:`~mltune.files.locks.HeldError`.
     """
     path = Path(os.path.realpath(path))
-    lock = path.with_name(f".{path.name}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = open_regular(lock, os.O_RDWR | os.O_CREAT, inside=path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        _acquire(descriptor, path, timeout_s)
-        yield path
-    finally:
-        os.close(descriptor)
-
-
-def _acquire(descriptor: int, path: Path, timeout_s: float) -> None:
-    end = time.monotonic() + timeout_s
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if time.monotonic() > end:
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked_file(_lock_of(path), timeout_s, partial(_say, path)))
+        except HeldError as error:
             raise WisdomError(
-                f"a wisdom is written by one process at a time, but another one has held {path} for "
-                f"{timeout_s:g} s; end it, or choose another file."
-            )
-        time.sleep(_ATTEMPT_EVERY_S)
+                f"a wisdom is written by one process at a time, but another one has held {printable(path, 300)} for "
+                f"{round(error.waited_s, 2):g} s: {error}; end it, or choose another file."
+            ) from error
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        yield path
+
+
+@contextlib.contextmanager
+def locked_key(path: Path, key: str, timeout_s: float) -> Iterator[None]:
+    """Hold the lock of a key, any text, of a file, while what the file will say of it is measured.
+
+    The file itself can be written meanwhile, and other keys are not locked.
+
+    Raises
+    ------
+    WisdomError
+        The folder cannot be written.
+    HeldError
+        Another process holds the lock for too long.
+    """
+    path = Path(os.path.realpath(path))
+    lock = path.with_name(f".{path.name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}.lock")
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(open_regular(_lock_of(path), os.O_RDWR | os.O_CREAT, inside=path.parent))  # needed in the end
+            stack.enter_context(locked_file(lock, timeout_s, partial(_say, path), is_removed=True))
+        except HeldError:
+            raise
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        yield
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _say(path: Path, words: str) -> None:
+    warnings.warn(f"the lock of {printable(path, 300)} is not free: {words}.", MltuneWarning, stacklevel=8)
 
 
 def _refused(path: Path, fact: str) -> WisdomError:

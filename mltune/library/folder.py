@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from mltune.errors import DiskFullError, LibraryError
+from mltune.errors import DiskFullError, LibraryError, MltuneWarning
 from mltune.files.atomic import replace_folder_atomically
+from mltune.files.owned import LIBRARY, foreign_in
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
@@ -26,29 +28,28 @@ DOCUMENT = "library.json"
 _MAX_BYTES = 1 << 28
 """Most bytes of all files: the machine code of 255 configurations as C source, some 100 kB each, and compiled."""
 
-_MAX_DOCUMENT_BYTES = 1 << 22
-"""Most bytes of a document: the trees of a hundred configurations are 3 MB."""
-
+_MAX_DOCUMENT_BYTES = 1 << 24
 _MAX_CODE_CHARACTERS = 1 << 24  # of some 6 MB of machine code
 _COMPILE_S = 600.0
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O3", "-ffp-contract=off", "-shared", "-fPIC")
-"""Without contraction a product and a sum are rounded one after the other, as in NumPy."""
+"""Options of the compiler; it may not round a product and a sum at once, as NumPy does not."""
 
 _WORDS = re.compile(rb"0x[0-9a-f]{1,16}(?:, 0x[0-9a-f]{1,16})*+")
 
 
-def write_library(folder: Path, content: Content) -> dict[str, Any]:
-    """Write the folder of a library in place of an existing one, and return its document.
+def write_library(folder: Path, content: Content, *, overwrite: bool = False) -> dict[str, Any]:
+    """Write the folder of a library in place of an existing library, and return its document.
 
-    Where there is a C compiler, the shared object is among the files.
+    Where there is a C compiler, the shared object is among the files. With ``overwrite`` a folder of anything else gets
+    another name, which a warning tells.
 
     Raises
     ------
     DiskFullError
         The folder cannot be written. An existing one is unchanged.
     LibraryError
-        The host's compiler refuses the source.
+        The folder holds something that mltune did not write, or the host's compiler refuses the source.
     """
     files = c_files(content)
     built = compiled(content.name, files)
@@ -63,20 +64,30 @@ def write_library(folder: Path, content: Content) -> dict[str, Any]:
     }
     document[HASH] = hash_of(document)
     _check(document)
-    check_place(folder)
+    check_place(folder, overwrite=overwrite)
+    files |= {DOCUMENT: (json.dumps(document, indent=1) + "\n").encode()}
     try:
-        replace_folder_atomically(folder, {**files, DOCUMENT: (json.dumps(document, indent=1) + "\n").encode()})
+        kept = replace_folder_atomically(folder, files, LIBRARY, overwrite=overwrite)
     except OSError as error:
         raise DiskFullError(
             f"a library must be written as a whole, but {folder} cannot be: {reason(error)}."
         ) from error
+    if kept is not None:
+        warnings.warn(f"{folder} was not only a library of mltune; it is kept as {kept}.", MltuneWarning, stacklevel=2)
     return document
 
 
-def check_place(folder: Path) -> None:
-    """Refuse a folder with anything else than a library: what lies there would be replaced."""
-    if folder.exists() and not (folder / DOCUMENT).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LibraryError(f"a library is written to a folder of its own, but {folder} holds something else.")
+def check_place(folder: Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder that holds anything but a library, file by file as its list of hashes says."""
+    try:
+        fact = "" if overwrite else foreign_in(folder, LIBRARY)
+    except OSError as error:
+        fact = reason(error)
+    if fact:
+        raise LibraryError(
+            f"a library is written to a folder of its own, in place of a library that mltune wrote, but {fact}; name "
+            "another folder, or keep this one under another name with --overwrite."
+        )
 
 
 def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
@@ -90,9 +101,9 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
         made = Path(scratch) / f"lib{name}.so"
         command = [compiler, *_FLAGS, f"{name}.c", "-o", made.name, "-ldl", "-lm"]
         try:
-            subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, text=True, timeout=_COMPILE_S)  # noqa: S603
+            subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, timeout=_COMPILE_S)  # noqa: S603
         except subprocess.CalledProcessError as error:
-            fact = printable(error.output, 500)
+            fact = printable(error.output.decode(errors="replace"), 500)
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {fact}.") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {error!s:.300}.") from error
@@ -103,14 +114,9 @@ def _check(document: Mapping[str, Any]) -> None:
     """Refuse a document that no reader accepts."""
     try:
         Document.model_validate(document)
-        size = len(json.dumps(document, indent=1)) + 1
-        fact = f"at most {_MAX_DOCUMENT_BYTES} bytes are read, and it has {size}" if size > _MAX_DOCUMENT_BYTES else ""
     except ValidationError as error:
         fact = problems_of(error, document, model=Document)
-    if fact:
-        raise LibraryError(
-            f"a library must have a document that mltune reads, but {fact}; build it with a smaller most."
-        )
+        raise LibraryError(f"a library must have a document that mltune reads, but {fact}.") from error
 
 
 def machine_code(folder: Path, document: Document, number: int) -> bytes:
@@ -173,13 +179,6 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
     document, file = read_document(folder), folder
     shared, remaining = b"", _MAX_BYTES
     try:
-        size = 0
-        for name in document.sha256:
-            file = folder / name
-            size += file.lstat().st_size
-        if size > _MAX_BYTES:
-            file = folder
-            raise ValueError(f"its files must have at most {_MAX_BYTES} bytes in sum, but have {size}")
         for name in document.sha256:
             file = folder / name
             data = _hashed(file, document, remaining)

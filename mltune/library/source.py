@@ -40,11 +40,12 @@ _WORDS = (
     "dynamic_cast else enum errno explicit export extern false float for friend goto if inline int linux long mutable "
     "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast "
     "requires restrict return short signed sizeof static static_assert static_cast struct switch template this "
-    "thread_local throw true try typedef typeid typename typeof union unix unsigned using virtual void volatile "
-    "wchar_t while xor xor_eq count arguments context grows is_other launch library memory s status stream undefined "
-    "words workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load place refused "
-    "squared whole bad main launch_t wide_t whole_waves inputs_of is_power is_pow2 int8_t int16_t int32_t int64_t "
-    "uint8_t uint16_t uint32_t uint64_t uintptr_t size_t"
+    "thread_local throw true try typedef typeid typename typeof union unix unsigned using virtual void volatile while "
+    "xor xor_eq count arguments context grows is_other launch library memory s status stream undefined words "
+    "workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load place refused squared "
+    "whole bad main whole_waves inputs_of is_power is_pow2 alloca assert offsetof signbit isfinite isnormal isgreater "
+    "isgreaterequal isless islessequal islessgreater isunordered fpclassify isnan isinf fd_set uint ulong ushort std "
+    "typeof_unqual i386"
 )
 _FUNCTIONS = ("add", "sub", "neg", "mul", "div", "floor_div", "mod", "ceil_div", "min", "max", "abs", "log2", "pow")
 _TAKEN = frozenset(_WORDS.split()) | {f"{function}_{kind}" for function in _FUNCTIONS for kind in "if"}
@@ -324,7 +325,7 @@ def check_name(name: str) -> None:
     """Refuse the name of a library that its source cannot have, or that exports a name of the C library."""
     process = ctypes.CDLL(None)  # with the C library and that of mathematics, which Python is linked with
     clash = next((f"{name}{end}" for end in _EXPORTED if hasattr(process, f"{name}{end}")), None)
-    if name in _TAKEN or name.endswith("_") or re.fullmatch(r"(valid|launch|cubin|value)_\d+", name):
+    if name in _TAKEN or re.fullmatch(r".*(_|_t)|(valid|launch|cubin|value)_\d+", name):
         clash = name
     if clash is not None:
         raise UsageError(

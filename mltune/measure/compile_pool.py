@@ -32,6 +32,9 @@ MEMORY_BYTES = 4 << 30
 SLOW_S = 10.0
 """Seconds after which a build that a farm has not returned is made here too: the first result counts."""
 
+FARM_FAILURES = 2
+"""Times that a farm may fail to return a build, which is then made here only."""
+
 _WAIT_S = 0.1  # for room on the farm, and for work
 _LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
 _COMPILER = "mltune.measure.compiler:make_compiler"
@@ -49,6 +52,7 @@ class Job:
     options: tuple[str, ...] = ()
     futures: list[Future[Build]] = field(default_factory=list)
     begun: float = 0.0  # on the farm
+    failures: int = 0  # of the farm
 
 
 class Farm(Protocol):
@@ -192,6 +196,7 @@ class CompilePool:
             out.pop(job.key, None)  # given twice, where it was late
             build = farm.result(future) if self._open else None
             if build is None:
+                job.failures += 1
                 self._queue.put(job)
             else:
                 self._keep(job, build)
@@ -219,6 +224,10 @@ class CompilePool:
         with contextlib.suppress(queue.Empty):
             while len(batch) < room:
                 job = self._queue.get(timeout=_WAIT_S) if not batch else self._queue.get_nowait()
+                if job is not None and job.failures >= FARM_FAILURES:
+                    self._queue.put(job)
+                    time.sleep(0.0 if batch else _WAIT_S)
+                    break
                 if job is not None and self._is_wanted(job):
                     job.begun = time.monotonic()
                     batch.append(job)
@@ -238,12 +247,7 @@ class CompilePool:
         return False
 
     def _compile(self, child: Child, job: Job, *, again: bool = False) -> Build:
-        try:
-            child.start()
-        except WorkerError:
-            if again or not self._open:
-                raise
-            return self._compile(child, job, again=True)
+        child.start()
         started = time.monotonic()
         try:
             build = child.call((job.macros, job.options), self._timeout_s)

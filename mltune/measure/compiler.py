@@ -79,7 +79,7 @@ def check_fits_driver(cuda: str) -> None:
 
 def loaded_library(name: str) -> str:
     """Return the path of a library that this process has loaded, such as ``"nvrtc"``; empty if it is not loaded."""
-    with open("/proc/self/maps") as file:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         paths = (line.split(maxsplit=5)[-1].strip() for line in file if f"/lib{name}.so" in line)
         return next(paths, "")
 
@@ -161,7 +161,7 @@ def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tup
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_DATA, memory_bytes)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     nvrtc = _nvrtc()
     _compile(nvrtc, Source(_WARM_UP, "warm_up", source.options), "")  # loads the libraries that NVRTC opens when needed

@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import threading
 import zlib
 from collections.abc import Sequence
@@ -39,9 +40,16 @@ _CACHED_STATES = (TrialState.OK, TrialState.COMPILE_ERROR)
 _log = logging.getLogger(__name__)
 
 
-def default_cache() -> Path:
-    """Return the user's cache folder: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``."""
-    return cache_folder() / "cubins"
+def default_cache() -> Path | None:
+    """Return the user's cache folder: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``.
+
+    None for a user without a home directory, which a warning says.
+    """
+    try:
+        return cache_folder() / "cubins"
+    except OSError as error:
+        _log.warning("this run caches no cubins: %s", error)
+        return None
 
 
 def cache_key(source: Source, definitions: str, compiler: str, options: Sequence[str] = ()) -> str:
@@ -131,7 +139,7 @@ class CubinCache:
                 if self._bytes <= self._max_bytes:
                     return
             files = []
-            for path in self._directory.glob("??/*"):
+            for path in filter(_is_own, self._directory.glob("??/*")):
                 try:
                     status = path.lstat()
                 except FileNotFoundError:
@@ -145,6 +153,11 @@ class CubinCache:
                 self._bytes -= size
                 if self._bytes <= self._max_bytes * 3 // 4:
                     break
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a file in a folder of the cache has a name that the cache gives, or had while it was written."""
+    return bool(re.fullmatch(rf"{path.parent.name}[0-9a-f]{{62}}|\.[0-9a-f]{{16}}\.partial", path.name))
 
 
 def _make_private(directory: Path) -> None:

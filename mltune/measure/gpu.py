@@ -202,7 +202,7 @@ def worker_kernel(file: str, name: str, options: tuple[str, ...] = ()) -> Any:
     """Return one of the worker's own kernels, which CuPy compiles."""
     import cupy
 
-    return cupy.RawKernel((_FOLDER / file).read_text(), name, options)
+    return cupy.RawKernel((_FOLDER / file).read_text("utf-8"), name, options)
 
 
 def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:

@@ -62,7 +62,7 @@ class MicroKernel:
         """The CUDA source with its macros."""
         macros = {"THREADS": THREADS, "STEPS": self.steps, "CHAINS": self.chains}
         macros |= {self.macro: 1} if self.macro else {}
-        return f"{definitions(macros)}#line 1\n{(FOLDER / self.file).read_text()}"
+        return f"{definitions(macros)}#line 1\n{(FOLDER / self.file).read_text('utf-8')}"
 
     def amount(self, device: Device, rounds: int) -> int:
         """Return the operations or bytes of one launch.
@@ -175,7 +175,7 @@ class MixKernel:
         """The CUDA source with its macros."""
         macros = {"THREADS": THREADS, "STEPS": self.steps, "LOAD_BYTES": self.load_bytes, "PER_LOAD": self.per_load}
         macros |= {"DEPENDENT": int(self.dependent), self.arithmetic.upper(): 1}
-        return f"{definitions(macros)}#line 1\n{(FOLDER / 'mix.cu').read_text()}"
+        return f"{definitions(macros)}#line 1\n{(FOLDER / 'mix.cu').read_text('utf-8')}"
 
     def launches(self, device: Device, registers: int) -> list[Launch]:
         """Return the launches: one for each of :data:`BLOCKS` whose registers fit into a multiprocessor."""

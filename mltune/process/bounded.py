@@ -133,7 +133,7 @@ def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float
     for needed in imports:
         importlib.import_module(needed)
     function = getattr(importlib.import_module(module), name)
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    taken = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     limit(resource.RLIMIT_AS, taken + memory_bytes)
     limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 1)
     limit(resource.RLIMIT_CORE, 0)

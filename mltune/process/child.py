@@ -34,6 +34,9 @@ _LOUD = "MLTUNE_LOUD_WORKERS"
 """Environment variable: when set, the children's stderr is shown. It is hidden by default because CUDA prints errors
 there that the records of the trials contain as well."""
 
+STARTS = 4
+"""Processes that are started one after the other while each is killed from outside before it has started."""
+
 _ANSWER, _FAILURE, _MESSAGE = True, False, None
 """The kinds of transmissions from a child: the answer, a failure in place of it, or a message before it."""
 
@@ -56,7 +59,7 @@ def available_cores() -> int:
     """Return the number of cores that this process may use: its affinity, limited by the CPU quota of its container."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
         cores = min(cores, max(1, int(quota) // int(period)))
     return cores
 
@@ -118,6 +121,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self.has_answered = False  # the process that is running, a request
+        self._is_given_up = False  # while it starts
 
     @property
     def pid(self) -> int | None:
@@ -125,30 +129,43 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the child if it is not running; a failure of its imports or factory raises a WorkerError."""
+        """Start the child if it is not running, and again if it is killed from outside meanwhile.
+
+        A failure of its imports or factory raises a WorkerError, as does a kill of :data:`STARTS` processes in a row.
+        """
         if self._process is not None:
             return
+        self._is_given_up = False
+        for attempt in range(STARTS):
+            try:
+                return self._start()
+            except (ChildTimeoutError, ChildDiedError, OSError) as error:
+                status = self.kill()
+                if isinstance(error, OSError) and status is not None:  # the child has closed the connection
+                    error = ChildDiedError(f"the worker process died: {_describe(status)}", status)
+                was_killed = isinstance(error, ChildDiedError) and error.was_killed
+                if was_killed and not self._is_given_up and attempt < STARTS - 1:
+                    continue
+                raise WorkerError(
+                    f"a worker process must start within {self._start_s:g} s, but {self._target} did not: {error}"
+                ) from error
+
+    def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        try:
-            with ours, theirs:
-                self._process = subprocess.Popen(  # noqa: S603
-                    [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(theirs.fileno()), str(os.getpid())],
-                    env={**os.environ, SAFE_PATH: "1", **self._environment},  # of its own children, too
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                self._connection = Connection(ours.detach())
-            self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
-            self._connection.send((self._target, self._arguments))
-            self._receive(self._start_s)
-        except (ChildTimeoutError, ChildDiedError, OSError) as error:
-            self.kill()
-            raise WorkerError(
-                f"a worker process must start within {self._start_s:g} s, but {self._target} did not: {error}"
-            ) from error
+        with ours, theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(theirs.fileno()), str(os.getpid())],
+                env={**os.environ, SAFE_PATH: "1", **self._environment},  # of its own children, too
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._connection = Connection(ours.detach())
+        self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
+        self._connection.send((self._target, self._arguments))
+        self._receive(self._start_s)
 
     def call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None] | None = None) -> Any:
         """Send one request, which is picklable, and wait for its answer.
@@ -211,6 +228,7 @@ class Child:
         If the child dies of it, a running call raises :class:`ChildDiedError`.
         """
         process = self._process
+        self._is_given_up = self._is_given_up or number == signal.SIGKILL
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)

@@ -105,7 +105,10 @@ def directory_of(address: str) -> Path:
             f"{printable(digits, 50)!r} are those of {len(found)} runs; list them: mltune show "
             f"{printable(shlex.quote(url), 200)}."
         )
-    directory = cache_folder() / "runs" / str(found[0])
+    try:
+        directory = cache_folder() / "runs" / str(found[0])
+    except OSError as error:
+        raise RunDirectoryError(f"a run in a database has a directory of this host, but {error}.") from error
     database.Pointer(url, found[0]).write(directory)
     return directory
 

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 from mltune.errors import DamagedRunError, DiskFullError, MltuneError, RunDirectoryError
+from mltune.files import owned
+from mltune.files.locks import UNKNOWN, holder_of, note_holder
 from mltune.files.reading import kind_of, open_regular, reason
 from mltune.files.text import printable
 
@@ -63,6 +65,12 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 _FOLDERS = (PROBLEMS, WINNERS, WINNER, DATASETS)
 _WRITTEN_IN_PLACE = (*(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")), LOCK, EVENT_LOG)
 _REPLACED = (POINTER, PLAN_FILE, IDENTITY_FILE, STUDY, HTML, MARKDOWN, JSON)  # as a whole
+_BEGUN_WITH = {
+    LOCK: owned.LOCK,
+    EVENT_LOG: owned.EVENTS,
+    "siblings.json": owned.MODEL,
+    "siblings.npy": owned.ARRAY,
+}
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
 
@@ -153,6 +161,20 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
         ) from error
 
 
+def _check_own(directory: Path) -> None:
+    """Refuse to begin or resume a run where a file or folder of somebody else has a name that is written to."""
+    begun = is_begun(directory) or os.path.lexists(directory / IDENTITY_FILE)
+    try:
+        facts = () if begun else (owned.foreign(directory / name, product) for name, product in _BEGUN_WITH.items())
+        fact = next(filter(None, facts), "") or owned.foreign_in(directory / WINNER, owned.WINNER)
+    except OSError as error:
+        fact = reason(error)
+    if fact:
+        raise RunDirectoryError(
+            f"a run replaces in its directory only what mltune wrote, but {fact}; move it, or choose another directory."
+        )
+
+
 def _check_kind(path: Path, expected: str) -> None:
     found = kind_of(path)
     if found and found != expected:
@@ -175,6 +197,16 @@ def _named(directory: Path) -> Path:
     """Return the directory that the user named: for a problem of a plan, that of the plan."""
     problems, plan = directory.parent, directory.parent.parent
     return plan if problems.name == PROBLEMS and os.path.lexists(plan / PLAN_FILE) else directory
+
+
+def named_directory(name: str) -> Path:
+    """Return the directory under ``runs/`` that calls with the same arguments share; a link there is refused."""
+    directory = Path(RUNS, name)
+    if directory.is_symlink():
+        raise RunDirectoryError(
+            f"no link is followed below {RUNS}/, but {directory} is {kind_of(directory)}; remove it, or name another."
+        )
+    return directory
 
 
 def new_directory(label: str) -> Path:
@@ -202,6 +234,7 @@ def lock_directory(directory: Path) -> int:
     directory. A directory that is in use or cannot be written raises a RunDirectoryError.
     """
     check_directory(directory, writing=True)
+    _check_own(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = open_regular(directory / LOCK, os.O_RDWR | os.O_CREAT, inside=_named(directory))
@@ -210,16 +243,13 @@ def lock_directory(directory: Path) -> int:
     try:
         _acquire(descriptor)
     except OSError as error:
-        holder = printable(os.pread(descriptor, 20, 0).decode(errors="replace")).strip()
+        holder = holder_of(descriptor)
         os.close(descriptor)
         raise RunDirectoryError(
-            f"a run directory is used by one process at a time, but {directory} is in use by process "
-            f"{holder or '(unknown)'}; wait for it to end, or choose another directory."
+            f"a run directory is used by one process at a time, but {directory} is in use by "
+            f"{holder or UNKNOWN}; wait for it to end, or choose another directory."
         ) from error
-    # The process number is for the error message only: a full disk must not prevent the lock.
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    note_holder(descriptor)
     return descriptor
 
 

@@ -274,7 +274,7 @@ def _wal_is_missing(directory: Path) -> bool:
 
 
 def _connection(path: Path, options: str) -> sqlite3.Connection:
-    location = f"file:{quote(str(path.absolute()))}?{options}"
+    location = f"file:{quote(os.fsencode(path.absolute()))}?{options}"
     connection = sqlite3.connect(location, uri=True, timeout=_BUSY_S, isolation_level=None)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
     connection.execute("PRAGMA trusted_schema = OFF")

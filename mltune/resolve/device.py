@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
 
-_CUDA = re.compile(r"cuda:(\d{1,3})")
+_CUDA = re.compile("cuda:([0-9]{1,3})")
 
 
 @dataclass(frozen=True, slots=True)

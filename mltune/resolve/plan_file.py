@@ -56,7 +56,7 @@ MAX_BYTES = 2**20
 MAX_KERNELS = 100
 """Most kernels of a plan: to read a thousand takes half a minute."""
 
-_TRIALS = re.compile(r"(\d{1,12}) trials?")
+_TRIALS = re.compile(r"(\d{1,12}) trials?", re.ASCII)
 _SEE = "See docs/reference/plans.md."
 
 _Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]

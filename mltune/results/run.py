@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -148,7 +149,7 @@ class TuneResult:
         best = self.best_record
         return None if best is None else replace(best, configuration=self.header.labelled(best.configuration))  # type: ignore[arg-type]
 
-    @property
+    @cached_property
     def best_record(self) -> TrialRecord | None:
         """The same trial as in `records`: values of a parameter that are not integers are given by their positions."""
         if self.declaration is not None:

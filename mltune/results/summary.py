@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,6 +318,8 @@ def _time(run: TuneResult) -> float:
     return math.inf if run.best_time_s is None else run.best_time_s
 
 
+_load_last = lru_cache(maxsize=1)(load_dataset)  # a report asks for each dataset by all its runs
+
 _SHIPPED = re.compile(r"replay:([a-z0-9_-]+)")
 """The target of a run that replays a dataset by its name, not by a path."""
 
@@ -364,7 +366,7 @@ def optimum(run: TuneResult) -> Optimum | None:
     if target is None or best is None:
         return None
     try:
-        dataset = load_dataset(target[1])
+        dataset = _load_last(target[1])
     except DatasetError:
         return None
     manifest = dataset.manifest

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.errors import DiskFullError
+from mltune.errors import DiskFullError, RunDirectoryError
 from mltune.files.atomic import replace_folder_atomically
+from mltune.files.owned import WINNER, ForeignFileError
 from mltune.files.reading import reason
 from mltune.records.versions import __version__
 from mltune.results.rating import declared_rating
@@ -153,20 +154,24 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
     sources = {"kernel.cu": kernel_source(winner, date), **header_files(winner.kernel)}
     files = {name: text.encode() for name, text in sources.items()}
     files |= {"kernel.cubin": winner.build.cubin, **winner.controls}
-    document = describe(winner, files, date)
-    return {**files, **fill_templates(winner, document), DOCUMENT: _json(document)}
+    files |= fill_templates(winner, describe(winner, files, date))
+    return {**files, DOCUMENT: _json(describe(winner, files, date))}
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files in place of an existing one; see :func:`replace_folder_atomically`.
+    """Write the folder of a winner in place of an existing one; see :func:`replace_folder_atomically`.
 
     Raises
     ------
+    RunDirectoryError
+        The folder holds something that mltune did not write.
     DiskFullError
         The folder cannot be written. An existing one is unchanged.
     """
     try:
-        replace_folder_atomically(folder, files)
+        replace_folder_atomically(folder, files, WINNER)
+    except ForeignFileError as error:
+        raise RunDirectoryError(f"{error}, and repeat the command: no trial is measured again.") from error
     except OSError as error:
         raise DiskFullError(
             f"the winner must be written as a whole, but {folder} cannot be: {reason(error)}; make room on the disk "

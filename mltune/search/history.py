@@ -83,7 +83,7 @@ class Results:
     def learn(self, trials: Trials, scores: Floats) -> None:
         """Add trials, told or on record, in the order of their numbers, with their log shares of the device's peak."""
         indices, skipped = trials.column("index"), trials.in_state(TrialState.SKIPPED)
-        gated = skipped & trials.column("gate").astype(bool)
+        gated = skipped & trials.column("gate").astype(bool) & np.isfinite(trials.column("predicted"))
         self._tried.update(indices.tolist())
         self.best = float(np.max(scores[trials.in_state(TrialState.OK)], initial=self.best))
         _extend(self._ended, indices[~skipped], scores[~skipped])

@@ -29,6 +29,7 @@ from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
 from mltune.errors import DamagedRunError, MltuneError, MltuneWarning, RunDirectoryError, UsageError
+from mltune.files import owned
 from mltune.files.reading import reason
 from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
@@ -66,6 +67,10 @@ class Studies:
         self._first: dict[str, int] = {}
         self._damaged: set[str] = set()
         self.path = self._directory / STUDY
+        lock = self.path.with_name(f"{STUDY}.lock")
+        is_link = lock.is_symlink()  # Optuna's locks are links, and it waits for one that a killed dashboard left
+        if fact := owned.foreign(self.path, owned.STUDY) or (not is_link and owned.foreign(lock, owned.LOCK)):
+            raise RunDirectoryError(f"a study is written in place of one that mltune wrote, but {fact}; move it.")
         with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
             draft = Path(folder) / STUDY
             journal = _MemoryJournal()
@@ -74,7 +79,8 @@ class Studies:
             if journal.logs:  # Optuna would write an empty line, which it cannot read, for none
                 JournalFileBackend(str(draft)).append_logs(journal.logs)
             draft.replace(self.path)
-            self.path.with_name(f"{STUDY}.lock").unlink(missing_ok=True)  # left by a dashboard that was killed
+            if is_link:
+                lock.unlink(missing_ok=True)
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))
 
     def update(self) -> int:

@@ -5,14 +5,14 @@ Everything follows from facts on record: what the compiler reported, and the res
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.errors import MltuneError
-from mltune.kernel.coding import columns_of
+from mltune.kernel.coding import Floats
 from mltune.records.trial import TrialRecord
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds, percent
@@ -23,6 +23,9 @@ LEAST = 1.1
 
 FASTER = 1.02
 """Ratio of two times from which on there is a difference to explain."""
+
+_Facts: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
+"""What is on record of a trial, and its least times by what limits it; these only of a known bundle."""
 
 _FACTS = {
     "spill_bytes": (-1, "{0:.0f} bytes spilled a thread, not {1:.0f}"),
@@ -35,38 +38,43 @@ _FACTS = {
 
 def why(run: TuneResult) -> list[str]:
     """Return up to two sentences on the best trial of a run; none where no fact on record explains it."""
-    best, time_s, compared = run.best_record, run.best_time_s, []
+    return bound_and_reasons(run)[1]
+
+
+def bound_and_reasons(run: TuneResult) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the upper bound of the best trial (least time, what binds, share that is reached), and :func:`why`.
+
+    The bound is None where the bundle is not known or has no resources.
+    """
+    best, time_s = run.best_record, run.best_time_s
     if best is None or time_s is None:
-        return []
-    bound = bound_of(run, best, time_s)
+        return None, []
     ranked = run.declaration.finalists[1:] if run.declaration else ()
     second = run.trial(ranked[0].number) if ranked else None
     default = next(iter(run.records.take(run.records.column("proposed_by") == "default")), None)
+    slower = []
     for name, other in (("the default", default), ("the runner-up", second)):
         if other is None or other.number == best.number:
             continue
         ratio = ranked[0].ratio if other is second else (other.median_s or 0.0) / time_s
-        if ratio >= FASTER and (reasons := _reasons(run, best, other)):
-            compared.append(f"{ratio:.2f} times as fast as {name}, with {' and '.join(reasons)}")
+        if ratio >= FASTER:
+            slower.append((f"{ratio:.2f} times as fast as {name}", other))
+    (facts, limits), *facts_of_slower = _facts(run, [best, *(other for _, other in slower)])
+    bound: dict[str, Any] | None = None
+    if limits:
+        binding = max(limits, key=limits.__getitem__)
+        bound = {"time_s": limits[binding], "binding": binding, "share": limits[binding] / time_s}
+    compared = []
+    for (text, _), others in zip(slower, facts_of_slower, strict=True):
+        if reasons := _reasons((facts, limits), others):
+            compared.append(f"{text}, with {' and '.join(reasons)}")
     reached = f"it reaches {percent(bound['share'])} of its upper bound, set by {bound['binding']}" if bound else ""
-    return [text for text in (reached, "; ".join(compared)) if text]
+    return bound, [text for text in (reached, "; ".join(compared)) if text]
 
 
-def bound_of(run: TuneResult, record: TrialRecord, time_s: float) -> dict[str, Any] | None:
-    """Return the upper bound of a trial: least time, what binds, and the share that a time reaches.
-
-    None where its bundle is not known or has no resources.
-    """
-    _, limits = _facts(run, record)
-    if not limits:
-        return None
-    binding = max(limits, key=limits.__getitem__)
-    return {"time_s": limits[binding], "binding": binding, "share": limits[binding] / time_s}
-
-
-def _reasons(run: TuneResult, best: TrialRecord, other: TrialRecord) -> list[str]:
+def _reasons(best: _Facts, other: _Facts) -> list[str]:
     """Return the two facts that differ most in favour of the best, in words."""
-    (ours, our_limits), (theirs, limits) = _facts(run, best), _facts(run, other)
+    (ours, our_limits), (theirs, limits) = best, other
     found = {}
     for name, (sign, words) in _FACTS.items():
         if name in ours and name in theirs:
@@ -80,21 +88,26 @@ def _reasons(run: TuneResult, best: TrialRecord, other: TrialRecord) -> list[str
     return [text for text in order if found[text] >= LEAST][:2]
 
 
-def _facts(run: TuneResult, record: TrialRecord) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Return what is on record of a trial, and its least times by what limits it; these only of a known bundle."""
-    built = {name: getattr(record.build, name, None) for name in BUILD_COLUMNS}
-    builds = {name: np.array([value], dtype=np.float64) for name, value in built.items() if value is not None}
-    facts = {name: float(values[0]) for name, values in builds.items()}
-    kernel, columns = kernel_of(run), columns_of(record.configuration)
+def _facts(run: TuneResult, trials: Sequence[TrialRecord]) -> list[_Facts]:
+    """Return the facts of some trials, which are evaluated together."""
+    built = [{name: getattr(trial.build, name, None) for name in BUILD_COLUMNS} for trial in trials]
+    recorded = [{name: float(value) for name, value in build.items() if value is not None} for build in built]
+    unknown: list[_Facts] = [(facts, {}) for facts in recorded]
+    kernel = kernel_of(run)
     if kernel is None:
-        return facts, {}
+        return unknown
+    builds = {name: np.array([build[name] for build in built], dtype=np.float64) for name in BUILD_COLUMNS}
     try:
         features = Features(kernel, run.problem, run.device)
         if not features.has_prior:
-            return facts, {}
-        derived, limits = features.derived(columns, builds), features.bound(columns, builds).limits
-    except (MltuneError, ArithmeticError, KeyError, ValueError):  # the configuration is none of this bundle's
-        return facts, {}
-    return {name: float(values[0]) for name, values in derived.items()} | facts, {
-        name: float(values[0]) for name, values in limits.items()
-    }
+            return unknown
+        names = trials[0].configuration
+        columns = {name: np.array([trial.configuration[name] for trial in trials], dtype=np.int64) for name in names}
+        derived, bound = features.derived_and_bound(columns, builds)
+    except (MltuneError, ArithmeticError, KeyError, ValueError):  # a configuration is none of this bundle's
+        return unknown if len(trials) == 1 else [facts for trial in trials for facts in _facts(run, [trial])]
+    return [(_at(row, derived) | facts, _at(row, bound.limits)) for row, facts in enumerate(recorded)]
+
+
+def _at(row: int, columns: Mapping[str, Floats]) -> dict[str, float]:
+    return {name: float(values[row]) for name, values in columns.items()}

@@ -20,7 +20,7 @@ import numpy as np
 from mltune.cost.features import Features
 from mltune.cost.model_file import AUTO, choose_model
 from mltune.cost.regressors import one_thread
-from mltune.dataset.dataset import Kind, dataset_from_records, write_dataset
+from mltune.dataset.dataset import Kind, check_own, dataset_from_records, write_dataset
 from mltune.errors import MltuneWarning, UsageError
 from mltune.kernel.coding import Indices, row
 from mltune.kernel.space import SearchSpace
@@ -183,6 +183,7 @@ def _begun(request: TuneRequest, session: Session, settings: Mapping[str, Any]) 
     """Start a session and open the store of its sweep; a KeyboardInterrupt meanwhile holds the directory of the run."""
     header = run_header(session, request.seed, settings)
     with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
+        check_own(_name_of(session, settings["sweep"]), store.directory)
         try:
             yield store
         except KeyboardInterrupt:
@@ -193,17 +194,22 @@ def _write(
     session: Session, store: Store, records: Trials, kind: Kind, pruning: Mapping[str, int | float] | None = None
 ) -> Path:
     """Write the trials of a sweep as a dataset into the directory of its run; return the Parquet file."""
-    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
     dataset = dataset_from_records(
         records,
         store.header,
-        name=re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100],
+        name=_name_of(session, kind),
         kind=kind,
         reference_median_s=store.fact("reference_median_s"),
         pruning=pruning,
     )
+    check_own(dataset.manifest.name, store.directory)
     write_dataset(dataset, store.directory, overwrite=True)
     return store.directory / f"{dataset.manifest.name}.parquet"
+
+
+def _name_of(session: Session, kind: Kind) -> str:
+    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
+    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100]
 
 
 def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, replay: bool) -> Session:

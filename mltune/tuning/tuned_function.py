@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 
 from mltune.errors import MltuneWarning, RunDirectoryError, RunError, UsageError, WisdomError
 from mltune.files.folders import cache_folder
+from mltune.files.locks import HeldError
 from mltune.files.text import printable
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.kernel_tuner_call import CallOptions, kernel_of_call
@@ -28,7 +30,7 @@ from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
 from mltune.known.wisdom import Match, Wisdom
-from mltune.known.wisdom_file import NONE, default_file, locked
+from mltune.known.wisdom_file import AUTO, NONE, file_of_run, locked_key
 from mltune.records.directory import in_use
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
 TIME_S = {"none": 0.0, "quick": 5.0, "full": 120.0}
 """Most seconds that a size is tuned, by effort."""
+
+START_S = 25.0
+"""Seconds besides, for which a process waits while another one tunes the same sizes: it starts, and compiles."""
 
 EFFORT = "effort"
 """Among the versions of an entry: the effort with which it was found."""
@@ -194,21 +199,36 @@ class TunedFunction:
         return self._known[key]
 
     def _choose(self, case: _Case, arguments: Sequence[Any], asked: str) -> tuple[Choice, Mapping[str, int]]:
-        match, is_tuned = self._look_up(case), False
+        version, wisdom = _version(self.file), Wisdom.load(self.file)
+        match, is_tuned = _look_up(wisdom, case), False
         if not _suffices(match, asked):
-            with ExitStack() as stack:  # one process tunes, the others wait and read
-                try:
-                    if self.file is None:
-                        raise WisdomError("that of the user is switched off: give `file`.")
-                    stack.enter_context(locked(self.file.with_name(f"{self.file.name}.tuning"), math.inf))
-                except WisdomError as error:
-                    hint = "MLTUNE_EFFORT=none takes what is known"
-                    raise WisdomError(f"a tuned function writes to a file, and {hint}; {error}") from error
-                match = self._look_up(case)
-                if is_tuned := not _suffices(match, asked):
-                    self._tune(case, arguments, asked, self.file)
-                    match = self._look_up(case)
-        return self._choice(case, match, is_tuned=is_tuned)
+            with ExitStack() as stack:  # one process tunes these sizes, others wait and read
+                is_alone = self._is_alone(stack, case, asked)
+                if _version(self.file) != version:
+                    wisdom = Wisdom.load(self.file)
+                    match = _look_up(wisdom, case)
+                if is_tuned := is_alone and not _suffices(match, asked):
+                    wisdom = self._tune(case, arguments, asked, wisdom)
+                    match = _look_up(wisdom, case)
+        return self._choice(case, match, wisdom, is_tuned=is_tuned)
+
+    def _is_alone(self, stack: ExitStack, case: _Case, asked: str) -> bool:
+        """Take the lock of the kernel, the GPU and these sizes; return False where another process keeps it."""
+        kernel, label = case.kernel, case.problem.label
+        key = [case.device.name, kernel.name, kernel.source_hash, kernel.space_hash, case.problem.to_json()]
+        try:
+            if self.file is None:
+                raise WisdomError("that of the user is switched off: give `file`.")
+            stack.enter_context(locked_key(self.file, canonical(key), TIME_S[asked] + START_S))
+        except HeldError as error:
+            law = "one process at a time tunes the same sizes"
+            detail = f"this process has waited for {error.waited_s:.0f} s, and runs the best known configuration now"
+            warnings.warn(f"{label}: {law}; {detail}; the lock is held by {error}.", MltuneWarning, stacklevel=6)
+            return False
+        except WisdomError as error:
+            hint = "MLTUNE_EFFORT=none takes what is known"
+            raise WisdomError(f"a tuned function writes to a file, and {hint}; {error}") from error
+        return True
 
     def _case(self, arguments: Sequence[Any]) -> _Case:
         from mltune.device.query import driver_version, query_device
@@ -230,28 +250,22 @@ class TunedFunction:
         (name, source, _, parameters), size = self._kernel, _sizes(self._key(arguments)[0])
         return kernel_of_call(self._call, name, source, size, given, parameters, **self._made, **options)
 
-    def _look_up(self, case: _Case) -> Match | None:
-        """Return what the file knows: these sizes, the nearest, or these on another GPU of the architecture."""
-        types = _types(case.problem.to_json())
-        known = (one for one in Wisdom.load(self.file) if _types(one.problem) == types)
-        found = Wisdom(one for one in known if isinstance(one, Failure) or getattr(one, "verified", False))
-        return next(iter(found.lookup(case.kernel, case.problem, case.device, case.driver, space=case.space)), None)
-
-    def _tune(self, case: _Case, arguments: Sequence[Any], asked: str, file: Path) -> None:
-        """Tune, and add the outcome to the file; a run that was killed goes on."""
+    def _tune(self, case: _Case, arguments: Sequence[Any], asked: str, wisdom: Wisdom) -> Wisdom:
+        """Tune, add the outcome to the file, and return what is then known; a run that was killed goes on."""
         from mltune.results.tuned_kernel import cupy_array
         from mltune.tuning import tuner
 
         check_source(case.kernel, case.problem, case.device)
         copied = [one if hasattr(one, "get") or hasattr(one, "detach") else cupy_array(one) for one in arguments]
-        users = default_file()
-        known = Wisdom.load(file).merge(load_wisdom(users, required=False) if users else Wisdom())
+        users, file = file_of_run(AUTO, replayed=False), self.file
+        assert file is not None  # noqa: S101 - it is locked
+        known = wisdom.merge(load_wisdom(users, required=False)) if users and users != file else wisdom
         siblings = Siblings(tuple(one for one in known if isinstance(one, Entry)))
         with self._made_of(arguments, copied, **self._judged) as made, self._shown() as report:
             kernel, problem = with_sizes(made)
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
             identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), asked, self._seed]
-            run = cache_folder() / "tuned" / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
+            run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
             options: dict[str, Any] = {"time_s": TIME_S[asked], "seed": self._seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
             try:
@@ -269,15 +283,28 @@ class TunedFunction:
             raise RunError(f"a configuration must work, but of {case.problem.label} none does: {printable(why, 600)}.")
         versions = {**result.header.versions, EFFORT: asked}
         found = replace(result, problem=case.problem, header=replace(result.header, versions=versions))
-        outcomes(found, case.driver).add_to(file)
+        outcome = outcomes(found, case.driver)
+        try:
+            wisdom = outcome.add_to(file)
+        except WisdomError as error:
+            if not isinstance(error.__cause__, HeldError):
+                raise
+            detail = (
+                f"the next process that calls for these sizes writes the outcome of the run, which is kept in {run}"
+            )
+            warnings.warn(f"{case.problem.label}: {error} This process runs it; {detail}.", MltuneWarning, stacklevel=6)
+            return wisdom.merge(outcome)
         shutil.rmtree(run, ignore_errors=True)
+        return wisdom
 
-    def _choice(self, case: _Case, match: Match | None, *, is_tuned: bool) -> tuple[Choice, Mapping[str, int]]:
+    def _choice(
+        self, case: _Case, match: Match | None, wisdom: Wisdom, *, is_tuned: bool
+    ) -> tuple[Choice, Mapping[str, int]]:
         label, kernel = case.problem.label, case.kernel
         codes = None if match is None else match.entry.codes(kernel)
         if match is None or codes is None:
             detail = f"the default, because {self.file} knows nothing of it on {case.device.name}"
-            if len(Wisdom.load(self.file).of_kernel(kernel.name)):
+            if len(wisdom.of_kernel(kernel.name)):
                 detail += ": it knows another source, launch, GPU or types, or configurations outside the search space"
                 warnings.warn(f"{label}: {detail}.", MltuneWarning, stacklevel=5)
             return Choice(label, kernel.labelled(kernel.default), "default", detail), kernel.default
@@ -287,6 +314,30 @@ class TunedFunction:
             warnings.warn(f"{label}: {detail}; MLTUNE_EFFORT=quick tunes it here.", MltuneWarning, stacklevel=5)
         origin, found = origins.get(match.relation, "nearest"), entry.versions.get(EFFORT, "")
         return Choice(label, entry.configuration, origin, detail, found, entry.median_s, entry.default_s), codes
+
+
+def _version(file: Path | None) -> tuple[int, ...] | None:
+    """Return what tells one content of a file from another; None where there is no file."""
+    with suppress(OSError):
+        status = None if file is None else file.stat()
+        return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return None
+
+
+def _look_up(wisdom: Wisdom, case: _Case) -> Match | None:
+    """Return what a wisdom knows: these sizes, the nearest, or these on another GPU of the architecture."""
+    types = _types(case.problem.to_json())
+    known = (one for one in wisdom if _types(one.problem) == types)
+    found = Wisdom(one for one in known if isinstance(one, Failure) or getattr(one, "verified", False))
+    return next(iter(found.lookup(case.kernel, case.problem, case.device, case.driver, space=case.space)), None)
+
+
+def _runs() -> Path:
+    """Return the folder of runs that may be killed and go on; a new one for a user without a folder for caches."""
+    try:
+        return cache_folder() / "tuned"
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="mltune-"))
 
 
 def _suffices(match: Match | None, asked: str) -> bool:

@@ -32,7 +32,7 @@ from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, is_begun, new_directory
 from mltune.records.distinct import DistinctCount
 from mltune.records.events import EventWriter, no_events
-from mltune.records.store import Store
+from mltune.records.store import MOST_TRIALS, Store
 from mltune.records.trial import Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
@@ -219,7 +219,7 @@ class Batches:
         self._counts = counts
         self._search = search
         self._store = store
-        self._trials = trials
+        self._trials = MOST_TRIALS if trials is None else min(trials, MOST_TRIALS)
         self._preloading = preloading
         self._asked = 0
         self._in_flight: deque[Batch] = deque()
@@ -242,8 +242,8 @@ class Batches:
         self._records[record.number] = record
 
     def _ask(self) -> Sequence[Candidate]:
-        room = None if self._trials is None else self._trials - self._asked
-        if self._search.waits or (room is not None and room < 1):
+        room = self._trials - self._asked
+        if self._search.waits or room < 1:
             return ()
         if self._asked:  # the first batch needs no model
             self._preloading.finish()
@@ -307,6 +307,8 @@ class Tuner:
         with loop.seconds.spent_on("finals"):
             self._declare(loop, lambda: interrupted or not self._request.finals or self._stop())
         stopped = self._search.stopping.reason
+        if not stopped and loop.ended >= MOST_TRIALS:
+            stopped = f"it has {MOST_TRIALS:,} trials, the most that a run may have; a new run has room"
         with loop.seconds.spent_on("record"):
             if not interrupted:
                 self._store.set_fact("limit", None)

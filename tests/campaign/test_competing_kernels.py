@@ -19,6 +19,7 @@ from mltune.resolve.plan import Plan, Task
 from mltune.results.summary import summarise_campaign
 from tests.campaign.conftest import ROOT, carry_out, events_of, kill, records_of, stored_trials, wait_until
 from tests.campaign.test_interruptions import children
+from tests.owned_folders import write_winner
 
 DATASET = "convolution_mi250x_gcd"
 TRIALS = 128
@@ -190,8 +191,7 @@ def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatc
     def run(plan, directory, **options):
         result = carry_out(plan, directory, **options)
         for slug in ("good", "poor"):
-            (directory / "problems" / slug / "winner").mkdir()
-            (directory / "problems" / slug / "winner/kernel.cu").write_text(slug)
+            write_winner(directory / "problems" / slug / "winner", kernel=slug)
         return result
 
     monkeypatch.setattr(choice, "run_plan", run)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mltune.errors import MltuneError
+from mltune.errors import MltuneError, MltuneWarning
 from mltune.records.directory import runs_in
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress
 from mltune.show.report.writing import write_report
 from mltune.tuning.tuner import tune
 from tests.campaign.conftest import SIMPLE, carry_out, placed
+from tests.owned_folders import write_winner
 
 ONE = "h200-sgemm-nt-4096-random"
 PLAN = f"""
@@ -30,6 +31,7 @@ WRITTEN = ("plan.toml", "run.lock", "events.jsonl", "report.html", "report.md", 
 WRITTEN += ("winners", *REPLACED, f"problems/{ONE}")
 WRITTEN += tuple(f"problems/{ONE}/{name}" for name in ("run.sqlite", "run.lock", "winner"))
 CANARY = "canary-9f3a"
+WINNER = ("kernel.cu", "winner.json")
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +39,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a campaign that has ended, with the folder of a winner, which replay does not write."""
     directory = tmp_path_factory.mktemp("finished") / "campaign"
     carry_out(PLAN, directory)
-    (directory / "problems" / ONE / "winner").mkdir()
-    (directory / "problems" / ONE / "winner" / "kernel.cu").write_text("code")
+    write_winner(directory / "problems" / ONE / "winner", kernel="code")
     write_report(directory, quick=True)
     return directory
 
 
 def test_these_are_all_files_of_a_campaign(finished: Path) -> None:
-    found = {str(path.relative_to(finished)) for path in finished.rglob("*")} - {f"winners/{ONE}/kernel.cu"}
-    beside = {f"problems/{ONE}/run.sqlite-wal", f"problems/{ONE}/run.sqlite-shm", f"problems/{ONE}/winner/kernel.cu"}
+    found = {str(path.relative_to(finished)) for path in finished.rglob("*")}
+    beside = {f"problems/{ONE}/run.sqlite-wal", f"problems/{ONE}/run.sqlite-shm"}
+    beside |= {f"{folder}/{name}" for folder in (f"problems/{ONE}/winner", f"winners/{ONE}") for name in WINNER}
     assert found - beside - {"plan.json"} == set(WRITTEN)
 
 
@@ -70,7 +72,7 @@ def test_a_link_in_place_of_a_file_or_folder_is_not_followed(
     for use in (report, resume, tune_problem):
         try:
             said += use(directory)
-        except MltuneError as error:
+        except (MltuneError, MltuneWarning) as error:
             said.append(str(error))
 
     assert state(tmp_path / "outside") == before

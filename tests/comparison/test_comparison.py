@@ -434,8 +434,8 @@ def test_results_are_written_and_agree(source: Source, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     comparison = compare(request(source, tmp_path, evaluations=60, seeds=6))
-    document = write_results(comparison, tmp_path, {"page.txt": "é"})
-    assert (tmp_path / "page.txt").read_text() == "é"
+    document = write_results(comparison, tmp_path, {"table.md": "é"})
+    assert (tmp_path / "table.md").read_text() == "é"
     assert json.loads((tmp_path / "summary.json").read_text()) == document
     for found in document["strategies"].values():
         assert [*found["at"]] == ["1", "2", "3", "5", "10", "25", "50"]

@@ -53,7 +53,7 @@ class TestEveryStrategy(StrategyContract):
         ("nosuch:Class", "nosuch:Class cannot be: ModuleNotFoundError"),
         ("mltune.comparison.baselines:Randm", "has no attribute 'Randm'"),
         ("pathlib:Path", "pathlib:Path lacks the method"),
-        ("mltune.comparison.baselines:Random:step=1", "Random: .* unexpected keyword argument 'step'"),
+        ("mltune.comparison.baselines:Random:step=1", "Random raises TypeError: .* unexpected keyword argument 'step'"),
         ("mltune.comparison.baselines:Random:step=x", "NAME=NUMBER"),
         ("randm", "did you mean 'random'"),
         ("pymoo:gaa", "pymoo's strategies are ga, de, pso, .*did you mean 'ga'"),
@@ -128,6 +128,56 @@ def test_an_error_of_a_user_is_an_outcome(recording) -> None:
 
     (outcome,) = run_jobs([Job("stride", "hill", 0)], {"hill": recording}, {"stride": Broken()}, 5, 1)
     assert outcome.reason == "ValueError: not today", "a class of a function cannot be sent, and runs in this process"
+
+
+class BrokenMaking(Stride):
+    """A class that cannot be made, and whose error cannot be written."""
+
+    class NoTextError(Exception):
+        """An error without a text."""
+
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def __init__(self) -> None:
+        raise self.NoTextError
+
+
+class BrokenRepr(Stride):
+    """A class whose objects have no representation."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+class BrokenName(Stride):
+    """A class whose objects have no name."""
+
+    @property
+    def name(self) -> str:
+        raise ValueError("no name")
+
+
+class BrokenPickle(Stride):
+    """A class whose objects cannot be copied."""
+
+    def __reduce__(self) -> str:
+        raise ZeroDivisionError("no copy")
+
+
+@pytest.mark.parametrize("given", [BrokenMaking, f"{__name__}:BrokenMaking"])
+def test_a_class_that_cannot_be_made_is_named_with_its_error(given) -> None:
+    with pytest.raises(UsageError, match=r"test_strategies:BrokenMaking raises NoTextError\."):
+        strategy(given)
+
+
+def test_a_strategy_whose_attributes_raise_is_named_with_its_error(recording) -> None:
+    with pytest.raises(UsageError, match=r"test_strategies:BrokenRepr raises ValueError: no repr\."):
+        fingerprint(strategy(BrokenRepr))
+    with pytest.raises(UsageError, match=r"test_strategies:BrokenName raises ValueError: no name\."):
+        strategy(BrokenName)
+    (outcome,) = run_jobs([Job("stride", "hill", 0)], {"hill": recording}, {"stride": BrokenPickle()}, 5, 1)
+    assert outcome.reason == "ZeroDivisionError: no copy"
 
 
 def test_the_source_and_the_attributes_of_a_user_are_told_apart() -> None:

@@ -1,16 +1,27 @@
 """Files and folders are replaced as a whole, and never through a link."""
 
+import ctypes
 import hashlib
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mltune.files.atomic import append_line, described_file, replace_folder_atomically, write_file_atomically
+from mltune.files.atomic import (
+    append_line,
+    described_file,
+    replace_folder_atomically,
+    write_described,
+    write_file_atomically,
+)
+from mltune.files.owned import WINNER, ForeignFileError
 from mltune.files.reading import RefusedFileError
+from tests.environment import importing
+from tests.owned_folders import described
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -76,13 +87,31 @@ def test_a_kill_leaves_the_old_file_with_its_description_or_the_new_one(tmp_path
         assert (found, described_file(path, found, 100).read_bytes()) == (hashes[content], content)
 
 
+def test_a_strangers_file_is_no_file_that_waits_for_its_name(tmp_path: Path) -> None:
+    """Neither read nor replaced: the name belongs to a hash, and its content has another."""
+    path, hashed = tmp_path / "file", hashlib.sha256(b"new").hexdigest()
+    path.write_bytes(b"new")
+    for name in (".file.new", f".file.{hashed[:16]}.new"):
+        (tmp_path / name).write_bytes(b"mine")
+    assert described_file(path, hashed, 100) == path
+    with pytest.raises(ForeignFileError, match="has another; move it"):
+        write_described(path, b"new", tmp_path / "description", hashed.encode())
+    write_described(path, b"newer", tmp_path / "description", b"")
+    assert contents(tmp_path) == {
+        "file": b"newer",
+        "description": b"",
+        ".file.new": b"mine",
+        f".file.{hashed[:16]}.new": b"mine",
+    }
+
+
 def test_an_error_names_the_file_that_cannot_be_written(tmp_path: Path) -> None:
     """Writes to a full disk fail without a name."""
     path, limits = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
     path.write_bytes(b"a line\n")
     for write in (
         lambda: write_file_atomically(path, bytes(1000)),
-        lambda: replace_folder_atomically(path, {"inner/file": bytes(1000)}),
+        lambda: replace_folder_atomically(tmp_path / "folder", {"inner/file": bytes(1000)}),
         lambda: append_line(path, bytes(1000)),
     ):
         resource.setrlimit(resource.RLIMIT_FSIZE, (7, limits[1]))
@@ -91,7 +120,7 @@ def test_an_error_names_the_file_that_cannot_be_written(tmp_path: Path) -> None:
                 write()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert error.value.filename == str(path)
+        assert error.value.filename in (str(path), str(tmp_path / "folder"))
     assert contents(tmp_path) == {"file": b"a line\n"}
 
 
@@ -100,9 +129,13 @@ def test_a_link_is_replaced_and_its_target_is_not_written(tmp_path: Path, canary
     (tmp_path / "link").symlink_to(canary / "file")
     write_file_atomically(tmp_path / "link", b"new")
     (tmp_path / "folder").symlink_to(canary)
-    replace_folder_atomically(tmp_path / "folder", {"file": b"new"})
+    with pytest.raises(ForeignFileError, match="folder is a link to"):
+        replace_folder_atomically(tmp_path / "folder", {"file": b"new"}, WINNER)
+    kept = replace_folder_atomically(tmp_path / "folder", {"file": b"new"}, WINNER, overwrite=True)
     assert not (tmp_path / "link").is_symlink()
     assert contents(tmp_path / "folder") == {"file": b"new"}
+    assert kept is not None
+    assert kept.is_symlink()
     assert contents(canary) == before
 
 
@@ -117,24 +150,118 @@ def test_nothing_is_written_through_a_link_on_the_way(tmp_path: Path, canary: Pa
     assert contents(canary) == before
 
 
-@pytest.mark.parametrize("leftover", [".folder.new", ".folder.old"])
-def test_what_lies_in_place_of_a_temporary_folder_is_not_followed(tmp_path: Path, canary: Path, leftover: str) -> None:
+@pytest.mark.parametrize("name", [".folder.new", ".folder.old", ".folder", "folder.old", ".folder.tmp"])
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_siblings_of_a_folder_are_not_touched(
+    tmp_path: Path, canary: Path, monkeypatch: pytest.MonkeyPatch, name: str, exchanges: bool
+) -> None:
+    """Whoever made them: every name that a writer uses is random."""
+    if not exchanges:
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())  # a C library without renameat2
+    canary.rename(tmp_path / name)
+    before = contents(tmp_path / name)
+    for content in (b"1", b"2"):
+        replace_folder_atomically(tmp_path / "folder", described({"file": content}), WINNER)
+        assert contents(tmp_path / "folder") == described({"file": content})
+    assert contents(tmp_path / name) == before
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "folder"])
+
+
+FOREIGN = {
+    "another file": lambda folder: (folder / "notes.md").write_text("mine"),
+    "a hidden file": lambda folder: (folder / ".env").write_text("mine"),
+    "a changed file": lambda folder: (folder / "file").write_text("mine"),
+    "a folder": lambda folder: (folder / "src").mkdir(),
+    "a file in a folder": lambda folder: (folder / "inner" / "notes.md").write_text("mine"),
+    "a link": lambda folder: (folder / "link").symlink_to("file"),
+    "a link in place of a file": lambda folder: ((folder / "file").unlink(), (folder / "file").symlink_to("/dev/null")),
+    "a link in place of a folder": lambda folder: (
+        (folder / "inner").rename(folder.parent / "moved"),
+        (folder / "inner").symlink_to("../moved"),
+    ),
+    "no document": lambda folder: (folder / WINNER.document).unlink(),
+    "a document of something else": lambda folder: (folder / WINNER.document).write_text('{"name": "ArduinoJson"}'),
+    "a document that is no JSON": lambda folder: (folder / WINNER.document).write_bytes(b"\xff"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_with_something_foreign_is_not_replaced(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "folder"
+    replace_folder_atomically(folder, described({"file": b"1", "inner/file": b"1"}), WINNER)
+    FOREIGN[name](folder)
+    before = contents(tmp_path), sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(ForeignFileError, match=r"only if mltune wrote every file in it, but .*/folder"):
+        replace_folder_atomically(folder, described({"file": b"2"}), WINNER)
+    assert (contents(tmp_path), sorted(tmp_path.rglob("*"))) == before
+
+    kept = replace_folder_atomically(folder, described({"file": b"2"}), WINNER, overwrite=True)
+    assert contents(folder) == described({"file": b"2"})
+    assert kept is not None
+    assert {name: data for name, data in before[0].items() if not name.startswith("folder/")} | {
+        f"folder/{name}": data for name, data in contents(kept).items()
+    } == before[0]
+
+
+def test_a_folder_of_no_kind_is_not_replaced(tmp_path: Path, canary: Path) -> None:
+    """That of a new bundle, say, which was made in the meantime."""
     before = contents(canary)
-    (tmp_path / leftover).symlink_to(canary)
-    replace_folder_atomically(tmp_path / "folder", {"file": b"1"})
-    (tmp_path / leftover).mkdir()
-    (tmp_path / leftover / "link").symlink_to(canary)
-    replace_folder_atomically(tmp_path / "folder", {"file": b"2"})
-    assert sorted(os.listdir(tmp_path)) == ["canary", "folder"]
-    assert contents(tmp_path / "folder") == {"file": b"2"}
+    with pytest.raises(ForeignFileError, match="canary exists; move it"):
+        replace_folder_atomically(canary, {"kernel.cu": b""})
     assert contents(canary) == before
 
 
+STOPPED = """
+import ctypes, os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from mltune.files.atomic import replace_folder_atomically
+from mltune.files.owned import WINNER
+from tests.owned_folders import described
+if sys.argv[2] == "renames":
+    ctypes.CDLL = lambda name: SimpleNamespace()
+folder, left = Path(sys.argv[1]), [int(sys.argv[3])]
+def hook(event, arguments):
+    changes = event in ("os.rename", "os.remove", "os.rmdir")
+    left[0] -= changes
+    if changes and not left[0]:
+        os.kill(os.getpid(), 9)
+sys.addaudithook(hook)
+replace_folder_atomically(folder, described({"file": b"new"}), WINNER)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "at"), [*(("exchanges", at) for at in range(1, 5)), *(("renames", at) for at in range(1, 6))]
+)
+def test_after_a_kill_the_old_folder_is_there_or_named(
+    tmp_path: Path, way: str, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = described({"file": b"old"}), described({"file": b"new"})
+    replace_folder_atomically(tmp_path / "folder", old, WINNER)
+    arguments = [str(tmp_path / "folder"), way, str(at)]
+    done = subprocess.run([sys.executable, "-c", STOPPED, *arguments], env=importing())
+    assert done.returncode == -9
+    remains = [path for path in tmp_path.iterdir() if path.name != "folder"]
+    if (tmp_path / "folder").exists():
+        assert contents(tmp_path / "folder") in (old, new)
+    else:
+        assert way == "renames"
+        assert old in map(contents, remains)
+
+    replace_folder_atomically(tmp_path / "folder", new, WINNER)
+    assert contents(tmp_path / "folder") == new
+    assert [path for path in tmp_path.iterdir() if path.name != "folder"] == remains
+    assert all(str(path) in caplog.text for path in remains)
+
+
 def test_files_may_lie_in_folders_of_a_folder(tmp_path: Path) -> None:
-    files = {"file": b"1", "a/file": b"2", "a/b/file": b"3", "c/file": b"4"}
+    files = described({"file": b"1", "a/file": b"2", "a/b/file": b"3", "c/file": b"4"})
     for _ in range(2):
-        replace_folder_atomically(tmp_path / "folder", files)
+        replace_folder_atomically(tmp_path / "folder", files, WINNER)
         assert contents(tmp_path / "folder") == files
+    assert os.listdir(tmp_path) == ["folder"]
 
 
 @pytest.mark.parametrize("name", ["../file", "/etc/file", "inner/../../file", "inner/", "inner//file", ".", ""])

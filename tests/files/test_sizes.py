@@ -28,6 +28,8 @@ def test_without_counts_each_is_used_once():
         ("m\n1\n1,2\n", "line 3 .* more values than the 1 names of the first line"),
         ('m\n"1\n', "unexpected end of data"),
         ("m\n1e3\n", "line 2"),
+        ("m,count\n16,1_6\n", "written in at most 18 digits, got '1_6'"),
+        ("m\n\N{FULLWIDTH DIGIT ONE}6\n", "written in at most 18 digits"),
         (f"m\n{'9' * 5000}\n", "line 2"),
         ("m\n\0\n", "line"),
     ],

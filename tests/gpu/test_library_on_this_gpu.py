@@ -17,6 +17,7 @@ from winners import cuda_include
 import mltune
 from mltune.device.facts import Device
 from mltune.errors import LibraryError
+from tests.environment import importing
 
 pytestmark = pytest.mark.gpu
 
@@ -150,7 +151,7 @@ def program(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]
 
 
 def ran(command: list[str], seconds: float = 300.0) -> tuple[int, str]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=importing())
     return done.returncode, done.stdout + done.stderr
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+from tests.environment import importing
 from tests.hostile.messages import MESSAGE, honest_message
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,7 +227,29 @@ def make_base(folder: Path) -> Path:
     (folder / MESSAGE).write_bytes(pickle.dumps(honest_message(folder / "store")))
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
     mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, jobs=1, output=folder / "comparison")
+    _make_library(folder)
+    (folder / "tuned").mkdir()
+    words = [ROOT / "tests" / "tuned_functions.py", folder / "tuned" / "add.json", "1000", ""]
+    cache = importing(ROOT / "tests", XDG_CACHE_HOME=str(folder / "cache"), MLTUNE_IMAGINARY_GPU=str(folder / "tuned"))
+    subprocess.run([sys.executable, *words], env=cache, check=True, stdout=subprocess.DEVNULL)
     return folder
+
+
+def _make_library(folder: Path) -> None:
+    """Make a library of machine code that a driver takes, which records launches and is made, too, if there is a compiler."""
+    from c_library import build_driver, content_of
+
+    from mltune.library.folder import write_library
+    from mltune.problem.gemm import parse_problem
+
+    problem = parse_problem("sgemm", trans="NT", m=300, n=300, k=4096)
+    content = content_of("gemm_simt", problem, ("m", "n", "k"), count=3)
+    (folder / "content.pickle").write_bytes(pickle.dumps(content))
+    write_library(folder / "library", content)
+    if shutil.which("gcc"):
+        build_driver(folder)
+    else:
+        (folder / "libcuda.so.1").write_bytes(b"")
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

@@ -6,14 +6,19 @@ The input is in ``FOLDER/named`` under a name that tells its kind. Each command 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.hostile.in_c import compare_with_python
+from tests.hostile.targets import WRITERS
 
 REPLAY = "convolution_w6600"
 """The dataset that runs and campaigns of the suite replay."""
@@ -245,19 +250,133 @@ def compile_winner(folder: Path) -> int:
 
 
 def gate_winner(folder: Path) -> int:
-    """Make both versions of a gate of a winner, with their launches: what the gate does before it needs a GPU."""
+    winner = folder / "named" / "winner"
+    return _gate(winner, winner, kernel="transpose")
+
+
+def gate_library(folder: Path) -> int:
+    _load_driver(folder)
+    return _gate(folder / "named" / "library", folder / "named" / "library")
+
+
+def _load_driver(folder: Path) -> None:
+    """Load the driver that records launches, if there was a compiler for it: whoever asks for one gets this one."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+
+
+def gate_revision(folder: Path) -> int:
+    os.chdir(folder / "named" / "repository")
+    return _gate("HEAD:bundle", "main:bundle")
+
+
+def gate_bundle(folder: Path) -> int:
+    os.chdir(folder / "named" / "repository")
+    return _gate("bundle", "HEAD:bundle")
+
+
+def gate_source(folder: Path) -> int:
+    os.chdir(folder / "named" / "repository")
+    return _gate("bundle/scale.cu", "bundle")
+
+
+def _gate(old: object, new: object, kernel: str | None = None) -> int:
+    """Make both versions of a gate, with their launches: what the gate does before it needs a GPU."""
 
     def make() -> None:
         from mltune.api.versions import two_versions
         from mltune.device.known import H200
         from mltune.kernel.bundle import variables_of
 
-        winner = str(folder / "named" / "winner")
-        with two_versions(winner, winner, "transpose", None, {}) as made:
+        with two_versions(str(old), str(new), kernel, None, {}) as made:
             for version in [one(H200, {}) for one in made]:
-                version.launch(variables_of(version.problem, H200))
+                launch = version.launch(variables_of(version.problem, H200))
+                assert all(type(one) is int and 0 < one < 2**31 for one in launch.grid), launch.grid
+                assert all(type(one) is int and 0 < one <= 1024 for one in launch.block), launch.block
 
     return _api(make)
+
+
+def load_library(folder: Path) -> int:
+    """Load a library with the driver that records launches, and ask for the configuration of a size."""
+
+    def load() -> None:
+        import mltune
+
+        _load_driver(folder)
+        library = mltune.load_library(folder / "named" / "library")
+        repr((library.parameters, library.choice(**dict.fromkeys(library.document["sizes"], 64))))
+
+    return _api(load)
+
+
+def build_over_library(folder: Path) -> int:
+    """Build a library in place of the input, which is replaced only where it is one."""
+    return _build_library(folder, folder / "named" / "library")
+
+
+def _build_library(folder: Path, target: Path) -> int:
+    """Build a library whose content was found before, as ``mltune library build`` does."""
+    from mltune.library.folder import check_place, write_library
+
+    content = pickle.loads((folder / "named/content.pickle").read_bytes())  # noqa: S301 - what the suite has written
+    return _api(lambda: (check_place(target), write_library(target, content)))
+
+
+def build_from_specification(folder: Path) -> int:
+    return _cli("library", "build", folder / "named/spec.toml", folder / "cwd" / "library", "--device", "replay")
+
+
+def library_of_bundle(folder: Path) -> int:
+    """Write a bundle as a library, and compare its launches with those that Python computes."""
+    return _api(
+        lambda: compare_with_python(folder / "named" / BUNDLE, folder / "cwd" / "library", folder / "libcuda.so.1")
+    )
+
+
+def tune_shapes(folder: Path) -> int:
+    return _shapes(folder, folder / "named/run", folder / "cwd/exported")
+
+
+def _shapes(folder: Path, run: Path, exported: Path) -> int:
+    named, options = folder / "named", ("--trials", 6, "--wisdom", "none", "--export", f"vllm-moe={exported}")
+    return _cli("tune", f"{named / 'kernels.py'}:tuned", "--shapes", named / "shapes.csv", "--run", run, *options)
+
+
+def call_tuned(folder: Path) -> int:
+    """Call a tuned function for sizes that its file knows, and for others, with each effort."""
+    add, arguments = _tuned_function(folder)
+    status = _api(lambda: print(add.explain(*arguments(1000)), add.explain(*arguments(2000))))  # noqa: T201
+    return max(status, *(_api(lambda n=n: add(*arguments(n))) for n in (1000, 2000)))
+
+
+def call_beside_a_stopped_one(folder: Path) -> int:
+    """Call a tuned function while another process has stopped in the middle of its tuning."""
+    from mltune.tuning import tuner
+
+    add, arguments = _tuned_function(folder)
+    other = os.fork()
+    if other == 0:
+        tuner.tune = lambda *given, **options: os.kill(os.getpid(), signal.SIGSTOP)
+        add(*arguments(1000))
+        os._exit(0)
+    os.waitpid(other, os.WUNTRACED)
+    try:
+        return _api(lambda: add(*arguments(1000)))
+    finally:
+        os.kill(other, signal.SIGKILL)
+        os.waitpid(other, 0)
+
+
+def _tuned_function(folder: Path) -> tuple[Any, Callable[..., Any]]:
+    """Return a tuned function on an imaginary GPU, and what makes its arguments."""
+    import tuned_functions
+    from _pytest.monkeypatch import MonkeyPatch
+    from imaginary_gpu import FOLDER
+
+    os.environ[FOLDER] = str(folder / "home")
+    tuned_functions.World(MonkeyPatch(), folder / "home")
+    return tuned_functions.function(folder / "named/tuned/add.json", effort="quick"), tuned_functions.arguments
 
 
 def load_dataset(folder: Path) -> int:
@@ -300,13 +419,13 @@ def compare_journal(folder: Path) -> int:
     return _compare(folder, "--datasets", REPLAY, output=folder / "named" / "comparison")
 
 
-def _compare(folder: Path, *options: object, output: Path | None = None) -> int:
+def _compare(folder: Path, *options: object, output: Path | None = None, command: str = "compare") -> int:
     """Compare with one short run, whose process is a fork: its imports take seconds."""
     get_context = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: get_context("fork")
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))  # as after a spawn
     small = ("--strategies", "random", "--evaluations", 10, "--seeds", 1, "--jobs", 1)
-    return _cli("compare", *options, *small, "--output", output or folder / "cwd" / "compared")
+    return _cli(command, *options, *small, "--output", output or folder / "cwd" / "compared")
 
 
 def _table(folder: Path) -> Path:
@@ -363,8 +482,6 @@ def receive(folder: Path) -> int:
     """Receive a message from a worker of a cluster, as the process does that carries out a campaign."""
 
     def call() -> None:
-        import pickle
-
         from mltune.campaign.cluster.remote_process import RemoteProcess
         from mltune.campaign.device_worker import SliceRequest
         from mltune.errors import MltuneError
@@ -425,8 +542,6 @@ def tune_with_switch(folder: Path, at: int, trials: int, search: str) -> int:
     ``FOLDER/acknowledged`` gets a line for every trial whose record was on file when the search went on. ``FOLDER/calls``
     gets the calls that the switch has seen, with a line ``trials`` where trials were appended.
     """
-    import ctypes
-
     import mltune
     from mltune.records.store import Store
 
@@ -455,14 +570,115 @@ def run_with_switch(folder: Path, at: int, of_worker: bool) -> int:
 
     The campaign itself writes no stores: there, changes of the files in its directory count.
     """
-    import ctypes
-
     if of_worker and at:
         names = ("KILL_SWITCH_AT", "KILL_SWITCH_NAME", "KILL_SWITCH_ONCE")
         os.environ.update(zip(names, (str(at), "run.", str(folder / "killed")), strict=True))
     else:
         ctypes.CDLL(None).kill_switch_arm(at, os.fsencode(folder / "named" / RUN))
     return _cli("run", folder / "named" / PLAN, "--run", folder / "named" / RUN, "--json")
+
+
+def _target(folder: Path, suffix: str = "") -> Path:
+    return folder / "elsewhere" / f"target{suffix}"
+
+
+def wisdom_merge_to(folder: Path) -> int:
+    return _cli("wisdom", "merge", folder / "named" / WISDOM, "--out", _target(folder))
+
+
+def wisdom_export_to(folder: Path) -> int:
+    named = ("--kernel", "convolution", "--wisdom", folder / "named" / WISDOM)
+    return _cli("wisdom", "export", *named, "--out", _target(folder))
+
+
+def wisdom_of_tune_to(folder: Path) -> int:
+    return _tune(folder / "cwd/run", "--wisdom", _target(folder))
+
+
+def tune_to(folder: Path) -> int:
+    return _tune(_target(folder), "--wisdom", "none")
+
+
+def _tune(run: Path, *options: object) -> int:
+    small = ("--search", "random", "--trials", 4)
+    return _cli("tune", "--device", f"replay:{REPLAY}", *small, "--run", run, *options)
+
+
+def report_to(folder: Path) -> int:
+    return _cli("report", folder / "named" / RUN, "--output", _target(folder))
+
+
+def export_trials_to(folder: Path) -> int:
+    return _cli("show", folder / "named" / RUN, "--export", _target(folder))
+
+
+def compare_to(folder: Path) -> int:
+    return _compare(folder, "--datasets", REPLAY, output=_target(folder))
+
+
+def scoreboard_to(folder: Path) -> int:
+    return _compare(folder, "--datasets", REPLAY, output=_target(folder), command="scoreboard")
+
+
+def run_to(folder: Path) -> int:
+    return _run_for_seconds(folder / "named" / PLAN, "--run", _target(folder))
+
+
+def export_dataset_to(folder: Path) -> int:
+    return _cli("datasets", "export", folder / "named" / DATASET, _target(folder, ".json"), "--format", "t4")
+
+
+def merge_datasets_to(folder: Path) -> int:
+    dataset = folder / "named" / DATASET
+    return _cli("datasets", "merge", dataset, dataset, "--name", "recorded", "--out", _target(folder))
+
+
+def import_dataset_to(folder: Path) -> int:
+    named = ("--kernel", "table", "--device", "unknown", "--parameters", "a,b", "--time", "time_ms")
+    return _cli("datasets", "import", folder / "named/table.csv", *named, "--out", _target(folder))
+
+
+def train_to(folder: Path) -> int:
+    return _cli("train", REPLAY, "--out", _target(folder))
+
+
+def device_to(folder: Path) -> int:
+    return _cli("device", "h200", "--out", _target(folder, ".json"))
+
+
+def init_to(folder: Path) -> int:
+    return _cli("init", _target(folder))
+
+
+def junit_to(folder: Path) -> int:
+    """Write the verdict of a gate that needed no GPU."""
+    from mltune.device import query
+    from mltune.device.known import H200
+    from mltune.tuning import gate
+
+    query.query_device = lambda index: H200
+    gate.compare = lambda old, new, **options: gate.GateResult("equal", old.name, new.name, "p", "d", 0.01, 0.99)
+    return _cli("gate", "transpose", "transpose", "--junit", _target(folder))
+
+
+def library_to(folder: Path) -> int:
+    return _build_library(folder, _target(folder))
+
+
+def shapes_to(folder: Path) -> int:
+    return _own_shapes(folder, _target(folder), folder / "cwd/exported")
+
+
+def export_shapes_to(folder: Path) -> int:
+    return _own_shapes(folder, folder / "cwd/run", _target(folder))
+
+
+def _own_shapes(folder: Path, run: Path, exported: Path) -> int:
+    from tests.triton_file import FILE
+
+    (folder / "named/kernels.py").write_text(FILE)
+    (folder / "named/shapes.csv").write_text("M,E,N\n16,9,14336\n")
+    return _shapes(folder, run, exported)
 
 
 RUN_COMMANDS = (
@@ -488,6 +704,13 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "arrays bundle": ("load_kernel", "read_arrays", "space", "check", "check_json"),
     "include folders": ("load_kernel", "compile_bundle", "check"),
     "tuned kernel": ("compile_winner", "gate_winner"),
+    "library": ("gate_library", "load_library", "build_over_library"),
+    "formulas": ("library_of_bundle", "check", "space"),
+    "specification": ("build_from_specification",),
+    "versions": ("gate_revision", "gate_bundle", "gate_source"),
+    "shapes": ("tune_shapes",),
+    "tuned function": ("call_tuned",),
+    "target": WRITERS,
     "dataset": ("load_dataset", "tune_dataset", "compare_dataset"),
     "table": ("read_table", "compare_table"),
     "Kernel Tuner cache": ("read_table", "compare_table"),
@@ -502,6 +725,6 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
 
 COMMANDS: dict[str, Callable[..., int]] = {
     name: globals()[name]
-    for names in (*COMMANDS_OF.values(), ("tune_with_switch", "run_with_switch"))
+    for names in (*COMMANDS_OF.values(), ("tune_with_switch", "run_with_switch", "call_beside_a_stopped_one"))
     for name in names
 }

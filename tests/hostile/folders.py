@@ -74,6 +74,11 @@ def _made(path: Path, content: bytes = b"") -> Path:
     return path
 
 
+def is_small(path: Path) -> bool:
+    """Return whether a path is a file that a generator may read: an obstacle may be there since."""
+    return path.is_file() and path.stat().st_size < 1 << 26
+
+
 def obstruct(place: Place, path: Path, obstacle: str) -> None:
     """Put something in place of a file or folder, or of one that is not there yet."""
     if path.is_dir() and not path.is_symlink():

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
+import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
+import tuned_functions
+
+from mltune.errors import MltuneError
+from mltune.known.entry import Entry
+from mltune.known.wisdom import Wisdom
+from mltune.library.folder import read_library
 from mltune.records.declaration import FACT
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
+from tests.environment import importing
 from tests.hostile.base import PLAN
 from tests.hostile.sandbox import Sandbox
 from tests.hostile.suite import failures
@@ -189,6 +201,143 @@ class Campaigns:
                 wrong.append(f"{reader}: {seen.output.strip()[-300:]}")
             count += 1
         return count, wrong
+
+
+LIBRARY = """
+[library]
+operation = "sgemm"
+trans = "NT"
+kernel = ["gemm_simt"]
+trials = 20
+tuned = 2
+[sizes]
+shapes = [1024, 4096]
+"""
+LIBRARY_CHANGES = 20
+"""Changes of files in the folder of a library that its writer makes at least, about."""
+
+TUNED = Path(tuned_functions.__file__)
+NEXT_S = 120.0
+"""Seconds in which the process after a kill has ended: nothing blocks it."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Library builds and tuned functions that are killed at random moments, each in a folder of its own.
+
+    Attributes
+    ----------
+    folder, switch : pathlib.Path
+        The latter is the library that kills, for moments at which a folder is written.
+    """
+
+    folder: Path
+    switch: Path
+
+    def library(self) -> tuple[Path, float]:
+        """Return the folder of a library, its run and its description without a kill, and the seconds of a build."""
+        folder, begun = self.folder / "library", time.monotonic()
+        folder.mkdir()
+        (folder / "spec.toml").write_text(LIBRARY)
+        assert self._build(folder).wait() == 0
+        return folder, time.monotonic() - begun
+
+    def kill_library(self, at: int, built: tuple[Path, float], rng: Random, tally: Tally) -> None:
+        """Kill a build that begins, goes on or replaces a library; read what there is, and build again."""
+        (expected, whole_s), folder = built, self.folder / f"library-{at}"
+        folder.mkdir()
+        (folder / "spec.toml").write_text(LIBRARY)
+        replaces, by_switch = at % 3 > 0, at % 2 > 0
+        if replaces:
+            shutil.copytree(expected / "lib", folder / "lib")
+        if by_switch:  # while the folder is written
+            shutil.copytree(expected / "run", folder / "run")
+            status = self._build(folder, rng.randrange(1, LIBRARY_CHANGES)).wait(NEXT_S)
+        else:
+            status = _killed_after(self._build(folder), rng.uniform(0.2, 1.0) * whole_s)
+        tally.kills += status == -signal.SIGKILL
+        found, runs = [], sorted(folder.glob("run/problems/*/run.sqlite"))
+        before = {run.parent.name: records_of(run.parent) for run in runs}
+        if replaces or (folder / "lib").exists():
+            found += _faults(lambda: read_library(folder / "lib"))
+            tally.readings += 1
+        again = self._build(folder)
+        if again.wait(NEXT_S) != 0:
+            found.append(f"the next build: exit status {again.returncode}")
+        found += _faults(lambda: read_library(folder / "lib"))
+        for name, records in before.items():
+            if records_of(folder / "run" / "problems" / name)[: len(records)] != records:
+                found.append(f"{name}: a recorded trial is lost")
+            tally.records_compared += len(records)
+        tally.failures += [f"library {at}: {fault}" for fault in found]
+        shutil.rmtree(folder)
+
+    def _build(self, folder: Path, at: int = 0) -> subprocess.Popen[bytes]:
+        environment = importing() | {"MLTUNE_WISDOM": "none"}
+        if at:
+            environment |= {"LD_PRELOAD": str(self.switch), "KILL_SWITCH_AT": str(at)}
+            environment |= {"KILL_SWITCH_NAME": "lib.", "KILL_SWITCH_ONCE": str(folder / "killed")}
+        arguments = ["library", "build", "spec.toml", "lib", "--device", "replay", "--run", "run"]
+        return _begun([sys.executable, "-P", "-m", "mltune", *arguments], folder, environment)
+
+    def kill_tuned(self, at: int, whole_s: float, rng: Random, tally: Tally) -> None:
+        """Kill one of two processes that call a tuned function, of the same sizes or of others; call it again."""
+        folder = self.folder / f"tuned-{at}"
+        folder.mkdir()
+        file, sizes = folder / "add.json", (1000, rng.choice((1000, 2000)))
+        victim, beside = (self._call(file, n) for n in sizes)
+        status = _killed_after(victim, rng.uniform(0.2, 1.0) * whole_s)
+        tally.kills += status == -signal.SIGKILL
+        found = _faults(lambda: Wisdom.load(file))
+        if beside.wait(NEXT_S) != 0:
+            found.append(f"the process beside it: exit status {beside.returncode}")
+        before = [len(records_of(run)) for run in folder.glob("cache/mltune/tuned/*") if (run / "run.sqlite").exists()]
+        again = self._call(file, sizes[0])
+        if again.wait(NEXT_S) != 0:
+            found.append(f"the next process: exit status {again.returncode}")
+        found += _faults(lambda: Wisdom.load(file))
+        entries = [entry for entry in Wisdom.load(file) if isinstance(entry, Entry)]
+        if {entry.problem["sizes"]["problem_size_x"] for entry in entries} != {*sizes}:
+            found.append("an outcome is lost")
+        if max(before, default=0) > max((entry.trials for entry in entries), default=0):
+            found.append("a recorded trial is lost")
+        tally.readings += 2
+        tally.records_compared += sum(before)
+        tally.failures += [f"tuned function {at}: {fault}" for fault in found]
+        shutil.rmtree(folder)
+
+    def tuned_s(self) -> float:
+        """Return the seconds of a process that calls a tuned function without a kill."""
+        folder, begun = self.folder / "tuned", time.monotonic()
+        folder.mkdir()
+        assert self._call(folder / "add.json", 1000).wait(NEXT_S) == 0
+        return time.monotonic() - begun
+
+    def _call(self, file: Path, n: int) -> subprocess.Popen[bytes]:
+        environment = importing(TUNED.parent, MLTUNE_EFFORT="quick", XDG_CACHE_HOME=str(file.parent / "cache"))
+        environment["MLTUNE_IMAGINARY_GPU"] = str(file.parent)
+        return _begun([sys.executable, str(TUNED), str(file), str(n), ""], file.parent, environment)
+
+
+def _begun(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, cwd=folder, env=environment, **output)
+
+
+def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Kill a process unless it has ended by then; return its exit status."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    process.kill()
+    return process.wait()
+
+
+def _faults(read: Callable[[], object]) -> list[str]:
+    try:
+        read()
+    except MltuneError as error:
+        return [str(error)]
+    return []
 
 
 def numbers(path: Path) -> set[int]:

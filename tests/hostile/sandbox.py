@@ -70,6 +70,8 @@ MODULES = (
     "pandas",
     "pyarrow.parquet",
     "sklearn.ensemble",
+    "tuned_functions",
+    "imaginary_gpu",
 )
 OF_DATABASES = ("psycopg", "alembic.command", "mltune.records.database_runs", "mltune.records.database_tables")
 
@@ -117,7 +119,7 @@ class Sandbox:
     def __init__(self, preload: Path | None = None) -> None:
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[2])
-        environment = importing(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        environment = importing(Path(root, "tests"), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         environment |= {"TERM": "dumb", "MPLBACKEND": "Agg", "PYTHONFAULTHANDLER": ""}
         environment |= {"LD_PRELOAD": str(preload)} if preload else {}
         with theirs:
@@ -401,7 +403,7 @@ class Guard:
         real = os.path.realpath(name)
         if not follows:
             real = os.path.join(os.path.realpath(os.path.dirname(name) or "."), os.path.basename(name))
-        if event == "os.listdir" and real == self._root:
+        if event in ("os.listdir", "os.scandir") and real == self._root:
             return
         if not f"{real}/".startswith(self._allowed) and (os.path.lexists(real) or event != "open"):
             os.write(self._writer, f"{event} {real}\0".encode(errors="surrogateescape"))

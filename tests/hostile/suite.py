@@ -8,7 +8,19 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.hostile import databases, folders, kernels, messages, stores, tables, texts
+from tests.hostile import (
+    databases,
+    folders,
+    kernels,
+    libraries,
+    messages,
+    own_code,
+    stores,
+    tables,
+    targets,
+    texts,
+    versions,
+)
 from tests.hostile.cases import CORPUS, SEED, Build, Case, generated
 from tests.hostile.commands import COMMANDS_OF
 from tests.hostile.sandbox import MEMORY_BYTES, Outcome, Sandbox
@@ -33,6 +45,13 @@ GENERATORS: Mapping[str, Build] = {
     "model": folders.random_model,
     "database rows": databases.random_rows,
     "cluster messages": messages.random_message,
+    "library": libraries.random_library,
+    "formulas": libraries.random_formulas,
+    "specification": libraries.random_specification,
+    "versions": versions.random_versions,
+    "shapes": own_code.random_shapes,
+    "tuned function": own_code.random_tuned_function,
+    "target": targets.random_target,
 }
 """The function that builds a random case of each kind."""
 
@@ -116,7 +135,7 @@ def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int) ->
     """
     place = case.place(folder, base)
     case.build(place)
-    before = _state(place.canary)
+    before, kept = _state(place.canary), _kept(place.folder / "elsewhere")
     found, outcomes = [], []
     for command in case.chosen(COMMANDS_OF[case.kind], count):
         outcome = sandbox.run(command, folder)
@@ -128,11 +147,25 @@ def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int) ->
             for name in sorted(after.keys() | before.keys())
             if after.get(name) != before.get(name)
         ]
-        before = after
+        before, now = after, _kept(place.folder / "elsewhere")
+        found += [f"{command}: changed {name}" for name in sorted(kept) if now.get(name) != kept[name]]
+        kept = {name: now[name] for name in kept if name in now}
     for page in (path for path in folder.rglob("*.html") if path.is_file() and not path.is_symlink()):
         if page.stat().st_size < LARGEST_PAGE and XSS in page.read_text(errors="replace"):
             found.append(f"{page.name}: holds markup of the input")
     return found, outcomes
+
+
+def _kept(folder: Path) -> dict[str, object]:
+    """Return what a command that writes into a folder of somebody else must leave: files, links, and the folders."""
+    return {
+        str(path): (stat.S_IFMT(path.lstat().st_mode), path.is_symlink() and path.readlink(), _content(path))
+        for path in folder.rglob("*")
+    }
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if stat.S_ISREG(path.lstat().st_mode) else b""
 
 
 def failures(outcome: Outcome) -> list[str]:
@@ -173,5 +206,5 @@ def _state(folder: Path) -> dict[str, object]:
         facts = path.lstat()
         found[str(path)] = (facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_ino)
         if stat.S_ISREG(facts.st_mode):
-            found[f"the content of {path}"] = path.read_bytes()
+            found[f"the content of {path}"] = _content(path)
     return found

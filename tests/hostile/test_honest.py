@@ -6,7 +6,11 @@ import pytest
 
 from tests.hostile.cases import Case
 from tests.hostile.commands import COMMANDS_OF
+from tests.hostile.libraries import specification, write_formulas
+from tests.hostile.own_code import shapes
 from tests.hostile.suite import failures
+from tests.hostile.targets import INPUTS
+from tests.hostile.versions import honest_repository
 
 HONEST = {
     "store": {"store": "run"},
@@ -27,9 +31,14 @@ HONEST = {
     "model": {"model.json": "model.json", "model.npy": "model.npy"},
     "database rows": {"store": "run"},
     "cluster messages": {"message.pickle": "message.pickle"},
+    "library": {"library": "library", "libcuda.so.1": "../libcuda.so.1", "content.pickle": "content.pickle"},
+    "tuned function": {"tuned": "tuned"},
+    "target": INPUTS,
 }
-OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 1}}
-"""A bundle of GEMM is not replayed from a dataset of another kernel, there may be no GPU to sweep on, and a campaign may be
+MADE = {"versions": honest_repository, "shapes": shapes, "specification": specification, "formulas": write_formulas}
+OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 1},
+    ("shapes", "tune_shapes"): {0, 2}, ("specification", "build_from_specification"): {2}, ("target", "run_to"): {0, 1}}  # fmt: skip
+"""A bundle of GEMM is not replayed from a dataset of another kernel, there may be no GPU to sweep on, no Triton, and a campaign may be
 ended by its test before all of its problems have begun."""
 KINDS = [kind for kind in COMMANDS_OF if kind != "run folder"]  # has the input and the commands of a store
 
@@ -38,9 +47,12 @@ KINDS = [kind for kind in COMMANDS_OF if kind != "run folder"]  # has the input 
 @pytest.mark.sampled(3, system=len(KINDS))
 def test_an_honest_input_is_accepted(kind, tmp_path, base, sandbox):
     place = Case(kind, "honest", print).place(tmp_path / "input", base)
-    for name, to in HONEST[kind].items():
+    for name, to in HONEST.get(kind, {}).items():
         place.copy(name, to)
+    MADE.get(kind, lambda place: None)(place)
     for command in dict.fromkeys(COMMANDS_OF[kind]):
+        shutil.rmtree(place.folder / "elsewhere", ignore_errors=True)
+        (place.folder / "elsewhere").mkdir()
         outcome = sandbox.run(command, place.folder)
         assert failures(outcome) == []
         assert outcome.status in OTHERWISE.get((kind, command), {0}), outcome.output

@@ -74,7 +74,7 @@ def test_a_configuration_that_the_file_makes_up_is_not_launched(world, file):
 
 
 def a_folder(file):
-    file.with_name(f".{file.name}.tuning.lock").mkdir()
+    file.with_name(f".{file.name}.lock").mkdir()
 
 
 def read_only(file):
@@ -86,7 +86,7 @@ def read_only(file):
 @pytest.mark.parametrize("protect", [a_folder, read_only])
 def test_what_cannot_be_written_is_read_and_refused_before_tuning(world, file, protect):
     function(file)(*arguments())
-    file.with_name(f".{file.name}.tuning.lock").unlink()
+    file.with_name(f".{file.name}.lock").unlink()
     protect(file)
     try:
         add = function(file)

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from mltune.errors import MltuneWarning
+from mltune.files import locks
 from mltune.measure import turns
 
 
@@ -75,3 +77,23 @@ def test_nobody_waits_without_a_gpu(monkeypatch, gpus):
     with turns.turn(0):
         pass
     assert not (gpus / "gpus").exists()
+
+
+def test_a_stopped_process_keeps_nobody_from_a_gpu(monkeypatch):
+    """It measures nothing; others wait for it once."""
+    monkeypatch.setattr(locks, "SPEAK_S", 0.3)
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    holder = context.Process(target=_hold, args=(0, begun))
+    holder.start()
+    assert begun.wait(30)
+    os.kill(holder.pid, signal.SIGSTOP)
+    with pytest.warns(MltuneWarning, match=rf"process {holder.pid} .*is stopped.*measures beside it"), turns.turn(0):
+        pass
+    started = time.monotonic()
+    for _ in range(10):
+        with turns.turn(0):
+            pass
+    assert time.monotonic() - started < 0.3
+    holder.kill()
+    holder.join()

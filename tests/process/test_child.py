@@ -12,7 +12,7 @@ import time
 import pytest
 
 from mltune.errors import WorkerError
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child import STARTS, Child, ChildDiedError, ChildTimeoutError
 
 DEEDS = "tests.process.deeds"
 TARGET = f"{DEEDS}:make"
@@ -137,6 +137,47 @@ def test_child_that_cannot_be_started_is_a_worker_error_and_leaves_nothing_open(
     with pytest.raises(WorkerError, match="Argument list too long"):
         Child(TARGET, environment={"LONG": "x" * 200_000}).start()
     assert os.listdir("/proc/self/fd") == opened
+
+
+@pytest.fixture
+def killed_as_they_start(monkeypatch):
+    """Kill the first children as soon as they run; return the list with their number, and the ids of all."""
+    to_kill, pids, popen = [0], [], subprocess.Popen
+
+    class Killed(popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            pids.append(self.pid)
+            if len(pids) <= to_kill[0]:
+                self.send_signal(signal.SIGKILL)
+
+    monkeypatch.setattr(subprocess, "Popen", Killed)
+    return to_kill, pids
+
+
+@pytest.mark.parametrize("kills", [1, STARTS - 1])
+def test_a_child_that_is_killed_while_it_starts_is_started_again(child, kills, killed_as_they_start):
+    to_kill, pids = killed_as_they_start
+    to_kill[0] = kills
+    assert child.call(("greet", "you"), 60) == "hello you"
+    assert len(pids) == kills + 1
+
+
+def test_children_that_are_all_killed_while_they_start_are_a_worker_error(child, killed_as_they_start):
+    to_kill, pids = killed_as_they_start
+    to_kill[0] = 100
+    with pytest.raises(WorkerError, match=r"must start .*SIGKILL"):
+        child.start()
+    assert (len(pids), child.pid) == (STARTS, None)
+
+
+def test_a_child_that_is_given_up_while_it_starts_is_not_started_again():
+    slow = Child("time:sleep", (100,))
+    threading.Timer(0.5, slow.interrupt).start()
+    begun = time.monotonic()
+    with pytest.raises(WorkerError):
+        slow.start()
+    assert time.monotonic() - begun < 20
 
 
 def test_interrupt_ends_a_call_from_another_thread(child):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from mltune.errors import RunDirectoryError
-from mltune.records.directory import LOCK, in_use, lock_directory
+from mltune.records.directory import FILE, LOCK, in_use, lock_directory
 
 
 def test_one_holds_it_until_it_lets_go(tmp_path):
@@ -24,8 +24,9 @@ def test_one_holds_it_until_it_lets_go(tmp_path):
 
 def test_what_the_file_holds_does_not_reach_the_terminal(tmp_path):
     held = lock_directory(tmp_path)
+    (tmp_path / FILE).touch()  # without a run, a file that is no lock of mltune is refused before
     (tmp_path / LOCK).write_text("\x1b[2J")
-    with pytest.raises(RunDirectoryError, match=r"in use by process \[2J;"):
+    with pytest.raises(RunDirectoryError, match=r"in use by an unknown process;"):
         lock_directory(tmp_path)
     os.close(held)
 

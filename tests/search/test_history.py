@@ -46,6 +46,14 @@ def test_every_ending_has_its_place():
     np.testing.assert_array_equal(results.builds(np.array([74, 70]))["registers"], [math.nan, 128.0])
 
 
+def test_a_skipped_trial_whose_prediction_is_lost_is_tried_but_predicts_nothing():
+    results, lost = Results(), Skip("after_compile", None, None)
+    records = [TrialRecord(0, 0, 72, {}, TrialState.SKIPPED, skip=lost, build=BUILD)]
+    results.learn(Trials.from_records(records, ()), np.array([math.nan]))
+    assert results.history().skipped.tolist() == []
+    assert results.history().tried == {72}
+
+
 def test_results_in_parts_are_those_at_once():
     once, parts = learned(slice(0, 6)), learned(slice(0, 1), slice(1, 4), slice(4, 6))
     for name in ("indices", "scores", "skipped", "predicted", "gates", "running"):

@@ -11,7 +11,7 @@ from mltune.records.trials import Trials
 from mltune.results.run import TuneResult
 from mltune.show import table, tables
 from mltune.show.report.evidence import kernel_of
-from mltune.show.why import bound_of, why
+from mltune.show.why import bound_and_reasons, why
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,8 @@ def slow_one(tuned: TuneResult) -> TrialRecord:
 def test_the_bound_of_a_replay_is_the_first_line(tuned: TuneResult) -> None:
     best = tuned.best_record
     assert best is not None and tuned.best_time_s is not None  # noqa: PT018
-    bound = bound_of(tuned, best, tuned.best_time_s)
+    bound, (first, *_) = bound_and_reasons(tuned)
     assert bound is not None
-    first = why(tuned)[0]
     assert first == f"it reaches {100 * bound['share']:.1f} % of its upper bound, set by {bound['binding']}"
     assert 0.3 < bound["share"] <= 1
 

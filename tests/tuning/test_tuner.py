@@ -32,6 +32,7 @@ from mltune.search.stopping import ENOUGH
 from mltune.tuning import tuner
 from mltune.tuning.session import open_session
 from mltune.tuning.tuner import tune
+from tests import damages
 from tests.conftest import few_rows
 
 DATASET = "h200-sgemm-nt-4096-complete"
@@ -469,3 +470,18 @@ def test_a_run_ends_at_its_goal_and_goes_on_with_a_higher_one(tmp_path):
     further = search(tmp_path / "run", trials=7 * BATCH, enough=1.0)
     assert further.stopped == ""
     assert essence(further.records) == essence(whole.records)
+
+
+def test_a_run_with_the_most_trials_says_so_and_stays_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuner, "MOST_TRIALS", 24)
+    monkeypatch.setattr("mltune.records.store.MOST_TRIALS", 24)
+    for trials in (24, 30):
+        found = search(tmp_path / "run", trials=trials)
+        assert len(found.records) == 24
+        assert "the most that a run may have" in found.stopped
+
+
+def test_a_run_whose_gates_have_lost_their_predictions_goes_on(gated, tmp_path):
+    shutil.copytree(gated.directory, tmp_path / "run")
+    damages._forged("trials", "predicted", None, "gate IS NOT NULL")(tmp_path / "run")
+    assert len(search(tmp_path / "run", trials=len(gated.records) + 16).records) > len(gated.records)

@@ -20,11 +20,13 @@ from winners import PROBLEMS, SMALL, a_winner
 
 import mltune
 from mltune.device.facts import Device
-from mltune.errors import StoreError
+from mltune.files.owned import WINNER, foreign_in
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import Build, TrialState
 from mltune.results import winner_texts
 from mltune.results.winner_folder import winner_files, write_folder, write_winner
+from tests.environment import importing
+from tests.owned_folders import described
 
 DATE = "2025-01-01T00:00:00+00:00"
 FILES = {"kernel.cu", "kernel.cubin", "winner.json", "example.py", "example.cpp", "README.txt"}
@@ -44,8 +46,9 @@ def test_a_folder_holds_what_was_timed_and_says_how_to_launch_it(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["winner"]
     assert held["kernel.cubin"] == winner.build.cubin
     assert document["sha256"] == {
-        name: hashlib.sha256(held[name]).hexdigest() for name in ("kernel.cu", "kernel.cubin")
+        name: hashlib.sha256(content).hexdigest() for name, content in held.items() if name != "winner.json"
     }
+    assert foreign_in(tmp_path / "run" / "winner", WINNER) == ""
     assert document["configuration"] == SMALL
     assert problem_from_json(document["problem"]) == PROBLEMS["z"]
     assert Device.from_json(document["device"]) == winner.device
@@ -144,11 +147,27 @@ def test_a_kind_without_examples_has_everything_else(monkeypatch, tmp_path):
     assert "python example.py" not in files["README.txt"].decode()
 
 
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_folder_of_an_earlier_version_is_recognised(tmp_path, problem):
+    """Its list had no texts and examples; one that somebody else wrote is none of them."""
+    write_winner(tmp_path, a_winner(PROBLEMS[problem]))
+    document = json.loads((tmp_path / "winner.json").read_text())
+    for name in ("README.txt", "example.py", "example.cpp"):
+        del document["sha256"][name]
+    (tmp_path / "winner.json").write_text(json.dumps(document))
+    assert foreign_in(tmp_path, WINNER) == ""
+    for name in ("README.txt", "example.py", "example.cpp"):
+        before = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_text("# mine")
+        assert foreign_in(tmp_path, WINNER) == f"{tmp_path / name} is not in the list of winner.json"
+        (tmp_path / name).write_bytes(before)
+
+
 def test_what_a_folder_held_before_is_gone(tmp_path):
     folder = tmp_path / "winner"
-    write_folder(folder, {"one": b"1", "two": b"2"})
-    write_folder(folder, {"two": b"3"})
-    assert contents(folder) == {"two": b"3"}
+    write_folder(folder, described({"one": b"1", "two": b"2"}))
+    write_folder(folder, described({"two": b"3"}))
+    assert contents(folder) == described({"two": b"3"})
     assert os.listdir(tmp_path) == ["winner"]
 
 
@@ -157,27 +176,13 @@ def test_a_system_that_cannot_exchange_folders_renames_them(tmp_path, monkeypatc
     test_what_a_folder_held_before_is_gone(tmp_path)
 
 
-def test_what_a_killed_writer_left_is_put_right(tmp_path):
-    folder = tmp_path / "winner"
-    write_folder(folder, {"one": b"1"})
-    folder.rename(tmp_path / ".winner.old")  # killed between two renames ...
-    (tmp_path / ".winner.new").mkdir()
-    (tmp_path / ".winner.new" / "two").write_bytes(b"half of it")
-    with pytest.raises(StoreError):
-        write_folder(folder, {"x" * 300: b""})  # ... and now the next writer fails
-    assert contents(folder) == {"one": b"1"}
-
-    write_folder(folder, {"one": b"2"})
-    assert contents(folder) == {"one": b"2"}
-    assert os.listdir(tmp_path) == ["winner"]
-
-
 WRITER = """
 import itertools, sys
 from pathlib import Path
 from mltune.results.winner_folder import write_folder
+from tests.owned_folders import described
 for number in itertools.count():
-    write_folder(Path(sys.argv[1]), {name: bytes([number % 256]) * 50_000 for name in "abcdef"})
+    write_folder(Path(sys.argv[1]), described({name: bytes([number % 256]) * 50_000 for name in "abcdef"}))
     if number == 0:
         print("written", flush=True)
 """
@@ -186,13 +191,13 @@ for number in itertools.count():
 def test_whenever_its_writer_is_killed_the_folder_is_whole(tmp_path):
     folder, moments = tmp_path / "winner", np.random.default_rng(1)
     for _ in range(4):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE) as writer:
+        command = [sys.executable, "-c", WRITER, str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=importing()) as writer:
             assert writer.stdout.readline() == b"written\n"
             time.sleep(moments.uniform(0, 0.1))
             writer.send_signal(signal.SIGKILL)
         held = contents(folder)
-        assert held.keys() == {*"abcdef"}
-        assert len(set(held.values())) == 1
+        assert held == described(dict.fromkeys("abcdef", held["a"]))
         assert len(held["a"]) == 50_000
 
 
@@ -201,26 +206,31 @@ import resource, sys
 from pathlib import Path
 from mltune.errors import StoreError
 from mltune.results.winner_folder import write_folder
+from tests.owned_folders import described
 folder = Path(sys.argv[1])
-write_folder(folder, {"one": b"1"})
+write_folder(folder, described({"one": b"1"}))
 if sys.argv[2] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:
-    write_folder(folder, {"one": b"2", "two": bytes(2_000_000)})
+    write_folder(folder, described({"one": b"2", "two": bytes(2_000_000)}))
 except StoreError as error:
     print(error)
-write_folder(folder, {**{path.name: path.read_bytes() for path in folder.iterdir()}, "three": b"3"})
+write_folder(folder, described({"one": (folder / "one").read_bytes(), "three": b"3"}))
 """
 
 
 def check_full(directory: Path, kind: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(directory / "winner"), kind], capture_output=True, text=True, check=False
+        [sys.executable, "-c", FULL, str(directory / "winner"), kind],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=importing(),
     )
     assert done.returncode == 0, done.stderr
     assert "must be written as a whole" in done.stdout
     assert "make room on the disk" in done.stdout
-    assert contents(directory / "winner") == {"one": b"1", "three": b"3"}
+    assert contents(directory / "winner") == described({"one": b"1", "three": b"3"})
     assert os.listdir(directory) == ["winner"]
 
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import uuid
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future as LocalFuture
@@ -27,7 +28,7 @@ from mltune.campaign.cluster.remote_slice import (
 )
 from mltune.campaign.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult, repair
 from mltune.device.facts import Device
-from mltune.errors import DeviceLostError, MltuneError, WorkerError
+from mltune.errors import DeviceLostError, MltuneError, MltuneWarning, WisdomError, WorkerError
 from mltune.files.text import printable
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
@@ -53,6 +54,7 @@ GONE_S = 15.0
 """Seconds after which a worker that the scheduler does not know is lost: its nanny may be starting it again."""
 
 _RESTART_S = 30.0
+_END_S = 2.0
 _BEGIN_S = 0.05  # between two questions to a task that has not begun
 
 
@@ -199,10 +201,19 @@ class RemoteProcess:
     def _has_ended(self) -> bool:
         return self._future is not None and self._future.status in ("error", "cancelled", "lost")
 
-    def _loss(self, is_there: bool) -> WorkerError:
-        """Return why no further message comes."""
+    def _loss(self, is_there: bool) -> Exception:
+        """Return why no further message comes: the worker is lost, or it has failed, also while it sent something."""
+        deadline = time.monotonic() + _END_S  # of the task, of which the scheduler tells after its last message
+        while is_there and not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(_BEGIN_S)
         if self._future is not None and self._future.status == "error":
+            from distributed import KilledWorker
+
             error = self._future.exception(timeout=_RESTART_S)
+            if isinstance(error, MltuneError) and not isinstance(error, WorkerError):
+                return error
+            if not isinstance(error, KilledWorker):
+                return ChildDiedError(f"the worker {self._name} has failed: {printable(repr(error), 300)}")
             return WorkerError(f"the worker {self._name} has lost its task: {printable(error)}")
         return WorkerError(f"the worker {self._name} has {'lost its task' if is_there else 'left the cluster'}")
 
@@ -250,7 +261,10 @@ class _Receiver:
         if update.progress is not None:
             self._on_message(_checked(Progress, update.progress))
         if update.wisdom is not None and self._wisdom is not None and len(update.wisdom):
-            update.wisdom.add_to(self._wisdom)
+            try:
+                update.wisdom.add_to(self._wisdom)
+            except WisdomError as error:
+                warnings.warn(f"the winner was not added to the wisdom: {error}", MltuneWarning, stacklevel=2)
         if update.result is not None:
             self.result = _checked(SliceResult, update.result)
         return update.result is not None

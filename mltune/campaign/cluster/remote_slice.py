@@ -23,6 +23,7 @@ from typing import Any
 from mltune.campaign.device_worker import HEARTBEAT_TIMEOUT_S, Outcome, SliceRequest, SliceResult, call
 from mltune.errors import RunError, UsageError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.owned import WINNER as WINNER_FOLDER
 from mltune.files.reading import read_file
 from mltune.known.wisdom import Wisdom
 from mltune.process.child import ThreadedChild, available_cores
@@ -230,7 +231,7 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
             if known.get(name) != files[name]:
                 write_file_atomically(directory / name, files[name], inside=directory)
         if sent and sent != here:
-            replace_folder_atomically(directory / WINNER, sent, inside=directory)
+            replace_folder_atomically(directory / WINNER, sent, WINNER_FOLDER, inside=directory)
     except OSError as error:
         raise not_writable(directory, error) from error
 
@@ -284,15 +285,19 @@ def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, sender
 
     future = child.thread.submit(call, child.child, request, HEARTBEAT_TIMEOUT_S, receive)
     unwanted_s = None
-    while not future.done():
-        wait([future], timeout=SEND_EVERY_S)
-        sender.send(progress.pop() if progress else None)
-        if not mailbox.is_wanted:
-            if unwanted_s is None:
-                unwanted_s = time.monotonic()
-                child.child.interrupt(signal.SIGTERM)
-            elif time.monotonic() > unwanted_s + STOP_S:
-                child.child.interrupt()
+    try:
+        while not future.done():
+            wait([future], timeout=SEND_EVERY_S)
+            sender.send(progress.pop() if progress else None)
+            if not mailbox.is_wanted:
+                if unwanted_s is None:
+                    unwanted_s = time.monotonic()
+                    child.child.interrupt(signal.SIGTERM)
+                elif time.monotonic() > unwanted_s + STOP_S:
+                    child.child.interrupt()
+    except BaseException:  # what cannot be sent is measured for nobody
+        child.child.interrupt()
+        raise
     result = future.result()
     if result.outcome is Outcome.INTERRUPTED:  # it stays so: the next time slice needs a new process
         child.thread.submit(child.child.kill).result()

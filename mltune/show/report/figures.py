@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ CLIPPED = 1.5
 MOST_POINTS = 5_000
 """Largest number of trials that are drawn: each takes 40 bytes of the page."""
 
+MOST_BARS = 60
+"""Largest number of problems with a bar each: a figure of 60 is as high as a screen."""
+
 LONGEST_LABEL = 26
 MOST_SECONDS = 1e9
 """Seconds of a run, about 30 years, beyond which its times are not drawn."""
@@ -36,6 +39,7 @@ MOST_SECONDS = 1e9
 FEWEST_REFERENCES = 5
 """Number of timings of the reference kernel below which they are plotted only if one of them drifted."""
 
+_Value = TypeVar("_Value")
 _TIME_COLOURS = (SERIES[1], SERIES[0], SERIES[3], SERIES[2], SERIES[4], FAINT)
 
 
@@ -146,12 +150,13 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
     left_out = [f"{label}, with {sum(use.values()):.3g} s" for label, use in parts.items() if label not in spent]
     if not spent:
         return None
+    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in TIME_USE}
+    spent, few = _most({label: sum(use.values()) for label, use in spent.items()}, spent, "that took longest")
     longest = min(max(map(len, spent)), LONGEST_LABEL)
     made = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.085 * longest, top=0.6)
     scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
     place = np.arange(len(spent))
     done = np.zeros(len(spent))
-    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in TIME_USE}
     for (phase, meaning), colour in zip(TIME_USE.items(), _TIME_COLOURS, strict=True):
         if not totals[phase]:
             continue
@@ -167,7 +172,7 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
         f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in TIME_USE.items() if totals[phase]
     )
     omitted = f" Not drawn: {'; '.join(left_out)}." if left_out else ""
-    return finish(made, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.{omitted}")
+    return finish(made, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.{few}{omitted}")
 
 
 def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
@@ -193,6 +198,13 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
         f"{label}: {each.run.problem.reference or REFERENCE} was timed {len(found)} times, between "
         f"{100 * change.min():+.2f} and {100 * change.max():+.2f} % from its usual time.",
     )
+
+
+def _most(sizes: Mapping[str, float], values: Mapping[str, _Value], which: str) -> tuple[dict[str, _Value], str]:
+    """Return the values of the :data:`MOST_BARS` labels with the largest sizes, in their order, and what to say."""
+    chosen = set(sorted(sizes, key=sizes.__getitem__, reverse=True)[:MOST_BARS])
+    few = f" Bars are of the {len(chosen)} problems {which}." if len(chosen) < len(values) else ""
+    return {label: value for label, value in values.items() if label in chosen}, few
 
 
 def shortened(label: str) -> str:
@@ -265,7 +277,9 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
     }
     if not runs:
         return None
-    device = next(iter(runs.values())).device
+    device, count = next(iter(runs.values())).device, len(runs)
+    shares = {label: run.rate.share_of_peak(run.best_time_s) or 0.0 for label, run in runs.items()}
+    runs, few = _most({label: -share for label, share in shares.items()}, runs, "that are slowest")
     speeds = np.array([run.rate.of(run.best_time_s) for run in runs.values()])
     limit = device.memory_bytes_per_s / GB_PER_S.size
     longest = min(max(map(len, runs)), LONGEST_LABEL)
@@ -279,13 +293,13 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
     made.set_yticks(place, [shortened(label) for label in runs])
     made.set(xlabel=GB_PER_S.name, xlim=(0.0, 1.05 * max(limit, speeds.max())), ylim=(len(runs) - 0.5, -0.5))
     made.grid(visible=False, axis="y")
-    ends = dict.fromkeys(f"{100 * speed / limit:.3g}" for speed in (speeds.min(), speeds.max()))
+    ends = dict.fromkeys(f"{100 * share:.3g}" for share in (min(shares.values()), max(shares.values())))
     return finish(
         made,
         name,
         f"Memory bandwidth of {device.name}",
-        f"{device.name}: the best of {many(len(runs), 'problem')} whose memory traffic alone is "
-        f"counted, at {' to '.join(ends)} % of the memory bandwidth. The traffic counts each array once.",
+        f"{device.name}: the best of {many(count, 'problem')} whose memory traffic alone is "
+        f"counted, at {' to '.join(ends)} % of the memory bandwidth. The traffic counts each array once.{few}",
     )
 
 

@@ -23,10 +23,10 @@ from mltune.results.funnel import total
 from mltune.results.rating import UNITS, rating
 from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
-from mltune.results.summary import chosen, optimum
+from mltune.results.summary import Optimum, chosen, optimum
 from mltune.results.wording import verification
 from mltune.show.report.evidence import ReportInput, kernel_of
-from mltune.show.why import bound_of, why
+from mltune.show.why import bound_and_reasons
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
@@ -43,7 +43,9 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
 
     ``folders`` has the folders of exported winners by the slug of their problem, relative to the report.
     """
-    entries = [_entry(run, folders.get(run.slug)) for run in source.runs]
+    by_dataset = sorted(source.runs, key=lambda run: str(run.header.settings.get("target")))  # each is read once
+    optima = {run.slug: optimum(run) for run in by_dataset}
+    entries = [_entry(run, folders.get(run.slug), optima[run.slug]) for run in source.runs]
     entries += [_missing(unread) for unread in source.unread]
     _tell_apart(entries)
     fastest = chosen(source.runs)
@@ -104,14 +106,14 @@ def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
                     entry["label"] += addition.format(printable(entry[fact], LONGEST_FACT))
 
 
-def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
+def _entry(run: TuneResult, folder: str | None, recorded: Optimum | None) -> dict[str, Any]:
     """Return the entry of one problem."""
     best, figures, declared = run.best_record, run.best_rating(), run.declaration
     entry = _blank(run.slug) | run.facts()
     entry |= {"device": run.device.name, "reference": None, "notes": _notes(run, figures)}
     if best is None or figures is None:
         return entry
-    reference = _reference(run, figures)
+    reference, (bound, reasons) = _reference(run, figures), bound_and_reasons(run)
     entry |= {name: figures[name] for name in ("median_s", *RATES, "share_of_peak")} | {
         "state": "best so far",
         "trial": best.number,
@@ -120,10 +122,10 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "reference": reference,
         "verdict": _compared(reference),
         "launch": _launch(run, best),
-        "bound": bound_of(run, best, figures["median_s"]),
-        "why": why(run),
+        "bound": bound,
+        "why": reasons,
         "folder": folder,
-        "optimum": None if (found := optimum(run)) is None else asdict(found),
+        "optimum": None if recorded is None else asdict(recorded),
     }
     if declared is None:
         return entry
@@ -133,7 +135,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "state": "declared",
         "interval_s": [low_s, high_s] if timed else None,
         **(_rate_intervals(run, low_s, high_s) if timed else {}),
-        "finalists": [_finalist(run, declared, one) for one in declared.finalists],
+        "finalists": [_finalist(run, best, one, declared) for one in declared.finalists],
         "ties": figures["ties"],
         "rejected": {str(number): reason for number, reason in declared.rejected.items()},
         "verified": figures["verified"],
@@ -206,11 +208,10 @@ def _compared(reference: Mapping[str, Any] | None) -> str | None:
     return "faster" if low > 1.0 else "slower" if high < 1.0 else "level"
 
 
-def _finalist(run: TuneResult, declared: Declaration, one: Finalist) -> dict[str, Any]:
+def _finalist(run: TuneResult, winner: TrialRecord, one: Finalist, declared: Declaration) -> dict[str, Any]:
     """Return a finalist, with the parameters in which it differs from the winner."""
-    record, winner = run.trial(one.number), run.trial(declared.number)
-    differs = {}
-    if record is not None and winner is not None:
+    record, differs = run.trial(one.number), {}
+    if record is not None:
         differs = {
             name: value for name, value in record.configuration.items() if value != winner.configuration.get(name)
         }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +37,12 @@ MOST_EVENTS = 200
 LONGEST_EVENT = 600
 LONGEST_SIGNAL = 20
 MOST_PARAMETERS = 8
+MOST_DRAWN = 50
+"""Number of problems whose figures are drawn: those of a thousand problems take minutes, and no one reads them."""
+
+MOST_ATTENTION = 50
+"""Number of things to look at first that are listed openly; the others are folded."""
+
 MOST_OPEN = 3
 """Number of problems up to which their details are open at first."""
 
@@ -52,7 +59,11 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
     notable = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
     with contextlib.nullcontext() if quick else plotting():
         roofs, time = ([], None) if quick else _of_all(known)
-        problems = [_problem(number, *one, reference, len(known) == 1, quick) for number, one in enumerate(known)]
+        drawn_slugs = set() if quick else furthest_behind(entry for _, entry in known)
+        problems = [_problem(each, entry, reference, quick=quick) for each, entry in known]
+        for number, (problem, (each, entry)) in enumerate(zip(problems, known, strict=True)):
+            if entry["slug"] in drawn_slugs:
+                problem |= _figures(number, each, entry["label"], alone=len(known) == 1)
     return {
         "attention": _attention(source, document),
         "problems": problems,
@@ -76,6 +87,7 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         "labels": {entry["slug"]: entry["label"] for entry in entries},
         "plan": source.plan,
         "quick": quick,
+        "drawn": len(drawn_slugs),
     }
 
 
@@ -92,18 +104,33 @@ def _of_all(known: Sequence[tuple[Evidence, Entry]]) -> tuple[list[Plot | Omissi
     return [roof for roof in roofs if roof is not None], drawn("Time use", figures.time_bars, seconds, "time")
 
 
-def _problem(number: int, each: Evidence, entry: Entry, reference: str, alone: bool, quick: bool) -> dict[str, Any]:
-    """Return the details of a problem; the names of its figures end with its ``number``."""
-    found: dict[str, Any] = {
+def furthest_behind(entries: Iterable[Entry]) -> set[str]:
+    """Return the slugs of the :data:`MOST_DRAWN` problems furthest behind their reference, then their peak.
+
+    Problems of which nothing was measured, and that have no figures, come last.
+    """
+
+    def place(entry: Entry) -> tuple[float, float]:
+        reference, peak = entry["reference"], entry["share_of_peak"]
+        return reference["share"] if reference else math.inf, math.inf if peak is None else peak
+
+    return {entry["slug"] for entry in sorted(entries, key=place)[:MOST_DRAWN]}
+
+
+def _problem(each: Evidence, entry: Entry, reference: str, *, quick: bool) -> dict[str, Any]:
+    """Return the details of a problem without its figures."""
+    return {
         "entry": entry,
         "evidence": each,
         "importance": None if quick else each.importance,
         "table": tables.finalists(entry, reference) if entry["finalists"] else tables.fastest(each.run),
         **dict.fromkeys(("curve", "predicted", "heat", "over_time")),
     }
-    if quick:
-        return found
-    label = entry["label"]
+
+
+def _figures(number: int, each: Evidence, label: str, *, alone: bool) -> dict[str, Any]:
+    """Draw the figures of a problem; their names end with its ``number``."""
+    found: dict[str, Any] = {}
     if each.curve is not None:
         best = figures.best_so_far
         found["curve"] = drawn(f"Best so far of {label}", best, each.curve, f"best-{number}", label, alone=alone)

@@ -16,7 +16,9 @@ from typing import Any
 
 from mltune.cost.importance import FEWEST_ROWS
 from mltune.errors import MltuneWarning, RunError
-from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.atomic import replace_folder_atomically, write_product
+from mltune.files.owned import PAGE, REPORT, TEXT, ForeignFileError, Product, check_replaceable
+from mltune.files.owned import WINNER as WINNER_FOLDER
 from mltune.files.reading import read_file, reason
 from mltune.files.text import many
 from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_plan
@@ -36,7 +38,7 @@ from mltune.results.wording import (
 )
 from mltune.show.report.evidence import ReportInput, read_input
 from mltune.show.report.findings import findings
-from mltune.show.report.sections import MOST_OPEN, MOST_PARAMETERS, sections
+from mltune.show.report.sections import MOST_ATTENTION, MOST_OPEN, MOST_PARAMETERS, sections
 from mltune.show.report.svg import clean
 from mltune.show.report.tables import between
 
@@ -56,11 +58,12 @@ def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """
     from markupsafe import Markup
 
-    script = (TEMPLATES / "page.js").read_text()
+    script = (TEMPLATES / "page.js").read_text("utf-8")
     values = {
         **found,
         "many": len(found["problems"]) > MOST_OPEN,
         "most_parameters": MOST_PARAMETERS,
+        "most_attention": MOST_ATTENTION,
         "fewest_rows": FEWEST_ROWS,
         "plan": None if found["plan"] is None else Markup("<pre>{}</pre>").format(clean(found["plan"])),
         "style": style(),
@@ -77,7 +80,7 @@ def markdown(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 def style() -> str:
     """Return the style sheet of a page."""
-    return "\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css"))
+    return "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("colours.css", "page.css"))
 
 
 def render(template: str, document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -179,6 +182,7 @@ def write_report(
     directory: Path,
     folder: Path | None = None,
     *,
+    overwrite: bool = False,
     quick: bool = False,
     read: Callable[[Path, str], TuneResult] = read_run,
 ) -> ReportPaths:
@@ -190,6 +194,8 @@ def write_report(
     ----------
     folder : pathlib.Path, optional
         Where to write it; by default ``directory``.
+    overwrite : bool
+        Whether to replace files that mltune did not write.
     quick : bool
         Leave out figures and importances, which take seconds.
     read : callable
@@ -204,22 +210,34 @@ def write_report(
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
+    with _into(folder):
+        check_replaceable({} if overwrite else report_files(folder))
     source = read_input(directory, read)
     with _into(folder):
-        document = _collect(source, folder)
+        document = _collect(source, folder, overwrite=overwrite)
         found = sections(source, document, quick=quick)
-        _write(folder / MARKDOWN, markdown(document, found))
-        _write(folder / HTML, html(document, found))
+        _write(folder / MARKDOWN, markdown(document, found), overwrite=overwrite)
+        _write(folder / HTML, html(document, found), overwrite=overwrite)
     return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
 
 
-def write_winners(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> Path:
+def write_winners(
+    directory: Path, read: Callable[[Path, str], TuneResult] = read_run, *, overwrite: bool = False
+) -> Path:
     """Write ``winners.json`` and the folders of the winners; see :func:`write_report`."""
     directory = Path(directory)
     source = read_input(directory, read)
     with _into(directory):
-        _collect(source, directory)
+        _collect(source, directory, overwrite=overwrite)
     return directory / JSON
+
+
+_PRODUCTS = {HTML: PAGE, MARKDOWN: TEXT, JSON: REPORT}
+
+
+def report_files(folder: Path) -> dict[Path, Product]:
+    """Return the files of a report in a folder."""
+    return {folder / name: product for name, product in _PRODUCTS.items()}
 
 
 @contextlib.contextmanager
@@ -228,6 +246,8 @@ def _into(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
+    except ForeignFileError as error:
+        raise RunError(f"{error}; a report is written elsewhere with --output.") from error
     except OSError as error:
         raise RunError(
             f"a report is written to a folder with room for it, but {folder} cannot be written: {reason(error)}; "
@@ -235,10 +255,10 @@ def _into(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _collect(source: ReportInput, folder: Path) -> dict[str, Any]:
+def _collect(source: ReportInput, folder: Path, *, overwrite: bool) -> dict[str, Any]:
     """Copy the winners; write the findings as JSON and return them."""
     document = findings(source, _copy_winners(source, folder))
-    _write(folder / JSON, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    _write(folder / JSON, json.dumps(document, indent=2, allow_nan=False) + "\n", overwrite=overwrite)
     return document
 
 
@@ -261,13 +281,21 @@ def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
 
 
 def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
-    """Copy the folder of a winner in place of an earlier copy inside a folder; return whether it was small enough."""
+    """Copy the folder of a winner in place of an earlier copy inside a folder; return whether that was possible.
+
+    It is not where the folder is too large, or none of a winner, or where something else than a copy is in the place. A
+    file that was added or changed is left out.
+    """
     files = _files(winner)
     if files is None:
         law = f"a winner's folder has at most {MOST_FILES} files and {MOST_BYTES} bytes"
         warnings.warn(f"{law}, but {winner} has more and is not copied.", MltuneWarning, stacklevel=1)
         return False
-    replace_folder_atomically(target, files, inside=folder)
+    try:
+        replace_folder_atomically(target, WINNER_FOLDER.own(files), WINNER_FOLDER, inside=folder)
+    except (ForeignFileError, ValueError) as error:
+        warnings.warn(f"{winner} is not copied: {error}.", MltuneWarning, stacklevel=1)
+        return False
     return True
 
 
@@ -285,5 +313,5 @@ def _files(winner: Path) -> dict[str, bytes] | None:
     return files
 
 
-def _write(path: Path, text: str) -> None:
-    write_file_atomically(path, text.encode("utf-8", "backslashreplace"))
+def _write(path: Path, text: str, *, overwrite: bool) -> None:
+    write_product(path, text.encode("utf-8", "backslashreplace"), _PRODUCTS[path.name], overwrite=overwrite)

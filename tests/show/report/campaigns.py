@@ -15,6 +15,7 @@ from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialSta
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.tuner import tune
+from tests.owned_folders import write_winner
 
 HOSTILE = "</script><script>alert('x')</script><img src=http://a.invalid/x onerror=alert(1)> $x_1$ | `b` \x1b[2J\u202e"
 """Text that a third party may write into any text field."""
@@ -126,10 +127,7 @@ def failed_campaign(directory):
     stored(problems / "empty", [])
     (problems / "damaged").mkdir()
     (problems / "damaged" / "run.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 4000)
-    for slug, files in (("declared", ("kernel.cu", "winner.json")),):
-        (problems / slug / "winner").mkdir()
-        for file in files:
-            (problems / slug / "winner" / file).write_text(file)
+    write_winner(problems / "declared" / "winner", kernel="code")
     log = EventLog(directory)
     log.write("plan_started", plan="bad", problems=["no-success", "declared", "interrupted", "never", "../../etc"])
     log.write("gpu_lost", slug="interrupted", detail=HOSTILE)

@@ -8,6 +8,7 @@ import pytest
 
 from mltune.dataset.dataset import load_manifest
 from mltune.device.known import UNKNOWN as UNKNOWN_DEVICE
+from mltune.files.owned import COMMENT
 from mltune.results.wording import UNKNOWN, percent, spaced_duration, tflops
 from mltune.show.report.evidence import read_input
 from mltune.show.report.sections import sections
@@ -122,7 +123,7 @@ def test_links_lead_somewhere(report, page):
 
 
 def test_text_from_third_parties_is_no_markdown(report):
-    text = report.markdown.read_text()
+    text = report.markdown.read_text().removeprefix(COMMENT)
     outside_code = re.sub(r"`[^`\n]*`", "", text.replace("\\`", ""))
     assert not re.search(r"(?<!\\)<", outside_code)
 
@@ -150,7 +151,8 @@ def test_a_plan_is_kept_as_text_on_the_page(report):
 
 def test_the_markdown_is_written_from_a_failed_campaign(report):
     source = read_input(report.html.parent)
-    assert markdown(report.document, sections(source, report.document, quick=True)).startswith("# A failed campaign")
+    text = markdown(report.document, sections(source, report.document, quick=True))
+    assert text.startswith(f"{COMMENT}\n# A failed campaign")
 
 
 @pytest.mark.parametrize(

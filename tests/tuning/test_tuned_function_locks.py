@@ -1,0 +1,117 @@
+"""Tuned functions beside a stopped process that holds a lock."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tuned_functions
+from tuned_functions import World, arguments, function
+
+from mltune.errors import MltuneWarning
+from mltune.files import locks
+from mltune.known import wisdom as wisdom_module
+from mltune.known.entry import Entry
+from mltune.known.wisdom import Wisdom
+from mltune.known.wisdom_file import locked
+from mltune.records.store import Store
+from tests.environment import importing
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from mltune.known.wisdom_file import locked
+with locked(Path(sys.argv[1])):
+    Path(sys.argv[2]).touch()
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def world(tmp_path, idle_workers, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MLTUNE_EFFORT", "quick")
+    monkeypatch.setattr(locks, "SPEAK_S", 0.3)
+    return World(monkeypatch, tmp_path, idle_workers.pool)
+
+
+@pytest.fixture
+def stopped():
+    """Return a function that starts a process, and stops it when a file tells that it holds its lock."""
+    processes = []
+
+    def start(note, *command):
+        process = subprocess.Popen([sys.executable, *map(str, command)], env=importing(TESTS))
+        processes.append(process)
+        while not note.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+TESTS = Path(tuned_functions.__file__).parent
+
+
+def test_a_process_that_is_stopped_while_it_tunes_blocks_no_size(world, tmp_path, stopped):
+    file = tmp_path / "add.json"
+    process = stopped(tmp_path / "hangs", tuned_functions.__file__, file, 1000, "hang")
+    add, begun = function(file), time.monotonic()
+    add(*arguments(2000))
+    assert add.chosen(*arguments(2000)).origin == "tuned"
+    with pytest.warns(MltuneWarning, match=rf"runs the best known .* process {process.pid} \(.*is stopped"):
+        add(*arguments(1000))
+    assert (add.chosen(*arguments(1000)).origin, world.tuned) == ("nearest", 1)
+    assert time.monotonic() - begun < 25  # the deadline for a process that works is 30 s
+    with pytest.warns(MltuneWarning, match="is stopped"):
+        assert function(tmp_path / "add.json", seed=1).prepare(*arguments(1000)).origin == "nearest"
+
+
+def test_an_outcome_is_kept_while_a_stopped_process_holds_the_file(world, tmp_path, stopped):
+    file = tmp_path / "add.json"
+    process = stopped(tmp_path / "holds", "-c", HOLD, file, tmp_path / "holds")
+    add = function(file)
+    with pytest.warns(MltuneWarning, match=rf"process {process.pid} .*the next process .* writes the outcome"):
+        add(*arguments())
+    assert (add.chosen(*arguments()).origin, add.chosen(*arguments()).configuration["block_size_x"]) == ("tuned", 256)
+    assert not file.exists()
+    (run,) = (tmp_path / "cache/mltune/tuned").iterdir()
+    with Store.read_only(run) as store:
+        trials = len(store)
+
+    process.kill()
+    process.wait()
+    assert function(file).prepare(*arguments()).configuration["block_size_x"] == 256
+    assert {entry.trials for entry in Wisdom.load(file) if isinstance(entry, Entry)} == {trials}
+    assert not any((tmp_path / "cache/mltune/tuned").iterdir())
+
+
+def test_the_file_is_read_once(world, tmp_path, monkeypatch):
+    """And once more to add to it, under its lock."""
+    reads, read = [], wisdom_module.read
+    monkeypatch.setattr(wisdom_module, "read", lambda path: reads.append(path) or read(path))
+    function(tmp_path / "add.json").prepare(*arguments())
+    assert len(reads) == 2
+    function(tmp_path / "add.json").prepare(*arguments())
+    assert len(reads) == 3
+
+
+def test_nothing_but_the_lock_of_the_file_stays_beside_it(world, tmp_path):
+    function(tmp_path / "add.json").prepare(*arguments())
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"add.json", ".add.json.lock", "cache", "tunings"}
+
+
+def test_the_lock_of_the_file_is_free_while_sizes_are_tuned(world, tmp_path, stopped):
+    file = tmp_path / "add.json"
+    stopped(tmp_path / "hangs", tuned_functions.__file__, file, 1000, "hang")
+    with locked(file, 1.0) as path:
+        assert os.path.samefile(path.parent, tmp_path)
