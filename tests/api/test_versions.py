@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from xml.etree import ElementTree
 
 import pytest
