@@ -5,7 +5,7 @@ import copy
 import json
 import shutil
 from random import Random
-from time import perf_counter
+from time import process_time
 
 import pytest
 from c_library import content_of, rewrite
@@ -46,14 +46,14 @@ def gate(folder):
 
 
 def refused_or_done(work, folder):
-    begun, message = perf_counter(), ""
+    begun, message = process_time(), ""
     try:
         work(folder)
     except MltuneError as error:
         message = str(error)
     assert message == "" or message.isprintable()
     assert len(message) < 3000
-    assert perf_counter() - begun < 10
+    assert process_time() - begun < 1
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
