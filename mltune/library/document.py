@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 
 from mltune.files.validation import matching
 from mltune.kernel.expressions import MAX_TEXT
-from mltune.library.source import ABI
+from mltune.library.source import ABI, C_TYPES
 from mltune.problem.array_values import DTYPES
 
 FORMAT = 2
@@ -29,6 +29,7 @@ _MOST_FORMULA_CHARACTERS = 1 << 18
 """Most characters of all formulas: a hundred configurations have 2,500 each, and as many cost a second or two."""
 
 _ARRAYS = ("in", "out", "inout")
+_INTEGERS = tuple(dtype for dtype in C_TYPES if "int" in dtype)
 
 _Name = Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")]
 _FileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "be the name of a file in the folder")]
@@ -145,6 +146,10 @@ class Document(_Table):
             raise ValueError(
                 "its parameters must have distinct names, sizes be among them, and extents among the sizes"
             )
+        for parameter in self.parameters:
+            is_size = parameter.role == "size" or parameter.name in self.sizes
+            if is_size and (parameter.role in _ARRAYS or parameter.dtype not in _INTEGERS):
+                raise ValueError(f"a size must be an integer that is passed, but {parameter.name} is none")
         if not any(parameter.role in _ARRAYS for parameter in self.parameters):
             raise ValueError("an operation reads or writes arrays, but its parameters have none")
         if not isinstance(self.problem.get("precision", ""), str):

@@ -116,13 +116,14 @@ def _check(document: Mapping[str, Any]) -> None:
     """Refuse a document that no reader accepts."""
     try:
         Document.model_validate(document)
-        size = len(json.dumps(document, indent=1)) + 1
-        fact = f"at most {_MAX_DOCUMENT_BYTES} bytes are read, and it has {size}" if size > _MAX_DOCUMENT_BYTES else ""
     except ValidationError as error:
         fact = problems_of(error, document, model=Document)
-    if fact:
+        raise LibraryError(f"a library must have a document that mltune reads, but {fact}.") from error
+    size = len(json.dumps(document, indent=1)) + 1
+    if size > _MAX_DOCUMENT_BYTES:
         raise LibraryError(
-            f"a library must have a document that mltune reads, but {fact}; build it with a smaller most."
+            f"a document of a library must have at most {_MAX_DOCUMENT_BYTES} bytes, got {size}; build it with a "
+            "smaller `most`."
         )
 
 

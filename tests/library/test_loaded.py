@@ -394,6 +394,13 @@ def damage_document(folder):
     (folder / "library.json").write_text(text.replace('"alignment": 1', '"alignment": 2'))
 
 
+def change_parameter(folder, name, **values):
+    def replace_values(document):
+        next(parameter for parameter in document["parameters"] if parameter["name"] == name).update(values)
+
+    rewrite(folder, replace_values)
+
+
 def add_conditions(folder):
     """Add formulas whose evaluation would take a minute."""
     rewrite(
@@ -425,6 +432,8 @@ def add_conditions(folder):
         (lambda folder: change(folder, problem=None), "problem must be a table, got None"),
         (lambda folder: change(folder, sizes=["m"], extents=["m"], parameters=[SIZE]), "its parameters have none"),
         (add_conditions, "its formulas must have at most 262144 characters together"),
+        (lambda folder: change_parameter(folder, "m", role="in"), "a size must be an integer that is passed, but m"),
+        (lambda folder: change_parameter(folder, "n", dtype="float32"), "a size must be an integer that is passed"),
         (lambda folder: change(folder, further=1), "further is not a known key"),
         (damage_document, "library.json: it is damaged: its SHA-256 is not its document_sha256"),
         (lambda folder: (folder / "library.json").write_text("[" * 9000), "but"),
