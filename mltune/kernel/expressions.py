@@ -203,7 +203,8 @@ def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
 def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: Variables) -> Launch:
     """Return the launch whose ``grid``, ``block``, ``shared_bytes`` and ``workspace_bytes`` are formulas or numbers.
 
-    One that has no value, or none that is a size, raises an ExpressionError.
+    One that has no value, or none that is a size, raises an ExpressionError; so does a grid or a block that no GPU
+    takes.
     """
 
     def number(formula: object) -> int:
@@ -212,6 +213,11 @@ def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: V
     (gx, gy, gz), (bx, by, bz) = (map(number, formulas[shape]) for shape in ("grid", "block"))
     workspace = formulas["workspace_bytes"]
     size = None if workspace is None else number(workspace)
+    if not (gx < 2**31 and max(gy, gz) < 2**16 and min(bx, by, bz) >= 1 and max(bx, by, bz) <= 1024):
+        raise ExpressionError(
+            "a launch must have a grid below (2**31, 2**16, 2**16) and a block of 1 to 1024 threads in each direction, "
+            f"got {(gx, gy, gz)} and {(bx, by, bz)}"
+        )
     return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size)
 
 

@@ -8,12 +8,10 @@ import numpy as np
 
 from mltune.errors import ExpressionError
 from mltune.kernel.coding import LARGEST_INTEGER
-from mltune.kernel.expressions import parse
+from mltune.kernel.expressions import launch_of, parse
 from mltune.library.dispatcher import Dispatcher, Node
 from mltune.library.document import ConfigurationOfLibrary, Document
 
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-_MOST_THREADS = 1024
 _NONE = float("nan")
 
 
@@ -49,27 +47,24 @@ def choice(document: Document, sizes: Mapping[str, int]) -> int | None:
 def _tiles(configuration: ConfigurationOfLibrary, sizes: Mapping[str, int]) -> tuple[float, float] | None:
     """Return the tiles and the work of each that the dispatcher reads; None for a configuration that is not valid."""
     formulas = configuration.launch
-    conditions = [parse(text) for text in configuration.sizes_must_satisfy]
-    expressions = [parse(text) for text in (*formulas.grid, *formulas.block, formulas.shared_bytes)]
-    expressions += [parse(text) for text in (formulas.workspace_bytes, formulas.zeros) if text is not None]
+    for text in configuration.formulas:
+        parse(text)  # what is no expression is no matter of the sizes
     try:
-        if not all(bool(condition.holds(sizes)) for condition in conditions):
+        if not all(parse(text).holds(sizes) for text in configuration.sizes_must_satisfy):
             return None
-        extents = [expression.size(sizes) for expression in expressions]
-    except ExpressionError:  # no value, or no size: the C code leaves the configuration out, too
+        launch = launch_of(formulas.model_dump(), formulas.launched, sizes)
+        parse(formulas.zeros or "0").size(sizes)
+    except ExpressionError:  # no value, or no launch: the C code leaves the configuration out, too
         return None
-    fits = all(blocks <= most for blocks, most in zip(extents[:3], _MOST_BLOCKS, strict=True))
-    fits = fits and all(1 <= threads <= _MOST_THREADS for threads in extents[3:6])
-    if not fits or extents[6] > configuration.most_shared_bytes:
+    if launch.shared_bytes > configuration.most_shared_bytes:
         return None
     return _number(formulas.tiles, sizes), _number(formulas.of_tile, sizes)
 
 
 def _number(formula: str, sizes: Mapping[str, int]) -> float:
     """Return the value of a formula, 0 where it has none."""
-    expression = parse(formula)
     try:
-        value = float(expression.evaluate(sizes))
+        value = float(parse(formula).evaluate(sizes))
     except (ExpressionError, ValueError):
         return 0.0
     return value if abs(value) < LARGEST_INTEGER else 0.0

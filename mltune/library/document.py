@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from mltune.files.validation import matching
-from mltune.library.source import ABI
+from mltune.kernel.expressions import MAX_TEXT
+from mltune.library.source import ABI, C_TYPES
 from mltune.problem.array_values import DTYPES
 
 FORMAT = 2
@@ -24,15 +25,19 @@ MOST_CONFIGURATIONS = 255
 HASH = "document_sha256"
 """The key of the document's own hash."""
 
-_MOST_FORMULA_CHARACTERS = 1 << 21
+_MOST_FORMULA_CHARACTERS = 1 << 18
+"""Most characters of all formulas: a hundred configurations have 2,500 each, and as many cost a second or two."""
+
 _ARRAYS = ("in", "out", "inout")
+_INTEGERS = tuple(dtype for dtype in C_TYPES if "int" in dtype)
 
 _Name = Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")]
 _FileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "be the name of a file in the folder")]
 _Hash = Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
 _Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
 _Text = Annotated[StrictStr, Field(max_length=10_000)]
-_Formula = Annotated[StrictStr, Field(min_length=1, max_length=100_000)]
+_Formula = Annotated[StrictStr, Field(min_length=1, max_length=MAX_TEXT)]
+_Entry = Annotated[StrictStr, matching(r"[A-Za-z_$][A-Za-z0-9_$.]{0,4999}", "be the name of a kernel")]
 _Formulas = Annotated[list[_Formula], Field(min_length=3, max_length=3)]
 _Count = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 _Int32 = Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]
@@ -74,25 +79,25 @@ class ConfigurationOfLibrary(_Table):
 
     kernel: _Text
     configuration: Annotated[dict[_Text, Any], Field(max_length=200)]
-    entry: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+    entry: _Entry
     cubin: _Count
     most_shared_bytes: _Int32
     launch: LaunchFormulas
-    sizes_must_satisfy: Annotated[dict[_Formula, _Text], Field(max_length=200)]
+    sizes_must_satisfy: Annotated[dict[_Formula, _Text], Field(max_length=60)]
 
     @property
-    def characters(self) -> int:
-        """Number of characters of all formulas."""
+    def formulas(self) -> tuple[str, ...]:
+        """All formulas of the launch and the conditions."""
         launch = self.launch
-        further = (launch.shared_bytes, launch.workspace_bytes or "", launch.zeros or "", launch.tiles, launch.of_tile)
-        return sum(map(len, (*launch.grid, *launch.block, *further, *self.sizes_must_satisfy)))
+        further = (launch.workspace_bytes or "0", launch.zeros or "0", launch.tiles, launch.of_tile)
+        return (*launch.grid, *launch.block, launch.shared_bytes, *further, *self.sizes_must_satisfy)
 
 
 class _Dispatcher(_Table):
-    nodes: Annotated[list[_Node], Field(max_length=10_000)]
-    roots: Annotated[list[_Int32], Field(max_length=1000)]
+    nodes: Annotated[list[_Node], Field(max_length=5000)]
+    roots: Annotated[list[_Int32], Field(max_length=100)]
     waves: list[list[_Number]]
-    longer: Annotated[list[list[_Number]], Field(max_length=10_000)]
+    longer: Annotated[list[list[_Number]], Field(max_length=5000)]
     processors: Annotated[StrictInt, Field(ge=1, lt=2**31)]
 
     def check(self, extents: int, configurations: int) -> None:
@@ -141,13 +146,17 @@ class Document(_Table):
             raise ValueError(
                 "its parameters must have distinct names, sizes be among them, and extents among the sizes"
             )
+        for parameter in self.parameters:
+            is_size = parameter.role == "size" or parameter.name in self.sizes
+            if is_size and (parameter.role in _ARRAYS or parameter.dtype not in _INTEGERS):
+                raise ValueError(f"a size must be an integer that is passed, but {parameter.name} is none")
         if not any(parameter.role in _ARRAYS for parameter in self.parameters):
             raise ValueError("an operation reads or writes arrays, but its parameters have none")
         if not isinstance(self.problem.get("precision", ""), str):
             raise ValueError("the precision of its problem must be text")
         if not {f"{self.name}.h", f"{self.name}.c"} <= self.sha256.keys():
             raise ValueError("its header and its source must be among the hashed files")
-        if sum(one.characters for one in self.configurations) > _MOST_FORMULA_CHARACTERS:
+        if sum(len(text) for one in self.configurations for text in one.formulas) > _MOST_FORMULA_CHARACTERS:
             raise ValueError(f"its formulas must have at most {_MOST_FORMULA_CHARACTERS} characters together")
         self.dispatcher.check(len(self.extents), len(self.configurations))
         return self

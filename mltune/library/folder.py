@@ -28,7 +28,9 @@ DOCUMENT = "library.json"
 _MAX_BYTES = 1 << 28
 """Most bytes of all files: the machine code of 255 configurations as C source, some 100 kB each, and compiled."""
 
-_MAX_DOCUMENT_BYTES = 1 << 24
+_MAX_DOCUMENT_BYTES = 1 << 22
+"""Most bytes of a document: the trees of a hundred configurations are 3 MB."""
+
 _MAX_CODE_CHARACTERS = 1 << 24  # of some 6 MB of machine code
 _COMPILE_S = 600.0
 _COMPILERS = ("cc", "gcc", "clang")
@@ -117,6 +119,12 @@ def _check(document: Mapping[str, Any]) -> None:
     except ValidationError as error:
         fact = problems_of(error, document, model=Document)
         raise LibraryError(f"a library must have a document that mltune reads, but {fact}.") from error
+    size = len(json.dumps(document, indent=1)) + 1
+    if size > _MAX_DOCUMENT_BYTES:
+        raise LibraryError(
+            f"a document of a library must have at most {_MAX_DOCUMENT_BYTES} bytes, got {size}; build it with a "
+            "smaller `most`."
+        )
 
 
 def machine_code(folder: Path, document: Document, number: int) -> bytes:
@@ -179,6 +187,13 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
     document, file = read_document(folder), folder
     shared, remaining = b"", _MAX_BYTES
     try:
+        size = 0
+        for name in document.sha256:
+            file = folder / name
+            size += file.lstat().st_size
+        if size > _MAX_BYTES:
+            file = folder
+            raise ValueError(f"its files must have at most {_MAX_BYTES} bytes in sum, but have {size}")
         for name in document.sha256:
             file = folder / name
             data = _hashed(file, document, remaining)

@@ -24,7 +24,9 @@ from mltune.problem.array_values import STORAGE
 from mltune.results.tuned_kernel import CODES
 
 _ARRAYS = ("in", "out", "inout")
-_PRODUCT = {"m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc"}
+_PRODUCT = {"A", "B", "C"}, {"m", "n", "k", "alpha", "lda", "ldb", "beta", "ldc"}
+"""The arrays and the other parameters of a product of matrices."""
+
 _DRIVER = "libcuda.so.1"
 _DEVICE_ORDINAL = 9
 _MORE_WORKSPACE = -9
@@ -80,7 +82,8 @@ class Library:
         self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._others))
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
         self._are_numbers = all(described[place]["dtype"] in {*C_TYPES} - {"bool"} for place in self._others)
-        self.is_product = {*self.parameters} == _PRODUCT
+        arrays, others = ({described[place]["name"] for place in places} for places in (self._arrays, self._others))
+        self.is_product = (arrays, others) == _PRODUCT
         for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
             if not hasattr(self, name):  # as a library of the name "choice" has
                 setattr(self, name, self.multiply if self.is_product else self)

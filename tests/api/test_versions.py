@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -187,8 +188,14 @@ def test_the_gate_runs_nothing_of_a_library(library, tmp_path):
     )
     subprocess.run(["gcc", "-shared", "-fPIC", "x.c", "-o", library / "libsgemm_nt.so"], cwd=tmp_path, check=True)
     rewrite(library, lambda document: document.update(shared_object="libsgemm_nt.so"), "libsgemm_nt.so")
-    assert made(library, library)[0].built("any").cubin.startswith(b"\x7fELF")
+    version = made(library, library)[0]
+    version.launch(variables_of(version.problem, H200))
+    assert version.built("any").cubin.startswith(b"\x7fELF")
     assert not mark.exists()
+    subprocess.run(
+        [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(library / 'libsgemm_nt.so')!r})"], check=True
+    )
+    assert mark.exists(), "what loads the shared object runs it"
 
 
 def _all_launches(document, part, value):
@@ -202,6 +209,9 @@ HOSTILE_DOCUMENTS = [
     (lambda document: _all_launches(document, "block", ["1" + "0" * 5000, "1", "1"]), "at most 2000 characters"),
     (lambda document: _all_launches(document, "block", ["10**5000", "1", "1"]), "conditions on sizes allow"),
     (lambda document: _all_launches(document, "block", ["n / 1024", "1", "1"]), "conditions on sizes allow"),
+    (lambda document: _all_launches(document, "block", ["2048", "1", "1"]), "conditions on sizes allow"),
+    (lambda document: _all_launches(document, "grid", ["m.real", "1", "1"]), "but there is `m.real`"),
+    (lambda document: document["configurations"][0].update(entry="a\ud800"), "entry must be the name of a kernel"),
     (lambda document: _all_launches(document, "launched", [2**40]), "must be less than 2147483648"),
     (lambda document: document["configurations"][0].pop("entry"), "configurations 1.entry is missing"),
     (lambda document: [one.update(cubin=77) for one in document["configurations"]], "lacks that of configuration"),
@@ -301,7 +311,8 @@ def test_a_damaged_winner_is_refused(winner, content):
 
 
 @pytest.mark.parametrize(
-    "formula", ["__import__('os')", "m.__class__", "m // 0", "9" * 400, "1.5", "-5", "10**5000", "1" + "0" * 5000]
+    "formula",
+    ["__import__('os')", "m.__class__", "m // 0", "9" * 400, "1.5", "-5", "10**5000", "1" + "0" * 5000, "2**31"],
 )
 def test_a_winner_with_a_strange_formula_is_refused_or_rejected_by_the_launch(winner, formula):
     document = json.loads((winner / "winner.json").read_text())
@@ -311,7 +322,7 @@ def test_a_winner_with_a_strange_formula_is_refused_or_rejected_by_the_launch(wi
         launch = made(winner, winner)[0].launch(variables_of(PROBLEMS["s"], H200))
     except MltuneError:
         return
-    assert launch.grid[0] > 0
+    assert 0 < launch.grid[0] < 2**31
 
 
 VERDICTS = [("faster", 0), ("equal", 0), ("slower", 3), ("wrong", 4), ("failed", 4), ("undecided", 5)]

@@ -1,5 +1,6 @@
 """The source of a library, compiled, against what mltune computes in Python. The driver only records launches."""
 
+import ctypes
 import math
 import re
 import shutil
@@ -17,10 +18,11 @@ from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import find
 from mltune.library.c_expressions import to_c
+from mltune.library.choice import choice
 from mltune.library.content import configuration_of, tiles_at
 from mltune.library.dispatcher import Dispatcher
 from mltune.library.document import NAME
-from mltune.library.folder import compiled
+from mltune.library.folder import compiled, read_document, write_library
 from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, check_name, parameters_of
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
@@ -238,6 +240,26 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
         assert {content.configurations[one].values["PACK"] for one in used} == {0, 1}
     elif kernel_name in ("gemm_simt", "gemm_wgmma"):  # parts or blocks that follow from the sizes; a batch has none
         assert len(stay) >= 2 or "batch" in extents
+
+
+@pytest.mark.parametrize("name", ["sgemm_nt", "hgemm_nn", "softmax"])
+def test_python_chooses_from_the_document_what_the_library_chooses(tmp_path, built, name):
+    """The gate asks the document alone; a workspace is as large as it needs to be."""
+    kernel_name, problem, extents = CASES[name]
+    content = content_of(kernel_name, problem, extents, count=10)
+    write_library(tmp_path / "lib", content)
+    document, rng = read_document(tmp_path / "lib"), np.random.default_rng(2)
+    choose = getattr(ctypes.CDLL(built(content)), f"{content.name}_choice")
+    choose.argtypes = [*[ctypes.c_int64] * len(content.sizes), ctypes.c_size_t, ctypes.c_void_p]
+    chosen = set()
+    for number in range(400):
+        sizes = {size: int(2 ** rng.uniform(0, 14)) * (number % 50 > 0) for size in content.sizes}
+        sizes |= {content.sizes[0]: 2**31} if number == 1 else {}
+        of_c, of_python = choose(*sizes.values(), 2**62, None), choice(document, sizes)
+        assert of_python == (None if of_c < 0 else of_c), sizes
+        chosen.add(of_python)
+    assert len(chosen) > 3
+    assert None in chosen
 
 
 def place_of(configuration, launch, sizes):

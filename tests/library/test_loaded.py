@@ -394,6 +394,26 @@ def damage_document(folder):
     (folder / "library.json").write_text(text.replace('"alignment": 1', '"alignment": 2'))
 
 
+def change_parameter(folder, name, **values):
+    def replace_values(document):
+        next(parameter for parameter in document["parameters"] if parameter["name"] == name).update(values)
+
+    rewrite(folder, replace_values)
+
+
+def add_conditions(folder):
+    """Add formulas whose evaluation would take a minute."""
+    rewrite(
+        folder,
+        lambda document: (
+            document["configurations"][0].update(
+                sizes_must_satisfy={f"{number:05} < {'m + ' * 450}m": "" for number in range(50)}
+            )
+            or document["configurations"].extend([document["configurations"][0]] * 5)
+        ),
+    )
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -411,6 +431,9 @@ def damage_document(folder):
         (lambda folder: change(folder, problem={"precision": ["s"]}), "the precision of its problem must be text"),
         (lambda folder: change(folder, problem=None), "problem must be a table, got None"),
         (lambda folder: change(folder, sizes=["m"], extents=["m"], parameters=[SIZE]), "its parameters have none"),
+        (add_conditions, "its formulas must have at most 262144 characters together"),
+        (lambda folder: change_parameter(folder, "m", role="in"), "a size must be an integer that is passed, but m"),
+        (lambda folder: change_parameter(folder, "n", dtype="float32"), "a size must be an integer that is passed"),
         (lambda folder: change(folder, further=1), "further is not a known key"),
         (damage_document, "library.json: it is damaged: its SHA-256 is not its document_sha256"),
         (lambda folder: (folder / "library.json").write_text("[" * 9000), "but"),
@@ -435,13 +458,13 @@ def test_a_library_has_a_bounded_size(library, tmp_path):
             file.truncate(1 << 40)
     begun = perf_counter()
     tracemalloc.start()
-    with pytest.raises(LibraryError, match=r"at most [0-9]+ bytes are read"):
+    with pytest.raises(LibraryError, match=r"files must have at most 268435456 bytes in sum, but have [0-9]+"):
         read_library(folder)
     rewrite(folder, lambda document: document["sha256"].update({f"file{number}": "0" * 64 for number in range(100)}))
     with pytest.raises(LibraryError, match="sha256 must have at most 16 items"):
         read_library(folder)
     os.truncate(folder / "library.json", 1 << 40)
-    with pytest.raises(LibraryError, match="at most 16777216 bytes are read"):
+    with pytest.raises(LibraryError, match="at most 4194304 bytes are read"):
         read_library(folder)
     assert perf_counter() - begun < 10
     assert tracemalloc.get_traced_memory()[1] < 100e6
