@@ -29,7 +29,7 @@ _MAX_LISTING_BYTES = 2**23
 _MAX_HEADER_BYTES = 200  # of an object: its name, its type and its size
 _MAX_ERROR_BYTES = 2**16
 _MEMORY_BYTES = 2**30  # a small object may be the difference from a large one
-_SECONDS = 60.0
+_LISTING_S, _READING_S = 8.0, 60.0  # sizes are listed at once; a FIFO in a repository never ends
 
 _GIT = ("git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _ENVIRONMENT = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0"}  # older git fetches
@@ -71,7 +71,8 @@ def load_revision(name: str, folder: Path) -> Kernel:
 def _files(name: str) -> list[_File]:
     """Return the files of a tree, links among them, within the limits."""
     files = []
-    with _output_of("ls-tree", "-r", "-l", "-z", "--full-tree", "--", name, most_bytes=_MAX_LISTING_BYTES) as listing:
+    command = ("ls-tree", "-r", "-l", "-z", "--full-tree", "--", name)
+    with _output_of(*command, most_bytes=_MAX_LISTING_BYTES, seconds=_LISTING_S) as listing:
         for line in filter(None, listing.read().split(b"\0")):
             facts, _, path = os.fsdecode(line).partition("\t")
             _, kind, id, size = facts.split()
@@ -91,7 +92,7 @@ def _copy(files: list[_File], folder: Path) -> None:
     folder.mkdir()
     names = "".join(f"{file.id}\n" for file in files).encode()
     most_bytes = sum(file.size + _MAX_HEADER_BYTES for file in files)
-    with _output_of("cat-file", "--batch", most_bytes=most_bytes, stdin=names) as contents:
+    with _output_of("cat-file", "--batch", most_bytes=most_bytes, seconds=_READING_S, stdin=names) as contents:
         for file in files:
             header = contents.readline(_MAX_HEADER_BYTES).decode()
             if header != f"{file.id} blob {file.size}\n":
@@ -112,7 +113,7 @@ def _path_below(folder: Path, path: str) -> Path:
 
 
 @contextmanager
-def _output_of(*arguments: str, most_bytes: int, stdin: bytes = b"") -> Iterator[BinaryIO]:
+def _output_of(*arguments: str, most_bytes: int, seconds: float, stdin: bytes = b"") -> Iterator[BinaryIO]:
     """Yield the output of a command of git that reads objects, within limits of bytes, memory and time."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as requests:
         requests.write(stdin)
@@ -125,7 +126,7 @@ def _output_of(*arguments: str, most_bytes: int, stdin: bytes = b"") -> Iterator
             limit(resource.RLIMIT_FSIZE, most_written, process=process.pid)
             limit(resource.RLIMIT_DATA, _MEMORY_BYTES, process=process.pid)
             try:
-                status = process.wait(_SECONDS)
+                status = process.wait(seconds)
             except BaseException:
                 process.kill()
                 raise

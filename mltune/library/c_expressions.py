@@ -44,7 +44,8 @@ class CValue:
     @property
     def value(self) -> str:
         """The expression, where ``bad`` is set for an integer that is too large."""
-        return self.text if self.is_float or self.is_truth else f"bounded({self.text}, bad)"
+        is_small = self.is_float or self.is_truth or self.text.isdecimal()
+        return self.text if is_small else f"bounded({self.text}, bad)"
 
     @property
     def size(self) -> str:
@@ -163,7 +164,8 @@ class _Translation:
 
         def chain(*sides: CValue) -> CValue:
             pairs = zip(sides, words, sides[1:], strict=False)
-            return _truth(f"({' & '.join(f'({a.text} {word} {b.text})' for a, word, b in pairs)})")
+            links = [f"({a.text} {word} {b.text})" for a, word, b in pairs]
+            return _truth(links[0] if len(links) == 1 else f"({' & '.join(links)})")
 
         return _applied(chain, *map(self.term, operands))
 

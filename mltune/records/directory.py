@@ -111,8 +111,8 @@ def runs_in(directory: Path) -> list[Path]:
     """
     directory = Path(directory)
     if is_plan(directory):
-        found = {path.parent for name in (FILE, POINTER) for path in directory.glob(f"{PROBLEMS}/*/{name}")}
-        return sorted(path for path in found if SLUG.fullmatch(path.name))
+        folders = sorted(directory.glob(f"{PROBLEMS}/*"))  # which opens none of them: they may be links
+        return [folder for folder in folders if SLUG.fullmatch(folder.name) and is_begun(folder)]
     if holds_run(directory):
         return [directory]
     facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"

@@ -168,7 +168,7 @@ def test_trees_that_unfold_are_refused(repository, monkeypatch):
     assert "at most 20000 files" in repository.refusal(f"{few}:")
     many = nested(repository, "100644", repository.source, 40, 6)
     assert "but there are more" in repository.refusal(f"{many}:")
-    monkeypatch.setattr(revisions, "_SECONDS", 0.5)
+    monkeypatch.setattr(revisions, "_LISTING_S", 0.5)
     empty = nested(repository, "40000", repository.tree(), 40, 6)
     assert "timed out" in repository.refusal(f"{empty}:")
 

@@ -30,7 +30,7 @@ def compare_with_python(bundle: Path, out: Path, driver: Path) -> None:
     build = Build(TrialState.OK, cubin=b"\x7fELF" + bytes([len(widths), *widths]), registers=32, spill_bytes=0)
     configuration = dict(kernel.completed(kernel.default))
     name, device = name_of(problem), {"name": H200.name, "compute_capability": (9, 0), "sm_count": H200.sm_count}
-    check_name(name, parameters)
+    check_name(name)
     content = Content(
         name, {"kind": problem.kind, **problem.to_json()}, problem.formula, problem.size_names, problem.size_names[:1],
         parameters, alignment_of(kernel), device, (configuration_of(kernel, problem, H200, configuration, build),),

@@ -6,6 +6,8 @@ They are written down as the pickles that Dask sends.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
@@ -113,7 +115,11 @@ def honest_message(run: Path) -> Update:
         {"event": "best", "number": 1, "median_s": 1e-3, "tflops": 1.0},
         {"event": "failure", "number": 2, "state": "crashed", "detail": "it crashed"},
     )
-    files = {"siblings.json": b"{}", "siblings.npy": b"", "winner/kernel.cu": b"code", "winner/winner.json": b"{}"}
+    card = {"kernel": "", "parameters": {}, "members": [], "sha256": ""}
+    hashes = {"kernel.cu": hashlib.sha256(b"code").hexdigest()}
+    winner = {"format": 1, "label": "", "kernel": {}, "configuration": {}, "sha256": hashes}
+    files = {"siblings.json": json.dumps(card).encode(), "siblings.npy": b"\x93NUMPY"}
+    files |= {"winner/kernel.cu": b"code", "winner/winner.json": json.dumps(winner).encode()}
     return Update(events, files, changes, PROGRESS, SliceResult(Outcome.DONE))
 
 

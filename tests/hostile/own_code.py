@@ -13,6 +13,9 @@ from tests.hostile.folders import OBSTACLES, is_small, obstruct
 from tests.hostile.values import ESCAPE, NUMBERS, TEXTS, XSS, change, damaged, encoded, to_json
 from tests.triton_file import FILE
 
+NO_LINKS = ("a-fifo", "a-folder", "a-socket", "10-gigabytes-of-nothing", "garbage")
+"""What may lie in place of what the user names: a link there is followed, since the user made it."""
+
 FACTS = {"kernel": "tuned", "device": "NVIDIA H100 80GB HBM3", "triton": "3.6.0", "dtype": None, "block_shape": []}
 BEST = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3}
 WINNER = {"configuration": BEST, "median_s": 1e-3, "first_s": None, "measured": 25, "seconds": 3.5}
@@ -55,9 +58,8 @@ def random_shapes(place: Place) -> None:
             line = {"facts": FACTS, "shape": {"M": rng.choice((16, *NUMBERS)), "E": 9, "N": 14336}, "found": WINNER}
             place.write("run/winners.jsonl", "".join(to_json(change(line, rng)) + "\n" for _ in range(3)))
         elif how == "obstacle":
-            obstruct(
-                place, place.named / rng.choice(("run", "run/winners.jsonl", "shapes.csv")), rng.choice(list(OBSTACLES))
-            )
+            name = rng.choice(("run", "run/winners.jsonl", "shapes.csv"))
+            obstruct(place, place.named / name, rng.choice(list(OBSTACLES) if "/" in name else NO_LINKS))
         else:
             neighbour(place, rng.choice(MODULES), package=rng.random() < 0.3)
 
@@ -70,7 +72,6 @@ def _shapes(name: str, build: Callable[[Place], object] = id, **text: str) -> No
     add("shapes", name, make)
 
 
-_shapes("a-run-that-is-a-link-to-canaries", lambda place: obstruct(place, place.named / "run", "a-folder-elsewhere"))
 _shapes("winners-that-are-a-link", lambda place: obstruct(place, place.named / "run/winners.jsonl", "a-canary"))
 _shapes("a-million-shapes", text="M\n" + "".join(f"{number}\n" for number in range(1_000_000)))
 _shapes("a-row-of-10-megabytes", text="M\n" + "1" * 10_000_000)
@@ -92,8 +93,8 @@ def random_tuned_function(place: Place) -> None:
     elif how < 0.6:
         path.write_bytes(damaged(path.read_bytes(), rng))
     else:
-        names = ("add.json", ".add.json.tuning.lock", ".add.json.lock", "add.json.lock", ".add.json.new", "")
-        obstruct(place, path.parent / rng.choice(names), rng.choice(list(OBSTACLES)))
+        name = rng.choice(("add.json", ".add.json.lock", "add.json.lock", ".add.json.new", ""))
+        obstruct(place, path.parent / name, rng.choice(NO_LINKS if name in ("", "add.json") else list(OBSTACLES)))
 
 
 def _tuned(name: str, build: Callable[[Path], object], *commands: str) -> None:

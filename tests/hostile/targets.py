@@ -18,7 +18,6 @@ INPUTS = {"store": "run", "wisdom.json": "wisdom.json", "table.csv": "table.csv"
 """Honest inputs of the commands that write."""
 
 TEXTS: dict[str, bytes] = {
-    "nothing": b"",
     "a-text": b"my notes\n",
     "bytes": bytes(range(256)) * 20,
     "json-of-another-program": b'{"name": "ArduinoJson", "version": "6.21.3", "keywords": "json, rest"}',
@@ -29,7 +28,7 @@ TEXTS: dict[str, bytes] = {
     "a-database": b"SQLite format 3\0" + bytes(84),
     "escapes": ESCAPE.encode(),
 }
-"""Files that mltune did not write."""
+"""Files that mltune did not write; an empty one may be replaced."""
 
 INSIDE = (
     "report.html", "report.md", "winners.json", "winners", "recorded.parquet", "recorded.json", "summary.json", "table.md",

@@ -68,7 +68,9 @@ def test_a_configuration_that_the_file_makes_up_is_not_launched(world, file):
     function(file)(*arguments())
     entry, *_ = (one for one in Wisdom.load(file) if isinstance(one, Entry))
     for made_up in ({"block_size_x": 100}, {"block_size_x": "256; evil"}, {"other": 1}, {"block_size_x": 2**40}):
-        Wisdom([entry.model_copy(update={"configuration": {**entry.configuration, **made_up}})]).save(file)
+        Wisdom([entry.model_copy(update={"configuration": {**entry.configuration, **made_up}})]).save(
+            file, overwrite=True
+        )
         with pytest.warns(MltuneWarning, match="outside the search space"):
             assert function(file, effort="none").chosen(*arguments()).configuration["block_size_x"] == 64
 

@@ -490,7 +490,7 @@ def test_a_document_names_everything_that_was_written(library):
 def test_what_is_no_library_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"))
-    with pytest.raises(LibraryError, match="holds something else"):
+    with pytest.raises(LibraryError, match="in place of a library that mltune wrote"):
         write_library(tmp_path, content)
     assert (tmp_path / "thesis.tex").exists()
 

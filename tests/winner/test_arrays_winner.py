@@ -157,7 +157,7 @@ def test_formulas_hold_at_other_sizes():
         ("n * SHARE", "n * 0.25"),
         ("ceil(n * SHARE) if KIND == 'half' else n", "ceil(n * 0.25)"),
         ("n + (2 if KIND != 'half' else 3)", "n + 3"),
-        ("n // (4 * SHARE)", "n // 1"),
+        ("n // (4 * SHARE)", "n // 1.0"),
     ],
 )
 def test_labels_are_put_into_formulas(text, put):

@@ -210,10 +210,9 @@ def write_report(
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
-    with _into(folder):
-        check_replaceable({} if overwrite else report_files(folder))
     source = read_input(directory, read)
     with _into(folder):
+        check_replaceable({} if overwrite else report_files(folder))
         document = _collect(source, folder, overwrite=overwrite)
         found = sections(source, document, quick=quick)
         _write(folder / MARKDOWN, markdown(document, found), overwrite=overwrite)
