@@ -175,8 +175,8 @@ def pruned(document: Document) -> RenderableType:
         f"({pruning['expected_missed']:.2g} expected by the model)"
     )
     audit = (
-        f"{pruning['false']} of {pruning['audited']} fast; at most {percent(pruning['false_share_at_most'], 2)} of what is "
-        "left out (95 % confidence)"
+        f"{pruning['false']} of {pruning['audited']} fast; at most {percent(pruning['false_share_at_most'], 2)} of "
+        "what is left out (95 % confidence)"
     )
     weakest = (
         f"{pruning['weakest_audited']:,} of {pruning['weakest_left_out']:,} audited; at most "
@@ -377,8 +377,8 @@ def _time_of_first(document: Document) -> str:
     time, least, most = (f"{1e3 * prediction[name]:.3g} ms" for name in ("time_s", "least_s", "most_s"))
     few = "only " if prediction["sweeps"] < 20 else ""
     return (
-        f"expected time of the first choice: {time}, with a probability of {percent(prediction['confidence'], 0)} between "
-        f"{least} and {most}; learned from {few}{prediction['sweeps']} recorded sweeps of similar size, "
+        f"expected time of the first choice: {time}, with a probability of "
+        f"{percent(prediction['confidence'], 0)} between {least} and {most}; learned from {few}{prediction['sweeps']} recorded sweeps of similar size, "
         f"of which {prediction['inside']} lay in the interval from the others"
     )
 

@@ -64,7 +64,8 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
         lacking = set(parameters) - set(dataset.manifest.parameters)
         if lacking and not lacking <= recorded_kernel(dataset.manifest)[0].compiler_parameters.keys():
             raise ModelError(
-                f"a model is of one kernel and its parameters, but {dataset.manifest.name} has others than {first.name}."
+                f"a model is of one kernel and its parameters, but {dataset.manifest.name} has others "
+                f"than {first.name}."
             )
     sweeps_of_datasets = as_sweeps(datasets)
     sweeps = joined(datasets, sweeps_of_datasets)
