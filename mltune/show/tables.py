@@ -378,7 +378,8 @@ def _time_of_first(document: Document) -> str:
     few = "only " if prediction["sweeps"] < 20 else ""
     return (
         f"expected time of the first choice: {time}, with a probability of "
-        f"{percent(prediction['confidence'], 0)} between {least} and {most}; learned from {few}{prediction['sweeps']} recorded sweeps of similar size, "
+        f"{percent(prediction['confidence'], 0)} between {least} and {most}; learned from "
+        f"{few}{prediction['sweeps']} recorded sweeps of similar size, "
         f"of which {prediction['inside']} lay in the interval from the others"
     )
 
