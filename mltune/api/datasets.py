@@ -131,7 +131,7 @@ def import_dataset(
     from mltune.dataset.importing import import_table
     from mltune.device.known import find_device
     from mltune.kernel.reader import is_bundle, load_kernel
-    from mltune.resolve.problems import given
+    from mltune.resolve.problems import given_options
 
     file = Path(file)
     bundle = load_kernel(kernel) if is_bundle(kernel) else kernel
@@ -140,7 +140,7 @@ def import_dataset(
     imported = import_table(
         file,
         kernel=bundle,
-        problem=_problem(bundle, problem, given(shape), flops, arithmetic),
+        problem=_problem(bundle, problem, given_options(shape), flops, arithmetic),
         device=facts,
         layout=Layout(
             parameters=None if names is None else tuple(part.strip() for part in names),

@@ -25,7 +25,7 @@ from mltune.library.folder import machine_code, read_document
 from mltune.problem.kinds import kind_of_name, problem_from_json, problem_from_name
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import Build, TrialState
-from mltune.resolve.problems import Shape, given, shaped_problem
+from mltune.resolve.problems import Shape, given_options, shaped_problem
 from mltune.results.tuned_kernel import read_winner
 from mltune.tuning.gate import Version
 from mltune.tuning.session import make_space
@@ -73,7 +73,7 @@ def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | Mach
 
 def _problem(name: str | None, shape: Shape, bundle: Kernel | None, recorded: Problem | None) -> RunnableProblem:
     """Return the problem on which both are compared."""
-    options, by_name = given(shape), recorded is not None and kind_of_name(recorded.name) is not None
+    options, by_name = given_options(shape), recorded is not None and kind_of_name(recorded.name) is not None
     if recorded is not None and by_name and not options and name in (None, recorded.name):
         return cast("RunnableProblem", recorded)
     if recorded is not None and by_name:

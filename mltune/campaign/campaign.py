@@ -179,7 +179,7 @@ class Campaign:
         self.log = EventLog(self.directory)
         self.outdone: set[str] = set()
         self.scheduler = Scheduler(self.plan, self.directory, self.stop, self.gpus)
-        total_s = sum(one.total_s for one in self.scheduler.standings.values())
+        total_s = sum(standing.total_s for standing in self.scheduler.standings.values())
         self.elapsed_before_s = total_s / len(self.plan.devices)
 
     def close(self) -> None:

@@ -68,10 +68,10 @@ def fastest(directory: Path) -> TuneResult:
     RunDirectoryError
         The campaign is not one for a single problem, or no run of it can be read.
     """
-    found = [read_or_set_aside(at.name, partial(read_run, at, at.name)) for at in runs_in(directory)]
-    groups = by_problem(run for run in found if not isinstance(run, Unread))
+    outcomes = [read_or_set_aside(at.name, partial(read_run, at, at.name)) for at in runs_in(directory)]
+    groups = by_problem(run for run in outcomes if not isinstance(run, Unread))
     if len(groups) != 1:
-        facts = "; ".join([f"{len(groups)}", *(one.reason for one in found if isinstance(one, Unread))])
+        facts = "; ".join([f"{len(groups)}", *(run.reason for run in outcomes if isinstance(run, Unread))])
         raise RunDirectoryError(
             f"a result is that of one problem, but {directory} holds {facts}; name the folder of one of its problems."
         )

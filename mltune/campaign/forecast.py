@@ -85,7 +85,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
             "plan.toml",
             "events.jsonl",
             "problems/",
-            *(path for one in sorted(produced) for path in _WRITES[one]),
+            *(path for product in sorted(produced) for path in _WRITES[product]),
         ],
     }
 
@@ -129,8 +129,8 @@ def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
     from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
-    found = {task.slug: recorded_rate(task.kernel.name, task.problem, manifests, device) for task in plan.tasks}
-    return {slug: rate for slug, rate in found.items() if rate is not None}
+    rates = {task.slug: recorded_rate(task.kernel.name, task.problem, manifests, device) for task in plan.tasks}
+    return {slug: rate for slug, rate in rates.items() if rate is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +159,18 @@ def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], 
     """
     if not problem.cost_class:
         return None
-    related = [one for one in manifests if one.kernel == kernel and one.problem.cost_class == problem.cost_class]
+    related = [
+        manifest
+        for manifest in manifests
+        if manifest.kernel == kernel and manifest.problem.cost_class == problem.cost_class
+    ]
     work = _work(problem)
-    related = [one for one in related if work and _work(one.problem)]
+    related = [manifest for manifest in related if work and _work(manifest.problem)]
     if not related:
         return None
-    nearest = min(related, key=lambda one: (abs(math.log(work / _work(one.problem))), -one.rows, one.name))
+    nearest = min(
+        related, key=lambda manifest: (abs(math.log(work / _work(manifest.problem))), -manifest.rows, manifest.name)
+    )
     costs = _costs(nearest.name)
     if costs is None:
         return None

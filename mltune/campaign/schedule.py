@@ -152,12 +152,12 @@ HOPELESS = 1e-3
 
 def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
     """Estimate the constant c of gap(t) = c / t for each task, in the unit of the plan; by slug, positive."""
-    found = {slug: standing for slug, standing in standings.items() if standing.curve and standing.spent > 0}
-    if not found:
+    started = {slug: standing for slug, standing in standings.items() if standing.curve and standing.spent > 0}
+    if not started:
         return {task.slug: 1.0 for task in tasks}
-    spent = sum(standing.spent for standing in found.values()) / len(found)
-    doubling = sum(map(last_doubling, found.values())) / len(found)
-    behind = deficits(tasks, found)
+    spent = sum(standing.spent for standing in started.values()) / len(started)
+    doubling = sum(map(last_doubling, started.values())) / len(started)
+    behind = deficits(tasks, started)
     usual = sum(behind.values()) / len(behind) if behind else 0.0
     return {task.slug: spent * (max(doubling, LEAST_GAIN) + behind.get(task.slug, usual)) for task in tasks}
 
@@ -268,7 +268,7 @@ _TOLERANCE = 0.02
 
 
 def next_slice(
-    plan: Plan, standings: Sequence[Standing], busy: Collection[str] = (), left: float | None = None
+    plan: Plan, standings: Sequence[Standing], busy: Collection[str] = (), remaining: float | None = None
 ) -> TimeSlice | None:
     """Choose the next time slice of a free device.
 
@@ -289,25 +289,27 @@ def next_slice(
     TimeSlice or None
         None when there is nothing to do for this device; the campaign is over when no other device is busy either.
     """
-    state = _State(plan, standings, busy, left)
+    state = _State(plan, standings, busy, remaining)
     return state.resumed() or state.minimum() or state.gain()
 
 
 class _State:
     """The state of a plan at one moment."""
 
-    def __init__(self, plan: Plan, standings: Sequence[Standing], busy: Collection[str], left: float | None) -> None:
-        known = {standing.slug: standing for standing in standings}
+    def __init__(
+        self, plan: Plan, standings: Sequence[Standing], busy: Collection[str], remaining: float | None
+    ) -> None:
+        by_slug = {standing.slug: standing for standing in standings}
         self.plan = plan
-        self.standings = {task.slug: known.get(task.slug, Standing(task.slug)) for task in plan.tasks}
+        self.standings = {task.slug: by_slug.get(task.slug, Standing(task.slug)) for task in plan.tasks}
         self.free = [task for task in plan.tasks if task.slug not in busy and not self.standings[task.slug].ended]
         elsewhere = sum(self.under_way(task) for task in plan.tasks if task.slug in busy)
         unspent = plan.capacity - sum(standing.spent for standing in self.standings.values())
-        if left is not None:
-            unspent = min(unspent, left if plan.unit == "trials" else left * len(plan.devices))
+        if remaining is not None:
+            unspent = min(unspent, remaining if plan.unit == "trials" else remaining * len(plan.devices))
         # the budget that no device uses yet, and the longest and the shortest time slice
         self.unassigned = max(0.0, unspent - elsewhere)
-        self.longest = self.unassigned if left is None else max(0.0, min(self.unassigned, left))
+        self.longest = self.unassigned if remaining is None else max(0.0, min(self.unassigned, remaining))
         self.least = 1.0 if plan.unit == "trials" else 0.0
 
     def spent(self, task: Task) -> float:
@@ -321,9 +323,9 @@ class _State:
     def resumed(self) -> TimeSlice | None:
         """Resume the first unfinished time slice."""
         for task in self.free:
-            more = min(self.under_way(task), self.longest)
-            if more > 0:
-                return self.time_slice(task, more, "resumed")
+            addition = min(self.under_way(task), self.longest)
+            if addition > 0:
+                return self.time_slice(task, addition, "resumed")
         return None
 
     def minimum(self) -> TimeSlice | None:
@@ -331,9 +333,9 @@ class _State:
         lacking = [task for task in self.free if self.spent(task) < self.sufficient(task)]
         minima = [task.minimum for task in lacking]
         for task, share in zip(lacking, self.allotted(lacking, minima, minima), strict=True):
-            more = min(share - self.spent(task), self.longest)
-            if more >= max(_TOLERANCE * task.minimum, self.least):
-                return self.time_slice(task, more, "minimum")
+            addition = min(share - self.spent(task), self.longest)
+            if addition >= max(_TOLERANCE * task.minimum, self.least):
+                return self.time_slice(task, addition, "minimum")
         return None
 
     def sufficient(self, task: Task) -> float:
@@ -353,34 +355,44 @@ class _State:
         most = [self.most(task) for task in free]
         weights = [math.sqrt(task.priority * constants[task.slug] * factors[task.slug]) for task in free]
         shares = self.allotted(free, weights, most)
-        left = [task for task in self.plan.tasks if factors[task.slug] and not self.standings[task.slug].ended]
-        alone = len(left) == 1 and bool(left[0].choice)
+        open_tasks = [task for task in self.plan.tasks if factors[task.slug] and not self.standings[task.slug].ended]
+        alone = len(open_tasks) == 1 and bool(open_tasks[0].choice)
         best, chosen = 0.0, None
         for task, weight, share, top in zip(free, weights, shares, most, strict=True):
             spent, least = self.spent(task), max(SHORTEST * task.minimum, self.least)
-            more = self.longest if alone else min(max(share - spent, least), max(spent, task.minimum))
-            more = self.longest if self.longest - more < least else more
-            more = min(more, top - spent)
+            addition = self.longest if alone else min(max(share - spent, least), max(spent, task.minimum))
+            addition = self.longest if self.longest - addition < least else addition
+            addition = min(addition, top - spent)
             rate = weight / spent if spent else math.inf
-            if more >= least and rate > best:
-                best, chosen = rate, self.time_slice(task, more, "gain")
+            if addition >= least and rate > best:
+                best, chosen = rate, self.time_slice(task, addition, "gain")
         return chosen
 
     def most(self, task: Task) -> float:
         """Return the largest budget of a task: what its maximum leaves to it beside the other kernels of its choice."""
         if task.maximum is None:
             return math.inf
-        others = [one for one in self.plan.tasks if one.choice == task.choice and one != task] if task.choice else []
-        return task.maximum - sum(map(self.spent, others))
+        rivals = (
+            [
+                task_of_choice
+                for task_of_choice in self.plan.tasks
+                if task_of_choice.choice == task.choice and task_of_choice != task
+            ]
+            if task.choice
+            else []
+        )
+        return task.maximum - sum(map(self.spent, rivals))
 
     def allotted(self, tasks: Sequence[Task], weights: Sequence[float], most: Sequence[float]) -> list[float]:
         return allot(self.unassigned, [self.spent(task) for task in tasks], weights, most)
 
-    def time_slice(self, task: Task, more: float, reason: Literal["resumed", "minimum", "gain"]) -> TimeSlice:
+    def time_slice(self, task: Task, addition: float, reason: Literal["resumed", "minimum", "gain"]) -> TimeSlice:
         """Return the time slice that adds to the budget of a task; limits in trials are whole batches if possible."""
         spent = self.spent(task)
-        limit = spent + more
+        limit = spent + addition
         if self.plan.unit == "trials":
             whole = limit // BATCH * BATCH
-            limit = whole if reason == "gain" and more < self.longest and whole > spent else math.floor(limit + 1e-6)
+            limit = (
+                whole if reason == "gain" and addition < self.longest and whole > spent else math.floor(limit + 1e-6)
+            )
         return TimeSlice(task.slug, limit, self.plan.unit, reason)

@@ -94,7 +94,9 @@ class Scheduler:
     def done(self) -> int:
         """Number of tasks that have had their minimum, or get nothing more."""
         pairs = ((task, self.standings[task.slug]) for task in self._plan.tasks)
-        return sum(one.ended or (one.spent > 0 and one.spent >= task.minimum) for task, one in pairs)
+        return sum(
+            standing.ended or (standing.spent > 0 and standing.spent >= task.minimum) for task, standing in pairs
+        )
 
     def folder(self, task: Task) -> Path:
         """Return the run directory of a task."""
@@ -113,9 +115,9 @@ class Scheduler:
 
     def siblings(self, task: Task) -> Siblings:
         """Return the results so far of the other problems of a task's kernel; none once the task has trials."""
-        others = self._others(task)
-        entries = tuple(entry for run in others for entry in self._found(run))
-        return Siblings(entries, nearest(near_run(task.problem, run) for run in others))
+        siblings = self._others(task)
+        entries = tuple(entry for run in siblings for entry in self._found(run))
+        return Siblings(entries, nearest(near_run(task.problem, run) for run in siblings))
 
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
         """Choose the time slice of a free device; None if there is nothing for it to do.
@@ -156,8 +158,8 @@ class Scheduler:
         slug, outcome = time_slice.slug, result.outcome
         before = self.standings[slug]
         standing = self._read(self._plan.task(slug))
-        asked = time_slice.limit > before.spent and time_slice.reason != "repair"
-        moved = standing.trials > before.trials or standing.ended or (outcome is Outcome.DONE and not asked)
+        ran = time_slice.limit > before.spent and time_slice.reason != "repair"
+        moved = standing.trials > before.trials or standing.ended or (outcome is Outcome.DONE and not ran)
         self._failures[slug] = 0 if moved else self._failures[slug] + 1
         self._idle = slug if outcome is Outcome.DONE and not moved else ""
         if outcome is Outcome.DONE and time_slice.reason != "repair":
@@ -174,24 +176,24 @@ class Scheduler:
         With ``choice`` it is a kernel of that choice, the one for which the hardware needs least. It takes a second or
         more, so it is done while the devices are busy. Kernels with trials need none.
         """
-        left = [
+        unbounded = [
             task
             for task in self._plan.tasks
             if task.choice and task.slug not in self._bounded and not self.standings[task.slug].trials
         ]
-        left = [task for task in left if task.choice == (choice or left[0].choice)]
-        for task in left:
+        unbounded = [task for task in unbounded if task.choice == (choice or unbounded[0].choice)]
+        for task in unbounded:
             if task.slug not in self._least_s:
                 self._least_s[task.slug] = least_time(task, self._devices_of(task), of_hardware=True)
-        if left:
-            task = min(left, key=lambda one: self._least_s[one.slug])
+        if unbounded:
+            task = min(unbounded, key=lambda task: self._least_s[task.slug])
             self._least_s[task.slug] = least_time(task, self._devices_of(task), of_hardware=False)
             self._bounded.add(task.slug)
-        return bool(left)
+        return bool(unbounded)
 
     def _devices_of(self, task: Task) -> list[str | Device]:
         devices = [self._gpus.get(device, device) for device in dict.fromkeys(self._plan.devices)]
-        return [one for one in devices if isinstance(one, str) or task.model in ("", one.name)]
+        return [device for device in devices if isinstance(device, str) or task.model in ("", device.name)]
 
     def _is_alone(self, slug: str) -> bool:
         """Whether no other kernel can be nearly as fast, so that it is given all of the budget at once.
@@ -199,16 +201,16 @@ class Scheduler:
         Each time slice has a start and finals of its own, which take seconds. That needs one device, one problem, and
         least times that count: in microseconds launches decide. For the other kernels that of the hardware will do.
         """
-        one = len(self._plan.devices) == 1 and len({task.choice for task in self._plan.tasks}) == 1
+        is_single = len(self._plan.devices) == 1 and len({task.choice for task in self._plan.tasks}) == 1
         others_s = [self._least_s.get(task.slug, 0.0) for task in self._plan.tasks if task.slug != slug]
         least_s = self._least_s[slug] if slug in self._bounded else 0.0
-        return one and least_s >= CERTAIN_S and min(others_s, default=0.0) >= FAR_BEHIND * least_s
+        return is_single and least_s >= CERTAIN_S and min(others_s, default=0.0) >= FAR_BEHIND * least_s
 
     def _whole(self, time_slice: TimeSlice, left_s: float | None) -> TimeSlice:
         """Return a first time slice with all of the budget."""
-        left = self._plan.budget - sum(standing.spent for standing in self.standings.values())
-        left = left if left_s is None else min(left, left_s)
-        return replace(time_slice, limit=max(time_slice.limit, self.standings[time_slice.slug].spent + left))
+        remaining = self._plan.budget - sum(standing.spent for standing in self.standings.values())
+        remaining = remaining if left_s is None else min(remaining, left_s)
+        return replace(time_slice, limit=max(time_slice.limit, self.standings[time_slice.slug].spent + remaining))
 
     def _end_outdone(self) -> None:
         """End the tasks without trials whose kernel cannot be as fast as another one of its choice already is."""
@@ -245,16 +247,18 @@ class Scheduler:
 
     def _others(self, task: Task) -> list[TuneResult]:
         """Return the runs of the other problems of a task's kernel that can be read; none once the task has trials."""
-        others = [] if self.standings[task.slug].trials else self._plan.tasks
-        runs = (self._recent(one) for one in others if one.bundle == task.bundle and one.slug != task.slug)
+        tasks = [] if self.standings[task.slug].trials else self._plan.tasks
+        runs = (
+            self._recent(sibling) for sibling in tasks if sibling.bundle == task.bundle and sibling.slug != task.slug
+        )
         return [run for run in runs if run is not None]
 
     def _recent(self, task: Task) -> TuneResult | None:
         """Return the run of a task as it was some seconds ago (:data:`FRESH_S`), if it can be read."""
         read_s, run = self._seen.get(task.slug, (-math.inf, None))
         if time.monotonic() - read_s > FRESH_S and is_begun(self.folder(task)):
-            found = read_or_set_aside(task.slug, partial(self.read, self.folder(task), task.slug))
-            run = None if isinstance(found, Unread) else found
+            outcome = read_or_set_aside(task.slug, partial(self.read, self.folder(task), task.slug))
+            run = None if isinstance(outcome, Unread) else outcome
             self._seen[task.slug] = time.monotonic(), run
         return run
 
@@ -262,8 +266,8 @@ class Scheduler:
         """Return the best configurations of a run, computed once for each state of the run."""
         before, entries = self._entries.get(run.slug, (None, []))
         if before is not run:
-            found = read_or_set_aside(run.slug, partial(found_so_far, run))
-            entries = [] if isinstance(found, Unread) else found
+            progress = read_or_set_aside(run.slug, partial(found_so_far, run))
+            entries = [] if isinstance(progress, Unread) else progress
             self._entries[run.slug] = run, entries
         return entries
 
@@ -284,21 +288,21 @@ class Scheduler:
 
     def _read(self, task: Task) -> Standing:
         """Read the standing of a task. A task that was set aside or cannot be read keeps its last standing."""
-        known = self.standings[task.slug]
-        if known.failed or not is_begun(self.folder(task)):
-            return known
+        last = self.standings[task.slug]
+        if last.failed or not is_begun(self.folder(task)):
+            return last
 
         def read() -> Standing:
             run = self.read(self.folder(task), task.slug)
             self._seen[task.slug] = time.monotonic(), run
             if run is self._runs.get(task.slug):
-                return replace(known, unread="")
+                return replace(last, unread="")
             standing = standing_of(run, self._plan.unit)
             self._runs[task.slug] = run
             return standing
 
-        found = read_or_set_aside(task.slug, read)
-        return replace(known, unread=found.reason) if isinstance(found, Unread) else found
+        outcome = read_or_set_aside(task.slug, read)
+        return replace(last, unread=outcome.reason) if isinstance(outcome, Unread) else outcome
 
 
 def least_time(task: Task, devices: Sequence[str | Device], *, of_hardware: bool) -> float:
@@ -308,8 +312,8 @@ def least_time(task: Task, devices: Sequence[str | Device], *, of_hardware: bool
     (:func:`mltune.resolve.placement.place`), or their facts.
     """
     try:
-        found = [_device(task, spec) for spec in devices]
-        distinct = [device for at, device in enumerate(found) if device not in found[:at]]
+        rates = [_device(task, spec) for spec in devices]
+        distinct = [device for at, device in enumerate(rates) if device not in rates[:at]]
         if of_hardware:
             return min(hardware_time(task.problem, task.kernel, device) for device in distinct)
         return min(find_bound(task.problem, task.kernel, device).best.time_s for device in distinct)

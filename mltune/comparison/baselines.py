@@ -65,8 +65,8 @@ class Projection:
         codes : array_like of shape (n_parameters,)
             Position of each value among the values of its parameter.
         """
-        wanted = np.asarray(codes) / np.maximum(self.codes.max(axis=0), 1)
-        distance = np.abs(self._scaled - wanted.astype(np.float32)).sum(axis=1)
+        targets = np.asarray(codes) / np.maximum(self.codes.max(axis=0), 1)
+        distance = np.abs(self._scaled - targets.astype(np.float32)).sum(axis=1)
         distance[self._tried] = np.inf
         index = int(np.argmin(distance))
         self._tried[index] = True
@@ -276,8 +276,8 @@ class _Measuring:
     def results(self, candidates: Sequence[Candidate]) -> list[TrialRecord]:
         """Build and measure candidates, except those that a gate skips."""
         if self._after_compile:
-            candidates = self._search.decide([(one, self._build(one.index)) for one in candidates])
-        return [self._result(one) for one in candidates]
+            candidates = self._search.decide([(candidate, self._build(candidate.index)) for candidate in candidates])
+        return [self._result(candidate) for candidate in candidates]
 
     def _result(self, candidate: Candidate) -> TrialRecord:
         simulation, index = self._simulation, candidate.index
@@ -291,5 +291,5 @@ class _Measuring:
 
     def _build(self, index: int) -> Build:
         values = {name: column[index] for name, column in self._reports.items()}
-        known: dict[str, Any] = {name: None if math.isnan(value) else int(value) for name, value in values.items()}
-        return Build(TrialState.OK, compile_s=float(self._simulation.recording.compile_s[index]), **known)
+        facts: dict[str, Any] = {name: None if math.isnan(value) else int(value) for name, value in values.items()}
+        return Build(TrialState.OK, compile_s=float(self._simulation.recording.compile_s[index]), **facts)

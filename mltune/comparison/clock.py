@@ -41,8 +41,8 @@ def ended_seconds(trace: Trace, recording: Recording, cores: int) -> Floats:
         built_s, place = heapq.heappop(ready)
         ended_s[place] = gpu_s = max(gpu_s, built_s) + run_s[place]
 
-    for place, (known, own_s) in enumerate(builds[["known", "own_s"]].tolist()):
-        while told < known:
+    for place, (known_s, own_s) in enumerate(builds[["known", "own_s"]].tolist()):
+        while told < known_s:
             while math.isnan(ended_s[told]):  # what is proposed later is ready later
                 run_next()
             told_s = max(told_s, ended_s[told])

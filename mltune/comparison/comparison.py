@@ -115,18 +115,18 @@ def compare_request(
         raise UsageError("a comparison is over datasets or over a table, but both --datasets and --table were given.")
     if table is None and (parameters or time or aggregate):
         raise UsageError("--parameters, --time and --aggregate are for a table, but there is no --table.")
-    found, limits = named(split(strategies))
+    selected, limits = named(split(strategies))
     if table is None:
         sources = _datasets(datasets)
     else:
         sources = (Source(table.stem, table, _split(parameters), time, aggregate),)
     return CompareRequest(
-        strategies=found,
+        strategies=selected,
         sources=sources,
         evaluations=evaluations,
         seeds=seeds,
         processes=processes or os.cpu_count() or 1,
-        output=output or default_output(found, sources, evaluations),
+        output=output or default_output(selected, sources, evaluations),
         share=(1, 1) if share is None else _share(share),
         fewer_seeds=limits,
         cores=tuple(dict.fromkeys(map(_cores, _split(cores)))),
@@ -163,7 +163,7 @@ def compare(
     recordings = {source.name: source.load() for source in request.sources}
     facts: dict[str, Any] = {"evaluations": request.evaluations, "version": __version__}
     facts |= {f"{DATASET}{name}": recording.fingerprint for name, recording in recordings.items()}
-    sources = {f"{STRATEGY}{name}": fingerprint(one) for name, one in request.strategies.items()}
+    sources = {f"{STRATEGY}{name}": fingerprint(strategy) for name, strategy in request.strategies.items()}
     facts |= {name: source for name, source in sources.items() if source}
     for dataset, recording in recordings.items():
         for name, sha256, notice in start_models(request.strategies, recording):
@@ -184,15 +184,15 @@ def compare(
 def _run(
     request: CompareRequest,
     recordings: Mapping[str, Recording],
-    known: Mapping[Job, Outcome],
+    earlier: Mapping[Job, Outcome],
     progress: Report | None,
     stop: Callable[[], bool],
 ) -> Iterator[Outcome]:
     """Run the jobs without a trace, and report each."""
     jobs = request.jobs()
-    missing = {job: None for job in jobs if job not in known or known[job].trace is None}
+    missing = {job: None for job in jobs if job not in earlier or earlier[job].trace is None}
     processes = max(1, min(request.processes, len(missing), os.cpu_count() or 1))
-    forecast = Forecast(request.evaluations, processes, missing, known.values())
+    forecast = Forecast(request.evaluations, processes, missing, earlier.values())
 
     def report(message: str = "", *, failed: int = 0, last: str = "", forecasts: bool = True) -> None:
         if progress is not None:
@@ -225,7 +225,7 @@ def _comparison(
     errors, missing = _unfinished(request, outcomes)
     ran = {name for name in request.played if all(traces[name, dataset] for dataset in recordings)}
     complete = tuple(
-        name for name, one in request.strategies.items() if {*with_cores({name: one}, request.cores)} <= ran
+        name for name, strategy in request.strategies.items() if {*with_cores({name: strategy}, request.cores)} <= ran
     )
     if not complete:
         reason = next(iter(errors.values()), "they were stopped before; the same command goes on")
@@ -265,7 +265,7 @@ def _datasets(text: str | None) -> tuple[Source, ...]:
         return tuple(Source(manifest.name) for manifest in list_datasets())
     shipped = shipped_datasets()
     folders = {name: datasets_in(Path(name)) for name in names if name not in shipped and Path(name).is_dir()}
-    return tuple(Source(str(found)) for name in names for found in folders.get(name, (name,)))
+    return tuple(Source(str(path)) for name in names for path in folders.get(name, (name,)))
 
 
 def _cores(text: str) -> int:

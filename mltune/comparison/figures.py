@@ -81,7 +81,7 @@ def _panel(
     for position, (name, of_datasets) in enumerate(curves.items()):
         colour, dashes = line_style(position)
         runs = [of_datasets[dataset] for dataset in datasets]
-        mean = np.mean([each.mean(axis=0) for each in runs], axis=0)
+        mean = np.mean([curves.mean(axis=0) for curves in runs], axis=0)
         evaluations = np.arange(1, len(mean) + 1)
         low, high = (_distance(band) for band in bands(runs, np.random.default_rng(0)))
         (line,) = axes.plot(evaluations, _distance(mean), color=colour, linestyle=dashes, linewidth=1.5, label=name)

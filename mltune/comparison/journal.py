@@ -131,8 +131,8 @@ class Journal:
         A run has at most ``evaluations`` configurations of a dataset of one of the ``sizes``. A line that is damaged
         is left out: its run is repeated.
         """
-        wanted = set(jobs)
-        known: dict[Job, Outcome] = {}
+        planned = set(jobs)
+        outcomes: dict[Job, Outcome] = {}
         there: dict[str, int | str] = {}
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -142,17 +142,17 @@ class Journal:
                 for line in _lines(path):
                     if isinstance(line, _Facts):
                         facts = line.facts | facts
-                    elif line.job in wanted:
+                    elif line.job in planned:
                         outcome = line.outcome(sizes[line.dataset], evaluations)
-                        if outcome.trace is not None or known.get(line.job, outcome).trace is None:
-                            known[line.job] = outcome
+                        if outcome.trace is not None or outcomes.get(line.job, outcome).trace is None:
+                            outcomes[line.job] = outcome
                 self._agree(path, facts)
                 there = facts if path == self._file else there
         except OSError as error:
             raise self._unusable(error) from error
         if not self._facts.keys() <= there.keys():
             self._append({"facts": self._facts})
-        return known
+        return outcomes
 
     def add(self, outcome: Outcome) -> None:
         """Write the outcome of a job."""
@@ -181,7 +181,7 @@ class Journal:
         name = next((name for name, value in self._facts.items() if facts.get(name, value) != value), None)
         if name is not None:
             what = f"content of {name}" if name.startswith((DATASET, STRATEGY)) else name
-            before, now = (printable(found[name], longest=100) for found in (facts, self._facts))
+            before, now = (printable(facts_at[name], longest=100) for facts_at in (facts, self._facts))
             raise RunDirectoryError(
                 f"all runs of a comparison have the same {what}, but in {path} it was {before}, and now it is "
                 f"{now}; choose another --output, or delete that file to begin anew."

@@ -25,15 +25,15 @@ def start_models(strategies: Mapping[str, Strategy], recording: Recording) -> It
         if chosen is None:
             yield name, "", f"there is no model, and {name} searches without one"
             continue
-        known = chosen.card.training
+        training = chosen.card.training
         here = recording.device.name, recording.problem.label
-        alike = [one for one, of in known.items() if (of.device, of.problem) == here]
-        if recording.name in known:
+        alike = [dataset for dataset, of in training.items() if (of.device, of.problem) == here]
+        if recording.name in training:
             said = "has learned from this dataset, which says nothing of its worth elsewhere"
         elif alike:
             said = f"has learned from the same problem on the same GPU, {', '.join(alike)}"
         else:
             said = "has not seen this problem on this GPU"
-        others = ", ".join(known) or "unknown datasets"
-        notice = f"{name} starts from the model {chosen.name}, which {said}; trained on {others}"
+        listed = ", ".join(training) or "unknown datasets"
+        notice = f"{name} starts from the model {chosen.name}, which {said}; trained on {listed}"
         yield name, chosen.card.sha256, printable(notice, _LONGEST)

@@ -243,8 +243,8 @@ class Pymoo:
                 slowest = max(slowest, median_s or 0.0)
                 times_s.append(median_s)
             proposed.set("X", projection.codes[taken].astype(float))
-            found = np.array([[slowest if time_s is None else time_s] for time_s in times_s])
-            Evaluator().eval(StaticProblem(problem, F=np.log(np.maximum(found, 1e-12))), proposed)
+            values = np.array([[slowest if time_s is None else time_s] for time_s in times_s])
+            Evaluator().eval(StaticProblem(problem, F=np.log(np.maximum(values, 1e-12))), proposed)
             algorithm.tell(infills=proposed)
 
 

@@ -164,7 +164,7 @@ def bands(curves: Sequence[Floats], rng: np.random.Generator) -> Floats:
     return ends
 
 
-def paired_test(ours: Sequence[Floats], theirs: Sequence[Floats], seed: int = 0) -> tuple[float, float]:
+def paired_test(scores: Sequence[Floats], reference_scores: Sequence[Floats], seed: int = 0) -> tuple[float, float]:
     """Compare two strategies over pairs of runs with the same space and seed.
 
     A permutation test of the mean difference: under the null hypothesis the two runs of a pair are exchangeable. It
@@ -182,9 +182,9 @@ def paired_test(ours: Sequence[Floats], theirs: Sequence[Floats], seed: int = 0)
     """
     from scipy.stats import permutation_test
 
-    weight = [np.full(len(a), 1.0 / (len(a) * len(ours))) for a in ours]
+    weight = [np.full(len(a), 1.0 / (len(a) * len(scores))) for a in scores]
     weights = np.concatenate(weight)
-    pairs = np.concatenate([a - b for a, b in zip(ours, theirs, strict=True)]) * weights
+    pairs = np.concatenate([a - b for a, b in zip(scores, reference_scores, strict=True)]) * weights
     if not pairs.any():
         return 0.0, 1.0
     tested = permutation_test(
@@ -212,5 +212,5 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     ordered = sorted(p_values, key=p_values.__getitem__)
     factors = np.arange(len(ordered), 0, -1)
     adjusted = np.minimum(np.maximum.accumulate(factors * [p_values[name] for name in ordered]), 1.0)
-    found = dict(zip(ordered, adjusted.tolist(), strict=True))
-    return {name: found[name] for name in p_values}
+    by_name = dict(zip(ordered, adjusted.tolist(), strict=True))
+    return {name: by_name[name] for name in p_values}

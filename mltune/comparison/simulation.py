@@ -145,7 +145,7 @@ def _in_view(manifest: Manifest) -> str:
     """Return what of a dataset comes with mltune: a dataset of the same parameters, on the same GPU or on others."""
     from mltune.dataset.dataset import list_datasets
 
-    alike = [one.device.name for one in list_datasets() if {*one.parameters} <= {*manifest.parameters}]
+    alike = [dataset.device.name for dataset in list_datasets() if {*dataset.parameters} <= {*manifest.parameters}]
     return "space" if manifest.device.name in alike else "kernel" if alike else ""
 
 
@@ -174,10 +174,10 @@ class Source:
             from mltune.dataset.replay import bare_kernel
 
             bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
-            found = record(bare.dataset, bare_kernel(bare.dataset.manifest))
-            account = "; ".join(filter(None, (bare.account, found.account)))
-            origin = {**found.origin, "source": self.table.name}
-            return replace(found, name=self.name, account=account, notices=bare.notices, origin=origin)
+            recorded = record(bare.dataset, bare_kernel(bare.dataset.manifest))
+            account = "; ".join(filter(None, (bare.account, recorded.account)))
+            origin = {**recorded.origin, "source": self.table.name}
+            return replace(recorded, name=self.name, account=account, notices=bare.notices, origin=origin)
         from mltune.dataset.dataset import load_dataset, shipped_datasets
         from mltune.dataset.replay import recorded_kernel
 
@@ -185,10 +185,10 @@ class Source:
         kernel, notice = recorded_kernel(dataset.manifest)
         warning = dataset.manifest.check_kernel(kernel)
         pruned = PRUNED if dataset.manifest.kind == "pruned" else ""
-        found = record(dataset, kernel)
+        recorded = record(dataset, kernel)
         is_ours = self.name in shipped_datasets() and not dataset.manifest.source
-        origin = {**found.origin, **({"source": "mltune", "licence": "Apache-2.0"} if is_ours else {})}
-        return replace(found, notices=tuple(filter(None, (notice, warning, pruned))), origin=origin)
+        origin = {**recorded.origin, **({"source": "mltune", "licence": "Apache-2.0"} if is_ours else {})}
+        return replace(recorded, notices=tuple(filter(None, (notice, warning, pruned))), origin=origin)
 
 
 IDLE_MOVES = 50
@@ -354,9 +354,9 @@ class Simulation:
 
     def _build(self, index: int, *, measured: bool) -> None:
         own_s = time.process_time() - self._thinking_since
-        known = self.built if self.known is None else min(self.known, self.built)
+        built = self.built if self.known is None else min(self.known, self.built)
         recorded_s = self._compile_s[index] + (self._run_s[index] if measured else 0.0)
-        self._builds.append((index, measured, known, round(own_s, _DIGITS), round(recorded_s, _DIGITS)))
+        self._builds.append((index, measured, built, round(own_s, _DIGITS), round(recorded_s, _DIGITS)))
         self._thinking_since = time.process_time()
 
     def _idle_move(self, moves: int = 1) -> None:

@@ -142,8 +142,8 @@ def distinct_words(layout: LaneLayout, warp_size: int) -> Floats:
     """Return the number of distinct words of four bytes that the lanes of a warp access."""
 
     def words(width: int, addresses: Indices) -> Floats:
-        found: Floats = np.count_nonzero(_words(width, addresses, warp_size)[1], axis=1).astype(np.float64)
-        return found
+        counts: Floats = np.count_nonzero(_words(width, addresses, warp_size)[1], axis=1).astype(np.float64)
+        return counts
 
     return _over_distinct(layout, warp_size, words)
 
@@ -325,7 +325,7 @@ def bound(
         "L2 cache": resources.get("global_bytes", zero) / L2_BYTES_PER_CLOCK,
     }
     turns = np.ceil(resources["tiles"] / device.sm_count) * np.maximum(resources.get("steps", zero + 1.0), 1.0)
-    least = {name: turns * each / device.clock_hz for name, each in clocks.items()}
+    least = {name: turns * clock_count / device.clock_hz for name, clock_count in clocks.items()}
     least["memory"] = zero + hardware_limits(device, problem, unit)["memory"]
     return Bound({name: least[name] for name in LIMITS})
 
@@ -359,7 +359,7 @@ def _issue(
     return np.maximum(by_schedulers, (fma + loads) / fastest)
 
 
-def _fastest(mixes: Sequence[Mix], wanted: Sequence[Floats]) -> Floats:
+def _fastest(mixes: Sequence[Mix], needs: Sequence[Floats]) -> Floats:
     """Return the highest rate among the mixes next to each wanted width, ratio and number of threads.
 
     Infinite where a mix may be faster than all that were measured: with narrower loads, or with fewer.
@@ -374,9 +374,9 @@ def _fastest(mixes: Sequence[Mix], wanted: Sequence[Floats]) -> Floats:
             np.maximum(np.searchsorted(axis, values, side="right") - 1, 0),
             np.minimum(np.searchsorted(axis, values), len(axis) - 1),
         )
-        for axis, values in zip(levels, wanted, strict=True)
+        for axis, values in zip(levels, needs, strict=True)
     ]
     fastest = np.max([table[corner] for corner in product(*sides)], axis=0)
-    width, ratio, _ = wanted
+    width, ratio, _ = needs
     unknown = (width < levels[0][0]) | (ratio > levels[1][-1]) | (fastest == 0)
     return np.where(unknown, np.inf, fastest)

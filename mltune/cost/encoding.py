@@ -57,12 +57,12 @@ class Source:
     decides: bool = False
 
 
-def physical(prior: Callable[[Columns], Floats], some: Columns) -> Source:
+def physical(prior: Callable[[Columns], Floats], columns: Columns) -> Source:
     """Return the physical prior as a source, from a function that gives shares of the device's peak.
 
     Speeds are relative to the fastest of some configurations: a small problem may reach a thousandth of the peak.
     """
-    best = float(np.max(prior(some), initial=0.0)) or 1.0
+    best = float(np.max(prior(columns), initial=0.0)) or 1.0
     return Source(lambda columns: np.log(np.maximum(prior(columns) / best, SMALLEST_PRIOR)), np.log(SMALLEST_PRIOR))
 
 
@@ -94,7 +94,9 @@ class Encoding:
         self.sources = tuple(sources)
         self._scales = [_Scale(name, space.values[name]) for name in space.names if len(space.values[name]) > 1]
         self.mean_weights = np.array([0.25, *(EXPECTED_WEIGHT for _ in sources)] if sources else [EXPECTED_WEIGHT])
-        relative = np.array([scale for one in self._scales for scale in one.relative] + [1.0] * len(sources) or [1.0])
+        relative = np.array(
+            [value for scale in self._scales for value in scale.relative] + [1.0] * len(sources) or [1.0]
+        )
         self.prior = Hyperparameters.usual(len(relative), 1.0 if sources else relative)
         self.deviation = 1.0 if sources else 0.5
 
@@ -108,7 +110,7 @@ class Encoding:
         Their shapes are (n_configs, n_dimensions) and (n_configs, n_basis).
         """
         described = [scale.describe(columns[scale.name]) for scale in self._scales]
-        coordinates = [coordinate for found, _ in described for coordinate in found]
+        coordinates = [coordinate for coordinates_of_scale, _ in described for coordinate in coordinates_of_scale]
         basis = [-sum((eccentricity for _, eccentricity in described), np.zeros(length(columns)))]
         for source in self.sources:
             expected = np.maximum(source.expected(columns), source.least)
@@ -136,8 +138,8 @@ class _Scale:
 
     def describe(self, column: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
         """Return the coordinates of values, and their distance from the middle and from powers of two."""
-        found = np.searchsorted(self._sorted, column)
-        return [coordinate[found] for coordinate in self._coordinates], self._eccentricity[found]
+        places = np.searchsorted(self._sorted, column)
+        return [coordinate[places] for coordinate in self._coordinates], self._eccentricity[places]
 
 
 def _unit(values: Floats) -> Floats:
@@ -194,11 +196,11 @@ def first_choice(expected: Floats, sources: Sequence[Source] = ()) -> int:
     >>> first_choice(expected, [physics, model])
     1
     """
-    decides = np.array([one.decides for one in sources] or [False] * len(expected))
+    decides = np.array([source.decides for source in sources] or [False] * len(expected))
     if decides.all() or not decides.any():
         return int(np.argmax(expected.mean(axis=0)))
-    others = expected[~decides].mean(axis=0)
-    return int(np.argmax(np.where(others >= others.max() - PLAUSIBLE, expected[decides].mean(axis=0), -np.inf)))
+    average = expected[~decides].mean(axis=0)
+    return int(np.argmax(np.where(average >= average.max() - PLAUSIBLE, expected[decides].mean(axis=0), -np.inf)))
 
 
 def portfolio(
@@ -249,5 +251,5 @@ def portfolio(
         gain = np.maximum(speeds, fastest).mean(axis=1)
         gain[chosen] = -np.inf
         chosen.append(int(np.argmax(gain)))
-    found: Indices = kept[chosen]
-    return found
+    rows: Indices = kept[chosen]
+    return rows

@@ -202,9 +202,9 @@ class Features:
         table = {name: signed_log2(columns[name]) for name in self.kernel.all_parameters}
         table |= {f"resource_{name}": signed_log2(values) for name, values in resources.items()}
         if self.has_prior:
-            found = self._physics(resources, accesses)
-            table |= {name: _feature(name, values) for name, values in found.columns.items()}
-            table["prior"] = _log_share(found.share)
+            features = self._physics(resources, accesses)
+            table |= {name: _feature(name, values) for name, values in features.columns.items()}
+            table["prior"] = _log_share(features.share)
         return table
 
     def _after_columns(
@@ -214,26 +214,29 @@ class Features:
         resources: Mapping[str, Floats],
         accesses: Traffic | None,
     ) -> dict[str, Floats]:
-        known = _known(builds, length(columns))
-        table = {f"build_{name}": signed_log2(np.nan_to_num(values)) for name, values in known.items()}
+        facts = _known(builds, length(columns))
+        table = {f"build_{name}": signed_log2(np.nan_to_num(values)) for name, values in facts.items()}
         if self.has_prior:
             estimated = resources["registers"]
-            built, spilled = _corrected(resources, known)
-            found = self._physics(built, accesses, spilled)
-            changed = [name for name in BY_REGISTERS if name in found.columns]
-            table |= {f"built_{name}": _feature(name, found.columns[name]) for name in changed}
+            built, spilled = _corrected(resources, facts)
+            features = self._physics(built, accesses, spilled)
+            changed = [name for name in BY_REGISTERS if name in features.columns]
+            table |= {f"built_{name}": _feature(name, features.columns[name]) for name in changed}
             table["built_registers_over_estimate"] = built["registers"] / np.maximum(estimated, 1.0)
-            table["built_spill_bytes_per_fma"] = np.nan_to_num(known["spill_bytes"]) / np.maximum(resources["fma"], 1.0)
-            table["built_prior"] = _log_share(found.share)
+            table["built_spill_bytes_per_fma"] = np.nan_to_num(facts["spill_bytes"]) / np.maximum(resources["fma"], 1.0)
+            table["built_prior"] = _log_share(features.share)
         return table
 
 
-def _corrected(resources: Mapping[str, Floats], known: Mapping[str, Floats]) -> tuple[dict[str, Floats], Floats]:
+def _corrected(resources: Mapping[str, Floats], measured: Mapping[str, Floats]) -> tuple[dict[str, Floats], Floats]:
     """Return the resources with results of compiling in place of estimates, and the registers that spill."""
-    registers = np.where(np.isnan(known["registers"]), resources["registers"], known["registers"])
+    registers = np.where(np.isnan(measured["registers"]), resources["registers"], measured["registers"])
     dynamic = resources.get("shared_bytes", np.zeros_like(registers))
-    built = dict(resources) | {"registers": registers, "shared_bytes": dynamic + np.nan_to_num(known["shared_bytes"])}
-    return built, np.nan_to_num(known["spill_bytes"]) / 4.0
+    built = dict(resources) | {
+        "registers": registers,
+        "shared_bytes": dynamic + np.nan_to_num(measured["shared_bytes"]),
+    }
+    return built, np.nan_to_num(measured["spill_bytes"]) / 4.0
 
 
 def _known(builds: Mapping[str, ArrayLike], size: int) -> dict[str, Floats]:

@@ -67,7 +67,7 @@ class Hyperparameters:
         start = (prior or cls.usual(X.shape[1]))._logs()
         bounds = [tuple(map(math.log, _SCALE))] * X.shape[1] + [tuple(map(math.log, _AMPLITUDE))]
         bounds += [tuple(map(math.log, _NOISE))]
-        found = minimize(
+        optimum = minimize(
             _loss,
             start,
             args=(X, (y - y.mean()) / _deviation(y), start, deviation),
@@ -76,7 +76,7 @@ class Hyperparameters:
             bounds=bounds,
             options={"maxiter": 20},
         ).x
-        return cls(np.exp(found[:-2]), float(np.exp(found[-2])), float(np.exp(found[-1])))
+        return cls(np.exp(optimum[:-2]), float(np.exp(optimum[-2])), float(np.exp(optimum[-1])))
 
     def _logs(self) -> Floats:
         logs: Floats = np.log(np.concatenate([self.scales, [self.amplitude, self.noise]]))
@@ -170,15 +170,15 @@ class Posterior:
 
     def among(self, positions: NDArray[np.int64]) -> Posterior:
         """Return the posterior at some of the points; points passed to :meth:`expect` so far stay conditioned on."""
-        found = Posterior(
+        posterior = Posterior(
             self._hyperparameters,
             self._X[positions],
             self.mean[positions],
             np.concatenate(self._explained)[:, positions],
             self._deviation,
         )
-        found._variance = self._variance[positions]
-        return found
+        posterior._variance = self._variance[positions]
+        return posterior
 
     def expect(self, position: int) -> None:
         """Condition on a point with its mean as the target: means stay, and points near it become less uncertain.

@@ -55,11 +55,11 @@ def importance(columns: Columns, median_s: ArrayLike, values: Mapping[str, Seque
         return None
     last = math.ceil(FASTEST * len(times)) - 1
     fastest = times <= np.partition(times, last)[last]
-    found = {name: _divergence(column, fastest, values[name]) for name, column in columns.items()}
-    total = sum(found.values())
+    divergences = {name: _divergence(column, fastest, values[name]) for name, column in columns.items()}
+    total = sum(divergences.values())
     if total <= 0.0:
         return None
-    return {name: found[name] / total for name in sorted(found, key=lambda name: -found[name])}
+    return {name: divergences[name] / total for name in sorted(divergences, key=lambda name: -divergences[name])}
 
 
 def _divergence(column: NDArray[np.int64], fastest: NDArray[np.bool_], values: Sequence[int]) -> float:
@@ -68,8 +68,8 @@ def _divergence(column: NDArray[np.int64], fastest: NDArray[np.bool_], values: S
         return 0.0
     ordered = np.sort(values)
     among_all, among_fastest = (
-        _density(np.bincount(np.searchsorted(ordered, some), minlength=len(ordered)))
-        for some in (column, column[fastest])
+        _density(np.bincount(np.searchsorted(ordered, values), minlength=len(ordered)))
+        for values in (column, column[fastest])
     )
     return float(among_all @ np.square(among_fastest / among_all - 1.0))
 
@@ -85,8 +85,8 @@ def _density(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     return density
 
 
-def mean_importance(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean_importance(importances: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean share of each parameter over several runs, the most important first."""
-    names = dict.fromkeys(name for one in found for name in one)
-    means = {name: sum(one.get(name, 0.0) for one in found) / len(found) for name in names}
+    names = dict.fromkeys(name for shares in importances for name in shares)
+    means = {name: sum(shares.get(name, 0.0) for shares in importances) / len(importances) for name in names}
     return dict(sorted(means.items(), key=lambda item: -item[1]))

@@ -130,7 +130,7 @@ class Card(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         """Read all figures: one that is out of bounds is an error, and so is a model that does not predict."""
-        if not any(one.has_regressor for one in self.members):
+        if not any(member.has_regressor for member in self.members):
             raise ValueError("a member of a model must have a regressor, but none has")
         _ = self.gain, self.shares("model"), self.shares("physics"), self.origins
         return self
@@ -146,7 +146,7 @@ class Card(BaseModel):
         The source of the choices is the model, together with physics if there is any, or physics alone.
         """
         scores = self.facts.get("scores")
-        found: dict[int, list[float]] = {}
+        by_count: dict[int, list[float]] = {}
         for score in scores.values() if isinstance(scores, dict) else ():
             judged = score.get("share_of_optimum") if isinstance(score, dict) else None
             sources = judged if isinstance(judged, dict) else {}
@@ -154,14 +154,14 @@ class Card(BaseModel):
             for count, share in shares.items() if isinstance(shares, dict) else ():
                 figure = _figure(share, "share of the optimum", 0.0, 1.0)
                 if _COUNT.fullmatch(count) and figure is not None:
-                    found.setdefault(int(count), []).append(figure)
-        return found
+                    by_count.setdefault(int(count), []).append(figure)
+        return by_count
 
     @property
     def learned_from(self) -> str:
         """Say what a model learned from that was judged on a dataset: its groups are those of the training."""
-        devices = sorted({one.device for one in self.origins})
-        if len({one.architecture for one in self.origins}) > 1:
+        devices = sorted({origin.device for origin in self.origins})
+        if len({origin.architecture for origin in self.origins}) > 1:
             return "GPUs of other architectures"
         where = f"the same GPU, {devices[0]}" if len(devices) == 1 else "GPUs of the same architecture"
         return f"other problems on {where}"
@@ -174,9 +174,9 @@ class Card(BaseModel):
     @property
     def training(self) -> dict[str, Origin]:
         """Its datasets by name, where its facts have them."""
-        found = self.facts.get("datasets")
-        listed = found.items() if isinstance(found, dict) else ()
-        return {printable(name, 100): Origin.of(one) for name, one in listed if isinstance(one, dict)}
+        datasets = self.facts.get("datasets")
+        listed = datasets.items() if isinstance(datasets, dict) else ()
+        return {printable(name, 100): Origin.of(facts) for name, facts in listed if isinstance(facts, dict)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,10 +197,12 @@ class Trees:
         for tree in self.trees:
             reached = [np.arange(len(X)), *[np.arange(0)] * (len(tree) - 1)]  # by the configurations of these rows
             leaf = np.empty(len(X))
-            for rows, (left, right, feature, threshold, value) in zip(reached, tree[[*FIELDS]].tolist(), strict=True):
-                if left:
+            for rows, (left_child, right, feature, threshold, value) in zip(
+                reached, tree[[*FIELDS]].tolist(), strict=True
+            ):
+                if left_child:
                     below = columns[feature][rows] <= threshold
-                    reached[left], reached[right] = rows[below], rows[~below]
+                    reached[left_child], reached[right] = rows[below], rows[~below]
                 else:
                     leaf[rows] = value
             total += leaf
@@ -231,7 +233,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
     One that could not be read again raises a ModelError.
     """
     file = io.BytesIO()
-    np.save(file, _table([one.regressor for one in model.members if one.has_regressor]))
+    np.save(file, _table([member.regressor for member in model.members if member.has_regressor]))
     content = file.getvalue()
     if len(content) > MOST_BYTES or len(model.members) > MOST_MEMBERS:
         raise ModelError(
@@ -242,7 +244,8 @@ def save_model(model: PretrainedModel, path: Path) -> None:
         kernel=model.kernel,
         parameters=list(model.parameters),
         members=[
-            _CardMember(**{name: getattr(one, name) for name in _CardMember.model_fields}) for one in model.members
+            _CardMember(**{name: getattr(member, name) for name in _CardMember.model_fields})
+            for member in model.members
         ],
         sha256=hashlib.sha256(content).hexdigest(),
         facts=dict(model.facts),
@@ -283,7 +286,7 @@ def load_model(path: Path) -> PretrainedModel:
     if hashlib.sha256(content).hexdigest() != card.sha256:
         raise ModelError(f"a model belongs to its card, but the SHA-256 of {printable(path, 300)} is another.")
     try:
-        fitted = sum(one.has_regressor for one in card.members)
+        fitted = sum(member.has_regressor for member in card.members)
         regressors = iter(_regressors(content, fitted, len(card.parameters)))
     except Exception as error:  # NumPy's parser of headers has errors of every kind for crafted files
         trained = card.facts.get("versions", {})
@@ -292,8 +295,10 @@ def load_model(path: Path) -> PretrainedModel:
             f"{printable(trained, 200)})."
         ) from error
     members = tuple(
-        Member(**one.model_dump(exclude={"has_regressor"}), regressor=next(regressors) if one.has_regressor else None)
-        for one in card.members
+        Member(
+            **member.model_dump(exclude={"has_regressor"}), regressor=next(regressors) if member.has_regressor else None
+        )
+        for member in card.members
     )
     parameters = tuple(card.parameters)
     return PretrainedModel(card.kernel, parameters, members, facts=card.facts, digest=card.sha256)
@@ -307,8 +312,8 @@ def shipped_model(name: str) -> PretrainedModel:
 def _table(regressors: Sequence[Any]) -> NDArray[Any]:
     """Return the rows of regressors: ndarray of :data:`NODE`."""
     parts = []
-    for member, one in enumerate(regressors):
-        for tree, nodes in enumerate(one.trees if isinstance(one, Trees) else _fitted(one)):
+    for member, regressor in enumerate(regressors):
+        for tree, nodes in enumerate(regressor.trees if isinstance(regressor, Trees) else _fitted(regressor)):
             part = np.zeros(len(nodes), NODE)
             part["member"], part["tree"] = member, tree
             for name in FIELDS:
@@ -339,7 +344,7 @@ def _read_table(content: bytes) -> NDArray[Any]:
 
 def _check(table: NDArray[Any], count: int, features: int) -> NDArray[np.intp]:
     """Check that rows are the trees of regressors and that every path ends in a leaf; return where the trees start."""
-    member, tree, left, right = (table[name].astype(np.intp) for name in ("member", "tree", "left", "right"))
+    member, tree, left_child, right = (table[name].astype(np.intp) for name in ("member", "tree", "left", "right"))
     next_member, next_tree = np.diff(member, prepend=-1), np.diff(tree, prepend=-1)
     starts = np.where(next_member == 0, next_tree == 1, (next_member == 1) & (tree == 0))
     goes_on = (next_member == 0) & (next_tree == 0) & (tree > 0)
@@ -348,10 +353,10 @@ def _check(table: NDArray[Any], count: int, features: int) -> NDArray[np.intp]:
     first = np.flatnonzero(starts)
     size = np.diff(first, append=len(table))
     place, end = np.arange(len(table)) - np.repeat(first, size), np.repeat(size, size)
-    follow = (place < left) & (left < end) & (place < right) & (right < end)
-    if not (follow | (left == 0) & (right == 0)).all():
+    follow = (place < left_child) & (left_child < end) & (place < right) & (right < end)
+    if not (follow | (left_child == 0) & (right == 0)).all():
         raise ValueError("a node's children follow it in its tree")
-    children = np.concatenate([(np.arange(len(table)) - place + side)[follow] for side in (left, right)])
+    children = np.concatenate([(np.arange(len(table)) - place + side)[follow] for side in (left_child, right)])
     if len(np.unique(children)) < len(children) or tree.max() > MOST_TREES:
         raise ValueError(f"a regressor has at most {MOST_TREES} trees, in which no node has two parents")
     if (table["feature_idx"] >= features).any():
@@ -392,21 +397,21 @@ class ChosenModel:
 
     def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Return in words where a problem and a device differ from all training data of the model."""
-        origins = [one for one in self.card.origins if one.architecture]
-        families = sorted({one.architecture for one in origins})
-        classes = sorted({one.cost_class for one in self.card.members if one.cost_class})
-        flops = [one.flops for one in origins if one.flops > 0.0]
-        if not any(is_comparable(one.architecture, device) for one in self.card.members):
-            known = "with" if device.architecture == NO_CUDA else "without"
-            return (f"the model {self.name} is left out: it was trained on GPUs {known} CUDA alone",)
+        origins = [origin for origin in self.card.origins if origin.architecture]
+        families = sorted({origin.architecture for origin in origins})
+        classes = sorted({member.cost_class for member in self.card.members if member.cost_class})
+        flops = [origin.flops for origin in origins if origin.flops > 0.0]
+        if not any(is_comparable(member.architecture, device) for member in self.card.members):
+            preposition = "with" if device.architecture == NO_CUDA else "without"
+            return (f"the model {self.name} is left out: it was trained on GPUs {preposition} CUDA alone",)
         said = []
         if families and device.family not in families:
             said.append(f"on {', '.join(families)}, and this GPU is {device.family}")
         if classes and problem.cost_class and problem.cost_class not in classes:
             said.append(f"on the classes {', '.join(classes)}, and this problem is of {problem.cost_class}")
-        if flops and not any(are_near(one, problem.flops) for one in flops):
+        if flops and not any(are_near(trained_flops, problem.flops) for trained_flops in flops):
             said.append(f"on {min(flops):.2g} to {max(flops):.2g} operations, and this problem has {problem.flops:.2g}")
-        return tuple(f"the model {self.name} was trained {one}" for one in said)
+        return tuple(f"the model {self.name} was trained {limit}" for limit in said)
 
     def load(self, problem: Problem, device: Device) -> PretrainedModel | None:
         """Load what counts for a problem and a device (:meth:`mltune.cost.pretrained.PretrainedModel.closest`).
@@ -458,7 +463,7 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
         return None
     path = shipped if shipped.is_file() else Path(prior)
     if not file_of(path, ".json").exists():
-        names = sorted(one.stem for one in folders.assets("models").glob("*.json"))
+        names = sorted(card.stem for card in folders.assets("models").glob("*.json"))
         raise ModelError(
             f"a model is a file or comes with mltune ({', '.join(names)}), but there is no "
             f"{printable(file_of(path, '.json'), 300)}{did_you_mean(prior, names) or '.'}"

@@ -167,22 +167,24 @@ class PretrainedModel:
         Sweeps with CUDA say nothing of a device without it, nor the reverse. (Orders of a convolution on AMD's GPUs
         reach .6 to .7 of the optimum of NVIDIA's with the first choice, physics alone .9.)
         """
-        left = _closest([one for one in self.members if one.has_regressor], problem, device)
+        fitted = _closest([member for member in self.members if member.has_regressor], problem, device)
         near = _closest(self.members, problem, device)
-        near = [one for one in near if one.flops == problem.flops or are_near(one.flops, problem.flops)]
-        near = [one for one in near if one.architecture == device.architecture]
-        near.sort(key=lambda one: (one.case != problem.case, distance(one.flops, problem.flops)))
-        first = _in_turn([one.fastest for one in near if one.device == device.name])
-        others = _in_turn([one.fastest for one in near if one.device != device.name])
-        elsewhere = tuple(one for one in others if one not in first)[: min(ELSEWHERE, FIRST - len(first))]
-        members = (*left, *(one for one in near if not one.has_regressor))
-        same = all((one.case, one.flops) == (problem.case, problem.flops) for one in left)
-        return replace(self, members=members, first=first, elsewhere=elsewhere, same_problem=same) if left else None
+        near = [member for member in near if member.flops == problem.flops or are_near(member.flops, problem.flops)]
+        near = [member for member in near if member.architecture == device.architecture]
+        near.sort(key=lambda member: (member.case != problem.case, distance(member.flops, problem.flops)))
+        first = _in_turn([member.fastest for member in near if member.device == device.name])
+        of_other_devices = _in_turn([member.fastest for member in near if member.device != device.name])
+        elsewhere = tuple(configuration for configuration in of_other_devices if configuration not in first)[
+            : min(ELSEWHERE, FIRST - len(first))
+        ]
+        members = (*fitted, *(member for member in near if not member.has_regressor))
+        same = all((member.case, member.flops) == (problem.case, problem.flops) for member in fitted)
+        return replace(self, members=members, first=first, elsewhere=elsewhere, same_problem=same) if fitted else None
 
     def predict(self, columns: Columns) -> Floats:
         """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""
         X = features(columns, self.parameters)
-        mean: Floats = np.mean([one.regressor.predict(X) for one in self.members if one.has_regressor], axis=0)
+        mean: Floats = np.mean([member.regressor.predict(X) for member in self.members if member.has_regressor], axis=0)
         return mean
 
     def source(self) -> Source:
@@ -192,14 +194,18 @@ class PretrainedModel:
 
 
 def _closest(members: Sequence[Member], problem: Problem, device: Device) -> list[Member]:
-    left = [one for one in members if is_comparable(one.architecture, device)]
-    left = [one for one in left if one.cost_class == problem.cost_class] or left
-    near = [one for one in left if are_near(one.flops, problem.flops) or (one.flops == 0 and one.case == problem.case)]
-    left = near or [one for one in left if one.flops <= problem.flops]
-    return [one for one in left if one.architecture == device.architecture] or left
+    candidates = [member for member in members if is_comparable(member.architecture, device)]
+    candidates = [member for member in candidates if member.cost_class == problem.cost_class] or candidates
+    near = [
+        member
+        for member in candidates
+        if are_near(member.flops, problem.flops) or (member.flops == 0 and member.case == problem.case)
+    ]
+    candidates = near or [member for member in candidates if member.flops <= problem.flops]
+    return [member for member in candidates if member.architecture == device.architecture] or candidates
 
 
-def are_near(flops: float, others: float) -> bool:
+def are_near(flops: float, other_flops: float) -> bool:
     """Return whether two numbers of operations are known and similar.
 
     Examples
@@ -207,21 +213,21 @@ def are_near(flops: float, others: float) -> bool:
     >>> are_near(1e9, 2e10), are_near(1e9, 4e10), are_near(0.0, 1e9)
     (True, False, False)
     """
-    return 0.0 < flops <= FAR * others and others <= FAR * flops
+    return 0.0 < flops <= FAR * other_flops and other_flops <= FAR * flops
 
 
-def distance(flops: float, others: float) -> float:
+def distance(flops: float, other_flops: float) -> float:
     """Return the absolute log of the ratio of two numbers of operations."""
-    return abs(math.log(max(flops, 1.0) / max(others, 1.0)))
+    return abs(math.log(max(flops, 1.0) / max(other_flops, 1.0)))
 
 
 def _in_turn(lists: Sequence[Sequence[Mapping[str, int]]]) -> tuple[Mapping[str, int], ...]:
     """Return the first of each list, then the second of each, without repetitions, at most :data:`FIRST`."""
-    found: list[Mapping[str, int]] = []
+    configurations: list[Mapping[str, int]] = []
     for configuration in chain.from_iterable(zip_longest(*lists)):
-        if configuration is not None and configuration not in found:
-            found.append(configuration)
-    return tuple(found[:FIRST])
+        if configuration is not None and configuration not in configurations:
+            configurations.append(configuration)
+    return tuple(configurations[:FIRST])
 
 
 def fastest_of(sweep: Sweep) -> tuple[dict[str, int], ...]:
@@ -259,10 +265,10 @@ def fit_members(sweeps: Sequence[Sweep], parameters: Sequence[str], *, seed: int
 
     Such are of short searches, among the fast alone: their regressors make the mean worse.
     """
-    large = [len(one.median_s) >= FEWEST_FITTED for one in sweeps]
+    large = [len(sweep.median_s) >= FEWEST_FITTED for sweep in sweeps]
     return tuple(
-        fit_member(one, parameters, seed=seed) if fits or not any(large) else member_of(one, None)
-        for one, fits in zip(sweeps, large, strict=True)
+        fit_member(sweep, parameters, seed=seed) if fits or not any(large) else member_of(sweep, None)
+        for sweep, fits in zip(sweeps, large, strict=True)
     )
 
 
@@ -285,9 +291,9 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
 
 def member_of(sweep: Sweep, regressor: Any) -> Member:
     """Return the member of a sweep with a regressor, or None."""
-    known = fastest_of(sweep)
+    fastest = fastest_of(sweep)
     facts = sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops
-    return Member(*facts, regressor, known, device=sweep.device)
+    return Member(*facts, regressor, fastest, device=sweep.device)
 
 
 def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:
@@ -301,8 +307,8 @@ def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0
         measured = sweep.relative()
         rows = np.random.default_rng(seed).permutation(len(measured))[:IMPORTANCE_ROWS]
         X = features(sweep.columns, model.parameters)[rows]
-        found = permutation_importance(member.regressor, X, measured[rows], n_repeats=3, random_state=seed)
-        total += np.maximum(found.importances_mean, 0.0)
+        permuted = permutation_importance(member.regressor, X, measured[rows], n_repeats=3, random_state=seed)
+        total += np.maximum(permuted.importances_mean, 0.0)
     total /= max(float(total.sum()), 1e-12)
     order = np.argsort(-total, kind="stable")
     return {model.parameters[at]: round(float(total[at]), 4) for at in order}

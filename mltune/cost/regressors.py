@@ -226,10 +226,10 @@ class ExtraTreesModel:
         predictions = self._predictions(self._rows)
         for of_tree, seen in zip(predictions, self._forest.estimators_samples_, strict=True):
             of_tree[seen] = np.nan
-        known = np.isfinite(predictions).sum(axis=0) > 1
-        mean, spread = np.full((2, len(known)), np.nan)
-        mean[known] = self._target.expand(np.nanmean(predictions[:, known], axis=0))
-        spread[known] = np.nanstd(predictions[:, known], axis=0, ddof=1)
+        counted = np.isfinite(predictions).sum(axis=0) > 1
+        mean, spread = np.full((2, len(counted)), np.nan)
+        mean[counted] = self._target.expand(np.nanmean(predictions[:, counted], axis=0))
+        spread[counted] = np.nanstd(predictions[:, counted], axis=0, ddof=1)
         return mean, spread
 
     def _predictions(self, X: NDArray[np.float32]) -> Floats:

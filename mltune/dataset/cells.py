@@ -88,15 +88,15 @@ def states(column: pd.Series[Any]) -> tuple[NDArray[np.object_], tuple[str, ...]
 
     Rows without an outcome have a word of :data:`NOT_MEASURED`.
     """
-    found, unknown = [], []
+    states, unknown = [], []
     codes, values = distinct(column)
     for value in values:
         word = "" if value is None else str(value).strip().lower()[:LONGEST_LABEL]
         state = _state(word)
         if state is None:
             unknown.append(printable(word, longest=40))
-        found.append(state or TrialState.LAUNCH_ERROR.value)
-    return np.array(found, dtype=object)[codes], tuple(unknown)
+        states.append(state or TrialState.LAUNCH_ERROR.value)
+    return np.array(states, dtype=object)[codes], tuple(unknown)
 
 
 def _state(word: str) -> str | None:
@@ -116,9 +116,9 @@ def times(column: pd.Series[Any], unit_s: float, failed: NDArray[np.bool_]) -> t
     Nothing, NaN or a text that tells of a failure stands for one. Rows that have ``failed`` may have anything.
     """
     codes, values = distinct(column)
-    number_s, found = _read(values)
+    number_s, states = _read(values)
     time_s = unit_s * number_s
-    wrong = (found == "") | (time_s < SHORTEST_S) | (time_s > LONGEST_S)
+    wrong = (states == "") | (time_s < SHORTEST_S) | (time_s > LONGEST_S)
     rows = np.flatnonzero(wrong[codes] & ~failed)
     if len(rows):
         value = printable(repr(values[codes[rows[0]]]), longest=60)
@@ -127,7 +127,7 @@ def times(column: pd.Series[Any], unit_s: float, failed: NDArray[np.bool_]) -> t
             f"{'' if len(rows) == 1 else f' ({len(rows):,} rows are like that)'}; leave the time of a failed "
             "configuration empty, or write `failed` into a column `status`"
         )
-    return time_s[codes], np.where(failed, TrialState.LAUNCH_ERROR.value, found[codes])
+    return time_s[codes], np.where(failed, TrialState.LAUNCH_ERROR.value, states[codes])
 
 
 def known_times(column: pd.Series[Any], unit_s: float) -> Floats:
@@ -140,13 +140,13 @@ def known_times(column: pd.Series[Any], unit_s: float) -> Floats:
 def _read(values: Sequence[object]) -> tuple[Floats, NDArray[np.object_]]:
     """Return the numbers, NaN for other values, and the states: empty for what is neither a number nor a failure."""
     numbers = np.array([value if type(value) in (int, float) else math.nan for value in values], dtype=np.float64)
-    found = np.where(np.isnan(numbers), TrialState.LAUNCH_ERROR.value, TrialState.OK.value).astype(object)
+    states = np.where(np.isnan(numbers), TrialState.LAUNCH_ERROR.value, TrialState.OK.value).astype(object)
     for position, value in enumerate(values):
         if type(value) is bool:
-            found[position] = ""
+            states[position] = ""
         elif type(value) is str:
-            numbers[position], found[position] = _time(value.strip().lower()[:LONGEST_LABEL])
-    return numbers, found
+            numbers[position], states[position] = _time(value.strip().lower()[:LONGEST_LABEL])
+    return numbers, states
 
 
 def _time(word: str) -> tuple[float, str]:

@@ -274,7 +274,7 @@ def _is_shipped(path: Path) -> bool:
 
 def shipped_datasets() -> dict[str, Path]:
     """Return the manifest files of the shipped datasets by name."""
-    return {found.stem: found for found in sorted(folders.assets("datasets").glob("*/*.json"))}
+    return {path.stem: path for path in sorted(folders.assets("datasets").glob("*/*.json"))}
 
 
 def shipped_searches() -> list[Path]:
@@ -290,17 +290,17 @@ def list_datasets(folder: Path | None = None) -> list[Manifest]:
 
 def datasets_in(folder: Path) -> list[Path]:
     """Return the manifest files of the datasets in a folder and in its folders: JSON files beside a Parquet file."""
-    found = [path for pattern in ("*.json", "*/*.json") for path in sorted(Path(folder).glob(pattern))]
-    found = [path for path in found if path.with_suffix(".parquet").exists()]
-    if not found:
+    paths = [path for pattern in ("*.json", "*/*.json") for path in sorted(Path(folder).glob(pattern))]
+    paths = [path for path in paths if path.with_suffix(".parquet").exists()]
+    if not paths:
         raise DatasetError(f"a folder of datasets holds NAME.json with NAME.parquet, but {folder} holds none.")
-    return found
+    return paths
 
 
 def find_datasets(kernel: str, problem: Problem, folder: Path | None = None) -> list[Manifest]:
     """Return the manifests of the datasets of one kernel and problem, those with most rows first."""
-    found = [one for one in list_datasets(folder) if one.kernel == kernel and one.problem == problem]
-    return sorted(found, key=lambda manifest: -manifest.rows)
+    datasets = [dataset for dataset in list_datasets(folder) if dataset.kernel == kernel and dataset.problem == problem]
+    return sorted(datasets, key=lambda manifest: -manifest.rows)
 
 
 def _located(name_or_path: str | Path) -> Path:

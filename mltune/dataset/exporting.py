@@ -67,7 +67,7 @@ def _outcomes(dataset: Dataset) -> Iterator[_Outcome]:
     for index, state in enumerate(dataset.states.tolist()):
         configuration = dataset.manifest.labelled(row(dataset.columns, index))
         times = {name: _milliseconds(columns[name][index]) for name in names}
-        yield configuration, TrialState(state), times, [_milliseconds(one) for one in samples[index]]
+        yield configuration, TrialState(state), times, [_milliseconds(sample_s) for sample_s in samples[index]]
 
 
 def _milliseconds(seconds: float) -> float:

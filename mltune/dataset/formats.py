@@ -52,8 +52,8 @@ def read_clblast(
     """
     if "sections" not in document:
         rows = document["results"]
-        entries = [{name: value for name, value in one["parameters"].items() if name != _PRECISION} for one in rows]
-        times = [one["time"] for one in rows]
+        entries = [{name: value for name, value in entry["parameters"].items() if name != _PRECISION} for entry in rows]
+        times = [entry["time"] for entry in rows]
     else:
         chosen = _chosen(document["sections"], section)
         names = [str(name) for name in chosen["parameter_names"]]
@@ -66,19 +66,23 @@ def read_clblast(
 
 def _chosen(sections: list[dict[str, Any]], fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the one section that has some fields."""
-    found = [one for one in sections if all(str(one.get(name)) == value for name, value in fields.items())]
-    if len(found) == 1:
-        return found[0]
-    among = found or sections
+    fitting = [
+        section for section in sections if all(str(section.get(name)) == value for name, value in fields.items())
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    among = fitting or sections
     texts = [name for name in among[0] if name not in ("results", "parameter_names")] if among else []
-    values = {name: sorted({str(one.get(name)) for one in among}) for name in texts}
+    values = {name: sorted({str(section.get(name)) for section in among}) for name in texts}
     differing = "; ".join(
-        f"{name}: {', '.join(printable(value, 60) for value in known[:_MOST_SHOWN])}"
-        for name, known in values.items()
-        if len(known) > 1 or not found
+        f"{name}: {', '.join(printable(value, 60) for value in texts_of_name[:_MOST_SHOWN])}"
+        for name, texts_of_name in values.items()
+        if len(texts_of_name) > 1 or not fitting
     )
-    wanted = ", ".join(f"{name}={value}" for name, value in fields.items())
-    facts = f"{len(found)} of {len(sections)} have {printable(wanted, 300)}" if fields else f"there are {len(sections)}"
+    choice = ", ".join(f"{name}={value}" for name, value in fields.items())
+    facts = (
+        f"{len(fitting)} of {len(sections)} have {printable(choice, 300)}" if fields else f"there are {len(sections)}"
+    )
     raise DatasetError(
         f"one section of the database is imported, chosen with --section NAME=VALUE, but {facts}; "
         f"{printable(differing, longest=2000)}"
@@ -193,7 +197,7 @@ def _with_roles(
         )
     free = [name for name in columns if name not in named]
 
-    def found(*defaults: str) -> pd.Series[Any] | None:
+    def column_of(*defaults: str) -> pd.Series[Any] | None:
         name = next((name for name in defaults if name in free), None)
         if name is None:
             return None
@@ -203,9 +207,9 @@ def _with_roles(
     return RawTable(
         tuple(columns[name] for name in parameters),
         columns[time],
-        columns[layout.status] if layout.status else found(STATUS),
-        found(*COMPILE_TIMES),
-        found(*BENCHMARK_TIMES),
+        columns[layout.status] if layout.status else column_of(STATUS),
+        column_of(*COMPILE_TIMES),
+        column_of(*BENCHMARK_TIMES),
         tuple(columns[name] for name in free),
     )
 
@@ -312,10 +316,10 @@ def _typed(texts: pd.Series[Any]) -> pd.Series[Any]:
     import pandas as pd
 
     distinct = texts.cat.categories.tolist()
-    found = typed(distinct)
-    if found == distinct:  # a million different texts are not numbered twice
+    typed_values = typed(distinct)
+    if typed_values == distinct:  # a million different texts are not numbered twice
         return texts
-    values = np.array([*found, None], dtype=object)
+    values = np.array([*typed_values, None], dtype=object)
     return pd.Series(values[texts.cat.codes], name=texts.name, dtype=object)
 
 
@@ -339,21 +343,25 @@ def _json(data: bytes, layout: Layout) -> RawTable:
         if layout.section and "sections" not in document:
             raise DatasetError("only CLBlast's database has sections, but this file holds something else")
         if isinstance(document.get("cache"), dict):
-            known = [str(name) for name in document["tune_params_keys"]]
+            parameters = [str(name) for name in document["tune_params_keys"]]
             entries = [*document["cache"].values()]
             outcomes = [_cached(entry) for entry in entries]
         elif is_clblast(document):
-            known, entries, outcomes = read_clblast(document, layout.section)
+            parameters, entries, outcomes = read_clblast(document, layout.section)
         else:
-            entries = [one["configuration"] for one in document["results"]]
-            known = [*entries[0]] if entries else []
-            outcomes = [_t4(one) for one in document["results"]]
-        names = list(known if layout.parameters is None else layout.parameters)
+            entries = [result["configuration"] for result in document["results"]]
+            parameters = [*entries[0]] if entries else []
+            outcomes = [_t4(result) for result in document["results"]]
+        names = list(parameters if layout.parameters is None else layout.parameters)
         _check_parameters(names)
         _check_size(len(entries), names)
-        if missing := [name for name in names if name not in known]:
-            raise DatasetError(f"the parameters must be there, but {_listed(missing)} are not among {_listed(known)}")
-        every = {name: _column([entry[name] for entry in entries], name) for name in dict.fromkeys([*names, *known])}
+        if missing := [name for name in names if name not in parameters]:
+            raise DatasetError(
+                f"the parameters must be there, but {_listed(missing)} are not among {_listed(parameters)}"
+            )
+        every = {
+            name: _column([entry[name] for entry in entries], name) for name in dict.fromkeys([*names, *parameters])
+        }
         time, status, compile_time, benchmark_time = map(list, zip(*outcomes, strict=True))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise _malformed("a cache of Kernel Tuner, results in T4 or results of CLBlast", error) from error
@@ -387,14 +395,14 @@ def _cached(entry: Mapping[str, Any]) -> Outcome:
 
 def _t4(result: Mapping[str, Any]) -> Outcome:
     """Return what a T4 result holds."""
-    measured = {str(one["name"]): one for one in result.get("measurements") or ()}
+    measured = {str(measurement["name"]): measurement for measurement in result.get("measurements") or ()}
     objective = str((result.get("objectives") or ["time"])[0])
-    found = measured.get("time") or measured.get(objective) or {}
-    value = found.get("value")
+    measured_time = measured.get("time") or measured.get(objective) or {}
+    value = measured_time.get("value")
     number = _number(value)
     times = result.get("times") or {}
     invalidity = str(result.get("invalidity", "correct"))
-    time = value if number is None else number * _MILLISECONDS.get(str(found.get("unit")), 1.0)
+    time = value if number is None else number * _MILLISECONDS.get(str(measured_time.get("unit")), 1.0)
     compile_ms = _number(times.get("compilation", times.get("compilation_time")))
     return time, _T4_STATES.get(invalidity, invalidity), compile_ms, _number(times.get("benchmark"))
 

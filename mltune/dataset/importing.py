@@ -62,7 +62,7 @@ def foreign_dataset(
     legal = {parameter: tuple(values) for parameter, values in parameters.items()}
     ordered = {parameter: np.asarray(columns[parameter], dtype=np.int64) for parameter in legal}
     states = np.asarray(outcomes.states, dtype=object)
-    known = {
+    device_facts = {
         **ordered,
         "state": states,
         "build_state": np.where(states == TrialState.COMPILE_ERROR.value, states, TrialState.OK.value),
@@ -74,7 +74,7 @@ def foreign_dataset(
         "verify_s": np.zeros(len(states)),
         "time_s": _seconds(outcomes.time_s, len(states)),
     }
-    return make_dataset(arrow_table(known, tuple(legal)), legal, source_hash="", **facts)
+    return make_dataset(arrow_table(device_facts, tuple(legal)), legal, source_hash="", **facts)
 
 
 def _seconds(values: ArrayLike, size: int) -> Floats:
@@ -143,8 +143,8 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
     names = _legal_names([str(column.name) for column in raw.parameters])
     parameters = {name: parameter(column.iloc[measured]) for name, column in zip(names, raw.parameters, strict=True)}
     columns = {name: column for name, (column, _) in parameters.items()}
-    others = () if layout.aggregate else [column.iloc[measured] for column in raw.others]
-    merged = merge(columns, state, time_s[measured], others)
+    other_columns = () if layout.aggregate else [column.iloc[measured] for column in raw.others]
+    merged = merge(columns, state, time_s[measured], other_columns)
     first = merged.first
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
     if len(measured) < rows:
@@ -177,11 +177,11 @@ def _unit(column: pd.Series[Any], unit: str | None) -> float:
     return SECONDS[unit]
 
 
-def _legal_names(given: Sequence[str]) -> list[str]:
+def _legal_names(headings: Sequence[str]) -> list[str]:
     """Return a legal parameter name for each column: its own where possible."""
     names: list[str] = []
     taken = {name.lower() for name in schema(()).names}
-    for column in given:
+    for column in headings:
         name = re.sub(r"\W", "_", column, flags=re.ASCII).lstrip("_0123456789")[:50] or "parameter"
         while name.lower() in taken:
             name += "_"
@@ -305,17 +305,17 @@ def import_table(
         kernel.check_problem(problem)
         kernel = kernel.recorded_with(layout.parameters or ())
         layout = dataclasses.replace(layout, parameters=layout.parameters or tuple(kernel.all_parameters))
-        found = _fitted(read_contents(path, layout), kernel, problem, device, path)
+        contents = _fitted(read_contents(path, layout), kernel, problem, device, path)
         parameters = {
-            name: [value for value in values if (found.columns[name] == value).any()]
+            name: [value for value in values if (contents.columns[name] == value).any()]
             for name, values in kernel.all_parameters.items()
         }
     elif _NAME.fullmatch(kernel):
-        found = read_contents(path, layout)
+        contents = read_contents(path, layout)
     else:
         raise DatasetError(f"a kernel has a name matching {_NAME.pattern}, got {printable(kernel, 100)!r}.")
     return _imported(
-        found,
+        contents,
         parameters=parameters,
         name=name or slug(path.stem),
         kind=kind,
@@ -327,22 +327,22 @@ def import_table(
     )
 
 
-def _imported(found: Contents, **facts: Any) -> Imported:
-    dataset = foreign_dataset(found.columns, found.outcomes, labels=found.labels, **facts)
-    return Imported(dataset, found.account, found.notices)
+def _imported(contents: Contents, **facts: Any) -> Imported:
+    dataset = foreign_dataset(contents.columns, contents.outcomes, labels=contents.labels, **facts)
+    return Imported(dataset, contents.account, contents.notices)
 
 
-def _fitted(found: Contents, kernel: Kernel, problem: Problem, device: Device, path: Path) -> Contents:
+def _fitted(contents: Contents, kernel: Kernel, problem: Problem, device: Device, path: Path) -> Contents:
     """Return a table with the values of a kernel, without the failed rows that its restrictions exclude."""
-    if set(found.columns) != set(kernel.all_parameters):
+    if set(contents.columns) != set(kernel.all_parameters):
         raise DatasetError(
             f"{path}: a table must have the parameters of its kernel, {', '.join(kernel.all_parameters)}, "
-            f"got {printable(', '.join(found.columns), 500)}."
+            f"got {printable(', '.join(contents.columns), 500)}."
         )
-    columns = {name: _positions(name, found, kernel, path) for name in kernel.all_parameters}
+    columns = {name: _positions(name, contents, kernel, path) for name in kernel.all_parameters}
     broken = dict(broken_restrictions(kernel, problem, device, columns))
     excluded = np.any([np.zeros(length(columns), dtype=bool), *(~holds for holds in broken.values())], axis=0)
-    ran = excluded & (np.asarray(found.outcomes.states) == TrialState.OK.value)
+    ran = excluded & (np.asarray(contents.outcomes.states) == TrialState.OK.value)
     if ran.any():
         first = int(np.argmax(ran))
         text = next(text for text, holds in broken.items() if not holds[first])
@@ -352,21 +352,21 @@ def _fitted(found: Contents, kernel: Kernel, problem: Problem, device: Device, p
         )
     kept = np.flatnonzero(~excluded)
     notice = f"{excluded.sum():,} failed configurations that the restrictions exclude were left out"
-    outcomes = [np.asarray(getattr(found.outcomes, field.name))[kept] for field in dataclasses.fields(Outcomes)]
+    outcomes = [np.asarray(getattr(contents.outcomes, field.name))[kept] for field in dataclasses.fields(Outcomes)]
     return dataclasses.replace(
-        found,
+        contents,
         columns={name: column[kept] for name, column in columns.items()},
         outcomes=Outcomes(*outcomes),
         labels=kernel.labels,
-        notices=(*found.notices, notice) if excluded.any() else found.notices,
+        notices=(*contents.notices, notice) if excluded.any() else contents.notices,
     )
 
 
-def _positions(name: str, found: Contents, kernel: Kernel, path: Path) -> NDArray[np.int64]:
+def _positions(name: str, contents: Contents, kernel: Kernel, path: Path) -> NDArray[np.int64]:
     """Return the column of a parameter, with the positions of the kernel's labels in place of those of the table."""
-    column = found.columns[name]
+    column = contents.columns[name]
     legal: Sequence[object] = kernel.labels[name] if name in kernel.labels else kernel.all_parameters[name]
-    values: Sequence[object] = found.labels[name] if name in found.labels else np.unique(column).tolist()
+    values: Sequence[object] = contents.labels[name] if name in contents.labels else np.unique(column).tolist()
     strange = [value for value in values if value not in legal]
     if strange:
         raise DatasetError(
@@ -376,7 +376,7 @@ def _positions(name: str, found: Contents, kernel: Kernel, path: Path) -> NDArra
     if name not in kernel.labels:
         return column
     places = np.array([legal.index(value) for value in values], dtype=np.int64)
-    return places[column if name in found.labels else np.unique(column, return_inverse=True)[1]]
+    return places[column if name in contents.labels else np.unique(column, return_inverse=True)[1]]
 
 
 def broken_restrictions(
@@ -384,7 +384,7 @@ def broken_restrictions(
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield the restrictions of a kernel that do not hold for all configurations, and for which they hold."""
     variables: Mapping[str, int] = variables_of(problem, device)
-    expressions = {one.text: one.expression for one in kernel.restrictions}
+    expressions = {restriction.text: restriction.expression for restriction in kernel.restrictions}
     for text, holds in kernel.evaluate(columns, variables, expressions).items():
         if not holds.all():
             yield text, holds.astype(bool)

@@ -155,7 +155,7 @@ class Manifest:
                     f"those of {name!r} are not, or there is no such parameter."
                 )
             if len(set(labels)) != len(labels) or not all(
-                len(one) <= LONGEST_LABEL if isinstance(one, str) else math.isfinite(one) for one in labels
+                len(label) <= LONGEST_LABEL if isinstance(label, str) else math.isfinite(label) for label in labels
             ):
                 raise DatasetError(
                     f"dataset {self.name!r}: labels are distinct, and finite numbers or texts of at most "
@@ -165,14 +165,14 @@ class Manifest:
     def check_kernel(self, kernel: Kernel) -> str:
         """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else ""."""
         kernel = kernel.recorded_with(self.parameters)
-        ours, theirs = self.parameters, kernel.all_parameters
+        recorded, of_kernel = self.parameters, kernel.all_parameters
         if self.kernel != kernel.name:
             raise DatasetError(
                 f"a dataset is replayed with its own kernel, but {self.name} is of {self.kernel}, "
                 f"not of {kernel.name}; `mltune datasets` lists what there is."
             )
-        if set(ours) != set(theirs):
-            differing = sorted(set(ours) ^ set(theirs))
+        if set(recorded) != set(of_kernel):
+            differing = sorted(set(recorded) ^ set(of_kernel))
             raise DatasetError(
                 f"a dataset must have its kernel's parameters, but {self.name} and {kernel.name} differ in "
                 f"{', '.join(differing)}; record the dataset anew."

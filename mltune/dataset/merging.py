@@ -40,7 +40,7 @@ class Merged:
 
 
 def merge(
-    columns: Columns, states: NDArray[np.object_], time_s: Floats, others: Sequence[pd.Series[Any]] = ()
+    columns: Columns, states: NDArray[np.object_], time_s: Floats, other_columns: Sequence[pd.Series[Any]] = ()
 ) -> Merged:
     """Merge the rows of each configuration, given the columns of the parameters.
 
@@ -49,23 +49,23 @@ def merge(
     import pandas as pd
 
     number = pd.DataFrame(columns).groupby([*columns], sort=False).ngroup()
-    _refuse_forgotten(number, others)
+    _refuse_forgotten(number, other_columns)
     ok = states == TrialState.OK.value
     rows = pd.DataFrame({"ok": ok, "time_s": np.where(ok, time_s, np.nan), "first": np.arange(len(ok))})
     rows["first"] = rows["first"].where(ok | ~rows["ok"].groupby(number).transform("any"), len(ok))
     times = rows.groupby(number)["time_s"]
-    found = rows.groupby(number).agg(rows=("ok", "size"), succeeded=("ok", "sum"), first=("first", "min"))
+    groups = rows.groupby(number).agg(rows=("ok", "size"), succeeded=("ok", "sum"), first=("first", "min"))
     spread = (times.max() / times.min()).fillna(1.0)
-    notices = tuple(_notices(found["rows"].to_numpy(), found["succeeded"].to_numpy(), spread.to_numpy()))
-    return Merged(np.asarray(number), np.asarray(found["first"]), times.median().to_numpy(), notices)
+    notices = tuple(_notices(groups["rows"].to_numpy(), groups["succeeded"].to_numpy(), spread.to_numpy()))
+    return Merged(np.asarray(number), np.asarray(groups["first"]), times.median().to_numpy(), notices)
 
 
-def _refuse_forgotten(number: pd.Series[int], others: Sequence[pd.Series[Any]]) -> None:
+def _refuse_forgotten(number: pd.Series[int], other_columns: Sequence[pd.Series[Any]]) -> None:
     """Refuse to merge rows of one configuration that differ in a column which may be a parameter."""
     import pandas as pd
 
     varying = []
-    for column in others:
+    for column in other_columns:
         codes, values = distinct(column)
         fractional = any(isinstance(value, float) and value % 1 for value in values)
         measured = fractional and len(values) > len(codes) / 2  # fractions that hardly repeat
@@ -110,14 +110,18 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
     for dataset in datasets[1:]:
         _check_same(datasets[0], dataset)
     parameters = {
-        parameter: tuple(dict.fromkeys(value for one in datasets for value in one.manifest.parameters[parameter]))
+        parameter: tuple(
+            dict.fromkeys(value for dataset in datasets for value in dataset.manifest.parameters[parameter])
+        )
         for parameter in first.parameters
     }
-    table = pa.concat_tables([one.table.select(datasets[0].table.column_names) for one in datasets]).combine_chunks()
+    table = pa.concat_tables(
+        [dataset.table.select(datasets[0].table.column_names) for dataset in datasets]
+    ).combine_chunks()
     merged, notices = _merged(table, tuple(parameters))
-    manifests = [one.manifest for one in datasets]
-    references = [one.reference_median_s for one in manifests if one.reference_median_s is not None]
-    made = make_dataset(
+    manifests = [dataset.manifest for dataset in datasets]
+    references = [manifest.reference_median_s for manifest in manifests if manifest.reference_median_s is not None]
+    union = make_dataset(
         merged,
         parameters,
         name=name,
@@ -127,38 +131,44 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
         problem=first.problem,
         device=first.device,
         reference_median_s=statistics.median(references) if references else None,
-        created=min(one.created for one in manifests),
+        created=min(manifest.created for manifest in manifests),
         versions={
             key: value
             for key, value in first.versions.items()
-            if all(one.versions.get(key) == value for one in manifests)
+            if all(manifest.versions.get(key) == value for manifest in manifests)
         },
-        source="; ".join(dict.fromkeys(one.source for one in manifests if one.source)),
-        licence="; ".join(dict.fromkeys(one.licence for one in manifests if one.licence)),
+        source="; ".join(dict.fromkeys(manifest.source for manifest in manifests if manifest.source)),
+        licence="; ".join(dict.fromkeys(manifest.licence for manifest in manifests if manifest.licence)),
         labels=first.labels,
     )
-    return made, notices
+    return union, notices
 
 
-def _check_same(one: Dataset, other: Dataset) -> None:
+def _check_same(first: Dataset, other: Dataset) -> None:
     """Refuse to merge datasets that were not measured in the same way."""
-    ours, theirs = one.manifest, other.manifest
+    expected, actual = first.manifest, other.manifest
     pairs = {
-        "kernel": (ours.kernel, theirs.kernel),
-        "hash of the source": (ours.source_hash or "unknown", theirs.source_hash or "unknown"),
-        "problem": (ours.problem.to_json(), theirs.problem.to_json()),
-        "device": tuple(replace(one.device, measured={}).to_json() for one in (ours, theirs)),
-        "parameters": (sorted(ours.parameters), sorted(theirs.parameters)),
-        "labels": (dict(ours.labels), dict(theirs.labels)),
+        "kernel": (expected.kernel, actual.kernel),
+        "hash of the source": (expected.source_hash or "unknown", actual.source_hash or "unknown"),
+        "problem": (expected.problem.to_json(), actual.problem.to_json()),
+        "device": tuple(replace(manifest.device, measured={}).to_json() for manifest in (expected, actual)),
+        "parameters": (sorted(expected.parameters), sorted(actual.parameters)),
+        "labels": (dict(expected.labels), dict(actual.labels)),
     }
-    for fact, (left, right) in pairs.items():
-        if left != right:
-            if isinstance(left, dict) and isinstance(right, dict):
-                keys = [key for key in left.keys() | right.keys() if left.get(key) != right.get(key)]
-                left, right = ({key: side.get(key) for key in sorted(keys)} for side in (left, right))
+    for fact, (expected_value, actual_value) in pairs.items():
+        if expected_value != actual_value:
+            if isinstance(expected_value, dict) and isinstance(actual_value, dict):
+                keys = [
+                    key
+                    for key in expected_value.keys() | actual_value.keys()
+                    if expected_value.get(key) != actual_value.get(key)
+                ]
+                expected_value, actual_value = (
+                    {key: side.get(key) for key in sorted(keys)} for side in (expected_value, actual_value)
+                )
             raise DatasetError(
-                f"datasets to merge must have the same {fact}, but {ours.name} has {printable(left, 300)} and "
-                f"{theirs.name} {printable(right, 300)}."
+                f"datasets to merge must have the same {fact}, but {expected.name} has "
+                f"{printable(expected_value, 300)} and {actual.name} {printable(actual_value, 300)}."
             )
 
 
@@ -169,7 +179,8 @@ def _kind(datasets: Sequence[Dataset]) -> Kind:
     """
     first = datasets[0].manifest.parameters
     facts = {
-        (one.manifest.kind, *(frozenset(one.manifest.parameters[parameter]) for parameter in first)) for one in datasets
+        (dataset.manifest.kind, *(frozenset(dataset.manifest.parameters[parameter]) for parameter in first))
+        for dataset in datasets
     }
     kind = datasets[0].manifest.kind
     return kind if len(facts) == 1 and kind != "pruned" else "search"
@@ -182,17 +193,17 @@ def _merged(table: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
 
     states = np.asarray(table["state"].to_pylist(), dtype=object)
     median_s = table["median_s"].to_numpy().astype(np.float64)
-    found = merge({name: table[name].to_numpy() for name in names}, states, median_s)
-    kept = table.take(pa.array(found.first))
+    merged = merge({name: table[name].to_numpy() for name in names}, states, median_s)
+    kept = table.take(pa.array(merged.first))
     ok = states == TrialState.OK.value
-    repeated = np.bincount(found.number) > 1
-    times = np.where(repeated & ok[found.first], rounded(found.median_s, TIME_BITS), median_s[found.first])
+    repeated = np.bincount(merged.number) > 1
+    times = np.where(repeated & ok[merged.first], rounded(merged.median_s, TIME_BITS), median_s[merged.first])
     every = pd.Series(table["samples_s"].to_pylist())
-    joined = every[ok].groupby(found.number[ok]).sum()
-    samples = [joined.get(number, every[row]) for number, row in enumerate(found.first.tolist())]
+    joined = every[ok].groupby(merged.number[ok]).sum()
+    samples = [joined.get(number, every[row]) for number, row in enumerate(merged.first.tolist())]
     for name, column in (
         ("median_s", pa.array(times, pa.float32(), from_pandas=True)),
         ("samples_s", pa.array(samples, table.schema.field("samples_s").type)),
     ):
         kept = kept.set_column(kept.schema.get_field_index(name), kept.schema.field(name), column)
-    return kept, found.notices
+    return kept, merged.notices

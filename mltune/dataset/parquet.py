@@ -90,7 +90,7 @@ def schema(parameters: Sequence[str]) -> Any:
     return pa.schema({name: pa.int64() for name in parameters} | outcomes)
 
 
-def arrow_table(known: Mapping[str, Any], parameters: Sequence[str]) -> Any:
+def arrow_table(columns: Mapping[str, Any], parameters: Sequence[str]) -> Any:
     """Create a table with the columns of :func:`schema` from those that are known; the others are null.
 
     Times are rounded to 20 significant bits (one part in a million, a thousandth of the noise of timing), all other
@@ -101,9 +101,9 @@ def arrow_table(known: Mapping[str, Any], parameters: Sequence[str]) -> Any:
     fields = schema(parameters)
     arrays = []
     for field in fields:
-        cells = known.get(field.name)
+        cells = columns.get(field.name)
         if cells is None:
-            array = pa.nulls(len(known["state"]), field.type)
+            array = pa.nulls(len(columns["state"]), field.type)
         elif field.name == "samples_s":
             offsets = np.concatenate([[0], np.cumsum([len(samples) for samples in cells])]).astype(np.int32)
             values = rounded(np.array([*chain.from_iterable(cells)], dtype=np.float64), TIME_BITS)
@@ -127,9 +127,9 @@ def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: st
         _require(np.isin(column, values), f"`{name}` must be one of {list(values)[:50]}", column, where)
         codes.append(np.searchsorted(np.sort(values), column))
     for name, (law, holds) in _LAWS.items():
-        known = table[name].is_valid().to_numpy()
+        valid = table[name].is_valid().to_numpy()
         values = table[name].fill_null(1).to_numpy()
-        _require(holds(values) | ~known, f"`{name}` must {law}", values, where)
+        _require(holds(values) | ~valid, f"`{name}` must {law}", values, where)
     law, holds = _LAWS["median_s"]
     samples = table["samples_s"].combine_chunks()
     if samples.values.null_count or not holds(samples.flatten().to_numpy(zero_copy_only=False)).all():
@@ -148,14 +148,14 @@ def write_parquet(table: Any) -> bytes:
     import pyarrow.parquet as pq
 
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
-    others = [field.name for field in table.schema if field.name not in (*floats, "samples_s", "stopped_early")]
+    exact = [field.name for field in table.schema if field.name not in (*floats, "samples_s", "stopped_early")]
     buffer = io.BytesIO()
     pq.write_table(
         table,
         buffer,
         compression="zstd",
         compression_level=19,
-        use_dictionary=others,
+        use_dictionary=exact,
         use_byte_stream_split=[*floats, "samples_s.list.element"],
         row_group_size=max(1, table.num_rows),
         store_schema=False,
@@ -172,9 +172,9 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], 
         data = read_file(path, MAX_FILE_BYTES, inside=inside)
     except OSError as error:
         raise DatasetError(f"a dataset has a table, but {path} cannot be read: {reason(error)}.") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise DatasetError(f"{path} must have the sha256 of its manifest, {sha256}, but has {found}; fetch it anew.")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != sha256:
+        raise DatasetError(f"{path} must have the sha256 of its manifest, {sha256}, but has {digest}; fetch it anew.")
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         _check_layout(file, rows, schema(parameters), path)
@@ -237,9 +237,9 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
 def _check_states(table: Any, where: str) -> None:
     states = np.asarray(table["state"].to_pylist(), dtype=object)
     builds = np.asarray(table["build_state"].to_pylist(), dtype=object)
-    known = f"must be one of {', '.join(sorted(_STATES))}"
-    _require(np.isin(states, list(_STATES)), f"`state` {known}", states, where)
-    _require(np.isin(builds, list(_STATES)), f"`build_state` {known}", builds, where)
+    law = f"must be one of {', '.join(sorted(_STATES))}"
+    _require(np.isin(states, list(_STATES)), f"`state` {law}", states, where)
+    _require(np.isin(builds, list(_STATES)), f"`build_state` {law}", builds, where)
     _require(
         (builds == TrialState.OK.value) | (builds == states),
         "`build_state` must be ok or the state of the trial",

@@ -37,7 +37,9 @@ def bare_kernel(manifest: Manifest) -> Kernel:
     labels = cast("dict[str, tuple[float | str, ...]]", manifest.labels)
     compiler = {name: code_values(values) for name, values in BUILT_IN.items()}
     for name, values in manifest.parameters.items():
-        if (one := compiler.get(name)) and not (one.labels == labels.get(name) and {*values} <= {*one.integers}):
+        if (parameter := compiler.get(name)) and not (
+            parameter.labels == labels.get(name) and {*values} <= {*parameter.integers}
+        ):
             del compiler[name]
     return Kernel(
         name=manifest.kernel,
@@ -68,8 +70,8 @@ class _Replay:
         self._parameters = tuple(dataset.columns)
 
     def _row(self, configuration: Mapping[str, int]) -> int:
-        known = {name: value for name, value in configuration.items() if name in self._parameters}
-        row = find(self._dataset.space, known)
+        recorded = {name: value for name, value in configuration.items() if name in self._parameters}
+        row = find(self._dataset.space, recorded)
         if row < 0:
             raise DatasetError(
                 f"in replay a configuration must be recorded, but dataset {self._dataset.manifest.name} does not hold "

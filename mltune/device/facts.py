@@ -176,10 +176,10 @@ class Device:
         """
         if self.compute_capability is not None:
             return self.architecture
-        found = _GFX.search(self.name)
-        if found is None:
+        match = _GFX.search(self.name)
+        if match is None:
             return self.name
-        return found[1] + ("x" if len(found[1]) == len("gfx103") else found[2])
+        return match[1] + ("x" if len(match[1]) == len("gfx103") else match[2])
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain JSON values; those that are not always known only where they are."""

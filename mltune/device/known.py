@@ -185,16 +185,16 @@ def find_device(text: str) -> tuple[Device, str]:
         return UNKNOWN, ""
     if Path(text).suffix.lower() in (".json", ".toml"):
         return read_device(Path(text)), Path(text).name
-    known = known_devices()
-    names = {device.name.lower(): key for key, device in known.items()}
+    devices = known_devices()
+    names = {device.name.lower(): key for key, device in devices.items()}
     key = names.get(text.lower(), text.lower().replace("-", "_").replace(" ", "_"))
-    if key not in known:
+    if key not in devices:
         raise DeviceError(
             f"a device is cuda:N, a known GPU (`mltune device --known` lists them), or a .json or .toml file with its "
-            f"facts, got {printable(text, 100)!r}{did_you_mean(text, [*known, *names]) or '.'}"
+            f"facts, got {printable(text, 100)!r}{did_you_mean(text, [*devices, *names]) or '.'}"
         )
     unsure = ", ".join(unsure_facts().get(key, ()))
-    return known[key], f"{DATA_SHEET} ({unsure} unsure)" if unsure else DATA_SHEET
+    return devices[key], f"{DATA_SHEET} ({unsure} unsure)" if unsure else DATA_SHEET
 
 
 def read_device(path: Path) -> Device:

@@ -26,7 +26,11 @@ def cupy_packages() -> dict[str, str]:
     spec = find_spec("cupy")
     folders = map(Path, sys.path) if spec is None or spec.origin is None else [Path(spec.origin).parent.parent]
     named = [Distribution.at(path) for folder in folders for path in folder.glob("*cupy*-info")]  # all others take .1 s
-    return {one.name: one.version for one in sorted(named, key=lambda one: one.name) if _CUPY.fullmatch(one.name)}
+    return {
+        package.name: package.version
+        for package in sorted(named, key=lambda package: package.name)
+        if _CUPY.fullmatch(package.name)
+    }
 
 
 def find_module(name: str) -> ModuleSpec | None:

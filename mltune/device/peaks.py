@@ -71,12 +71,12 @@ def fma_per_clock(device: Device, unit: str) -> float:
         return _fma_per_clock(device)[0 if unit == "fp32" else 1]
     if unit not in TENSOR_FMA_PER_CLOCK:
         raise ValueError(f"a unit is fp32, fp64 or one of {', '.join(TENSOR_FMA_PER_CLOCK)}, got {unit!r}")
-    found = TENSOR_FMA_PER_CLOCK[unit].get(device.compute_capability or (0, 0))
-    if found is None:
+    rate = TENSOR_FMA_PER_CLOCK[unit].get(device.compute_capability or (0, 0))
+    if rate is None:
         raise DeviceError(
             f"a device must have the unit {unit} of problem and kernel, but {device.name} has none that is known."
         )
-    return float(found)
+    return float(rate)
 
 
 def has_unit(device: Device, unit: str) -> bool:
@@ -135,11 +135,11 @@ def _fma_per_clock(device: Device) -> tuple[float, float]:
     if device.fma_per_clock is not None:
         return device.fma_per_clock
     capability = device.compute_capability or (0, 0)
-    known = [entry for entry in FMA_PER_CLOCK if entry[0] == capability[0] and entry <= capability]
-    if not known:
+    entries = [entry for entry in FMA_PER_CLOCK if entry[0] == capability[0] and entry <= capability]
+    if not entries:
         has = "none" if device.compute_capability is None else f"{capability[0]}.{capability[1]}"
         raise DeviceError(
             f"the throughput of a device's compute capability must be known, but {device.name} has {has}; "
             "add it to mltune/device/peaks.py."
         )
-    return FMA_PER_CLOCK[max(known)]
+    return FMA_PER_CLOCK[max(entries)]

@@ -154,14 +154,14 @@ class GpuState:
 def summarize(states: Sequence[GpuState]) -> GpuState:
     """Return several readings as one: the median clock, all clock event reasons, the last temperature and power."""
 
-    def known(field: str) -> list[Any]:
+    def reading(field: str) -> list[Any]:
         return [value for state in states if (value := getattr(state, field)) is not None]
 
-    clocks, reasons = known("sm_clock_hz"), known("throttle_reasons")
+    clocks, reasons = reading("sm_clock_hz"), reading("throttle_reasons")
     return GpuState(
         sm_clock_hz=statistics.median_high(clocks) if clocks else None,
-        temperature_c=next(reversed(known("temperature_c")), None),
-        power_w=next(reversed(known("power_w")), None),
+        temperature_c=next(reversed(reading("temperature_c")), None),
+        power_w=next(reversed(reading("power_w")), None),
         throttle_reasons=functools.reduce(operator.or_, reasons) if reasons else None,
     )
 

@@ -60,28 +60,28 @@ def search(
     """
     check_least(trials=(trials, 1), time=(time, 0))
     tune = require("cuda.tile.tune", "cuda-tile==1.7.*", TESTED)
-    every = {tuple(leaves(one).items()): one for one in space}
+    every = {tuple(leaves(config).items()): config for config in space}
     configs, end = [*every.values()], clock.monotonic() + time
     if not configs:
         raise UsageError("a search space has at least one configuration, got none.")
     most = trials or {"none": 1, "quick": QUICK}.get(effort(), len(configs))
-    proposals = PlainSearch(table_of([dict(one) for one in every]), seed=seed)
+    proposals = PlainSearch(table_of([dict(parameters) for parameters in every]), seed=seed)
     proposals.begin([0])
     done, failed, rows = list[Any](), list[Any](), [0]
     while rows:
-        asked = [configs[row] for row in rows]
+        batch = [configs[row] for row in rows]
         try:
-            found = tune.exhaustive_search(asked, *args, **{"quiet": True, **options})
-            done, failed = [*done, *found.successes], [*failed, *found.failures]
+            outcome = tune.exhaustive_search(batch, *args, **{"quiet": True, **options})
+            done, failed = [*done, *outcome.successes], [*failed, *outcome.failures]
         except ValueError as error:
             if ALL_FAILED not in str(error):
                 raise
-            failed += [(one, type(error), str(error)) for one in asked]
-        times_us = {id(one.config): one.mean_us for one in done}
+            failed += [(config, type(error), str(error)) for config in batch]
+        times_us = {id(success.config): success.mean_us for success in done}
         for row in rows:
             proposals.tell(row, times_us.get(id(configs[row])))
         rows = proposals.ask(min(BATCH, most - len(done) - len(failed))) if clock.monotonic() < end else []
     if not done:
         raise ValueError(failed[0][2])
-    best = min(done, key=lambda one: one.mean_us)
+    best = min(done, key=lambda success: success.mean_us)
     return tune.TuningResult(best=best, successes=tuple(done), failures=tuple(failed))

@@ -81,12 +81,16 @@ def autotuner(
     def build(kernel: Any, args: Sequence[Any]) -> Any:
         from helion.autotuner import cache_classes
 
-        asked, settings = effort(), kernel.settings
-        given = {"autotune_effort": asked, "autotune_budget_seconds": time, "autotune_random_seed": seed}
-        for name, value in given.items():
+        effort_of_user, settings = effort(), kernel.settings
+        options_of_user = {
+            "autotune_effort": effort_of_user,
+            "autotune_budget_seconds": time,
+            "autotune_random_seed": seed,
+        }
+        for name, value in options_of_user.items():
             if value not in (None, "", "none"):
                 setattr(settings, name, value)
-        make = functools.partial(_search_class(), kernel, args, 0 if asked == "none" else trials, batch)
+        make = functools.partial(_search_class(), kernel, args, 0 if effort_of_user == "none" else trials, batch)
         return cache_classes[settings.autotune_cache](make(), autotuner_factory=make)
 
     return build
@@ -141,22 +145,27 @@ def _search_class() -> Any:
         def _members(self, flats: Iterable[list[Any]]) -> Members:
             """Return members of a population, without results, of the configurations that are valid."""
             members = (member for flat in flats if (member := self.make_unbenchmarked(flat)) is not None)
-            return {tuple(sorted(leaves(one.config.config).items())): one for one in members}
+            return {tuple(sorted(leaves(member.config.config).items())): member for member in members}
 
         def _chosen(self, measured: Members, pool: Members, first: int = 0) -> list[tuple[Any, Any]]:
             """Return what to measure next of a pool: so many first ones in any case."""
             every, count = list((measured | pool).items()), min(self._batch, self._trials - len(measured))
-            search = PlainSearch(table_of([dict(one) for one, _ in every]), seed=self._seed)
+            search = PlainSearch(table_of([dict(parameters) for parameters, _ in every]), seed=self._seed)
             search.resume({row: member.perf for row, member in enumerate(measured.values())}, range(first))
             return [every[row] for row in [*range(first), *search.ask(count - first)]]
 
         def _children(self, new: Sequence[Any], rng: np.random.Generator) -> Iterator[list[Any]]:
             """Yield new ones of the fastest with one value exchanged for each that is next to it, or with several."""
-            spec, fast = self.config_gen.flat_spec, heapq.nsmallest(PARENTS, self.population, key=lambda one: one.perf)
-            for flat in (one.flat_values for one in new if any(one is other for other in fast)):
-                moves = [(at, value) for at, one in enumerate(spec) for value in one.pattern_neighbors(flat[at])]
+            spec, fast = (
+                self.config_gen.flat_spec,
+                heapq.nsmallest(PARENTS, self.population, key=lambda member: member.perf),
+            )
+            for flat in (parent.flat_values for parent in new if any(parent is other for other in fast)):
+                moves = [
+                    (at, value) for at, fragment in enumerate(spec) for value in fragment.pattern_neighbors(flat[at])
+                ]
                 several = (rng.choice(len(moves), rng.integers(2, 5)) for _ in range(VARIED))
-                for some in (*([one] for one in moves), *([moves[at] for at in chosen] for chosen in several)):
-                    yield [dict(some).get(at, value) for at, value in enumerate(flat)]
+                for changes in (*([move] for move in moves), *([moves[at] for at in chosen] for chosen in several)):
+                    yield [dict(changes).get(at, value) for at, value in enumerate(flat)]
 
     return MltuneSearch

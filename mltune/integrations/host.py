@@ -72,12 +72,14 @@ def leaves(value: Any, name: str = "") -> dict[str, Hashable]:
         return leaves(vars(value), name) if hasattr(value, "__dict__") else {name: repr(value)}
     parts = value.items() if isinstance(value, Mapping) else enumerate(value)
     return {
-        path: one for key, part in parts for path, one in leaves(part, f"{name}.{key}" if name else f"{key}").items()
+        path: leaf for key, part in parts for path, leaf in leaves(part, f"{name}.{key}" if name else f"{key}").items()
     }
 
 
 def table_of(configurations: Sequence[Mapping[str, Hashable]]) -> ConfigurationTable:
     """Return the table of distinct configurations, in their order: None is the value of a parameter that one lacks."""
-    names = dict.fromkeys(name for one in configurations for name in one)
-    values = {name: list(dict.fromkeys(one.get(name) for one in configurations)) for name in names}
-    return ConfigurationTable.from_rows(values, [tuple(one.get(name) for name in values) for one in configurations])
+    names = dict.fromkeys(name for configuration in configurations for name in configuration)
+    values = {name: list(dict.fromkeys(configuration.get(name) for configuration in configurations)) for name in names}
+    return ConfigurationTable.from_rows(
+        values, [tuple(configuration.get(name) for name in values) for configuration in configurations]
+    )

@@ -112,13 +112,13 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         rows = self._table.rows_with(fixed)
         free = np.ones(len(self._table), dtype=bool)
         free[[*results, *running]] = False
-        left = rows[free[rows]]
+        free_rows = rows[free[rows]]
         rng = np.random.default_rng((self._seed, trial.number))
         if free.sum() <= 1:
             with contextlib.suppress(RuntimeError):  # there is nothing to stop where a caller asks and tells
                 study.stop()
-        if fixed or not len(left):
-            return int(rng.choice(left if len(left) else rows)) if len(rows) else None
+        if fixed or not len(free_rows):
+            return int(rng.choice(free_rows if len(free_rows) else rows)) if len(rows) else None
         maximise = study.direction == StudyDirection.MAXIMIZE
         search = PlainSearch(self._table, seed=self._seed, scale=self._scale, maximise=maximise)
         search.resume(results, running)

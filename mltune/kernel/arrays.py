@@ -31,8 +31,8 @@ class ArgumentDefinition:
 
     def at(self, sizes: Mapping[str, int]) -> Argument:
         """Return the argument at given sizes."""
-        shape = None if self.shape is None else tuple(_whole(one, sizes, 1) for one in self.shape)
-        value, absolute = (_number(one, sizes) for one in (self.value, self.absolute))
+        shape = None if self.shape is None else tuple(_whole(extent, sizes, 1) for extent in self.shape)
+        value, absolute = (_number(expression, sizes) for expression in (self.value, self.absolute))
         if absolute < 0:
             raise ExpressionError(f"`{self.absolute}` is an error that is allowed, at least 0, got {absolute}")
         return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance, float(absolute))
@@ -75,9 +75,9 @@ class ArraysDefinition:
                     f"the sizes of {self.name} are {', '.join(self.sizes) or 'none'}, got {printable(name, 60)!r}"
                     f"{did_you_mean(name, self.sizes) or '.'}"
                 )
-        wanted = {**self.sizes, **(sizes or {})}
-        problem = self._at(wanted)
-        checks = tuple(self._at({**wanted, **check}) for check in self.checks)
+        all_sizes = {**self.sizes, **(sizes or {})}
+        problem = self._at(all_sizes)
+        checks = tuple(self._at({**all_sizes, **check}) for check in self.checks)
         return replace(problem, checks=checks, answer=self.answer)
 
     def _at(self, sizes: Mapping[str, int]) -> ArraysProblem:
@@ -86,8 +86,8 @@ class ArraysDefinition:
             return ArraysProblem(
                 self.name,
                 tuple(sizes.items()),
-                tuple(one.at(sizes) for one in self.arguments),
-                tuple((name, _whole(one, sizes, -(2**53))) for name, one in self.definitions.items()),
+                tuple(argument.at(sizes) for argument in self.arguments),
+                tuple((name, _whole(expression, sizes, -(2**53))) for name, expression in self.definitions.items()),
                 0 if self.flops is None else _whole(self.flops, sizes, 0),
                 0 if self.bytes is None else _whole(self.bytes, sizes, 0),
                 self.arithmetic,
@@ -98,14 +98,14 @@ class ArraysDefinition:
 
 def arithmetic_of(arguments: Iterable[ArgumentDefinition]) -> str:
     """Return the arithmetic of a kernel that names none: ``"fp64"`` if an argument is of doubles."""
-    return "fp64" if any(one.dtype in ("float64", "complex128") for one in arguments) else "fp32"
+    return "fp64" if any(argument.dtype in ("float64", "complex128") for argument in arguments) else "fp32"
 
 
-def _number(given: Expression | float | None, sizes: Mapping[str, int]) -> Any:
-    found = given.evaluate(sizes) if isinstance(given, Expression) else given or 0
-    if isinstance(found, np.ndarray):
-        raise ExpressionError(f"`{given}` must be a number")
-    return found
+def _number(value: Expression | float | None, sizes: Mapping[str, int]) -> Any:
+    number = value.evaluate(sizes) if isinstance(value, Expression) else value or 0
+    if isinstance(number, np.ndarray):
+        raise ExpressionError(f"`{value}` must be a number")
+    return number
 
 
 def _whole(expression: Expression, sizes: Mapping[str, int], least: int) -> int:

@@ -340,7 +340,7 @@ class Kernel:
         It was made with the defaults of the others.
         """
         varied = tuple(name for name in self.compiler_parameters if name in names)
-        labels = {name: one for name, one in self.labels.items() if name not in self.varied}
+        labels = {name: texts for name, texts in self.labels.items() if name not in self.varied}
         labels |= {name: self.compiler_labels[name] for name in varied if name in self.compiler_labels}
         return replace(self, varied=varied, labels=labels)
 
@@ -351,7 +351,7 @@ class Kernel:
     @property
     def needed(self) -> list[Restriction]:
         """The restrictions without which a configuration does not run."""
-        return [one for one in self.restrictions if not one.only_in_search]
+        return [restriction for restriction in self.restrictions if not restriction.only_in_search]
 
     def has_parameters(self, names: Collection[str]) -> bool:
         """Return whether a record with parameters of some names can be one of this kernel."""
@@ -380,7 +380,10 @@ class Kernel:
         """Return the number of parts that are evaluated for expressions, those of derived names once each."""
         used = list(expressions)
         reached = self._reached(name for expression in used for name in expression.names)
-        return sum(one.parts for one in (*used, *(self.derived[name] for name in reached if name in self.derived)))
+        return sum(
+            expression.parts
+            for expression in (*used, *(self.derived[name] for name in reached if name in self.derived))
+        )
 
     def _reached(self, names: Iterable[str]) -> set[str]:
         """Return names and all that they depend on."""
@@ -406,9 +409,9 @@ class Kernel:
         [4, 8]
         """
         scope = self.scope({**variables, **columns})
-        wanted = self.derived if expressions is None else expressions
+        chosen = self.derived if expressions is None else expressions
         size = length(columns)
-        return {name: _column(name, expression, scope, size) for name, expression in wanted.items()}
+        return {name: _column(name, expression, scope, size) for name, expression in chosen.items()}
 
     @property
     def reference_kernel(self) -> Kernel | None:
@@ -453,13 +456,13 @@ class Kernel:
         >>> load_kernel("gemm_simt").with_values({"BLK_M": [64, 128]}).parameters["BLK_M"]
         (64, 128)
         """
-        known = {**self.all_parameters, **self.compiler_parameters}
+        every = {**self.all_parameters, **self.compiler_parameters}
         for name, chosen in values.items():
-            legal = known.get(name)
+            legal = every.get(name)
             if legal is None:
                 raise BundleError(
-                    f"a parameter of {self.name} is one of {', '.join(known)}, got {name!r}"
-                    f"{did_you_mean(name, known) or '.'}"
+                    f"a parameter of {self.name} is one of {', '.join(every)}, got {name!r}"
+                    f"{did_you_mean(name, every) or '.'}"
                 )
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
                 raise BundleError(

@@ -103,14 +103,14 @@ def number_rows(
 def _renumbered(number: Indices, extent: int) -> tuple[Indices, int]:
     """Renumber so that every number from 0 on occurs; return the numbers and how many there are."""
     if extent > max(8 * len(number), 1 << 16):
-        found, inverse = np.unique(number, return_inverse=True)
-        return inverse, len(found)
+        numbers, inverse = np.unique(number, return_inverse=True)
+        return inverse, len(numbers)
     occurs = np.zeros(extent, dtype=bool)
     occurs[number] = True
-    found = np.flatnonzero(occurs)
+    numbers = np.flatnonzero(occurs)
     renumbered = np.empty(extent, dtype=np.int64)
-    renumbered[found] = np.arange(len(found))
-    return renumbered.take(number), len(found)
+    renumbered[numbers] = np.arange(len(numbers))
+    return renumbered.take(number), len(numbers)
 
 
 Codes: TypeAlias = Mapping[str, NDArray[np.intp]]
@@ -135,8 +135,8 @@ class CodedValues:
     def code(self, value: Any, what: str = "a value") -> int:
         """Return the integer that stands for a value; a ``ValueError`` tells of one that is not in the list."""
         if value not in self.listed:
-            known, got = printable(list(self.listed), 300), printable(repr(value), 60)
-            raise ValueError(f"{what} must be one of {known}, got {got}")
+            listed, got = printable(list(self.listed), 300), printable(repr(value), 60)
+            raise ValueError(f"{what} must be one of {listed}, got {got}")
         return self.integers[self.listed.index(value)]
 
 
@@ -158,12 +158,12 @@ def code_values(values: Sequence[Any]) -> CodedValues:
 
 def integers_of(coded: Mapping[str, CodedValues]) -> dict[str, tuple[int, ...]]:
     """Return the integers that stand for the values of each parameter."""
-    return {name: one.integers for name, one in coded.items()}
+    return {name: values.integers for name, values in coded.items()}
 
 
 def labels_of(coded: Mapping[str, CodedValues]) -> dict[str, tuple[Any, ...]]:
     """Return the labels of the parameters that have some."""
-    return {name: one.labels for name, one in coded.items() if one.labels is not None}
+    return {name: values.labels for name, values in coded.items() if values.labels is not None}
 
 
 def code_ordered(values: Sequence[Any]) -> CodedValues:
@@ -189,13 +189,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real)
 
 
-def code_default(given: Mapping[str, Any], parameters: Mapping[str, CodedValues]) -> dict[str, int]:
+def code_default(default: Mapping[str, Any], parameters: Mapping[str, CodedValues]) -> dict[str, int]:
     """Code a default configuration; a ``ValueError`` tells why it is none."""
-    for fact, names in (("lacks", parameters.keys() - given.keys()), ("has", given.keys() - parameters.keys())):
+    for fact, names in (("lacks", parameters.keys() - default.keys()), ("has", default.keys() - parameters.keys())):
         if names:
             law = "a default must have a value of every parameter"
             raise ValueError(f"{law}, but this one {fact} {printable(', '.join(sorted(names)), 300)}")
-    return {name: coded.code(given[name], name) for name, coded in parameters.items()}
+    return {name: coded.code(default[name], name) for name, coded in parameters.items()}
 
 
 def labelled(configuration: Mapping[str, int], labels: Mapping[str, Sequence[_Label]]) -> dict[str, int | _Label]:

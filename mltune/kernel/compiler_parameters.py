@@ -61,34 +61,34 @@ class Variant:
 
 
 def code_compiler_parameters(
-    given: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], entry: str
+    values_of: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], entry: str
 ) -> dict[str, CodedValues]:
     """Code the compiler parameters of a kernel: the given ones, and the built-in ones that they do not replace.
 
     `taken` are the names of its other parameters, and `texts` its source and headers, in which no changed name of
     the `entry` may occur. A built-in parameter that clashes with them is left out, a given one is a ``ValueError``.
     """
-    coded, text, others = {}, "\n".join(texts), {name.lower() for name in taken}
-    for name, values in {**BUILT_IN, **given}.items():
+    coded, text, lowered = {}, "\n".join(texts), {name.lower() for name in taken}
+    for name, values in {**BUILT_IN, **values_of}.items():
         try:
-            one = code_values(list(values))
+            coded_values = code_values(list(values))
             for value in values:
                 variant = variant_of({name: value})
-                found = variant.name and re.search(rf"\b{variant.entry(entry)}\b", text)
-                _require(not found, "a changed name of the kernel must be free", variant.entry(entry))
+                entry_match = variant.name and re.search(rf"\b{variant.entry(entry)}\b", text)
+                _require(not entry_match, "a changed name of the kernel must be free", variant.entry(entry))
             law = "a compiler parameter must not have the name of another parameter"
-            _require(name.lower() not in others, law, name)
+            _require(name.lower() not in lowered, law, name)
         except ValueError as error:
-            if name in given:
+            if name in values_of:
                 raise ValueError(f"{name}: {error}") from error
             continue
-        coded[name] = one
+        coded[name] = coded_values
     return coded
 
 
-def controls_in(given: Mapping[str, Sequence[Any]]) -> list[str]:
+def controls_in(values_of: Mapping[str, Sequence[Any]]) -> list[str]:
     """Return the names of the files of controls among the values of compiler parameters."""
-    return [one for one in given.get(CONTROLS, ()) if isinstance(one, str) and _CONTROLS.fullmatch(one)]
+    return [value for value in values_of.get(CONTROLS, ()) if isinstance(value, str) and _CONTROLS.fullmatch(value)]
 
 
 def variant_of(values: Mapping[str, Any]) -> Variant:
@@ -114,11 +114,11 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
         else:
             law = f"options of the compiler are a text of at most {_MOST_CHARACTERS} characters"
             _require(isinstance(value, str) and len(value) <= _MOST_CHARACTERS, law, value)
-            given = value.split(" ") if value else []
-            for option in given:
+            words = value.split(" ") if value else []
+            for option in words:
                 law = f"an option of the compiler must {COMPILER_OPTION_LAW}"
                 _require(COMPILER_OPTION.fullmatch(option), law, option)
-            options += given
+            options += words
     return Variant(name, tuple(options))
 
 

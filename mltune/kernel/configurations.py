@@ -66,16 +66,16 @@ class ConfigurationTable:
         """Return the row of a configuration; -1 if it is not in the table."""
         key = tuple(configuration)
         if key not in self._rows:
-            known = zip(self.names, self._codes, key, strict=True)
-            self._rows[key] = find(self.space, {name: codes[value] for name, codes, value in known if value in codes})
+            coded = zip(self.names, self._codes, key, strict=True)
+            self._rows[key] = find(self.space, {name: codes[value] for name, codes, value in coded if value in codes})
         return self._rows[key]
 
-    def rows_with(self, known: Mapping[str, Hashable]) -> NDArray[np.int64]:
+    def rows_with(self, values: Mapping[str, Hashable]) -> NDArray[np.int64]:
         """Return the rows in which some parameters have known values. Names of other parameters are ignored."""
         matches = np.ones(len(self), dtype=bool)
         for name, listed, column in zip(self.names, self._values, self._positions.T, strict=True):
-            if name in known:
-                matches &= column == (listed.index(known[name]) if known[name] in listed else -1)
+            if name in values:
+                matches &= column == (listed.index(values[name]) if values[name] in listed else -1)
         return np.flatnonzero(matches)
 
 
@@ -128,7 +128,10 @@ def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> 
     if len(positions) > MOST:
         raise _too_many(len(positions), MOST)
     if not len(positions):
-        texts = ", ".join(one if isinstance(one, str) else getattr(one, "__name__", repr(one)) for one in restrictions)
+        texts = ", ".join(
+            restriction if isinstance(restriction, str) else getattr(restriction, "__name__", repr(restriction))
+            for restriction in restrictions
+        )
         raise SpaceError(f"at least one configuration must satisfy all restrictions ({printable(texts, 500)}).")
     return ConfigurationTable(parameters, positions)
 
@@ -164,10 +167,12 @@ def combinations(
         positions = np.column_stack([np.repeat(positions, len(listed), axis=0), added])
         columns[name] = np.array(listed)
         is_last = len(columns) == len(parameters)
-        for one in [one for one in waiting if is_last or one.names <= columns.keys()]:
-            waiting.remove(one)
-            table = {used: columns[used][positions[:, at]] for at, used in enumerate(columns) if used in one.names}
-            positions = positions[np.broadcast_to(one.holds(table), len(positions))]
+        for restriction in [restriction for restriction in waiting if is_last or restriction.names <= columns.keys()]:
+            waiting.remove(restriction)
+            table = {
+                used: columns[used][positions[:, at]] for at, used in enumerate(columns) if used in restriction.names
+            }
+            positions = positions[np.broadcast_to(restriction.holds(table), len(positions))]
     if not functions:
         return positions
     lists = list(parameters.items())

@@ -84,10 +84,10 @@ class _Maker:
         self.check_kernel_table()
         self.check_parameters()
         derived = self.derived()
-        known = {*self.every, *derived, *self.variables}
-        restrictions = self.restrictions("restrictions", document.restrictions, known)
-        restrictions += self.restrictions("distinct", document.distinct, known, only_in_search=True)
-        resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
+        names = {*self.every, *derived, *self.variables}
+        restrictions = self.restrictions("restrictions", document.restrictions, names)
+        restrictions += self.restrictions("distinct", document.distinct, names, only_in_search=True)
+        resources = {key: self.expression(f"resources.{key}", text, names) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
         values, launch_values = integers_of(self.parameters), integers_of(self.launched)
         compiler, labels = self.compiler(files), labels_of(self.parameters)
@@ -116,26 +116,26 @@ class _Maker:
             derived=derived,
             restrictions=restrictions,
             resources=resources,
-            accesses={name: self.access(name, access, known) for name, access in document.access.items()},
-            block=self.launch_shape("block", launch.block, known),
-            grid=self.launch_shape("grid", launch.grid, known),
+            accesses={name: self.access(name, access, names) for name, access in document.access.items()},
+            block=self.launch_shape("block", launch.block, names),
+            grid=self.launch_shape("grid", launch.grid, names),
             shared_bytes=shared_bytes,
-            workspace=self.optional("launch.workspace", launch.workspace, known),
-            zeros=self.optional("launch.zeros", launch.zeros, known),
+            workspace=self.optional("launch.workspace", launch.workspace, names),
+            zeros=self.optional("launch.zeros", launch.zeros, names),
             labels=labels,
             default=self.default(),
-            arrays=self.arrays(files, known) if self.is_arrays else None,
+            arrays=self.arrays(files, names) if self.is_arrays else None,
         )
 
     def preset(self, whole: Kernel, name: str, table: PresetTable) -> Kernel:
         """Return a part of the space of a kernel."""
-        known = {*self.every, *whole.derived, *self.variables}
-        restrictions = self.restrictions(f"presets.{name}.restrictions", table.restrictions, known)
+        names = {*self.every, *whole.derived, *self.variables}
+        restrictions = self.restrictions(f"presets.{name}.restrictions", table.restrictions, names)
         try:
             part = whole.with_values(
                 {
-                    one: [self.every[one].code(value, one) for value in values] if one in self.every else ()
-                    for one, values in table.values.items()
+                    name: [self.every[name].code(value, name) for value in values] if name in self.every else ()
+                    for name, values in table.values.items()
                 }
             )
         except (BundleError, ValueError) as error:
@@ -144,7 +144,9 @@ class _Maker:
             part,
             preset=name,
             restrictions=(*whole.restrictions, *restrictions),
-            space_hash=_hash(whole.space_hash, list(part.all_parameters.items()), [one.text for one in restrictions]),
+            space_hash=_hash(
+                whole.space_hash, list(part.all_parameters.items()), [restriction.text for restriction in restrictions]
+            ),
         )
 
     def check_kernel_table(self) -> None:
@@ -153,20 +155,20 @@ class _Maker:
         law = f"at least one of {', '.join(legal)}" if legal else "no `precisions`"
         fits = bool(kernel.precisions) == bool(legal) and set(kernel.precisions) <= set(legal)
         self.require(fits, "kernel.precisions", f"a kernel of problem {kind} has {law}, got {list(kernel.precisions)}")
-        known = "known" if self.kind.variables else "its sizes"
+        sizes = "known" if self.kind.variables else "its sizes"
         self.require(
             not (kernel.variables and (self.kind.variables or self.is_arrays)),
             "kernel.variables",
-            f"the variables of problem {kind} are {known}; leave the key out",
+            f"the variables of problem {kind} are {sizes}; leave the key out",
         )
         for key, names in (("kernel.variables", kernel.variables), ("sizes", self.document.sizes)):
             for name in names:
                 free = name not in FUNCTIONS and name not in DEVICE_VARIABLES and not keyword.iskeyword(name)
                 law = f"{name!r} is a keyword, or the name of a function or a device's variable"
                 self.require(free, key, law)
-        given = self.document.model_fields_set & _TABLES_OF_ARRAYS
-        if given and not self.is_arrays:
-            raise self.error(min(given), f"only a kernel of problem 'arrays' has this table, not one of {kind}")
+        tables = self.document.model_fields_set & _TABLES_OF_ARRAYS
+        if tables and not self.is_arrays:
+            raise self.error(min(tables), f"only a kernel of problem 'arrays' has this table, not one of {kind}")
         has_source = kernel.source is not None
         self.require(has_source or not self.is_arrays, "kernel.source", "a kernel of problem 'arrays' has a source")
         law = f"a kernel of problem {kind} is only replayed: no `source`"
@@ -241,8 +243,8 @@ class _Maker:
         for name in texts:
             law = "a derived name must not be a parameter, a variable or a function"
             self.require(name not in taken, f"derived.{name}", law)
-        known = {*self.every, *self.variables, *texts}
-        expressions = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
+        names = {*self.every, *self.variables, *texts}
+        expressions = {name: self.expression(f"derived.{name}", text, names) for name, text in texts.items()}
         uses = {name: expression.names & texts.keys() for name, expression in expressions.items()}
         try:
             order = list(TopologicalSorter(uses).static_order())
@@ -255,14 +257,14 @@ class _Maker:
             self.extents[name] = self.extent(f"derived.{name}", expressions[name])
         return {name: expressions[name] for name in order}
 
-    def expression(self, key: str, text: str, known: Iterable[str]) -> Expression:
+    def expression(self, key: str, text: str, names: Iterable[str]) -> Expression:
         try:
             expression = parse(text)
         except ExpressionError as error:
             raise self.error(key, error) from error
-        unknown = sorted(expression.names - set(known))
+        unknown = sorted(expression.names - set(names))
         if unknown:
-            hint = did_you_mean(unknown[0], known)
+            hint = did_you_mean(unknown[0], names)
             raise self.error(
                 key,
                 "an expression uses parameters, derived names, and variables of the problem and the device, but "
@@ -285,35 +287,35 @@ class _Maker:
         )
         return extent
 
-    def optional(self, key: str, text: str | None, known: Iterable[str]) -> Expression | None:
-        return None if text is None else self.expression(key, text, known)
+    def optional(self, key: str, text: str | None, names: Iterable[str]) -> Expression | None:
+        return None if text is None else self.expression(key, text, names)
 
     def restrictions(
-        self, key: str, texts: Mapping[str, str], known: Iterable[str], *, only_in_search: bool = False
+        self, key: str, texts: Mapping[str, str], names: Iterable[str], *, only_in_search: bool = False
     ) -> tuple[Restriction, ...]:
         return tuple(
-            Restriction(self.expression(f"{key}.`{text}`", text, known), printable(reason), only_in_search)
+            Restriction(self.expression(f"{key}.`{text}`", text, names), printable(reason), only_in_search)
             for text, reason in texts.items()
         )
 
-    def access(self, name: str, table: AccessTable, known: Iterable[str]) -> Access:
+    def access(self, name: str, table: AccessTable, names: Iterable[str]) -> Access:
         def of(key: str, text: str) -> Expression:
-            return self.expression(f"access.{name}.{key}", text, known)
+            return self.expression(f"access.{name}.{key}", text, names)
 
         lanes = tuple((of("lanes", radix), of("lanes", stride)) for radix, stride in table.lanes)
         return Access(table.memory, of("count", table.count), of("bytes", table.bytes), lanes)
 
-    def launch_shape(self, key: str, texts: Sequence[str], known: Iterable[str]) -> Shape3:
-        given = self.document.kernel.source is None or key in self.document.launch.model_fields_set
+    def launch_shape(self, key: str, texts: Sequence[str], names: Iterable[str]) -> Shape3:
+        is_set = self.document.kernel.source is None or key in self.document.launch.model_fields_set
         law = f"a kernel with a source must have the shape of its launch, but {key} is missing"
-        self.require(given, f"launch.{key}", law)
-        return self.shape(f"launch.{key}", texts, known)
+        self.require(is_set, f"launch.{key}", law)
+        return self.shape(f"launch.{key}", texts, names)
 
-    def shape(self, key: str, texts: Sequence[str], known: Iterable[str]) -> Shape3:
-        x, y, z = (self.expression(key, text, known) for text in [*texts, "1", "1"][:3])
+    def shape(self, key: str, texts: Sequence[str], names: Iterable[str]) -> Shape3:
+        x, y, z = (self.expression(key, text, names) for text in [*texts, "1", "1"][:3])
         return x, y, z
 
-    def arrays(self, files: BundleFiles, known: Iterable[str]) -> ArraysDefinition:
+    def arrays(self, files: BundleFiles, names: Iterable[str]) -> ArraysDefinition:
         """Return the arguments and sizes of a kernel of any kind."""
         document, sizes, work = self.document, self.document.sizes, self.document.work
         for name in document.macros:
@@ -321,7 +323,7 @@ class _Maker:
             self.require(name not in self.every, f"macros.{name}", law)
             self.check_macro(f"macros.{name}", name)
         arguments = tuple(self.argument(name, table, files) for name, table in document.arguments.items())
-        written = {one.name for one in arguments if one.role in ("out", "inout")}
+        written = {argument.name for argument in arguments if argument.role in ("out", "inout")}
         law = 'at least one argument must be an array of role "out" or "inout"'
         self.require(bool(written), "arguments", law)
         for position, check in enumerate(document.verify):
@@ -337,7 +339,7 @@ class _Maker:
             bytes=self.optional("work.bytes", work.bytes, sizes),
             arithmetic=work.arithmetic or arithmetic_of(arguments),
             checks=tuple(document.verify),
-            reference=self.reference(known),
+            reference=self.reference(names),
             answer=self.answer(written, files),
         )
 
@@ -356,7 +358,7 @@ class _Maker:
         return ArgumentDefinition(
             name,
             table.dtype,
-            None if shape is None else tuple(self.expression(f"{key}.shape", one, sizes) for one in shape),
+            None if shape is None else tuple(self.expression(f"{key}.shape", extent, sizes) for extent in shape),
             table.role,
             initial,
             self.optional(f"{key}.value", table.value, sizes),
@@ -364,14 +366,14 @@ class _Maker:
             self.optional(f"{key}.absolute", table.absolute, sizes),
         )
 
-    def reference(self, known: Iterable[str]) -> ReferenceEntry | None:
+    def reference(self, names: Iterable[str]) -> ReferenceEntry | None:
         table = self.document.reference
         if table.entry is None:
             return None
         law = "the right answer comes from an entry or from files, not from both"
         self.require(not table.answer, "reference", law)
-        block = self.shape("reference.block", table.block, known)
-        return ReferenceEntry(table.entry, block, self.shape("reference.grid", table.grid, known))
+        block = self.shape("reference.block", table.block, names)
+        return ReferenceEntry(table.entry, block, self.shape("reference.grid", table.grid, names))
 
     def answer(self, written: Iterable[str], files: BundleFiles) -> dict[str, str]:
         answer = self.document.reference.answer

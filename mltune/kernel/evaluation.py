@@ -78,25 +78,27 @@ def applied(function: _Function, operands: Sequence[Operation]) -> Operation:
 
     def apply(variables: Variables) -> Partial:
         arguments = [operand(variables) for operand in operands]
-        found = function(*(_number(argument.value) for argument in arguments))
-        result = found if isinstance(found, Partial) else Partial(found)
-        return Partial(result.value, reduce(operator.and_, (one.defined for one in arguments), result.defined))
+        raw = function(*(_number(argument.value) for argument in arguments))
+        result = raw if isinstance(raw, Partial) else Partial(raw)
+        return Partial(
+            result.value, reduce(operator.and_, (argument.defined for argument in arguments), result.defined)
+        )
 
     return apply
 
 
-def compared(first: Operation, others: Sequence[tuple[type[ast.cmpop], Operation]]) -> Operation:
+def compared(first: Operation, comparisons: Sequence[tuple[type[ast.cmpop], Operation]]) -> Operation:
     """Return the operation of a chain of comparisons."""
 
     def compare(variables: Variables) -> Partial:
-        left = first(variables)
+        lhs = first(variables)
         truth: Mask = _TRUE
-        defined = left.defined
-        for kind, operand in others:
+        defined = lhs.defined
+        for kind, operand in comparisons:
             right = operand(variables)
-            truth = truth & _compared(kind, left.value, right.value)
+            truth = truth & _compared(kind, lhs.value, right.value)
             defined = defined & right.defined
-            left = right
+            lhs = right
         return Partial(truth, defined)
 
     return compare
@@ -131,8 +133,8 @@ def chosen(test: Operation, body: Operation, other: Operation) -> Operation:
         tested = test(variables)
         condition = _truth(tested.value)
         if condition.ndim == 0:
-            one = (body if condition else other)(variables)
-            return Partial(one.value, tested.defined & one.defined)
+            branch = (body if condition else other)(variables)
+            return Partial(branch.value, tested.defined & branch.defined)
         first, second = body(variables), other(variables)
         value = np.where(condition, _number(first.value), _number(second.value))
         defined = np.where(condition, first.defined, second.defined)
@@ -160,14 +162,14 @@ def _truth(value: Array) -> Mask:
     return value if value.dtype.kind == "b" else value != 0  # type: ignore[return-value]
 
 
-def _compared(kind: type[ast.cmpop], left: Array, right: Array) -> Any:
+def _compared(kind: type[ast.cmpop], lhs: Array, right: Array) -> Any:
     """Compare two values; texts are equal or not, and never equal to a number."""
-    texts = left.dtype.kind == "U", right.dtype.kind == "U"
+    texts = lhs.dtype.kind == "U", right.dtype.kind == "U"
     if any(texts) and kind not in (ast.Eq, ast.NotEq):
         raise ValueError("texts are compared with == and != only")
     if texts[0] != texts[1]:
         return np.bool_(kind is ast.NotEq)
-    return COMPARISONS[kind](left, right)
+    return COMPARISONS[kind](lhs, right)
 
 
 def _is_float(value: Array) -> bool:

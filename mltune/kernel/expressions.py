@@ -187,8 +187,8 @@ def parse(text: str) -> Expression:
         if isinstance(node, ast.Name):
             count, deepest = uses.get(node.id, (0, 0))
             uses[node.id] = (count + 1, max(deepest, level))
-    own, each = Extent(parts, depth), tuple((name, *use) for name, use in uses.items())
-    return Expression(text, frozenset(compiler.names), own, each, operation)
+    own, uses_of_names = Extent(parts, depth), tuple((name, *use) for name, use in uses.items())
+    return Expression(text, frozenset(compiler.names), own, uses_of_names, operation)
 
 
 def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
@@ -244,8 +244,8 @@ class _Compiler:
             case ast.BoolOp():
                 return joined(self.all(node.values, depth), isinstance(node.op, ast.Or))
             case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
-                first, *others = (self.comparand(one, depth) for one in (node.left, *node.comparators))
-                return compared(first, list(zip(map(type, node.ops), others, strict=True)))
+                first, *operands = (self.comparand(operand, depth) for operand in (node.left, *node.comparators))
+                return compared(first, list(zip(map(type, node.ops), operands, strict=True)))
             case ast.IfExp():
                 return chosen(*self.all([node.test, node.body, node.orelse], depth))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
@@ -277,9 +277,9 @@ class _Compiler:
         return variable(name)
 
     def call(self, name: str, arguments: Sequence[ast.expr], depth: int) -> Operation:
-        function, wanted = FUNCTIONS[name]
-        if len(arguments) != wanted if wanted is not None else not arguments:
-            raise self.error(f"`{name}` takes {wanted or 'at least 1'} arguments, got {len(arguments)}")
+        function, arity = FUNCTIONS[name]
+        if len(arguments) != arity if arity is not None else not arguments:
+            raise self.error(f"`{name}` takes {arity or 'at least 1'} arguments, got {len(arguments)}")
         return applied(function, self.all(arguments, depth))
 
     def error(self, message: str) -> ExpressionError:

@@ -56,8 +56,8 @@ def find_faults(
     `table` is that of ``kernel.toml`` in which the shape of the launch stands.
     """
     scope = kernel.scope({**variables, **columns})
-    found = [_fault(law, scope, columns) for law in _laws(kernel, variables, table)]
-    return [fault for fault in found if fault is not None]
+    faults = [_fault(law, scope, columns) for law in _laws(kernel, variables, table)]
+    return [fault for fault in faults if fault is not None]
 
 
 def find_file_faults(problem: Problem) -> list[BundleFault]:
@@ -65,15 +65,15 @@ def find_file_faults(problem: Problem) -> list[BundleFault]:
     if not isinstance(problem, ArraysProblem):
         return []
     faults = []
-    for one in (problem, *problem.checks):
-        initial = {f"arguments.{a.name}.initial": (a.initial, a) for a in one.arrays if a.role != "out"}
-        answer = {f"reference.answer.{a.name}": (one.answer[a.name], a) for a in one.arrays if a.name in one.answer}
+    for size in (problem, *problem.checks):
+        initial = {f"arguments.{a.name}.initial": (a.initial, a) for a in size.arrays if a.role != "out"}
+        answer = {f"reference.answer.{a.name}": (size.answer[a.name], a) for a in size.arrays if a.name in size.answer}
         for key, (file, argument) in (initial | answer).items():
             try:
                 if isinstance(file, str) and file.endswith(".npy"):
                     open_array(Path(file), argument.dtype, argument.shape or ())
             except ProblemError as error:
-                faults.append(BundleFault(f"{key}: {printable(str(error).rstrip('.'), 400)} ({one.label})", 1.0))
+                faults.append(BundleFault(f"{key}: {printable(str(error).rstrip('.'), 400)} ({size.label})", 1.0))
     return faults
 
 
@@ -94,7 +94,7 @@ def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[
     for name, expression in kernel.resources.items():
         yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
     for name, access in kernel.accesses.items():
-        for expression in (access.count, *(one for digit in access.lanes for one in digit)):
+        for expression in (access.count, *(lane for digit in access.lanes for lane in digit)):
             yield _Law(f"access.{name}: an access has numbers in every valid configuration", [expression])
         law = f"access.{name}.bytes: a lane accesses one of {ACCESS_BYTES} bytes"
         yield _Law(law, [access.bytes], listed=ACCESS_BYTES)
@@ -117,5 +117,5 @@ def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
     first, count = int(np.argmax(wrong)), int(np.count_nonzero(wrong))
     text = " * ".join(f"`{printable(factor, 120)}`" for factor in law.factors)
     told = f"{value[first]:.6g}" if defined[first] else "undefined (division by zero)"
-    example = printable(", ".join(f"{name}={one}" for name, one in row(columns, first).items()), 200)
+    example = printable(", ".join(f"{name}={value}" for name, value in row(columns, first).items()), 200)
     return BundleFault(f"{law.text}, but {text} is {told} for {count} of {size}, such as {example}", count / size)

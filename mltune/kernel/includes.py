@@ -42,7 +42,7 @@ class Include:
 
 def included(text: str) -> Iterator[tuple[str, str]]:
     """Yield the names that a text includes, each after its mark: a quote, or ``<``."""
-    return ((found[1], found[2]) for found in _INCLUDE.finditer(text))
+    return ((match[1], match[2]) for match in _INCLUDE.finditer(text))
 
 
 def walk_includes(
@@ -50,22 +50,22 @@ def walk_includes(
 ) -> Iterator[Include]:
     """Yield what some texts include, directly or through headers; names that are not found are left out."""
     files, paths = [*texts.items()], set(texts)
-    asked: set[tuple[str, ...]] = set()
+    visited: set[tuple[str, ...]] = set()
     for file, content in files:  # grows
         for mark, name in names(content):
             question = (posixpath.dirname(file), mark, name)
-            if question in asked:
+            if question in visited:
                 continue
-            if len(asked) == MAX_NAMES:
+            if len(visited) == MAX_NAMES:
                 return
-            asked.add(question)
-            found = find(file, name, mark == '"')
-            if found is None:
+            visited.add(question)
+            header = find(file, name, mark == '"')
+            if header is None:
                 continue
-            yield Include(name, file, *found)
-            if found[0] not in paths:
-                paths.add(found[0])
-                files.append(found)
+            yield Include(name, file, *header)
+            if header[0] not in paths:
+                paths.add(header[0])
+                files.append(header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ class IncludeFolders:
     def headers(self, text: str, listed: Mapping[str, str]) -> Headers:
         """Return the headers that a source includes, directly or not."""
         read, texts = dict(listed), dict(listed)
-        known = {name: Include(name, "", name, text) for name, text in listed.items()}
+        headers = {name: Include(name, "", name, text) for name, text in listed.items()}
         names = {name: name for name in listed}
-        for found in walk_includes({self.source: text, **listed}, lambda *include: self._find(read, *include)):
-            other = known.setdefault(found.name, found)
-            if other.path != found.path:
-                raise ValueError(_ambiguous(other, found))
-            first = names.setdefault(found.path, found.name)
-            texts[found.name] = found.text if first == found.name else f'#include "{first}"\n'
-        return Headers(texts, {name: found.path for name, found in known.items() if name != found.path})
+        for header in walk_includes({self.source: text, **listed}, lambda *include: self._find(read, *include)):
+            other = headers.setdefault(header.name, header)
+            if other.path != header.path:
+                raise ValueError(_ambiguous(other, header))
+            first = names.setdefault(header.path, header.name)
+            texts[header.name] = header.text if first == header.name else f'#include "{first}"\n'
+        return Headers(texts, {name: header.path for name, header in headers.items() if name != header.path})
 
     def _find(self, read: dict[str, str], file: str, name: str, quoted: bool) -> tuple[str, str] | None:
         """Find a header beside the file that includes it in quotes, among those listed, then in the folders."""
@@ -118,7 +118,7 @@ class IncludeFolders:
 
     def _read(self, path: str, read: dict[str, str]) -> bool:
         """Read a header below one of the folders; return whether there is one."""
-        label = next((one for one in self.folders if PurePosixPath(path).is_relative_to(one)), None)
+        label = next((folder for folder in self.folders if PurePosixPath(path).is_relative_to(folder)), None)
         if label is None or not self.law.fullmatch(path):
             return False
         file = self.folders[label] / PurePosixPath(path).relative_to(label)
@@ -137,9 +137,9 @@ class IncludeFolders:
         return True
 
 
-def _ambiguous(one: Include, other: Include) -> str:
+def _ambiguous(first: Include, other: Include) -> str:
     facts = " and ".join(
-        f"{printable(found.path, 120)} in {printable(found.file, 120) or 'the source'}" for found in (one, other)
+        f"{printable(header.path, 120)} in {printable(header.file, 120) or 'the source'}" for header in (first, other)
     )
     law = "NVRTC finds a header by its name in #include alone"
-    return f"{law}, but {printable(one.name, 120)!r} is {facts}; include one as FOLDER/NAME"
+    return f"{law}, but {printable(first.name, 120)!r} is {facts}; include one as FOLDER/NAME"

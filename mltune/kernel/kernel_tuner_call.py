@@ -72,30 +72,32 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
         if name not in {*_WITHOUT_EFFECT, *_REFUSED, *_READ}:
             raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
     options = dict(strategy_options or {})
-    include, others = _include_folders(arguments.get("compiler_options") or ())
-    given = [one for one in others if not _IGNORED_OPTIONS.fullmatch(one)]
-    defines = {found[1]: found[2] or "1" for one in given if (found := _DEFINITION.fullmatch(one))}
-    passed = tuple(one for one in given if not _DEFINITION.fullmatch(one))
-    for one in passed:
-        if not COMPILER_OPTION.fullmatch(one):
-            raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(one, 80)!r}.")
+    include, other_options = _include_folders(arguments.get("compiler_options") or ())
+    heeded = [option for option in other_options if not _IGNORED_OPTIONS.fullmatch(option)]
+    defines = {
+        definition[1]: definition[2] or "1" for option in heeded if (definition := _DEFINITION.fullmatch(option))
+    }
+    passed = tuple(option for option in heeded if not _DEFINITION.fullmatch(option))
+    for option in passed:
+        if not COMPILER_OPTION.fullmatch(option):
+            raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(option, 80)!r}.")
     metrics = {name: _metric(name, metric) for name, metric in (arguments.get("metrics") or {}).items()}
     return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include, metrics)
 
 
 def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str]]:
     """Return the folders of headers among options of the compiler, and the other options."""
-    folders, others, left = [], [], iter(options)
-    for option in left:
-        found = _INCLUDE_OPTION.fullmatch(option)
-        if found is None:
-            others.append(option)
+    folders, rest, remaining = [], [], iter(options)
+    for option in remaining:
+        match = _INCLUDE_OPTION.fullmatch(option)
+        if match is None:
+            rest.append(option)
             continue
-        folder = found[1] or next(left, "")
+        folder = match[1] or next(remaining, "")
         if not folder or not Path(folder).is_dir():
             raise UsageError(f"-I names a folder of headers, but {printable(folder, 200)!r} is none.")
         folders.append(Path(folder).resolve())
-    return tuple(folders), others
+    return tuple(folders), rest
 
 
 def _metric(name: str, metric: Any) -> Metric:

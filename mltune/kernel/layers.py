@@ -107,7 +107,7 @@ class _Estimate:
         parts = np.empty((len(self.bits) + 2 * len(bound), len(sets)))
         of_values, of_shares, of_classes = (
             parts[: len(self.bits)],
-            *(parts[len(self.bits) + one :: 2] for one in (0, 1)),
+            *(parts[len(self.bits) + bit :: 2] for bit in (0, 1)),
         )
 
         def total() -> NDArray[np.float64]:
@@ -145,16 +145,16 @@ class _RuleEstimate:
     def estimates(self, bound: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the logarithms of the number of classes, and of the share of combinations that can be completed."""
         masks, inverse = np.unique(bound, return_inverse=True)
-        found = np.array([self._estimate(int(mask)) for mask in masks])[inverse]
-        return found[:, 0], found[:, 1]
+        estimates = np.array([self._estimate(int(mask)) for mask in masks])[inverse]
+        return estimates[:, 0], estimates[:, 1]
 
     def _estimate(self, mask: int) -> tuple[float, float]:
         if mask not in self.known:
             axes = [axis for axis, bit in enumerate(self.bits) if mask & bit]
-            others = [axis for axis, bit in enumerate(self.bits) if not mask & bit]
+            free_axes = [axis for axis, bit in enumerate(self.bits) if not mask & bit]
             if not self.spend(self.table.size):
                 return sum(float(np.log2(self.table.shape[axis])) for axis in axes), 0.0
-            rows = self.table.transpose(axes + others).reshape(
+            rows = self.table.transpose(axes + free_axes).reshape(
                 int(np.prod([self.table.shape[axis] for axis in axes])), -1
             )
             weights = np.random.default_rng(0).integers(1, 2**40, rows.shape[1])

@@ -158,10 +158,10 @@ def make_kernel(
     for key in (*parameters, *(defines or {})):
         check_macro_name(key)
     coded = {key: _coded(key, list(values)) for key, values in parameters.items()}
-    lists = {key: list(one.listed) for key, one in coded.items()}
+    lists = {key: list(values.listed) for key, values in coded.items()}
     if callable(answer):
         answer = answer(*arguments)
-    answers = [None] * len(arguments) if answer is None else [on_host(one) for one in answer]
+    answers = [None] * len(arguments) if answer is None else [on_host(array) for array in answer]
     if len(answers) != len(arguments):
         raise UsageError(
             f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
@@ -170,12 +170,12 @@ def make_kernel(
     threads = (*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :])
     generator = source if callable(source) else None
     text = _generated(source, {key: values[0] for key, values in lists.items()}) if callable(source) else source
-    asked = _pickled(verify, None if answer is None else answers, absolute) if verify else b""
+    verification = _pickled(verify, None if answer is None else answers, absolute) if verify else b""
     right = [None] * len(arguments) if verify else answers
     definition = _definition(_plain_name(name), arguments, constants or {}, right, absolute, folder, flops, bytes)
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
-    found = _headers(text, headers or {}, folders)
-    varied, controls = _compiler_parameters(compiler or {}, [*coded], [text, *found.texts.values()], name)
+    included = _headers(text, headers or {}, folders)
+    varied, controls = _compiler_parameters(compiler or {}, [*coded], [text, *included.texts.values()], name)
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
@@ -186,11 +186,14 @@ def make_kernel(
         labels=labels_of(coded),
         source=text,
         entry=name,
-        headers=found.texts,
-        header_paths=found.paths,
+        headers=included.texts,
+        header_paths=included.paths,
         include=tuple(folders),
-        space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
-        restrictions=(*(Restriction(one, "a restriction of the call") for one in expressions), *_fits(threads, coded)),
+        space_hash=hashlib.sha256(repr((lists, [expression.text for expression in expressions])).encode()).hexdigest(),
+        restrictions=(
+            *(Restriction(expression, "a restriction of the call") for expression in expressions),
+            *_fits(threads, coded),
+        ),
         default={} if default is None else _default(default, coded),
         arrays=definition,
         problem_size=_sizes(problem_size),
@@ -200,7 +203,7 @@ def make_kernel(
         dynamic_shared=shared,
         defines=dict(defines or {}),
         generator=generator,
-        verify=asked,
+        verify=verification,
     )
     kernel = replace(kernel, source_hash=_hash(kernel, kernel.problem_size))
     return _restricted(kernel, functions) if functions else kernel
@@ -230,23 +233,31 @@ def with_sizes(kernel: PythonKernel) -> tuple[PythonKernel, ArraysProblem]:
     assert kernel.arrays is not None  # noqa: S101 - it has arguments
     axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), kernel.problem_size, strict=False)
     sizes = {name: int(extent) for name, extent in axes if isinstance(extent, int | float)}
-    arrays = [one for one in kernel.arrays.problem().arguments if one.shape is not None and one.role != "constant"]
-    sizes |= {one.name: math.prod(one.shape or ()) for one in arrays}
-    texts = [one for one in kernel.problem_size if isinstance(one, str)]
+    arrays = [
+        argument
+        for argument in kernel.arrays.problem().arguments
+        if argument.shape is not None and argument.role != "constant"
+    ]
+    sizes |= {array.name: math.prod(array.shape or ()) for array in arrays}
+    texts = [text for text in kernel.problem_size if isinstance(text, str)]
     definition = replace(kernel.arrays, sizes=sizes)
     return replace(kernel, source_hash=_hash(kernel, texts), arrays=definition), definition.problem()
 
 
 def _compiler_parameters(
-    given: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], name: str
+    values_of: Mapping[str, Sequence[Any]], taken: Sequence[str], texts: Sequence[str], name: str
 ) -> tuple[dict[str, CodedValues], dict[str, bytes]]:
     """Return the compiler parameters of a call, and by their names the files of controls, which are given by paths."""
-    paths = given.get(CONTROLS, ())
-    names = [Path(one).name if isinstance(one, str | Path) else one for one in paths]
-    named = {**given, CONTROLS: names} if CONTROLS in given else given
+    paths = values_of.get(CONTROLS, ())
+    names = [Path(path).name if isinstance(path, str | Path) else path for path in paths]
+    named = {**values_of, CONTROLS: names} if CONTROLS in values_of else values_of
     legal = controls_in(named)
     try:
-        files = {one: read_file(at, MOST_CONTROLS_BYTES) for one, at in zip(names, paths, strict=True) if one in legal}
+        files = {
+            file_name: read_file(at, MOST_CONTROLS_BYTES)
+            for file_name, at in zip(names, paths, strict=True)
+            if file_name in legal
+        }
         return code_compiler_parameters(named, taken, texts, plain_entry(name)), files
     except OSError as error:
         raise UsageError(f"compiler: a file of controls must be readable: {printable(error, 300)}.") from error
@@ -254,14 +265,14 @@ def _compiler_parameters(
         raise UsageError(f"compiler: {error}.") from error
 
 
-def _headers(source: str, given: Mapping[str, str], folders: Mapping[str, Path]) -> Headers:
+def _headers(source: str, texts: Mapping[str, str], folders: Mapping[str, Path]) -> Headers:
     """Return the headers that are given by name, and those that a source includes from folders of the caller."""
     try:
-        found = IncludeFolders("", folders, None, _HEADER, MAX_HEADER_BYTES).headers(source, given)
+        included = IncludeFolders("", folders, None, _HEADER, MAX_HEADER_BYTES).headers(source, texts)
     except ValueError as error:
         raise UsageError(f"compiler_options: {error}.") from error
-    elsewhere = {name: Path(name).name for name in given if not {"", ".", ".."}.isdisjoint(name.split("/"))}
-    return Headers(found.texts, {**found.paths, **elsewhere})
+    elsewhere = {name: Path(name).name for name in texts if not {"", ".", ".."}.isdisjoint(name.split("/"))}
+    return Headers(included.texts, {**included.paths, **elsewhere})
 
 
 def _definition(
@@ -274,20 +285,20 @@ def _definition(
     flops: int,
     work_bytes: int,
 ) -> ArraysDefinition:
-    found, files = [], {}
+    definitions, files = [], {}
     for position, (value, right) in enumerate(zip(arguments, answers, strict=True)):
         key = f"argument_{position}"
-        found.append(_argument(key, value, "inout", folder, absolute))
+        definitions.append(_argument(key, value, "inout", folder, absolute))
         if right is not None and folder is not None:
             array = np.asarray(on_host(value))
             right = np.asarray(right, dtype=array.dtype)
             if right.size != array.size:
                 raise UsageError(f"an answer has the size of its argument, got {right.size} for {array.size} of {key}.")
             files[key] = _kept(folder, right.reshape(-1))
-    found += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
+    definitions += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
     work = [parse(str(int(amount))) if amount else None for amount in (flops, work_bytes)]
     return ArraysDefinition(
-        name, {}, tuple(found), flops=work[0], bytes=work[1], arithmetic=arithmetic_of(found), answer=files
+        name, {}, tuple(definitions), flops=work[0], bytes=work[1], arithmetic=arithmetic_of(definitions), answer=files
     )
 
 
@@ -350,13 +361,13 @@ def _pickled(*function: Any) -> bytes:
     import cloudpickle
 
     try:
-        found: bytes = cloudpickle.dumps(function)
+        pickled: bytes = cloudpickle.dumps(function)
     except Exception as error:  # pickling calls code of every object
         raise UsageError(
             "verify runs in the process of the kernel, so it must not use what only this process has, such as open "
             f"files: {error!s:.300}."
         ) from error
-    return found
+    return pickled
 
 
 def _fits(threads: Sequence[str], coded: Mapping[str, CodedValues]) -> list[Restriction]:
@@ -377,8 +388,8 @@ def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -
             f"{count:,}; write the restrictions as texts, such as 'block_size_x * block_size_y <= 1024'."
         )
     lists = {name: kernel.labels.get(name, values) for name, values in kernel.parameters.items()}
-    asked = [partial(_holds, function) for function in functions]
-    positions = combinations(lists, [one.expression for one in kernel.restrictions], asked)
+    predicates = [partial(_holds, function) for function in functions]
+    positions = combinations(lists, [restriction.expression for restriction in kernel.restrictions], predicates)
     columns = {
         name: np.array(values, dtype=np.int64)[positions[:, at]]
         for at, (name, values) in enumerate(kernel.parameters.items())
@@ -398,26 +409,28 @@ def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
     """Return the expressions and the functions among restrictions."""
     if restrictions is None:
         return [], []
-    given = [restrictions] if isinstance(restrictions, str) or callable(restrictions) else list(restrictions)
-    for one in given:
-        if not isinstance(one, str) and not callable(one):
-            raise UsageError(f"a restriction is a text or a function, got {one!r:.100}.")
-    return [parse(one) for one in given if isinstance(one, str)], [one for one in given if callable(one)]
+    entries = [restrictions] if isinstance(restrictions, str) or callable(restrictions) else list(restrictions)
+    for entry in entries:
+        if not isinstance(entry, str) and not callable(entry):
+            raise UsageError(f"a restriction is a text or a function, got {entry!r:.100}.")
+    return [parse(entry) for entry in entries if isinstance(entry, str)], [
+        entry for entry in entries if callable(entry)
+    ]
 
 
 def _sizes(problem_size: Any) -> tuple[Size, ...]:
     """Return a size for each dimension; one number, text or function is that of x."""
     several = isinstance(problem_size, Sequence | np.ndarray) and not isinstance(problem_size, str)
-    found = tuple(problem_size) if several else (problem_size,)
-    if not 1 <= len(found) <= 3:
-        raise UsageError(f"a problem has one to three sizes, got {len(found)}.")
-    return tuple(one.item() if isinstance(one, np.generic) else one for one in found)
+    extents = tuple(problem_size) if several else (problem_size,)
+    if not 1 <= len(extents) <= 3:
+        raise UsageError(f"a problem has one to three sizes, got {len(extents)}.")
+    return tuple(extent.item() if isinstance(extent, np.generic) else extent for extent in extents)
 
 
 def _define(value: Any, values: dict[str, Any]) -> int | float | str:
     """Return the value of a macro that may be given by a function; a text stands as it is."""
-    found = value(values) if callable(value) else value
-    plain: int | float | str = found.item() if isinstance(found, np.generic) else found
+    result = value(values) if callable(value) else value
+    plain: int | float | str = result.item() if isinstance(result, np.generic) else result
     return plain
 
 
@@ -435,7 +448,7 @@ def _divisor(divisor: Divisors, name: str, values: dict[str, Any]) -> float:
         return float(values.get(name, 1))
     if callable(divisor):
         return float(divisor(values))
-    return math.prod(float(_called(one, values)) for one in divisor)
+    return math.prod(float(_called(factor, values)) for factor in divisor)
 
 
 def _plain_name(name: str) -> str:
@@ -463,8 +476,8 @@ def _coded(name: str, values: Sequence[Any]) -> CodedValues:
         raise UsageError(f"{name}: {error}.") from error
 
 
-def _default(given: Mapping[str, Any], coded: Mapping[str, CodedValues]) -> dict[str, int]:
+def _default(default: Mapping[str, Any], coded: Mapping[str, CodedValues]) -> dict[str, int]:
     try:
-        return code_default(given, coded)
+        return code_default(default, coded)
     except ValueError as error:
         raise UsageError(f"default: {error}.") from error

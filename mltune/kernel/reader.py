@@ -96,9 +96,9 @@ def _located(name_or_path: str | Path) -> Path | None:
 
 
 def _find_bundle(name_or_path: str | Path) -> Path:
-    found, names = _located(name_or_path), built_in()
-    if found is not None:
-        return found
+    folder, names = _located(name_or_path), built_in()
+    if folder is not None:
+        return folder
     raise BundleError(
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
         f"kernel.toml, got {printable(name_or_path, 300)!r}{did_you_mean(str(name_or_path), names) or '.'}"
@@ -141,16 +141,16 @@ def _validated(path: Path, text: str) -> Document:
         raise _refused(path, f"a kernel.toml must be valid TOML: {error}") from error
 
 
-def _files(path: Path, document: Document, given: Path | None) -> BundleFiles:
+def _files(path: Path, document: Document, source_file: Path | None) -> BundleFiles:
     """Read the files that a document names."""
     table, folder = document.kernel, path.parent
-    source = None if table.source is None else _read(given or folder / table.source, MAX_SOURCE_BYTES)
+    source = None if table.source is None else _read(source_file or folder / table.source, MAX_SOURCE_BYTES)
     texts: dict[str, str] = {}
     for name in table.headers:
-        left = MAX_SOURCE_BYTES - sum(len(text.encode()) for text in texts.values())
-        texts[name] = _read(folder / name, left)
-    initial = [one.initial for one in document.arguments.values()]
-    named = [*(one for one in initial if isinstance(one, str)), *document.reference.answer.values()]
+        free_bytes = MAX_SOURCE_BYTES - sum(len(text.encode()) for text in texts.values())
+        texts[name] = _read(folder / name, free_bytes)
+    initial = [argument.initial for argument in document.arguments.values()]
+    named = [*(value for value in initial if isinstance(value, str)), *document.reference.answer.values()]
     arrays = {name: file for name in named if (file := _array_file(folder, name))}
     controls = {name: _read_bytes(folder / name, MOST_CONTROLS_BYTES) for name in controls_in(document.compiler)}
     return BundleFiles(folder, source, _headers(path, document, source or "", texts), arrays, controls)

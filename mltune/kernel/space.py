@@ -139,8 +139,8 @@ class ConstrainedSpace:
 
     def rows(self, indices: Indices) -> Columns:
         """Return the configurations of given indices."""
-        wanted = _checked(indices, self.count)
-        parts = [self.layers.unrank(wanted[start : start + _CHUNK]) for start in _starts(len(wanted))]
+        checked = _checked(indices, self.count)
+        parts = [self.layers.unrank(checked[start : start + _CHUNK]) for start in _starts(len(checked))]
         return {name: self._lists[name].decode(np.concatenate([part[name] for part in parts])) for name in self.names}
 
     def index_of(self, columns: Columns) -> Indices:
@@ -159,8 +159,8 @@ class ConstrainedSpace:
         columns = {name: np.full(len(changes), value, dtype=np.int64) for name, value in here.items()}
         for position, (name, value) in enumerate(changes):
             columns[name][position] = value
-        found = self.nearest(columns)
-        return np.unique(found[found != index])
+        nearest = self.nearest(columns)
+        return np.unique(nearest[nearest != index])
 
     def nearest(self, columns: Columns) -> Indices:
         """Return for each row the index of a valid configuration near it; its own index if it is valid."""
@@ -175,10 +175,10 @@ class ConstrainedSpace:
         columns = {name: rng.choice(np.array(values), _EXPLAINED) for name, values in self.values.items()}
         scope = self.kernel.scope({**self.variables, **columns})
         holds = [np.broadcast_to(r.expression.holds(scope), (_EXPLAINED,)) for r in self.kernel.restrictions]
-        failures = np.sum([~each for each in holds], axis=0, dtype=np.int64)
+        failures = np.sum([~mask for mask in holds], axis=0, dtype=np.int64)
         return [
-            Removal(r.text, r.reason, float(np.mean(~each)), float(np.mean(~each & (failures == 1))))
-            for r, each in zip(self.kernel.restrictions, holds, strict=True)
+            Removal(r.text, r.reason, float(np.mean(~mask)), float(np.mean(~mask & (failures == 1))))
+            for r, mask in zip(self.kernel.restrictions, holds, strict=True)
         ]
 
     def _encode(self, columns: Columns) -> Codes:
@@ -226,16 +226,16 @@ class TableSpace:
 
     def rows(self, indices: Indices) -> Columns:
         """Return the configurations of given rows."""
-        wanted = _checked(indices, self.count)
-        return {name: column[wanted] for name, column in self._columns.items()}
+        checked = _checked(indices, self.count)
+        return {name: column[checked] for name, column in self._columns.items()}
 
     def index_of(self, columns: Columns) -> Indices:
         """Return the rows of configurations, -1 for those that are not in the table."""
         codes = {name: self._lists[name].encode(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
-        known = np.all([code >= 0 for code in codes.values()], axis=0)
+        valid = np.all([code >= 0 for code in codes.values()], axis=0)
         keys = self._keys({name: np.maximum(code, 0) for name, code in codes.items()})
         place = np.minimum(np.searchsorted(self._sorted, keys), self.count - 1)
-        return np.where(known & (self._sorted[place] == keys), self._order[place], -1)
+        return np.where(valid & (self._sorted[place] == keys), self._order[place], -1)
 
     def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
         """Draw rows uniformly, without replacement; fewer when the table is exhausted."""
@@ -245,22 +245,22 @@ class TableSpace:
         """Return the rows that differ in one parameter, and if there are few also those that differ in two."""
         (index,) = _checked(np.array([index]), self.count)
         differing = np.sum([code != code[index] for code in self._codes.values()], axis=0)
-        found = np.flatnonzero(differing == 1)
-        return found if len(found) >= _PAIRS_BELOW else np.flatnonzero((differing == 1) | (differing == 2))
+        rows = np.flatnonzero(differing == 1)
+        return rows if len(rows) >= _PAIRS_BELOW else np.flatnonzero((differing == 1) | (differing == 2))
 
     def nearest(self, columns: Columns) -> Indices:
         """Return for each configuration its own row, or the compared one with the fewest and smallest differences."""
-        wanted = {name: np.asarray(columns[name], dtype=np.int64) for name in self.names}
-        found = self.index_of(columns)
-        missing = np.flatnonzero(found < 0)
+        targets = {name: np.asarray(columns[name], dtype=np.int64) for name in self.names}
+        indices = self.index_of(columns)
+        missing = np.flatnonzero(indices < 0)
         for start in range(0, len(missing), 64):
-            some = missing[start : start + 64]
-            distance = np.zeros((len(self._compared), len(some)), dtype=np.float32)
+            block = missing[start : start + 64]
+            distance = np.zeros((len(self._compared), len(block)), dtype=np.float32)
             for name, code in self._compared_codes.items():
-                distances = self._lists[name].distances(wanted[name][some], len(self.names))
+                distances = self._lists[name].distances(targets[name][block], len(self.names))
                 distance += np.ascontiguousarray(distances.T)[code]  # whole lines are read
-            found[some] = self._compared[np.argmin(distance, axis=0)]
-        return found
+            indices[block] = self._compared[np.argmin(distance, axis=0)]
+        return indices
 
     def _keys(self, codes: Codes) -> NDArray[np.bytes_]:
         """Return one byte string per row with the order of the rows."""
@@ -273,12 +273,12 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
 
     A kernel of kind arrays that names none has the first value of every parameter as its default.
     """
-    wanted = dict(kernel.default)
-    if not wanted and kernel.arrays is not None:
-        wanted = {name: values[0] for name, values in kernel.all_parameters.items()}
-    if not wanted:
+    default = dict(kernel.default)
+    if not default and kernel.arrays is not None:
+        default = {name: values[0] for name, values in kernel.all_parameters.items()}
+    if not default:
         return {}
-    return row(space.rows(space.nearest(columns_of(kernel.completed(wanted)))), 0)
+    return row(space.rows(space.nearest(columns_of(kernel.completed(default)))), 0)
 
 
 def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:
@@ -295,9 +295,9 @@ def find_near(space: SearchSpace, configuration: Mapping[str, int]) -> int:
     if configuration.keys() != set(space.names):
         return -1
     index = int(space.nearest(columns_of(configuration))[0])
-    found = row(space.rows(np.array([index])), 0)
-    differing = sum(found[name] != value for name, value in configuration.items())
-    return index if 4 * differing <= len(found) else -1
+    stored = row(space.rows(np.array([index])), 0)
+    differing = sum(stored[name] != value for name, value in configuration.items())
+    return index if 4 * differing <= len(stored) else -1
 
 
 def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
@@ -306,14 +306,14 @@ def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[
     excluded = excluded[(excluded >= 0) & (excluded < extent)]
     count = max(min(count, extent - len(excluded)), 0)
     if 2 * (count + len(excluded)) >= extent:
-        left = np.setdiff1d(np.arange(extent), excluded, assume_unique=True)
-        chosen: Indices = rng.choice(left, count, replace=False)
+        remaining = np.setdiff1d(np.arange(extent), excluded, assume_unique=True)
+        chosen: Indices = rng.choice(remaining, count, replace=False)
         return chosen
     drawn = np.zeros(0, dtype=np.int64)
     while len(drawn) < count:  # each round keeps at least half of its draws, on average
-        more = np.concatenate([drawn, rng.integers(0, extent, count - len(drawn) + 16)])
-        _, first = np.unique(more, return_index=True)
-        drawn = more[np.sort(first)]
+        extended = np.concatenate([drawn, rng.integers(0, extent, count - len(drawn) + 16)])
+        _, first = np.unique(extended, return_index=True)
+        drawn = extended[np.sort(first)]
         if len(excluded):
             place = np.minimum(np.searchsorted(excluded, drawn), len(excluded) - 1)
             drawn = drawn[excluded[place] != drawn]
@@ -321,10 +321,10 @@ def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[
 
 
 def _checked(indices: Indices, count: int) -> Indices:
-    wanted = np.asarray(indices, dtype=np.int64)
-    if len(wanted) and not (wanted.min() >= 0 and wanted.max() < count):
-        raise SpaceError(f"an index must be at least 0 and below {count}, got {wanted.min()} to {wanted.max()}")
-    return wanted
+    checked = np.asarray(indices, dtype=np.int64)
+    if len(checked) and not (checked.min() >= 0 and checked.max() < count):
+        raise SpaceError(f"an index must be at least 0 and below {count}, got {checked.min()} to {checked.max()}")
+    return checked
 
 
 def _starts(size: int) -> range:

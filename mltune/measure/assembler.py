@@ -31,8 +31,8 @@ _OF_NVJITLINK |= dict.fromkeys(("--maxrregcount=", "-maxrregcount="), "-maxrregc
 def nvjitlink_version() -> str:
     """Return the version of nvJitLink, such as ``"13.0.88"``, as it stands in its machine code; empty without it."""
     cubin, _ = assemble(_EMPTY, ["--gpu-architecture=sm_80"])
-    found = re.search(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)", cubin)
-    return found[1].decode() if found else ""
+    match = re.search(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)", cubin)
+    return match[1].decode() if match else ""
 
 
 def in_memory(controls: Mapping[str, bytes]) -> dict[str, str]:
@@ -62,7 +62,9 @@ def from_ptx(options: Sequence[str]) -> list[str]:
     ['-arch=sm_90a', '-Xptxas=-v']
     """
     pairs = ((option, *pair) for option in options for pair in _OF_NVJITLINK.items())
-    return [ours + option.removeprefix(theirs) for option, theirs, ours in pairs if option.startswith(theirs)]
+    return [
+        replacement + option.removeprefix(prefix) for option, prefix, replacement in pairs if option.startswith(prefix)
+    ]
 
 
 def assemble(ptx: bytes, options: Sequence[str]) -> tuple[bytes, str]:
@@ -70,7 +72,7 @@ def assemble(ptx: bytes, options: Sequence[str]) -> tuple[bytes, str]:
 
     A compile process, which opens no file, can do so meanwhile, as far as its hard limit allows.
     """
-    nvjitlink, ours = _nvjitlink(), from_ptx(options)
+    nvjitlink, passed = _nvjitlink(), from_ptx(options)
     if isinstance(nvjitlink, str):
         return b"", nvjitlink
 
@@ -80,7 +82,7 @@ def assemble(ptx: bytes, options: Sequence[str]) -> tuple[bytes, str]:
             getattr(nvjitlink, f"get_{what}")(linker, buffer)
         return bytes(buffer)
 
-    linker, cubin = nvjitlink.create(len(ours), ours), b""
+    linker, cubin = nvjitlink.create(len(passed), passed), b""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft or hard, hard))

@@ -56,33 +56,33 @@ def toolkit_headers(source: str, own: Mapping[str, str]) -> dict[str, str]:
     >>> toolkit_headers("int x;", {})
     {}
     """
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
 
     def find(file: str, name: str, quoted: bool) -> tuple[str, str] | None:
         if name in own:
             return None
         for path in dict.fromkeys(map(posixpath.normpath, (posixpath.join(posixpath.dirname(file), name), name))):
-            text = found.get(path) or _text(_include_folders(), path)
+            text = headers.get(path) or _text(_include_folders(), path)
             if text is not None:
                 return path, text
         return None
 
     size = 0
     for header in walk_includes({"": source, **own}, find, _included):
-        size += len(header.text) if header.path not in found else 0
-        found.setdefault(header.name, header.text)  # NVRTC looks for it as it is written, also beside another header
-        found[header.path] = header.text
-        if size >= _MOST_BYTES or len(found) >= MAX_HEADERS:
+        size += len(header.text) if header.path not in headers else 0
+        headers.setdefault(header.name, header.text)  # NVRTC looks for it as it is written, also beside another header
+        headers[header.path] = header.text
+        if size >= _MOST_BYTES or len(headers) >= MAX_HEADERS:
             break
-    return found
+    return headers
 
 
 def _included(text: str) -> Iterator[tuple[str, str]]:
     """Yield what a text includes; macros of Thrust stand for headers of its host and device systems."""
     yield from included(text)
-    for found in _COMPUTED.finditer(text):
-        name = "execution_policy" if found[2] == "TAG" else found[2].lower()
-        yield "<", f"thrust/system/{'cpp' if found[1] == 'HOST' else 'cuda'}/detail/{name}.h"
+    for match in _COMPUTED.finditer(text):
+        name = "execution_policy" if match[2] == "TAG" else match[2].lower()
+        yield "<", f"thrust/system/{'cpp' if match[1] == 'HOST' else 'cuda'}/detail/{name}.h"
 
 
 def _text(folders: Sequence[Path], name: str) -> str | None:
@@ -104,10 +104,10 @@ def _include_folders() -> tuple[Path, ...]:
     try:
         from cuda.pathfinder import find_nvidia_header_directory
 
-        found = find_nvidia_header_directory("cudart")
+        directory = find_nvidia_header_directory("cudart")
     except Exception:  # each release has its own errors where nothing is found
-        found = None
-    roots = [found, *(f"{os.environ[name]}/include" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name))]
+        directory = None
+    roots = [directory, *(f"{os.environ[name]}/include" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name))]
     roots.append("/usr/local/cuda/include")
     folders = [
         Path(root) / part for root in roots if root for part in ("", "cccl")
@@ -130,9 +130,9 @@ def compile_options(architecture: str) -> tuple[str, ...]:
     if match is None:
         raise DeviceError(f"an architecture must be like sm_90 or sm_90a, got {architecture!r}.")
     if int(match[1]) not in supported_architectures():
-        known = ", ".join(f"sm_{number}" for number in supported_architectures())
+        listed = ", ".join(f"sm_{number}" for number in supported_architectures())
         raise DeviceError(
-            f"NVRTC {nvrtc_version()} compiles for {known}, but not for {architecture}; install an NVRTC that does."
+            f"NVRTC {nvrtc_version()} compiles for {listed}, but not for {architecture}; install an NVRTC that does."
         )
     required = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--ptxas-options=-v"]
     return (*required, *(option for option in ("--no-cache", "--no-source-include") if accepts_option(option)))
@@ -145,13 +145,13 @@ def with_known_options(kernel: Kernel, architecture: str) -> tuple[Kernel, list[
     """
     values, notices = {}, []
     for name in kernel.varied:
-        default, *others = kernel.compiler_parameters[name]
+        default, *variants = kernel.compiler_parameters[name]
         values[name] = [default]
-        for code in others:
-            asked = kernel.labelled({name: code})
-            refusal = _refusal(kernel, architecture, variant_of(asked).options)
+        for code in variants:
+            labelled = kernel.labelled({name: code})
+            refusal = _refusal(kernel, architecture, variant_of(labelled).options)
             if refusal:
-                notices.append(f"{refusal}: {name} = {asked[name]} is left out")
+                notices.append(f"{refusal}: {name} = {labelled[name]} is left out")
             else:
                 values[name].append(code)
     return kernel.with_values(values), notices
@@ -160,8 +160,8 @@ def with_known_options(kernel: Kernel, architecture: str) -> tuple[Kernel, list[
 def _refusal(kernel: Kernel, architecture: str, options: tuple[str, ...]) -> str:
     """Return why options cannot be used, empty if they can; files of controls are tried in a process of their own."""
     if not any(option.startswith(APPLY) for option in options):
-        known = compiles_with(architecture, options)
-        return "" if known else f"NVRTC {nvrtc_version()} does not know {' '.join(options)}"
+        compiles = compiles_with(architecture, options)
+        return "" if compiles else f"NVRTC {nvrtc_version()} does not know {' '.join(options)}"
     source = 'extern "C" __global__ void nothing() {}', "nothing", compile_options(architecture)
     with CompilePool(Source(*source, controls=kernel.controls), workers=1) as pool:
         return pool.build("", options).result().detail

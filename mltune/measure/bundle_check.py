@@ -81,10 +81,10 @@ def check_sample(
     Only the faults of the first problem with any are returned; the others have the same.
     """
     cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
-    others = [case.problem for case in cases]
-    for one in (problem, *(other for other in others if not other.is_empty)):
-        if faults := find_faults(kernel, columns, variables_of(one, device), table):
-            return [fault._replace(reason=f"{fault.reason} ({one.label})") for fault in faults]
+    problems = [case.problem for case in cases]
+    for checked in (problem, *(other for other in problems if not other.is_empty)):
+        if faults := find_faults(kernel, columns, variables_of(checked, device), table):
+            return [fault._replace(reason=f"{fault.reason} ({checked.label})") for fault in faults]
     return []
 
 
@@ -102,7 +102,7 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: floa
         reason = "the bundle has no source: it is only replayed"
         return BundleCheck(space.count, length(columns), tuple(faults), (), reason, is_replayed=True)
     sample = [row(columns, at) for at in range(min(BUILDS, length(columns)))]
-    chosen = ([default] if default else []) + [one for one in sample if one != default]
+    chosen = ([default] if default else []) + [configuration for configuration in sample if configuration != default]
     variants = [
         chosen[0] | {name: value} for name, values in kernel.compiler_parameters.items() for value in values[1:]
     ]
@@ -136,15 +136,18 @@ def _build(
         return [], (), str(error)
     late = Build(TrialState.TIMEOUT, f"not ended within {limit_s:g} s for all builds; give more by --time")
     with builder:
-        given = [builder.definitions(one) for one in configurations]
-        probes = [(0, probe) for probe in entry_probes(kernel, problem, given[0])]
-        probes += [(at, probe) for at, text in enumerate(given) for probe in macro_probes(kernel, text)]
+        definitions = [builder.definitions(configuration) for configuration in configurations]
+        probes = [(0, probe) for probe in entry_probes(kernel, problem, definitions[0])]
+        probes += [(at, probe) for at, text in enumerate(definitions) for probe in macro_probes(kernel, text)]
         futures = [builder.build(text) for _, (text, _) in probes]
-        futures += [builder.build(*one) for one in zip(given, map(builder.options, configurations), strict=True)]
+        futures += [
+            builder.build(*arguments)
+            for arguments in zip(definitions, map(builder.options, configurations), strict=True)
+        ]
         ended, _ = wait(futures, timeout=limit_s)
-        made = [future.result() if future in ended else late for future in futures]
-    asked, builds = made[: len(probes)], made[len(probes) :]
-    answers = zip(probes, asked, strict=True)
+        outcomes = [future.result() if future in ended else late for future in futures]
+    probed, builds = outcomes[: len(probes)], outcomes[len(probes) :]
+    answers = zip(probes, probed, strict=True)
     faults = [fault for (at, (_, read)), build in answers for fault in read(build, builds[at])]
     faults += missing_constants(kernel, builds[0])
     return [*dict.fromkeys(faults)], tuple(zip(configurations, builds, strict=True)), ""

@@ -57,9 +57,9 @@ def nvrtc_version() -> str:
         options = [f"--gpu-architecture=compute_{supported_architectures()[0]}".encode()]
         if int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) == _NVRTC_SUCCESS:
             ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
-            found = re.search(r"Cuda compilation tools, release [\d.]+, V([\d.]+)", ptx)
-            if found:
-                return found[1]
+            match = re.search(r"Cuda compilation tools, release [\d.]+, V([\d.]+)", ptx)
+            if match:
+                return match[1]
     return ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
 
 
@@ -104,9 +104,9 @@ def compiles_with(architecture: str, options: tuple[str, ...]) -> bool:
 
     Only the status counts: NVRTC may take the program from its own cache, and has no log of the assembler then.
     """
-    nvrtc, asked = _nvrtc(), [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
+    nvrtc, encoded = _nvrtc(), [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
     with _program(nvrtc, _WARM_UP.encode()) as program:
-        return int(nvrtc.nvrtcCompileProgram(program, len(asked), asked)[0]) == _NVRTC_SUCCESS
+        return int(nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]) == _NVRTC_SUCCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Source:
         plain = plain_entry(self.entry)
         changed = macros.get(plain, plain)
         name, *arguments = re.split(r"(<)", self.entry, maxsplit=1)
-        values = re.sub(r"[A-Za-z_]\w*", lambda found: macros.get(found[0], found[0]), "".join(arguments))
+        values = re.sub(r"[A-Za-z_]\w*", lambda match: macros.get(match[0], match[0]), "".join(arguments))
         return name.removesuffix(plain) + (changed if changed.startswith(plain) else plain) + values
 
 
@@ -229,12 +229,12 @@ def code_bytes(cubin: bytes, entry: str) -> int | None:
         return None
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
-    wanted = f".text.{entry}".encode() + b"\0"
+    marker = f".text.{entry}".encode() + b"\0"
     try:
         (names,) = struct.unpack_from("<Q", cubin, table + size * names_index + 24)
         for section in range(table, table + size * count, size):
             (name,) = struct.unpack_from("<I", cubin, section)
-            if cubin.startswith(wanted, names + name):
+            if cubin.startswith(marker, names + name):
                 return int(struct.unpack_from("<Q", cubin, section + 32)[0])
     except (struct.error, OverflowError):
         return None
@@ -242,9 +242,9 @@ def code_bytes(cubin: bytes, entry: str) -> int | None:
 
 
 def _compile(nvrtc: Any, source: Source, definitions: str, further: Sequence[str] = ()) -> Build:
-    asked = (*source.options, *further)
-    by_controls = any(option.startswith(APPLY) for option in asked)
-    options = [option.encode() for option in (to_ptx(asked) if by_controls else asked)]
+    all_options = (*source.options, *further)
+    by_controls = any(option.startswith(APPLY) for option in all_options)
+    options = [option.encode() for option in (to_ptx(all_options) if by_controls else all_options)]
     expression = source.expression(definitions)
     with _program(nvrtc, f"{definitions}#line 1\n{source.text}".encode(), source.headers) as program:
         if expression:
@@ -256,7 +256,7 @@ def _compile(nvrtc: Any, source: Source, definitions: str, further: Sequence[str
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         if by_controls:
-            cubin, log = assemble(_bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0"), asked)
+            cubin, log = assemble(_bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0"), all_options)
             if not cubin:
                 return Build(TrialState.COMPILE_ERROR, _errors(log))
         else:

@@ -68,8 +68,8 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
     device = query_device(index)
     check_fits_driver(driver_version())
     capability = device.compute_capability or (0, 0)
-    usable = [one for one in MICRO_KERNELS if one.since <= capability]
-    found: dict[Quantity, Measured] = {}
+    usable = [micro_kernel for micro_kernel in MICRO_KERNELS if micro_kernel.since <= capability]
+    rates: dict[Quantity, Measured] = {}
     unfit = f"not on a GPU of compute capability {capability[0]}.{capability[1]}"
     reasons: dict[str, str] = dict.fromkeys(QUANTITIES, unfit)
     child = Child(worker, (index,))
@@ -80,24 +80,24 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
                 reasons[micro_kernel.quantity] = samples
                 continue
             outcome = summary(samples)
-            if micro_kernel.quantity not in found or outcome.median > found[micro_kernel.quantity].median:
-                found[micro_kernel.quantity] = outcome
-        if not found:
+            if micro_kernel.quantity not in rates or outcome.median > rates[micro_kernel.quantity].median:
+                rates[micro_kernel.quantity] = outcome
+        if not rates:
             needed = "measuring needs a GPU that runs kernels"
             raise DeviceError(f"{needed}, but on {device.name}: {reasons['fp32_flops']}.")
         mixes = tuple(_mixes(child, device))
     finally:
         child.kill()
-    return replace(device, measured=found, mixes=mixes), {
-        name: reasons[name] for name in QUANTITIES if name not in found
+    return replace(device, measured=rates, mixes=mixes), {
+        name: reasons[name] for name in QUANTITIES if name not in rates
     }
 
 
-def compile_micro_kernels(some: Iterable[_Kind], architecture: str) -> Iterator[tuple[_Kind, Build]]:
+def compile_micro_kernels(micro_kernels: Iterable[_Kind], architecture: str) -> Iterator[tuple[_Kind, Build]]:
     """Compile micro-kernels in a compile process, each when it is asked for."""
     child = Child("mltune.measure.compiler:make_compiler", (Source("", ENTRY, compile_options(architecture)), 4 << 30))
     try:
-        for micro_kernel in some:
+        for micro_kernel in micro_kernels:
             try:
                 yield micro_kernel, child.call((micro_kernel.source, ()), _COMPILE_TIMEOUT_S)
             except _LOST as error:
@@ -119,7 +119,9 @@ def _samples(child: Child, micro_kernel: MicroKernel | MixKernel, build: Build) 
 
 def _mixes(child: Child, device: Device) -> Iterator[Mix]:
     """Measure the mixes of instructions, up to the first that cannot be measured."""
-    usable = [one for one in MIX_KERNELS if one.since <= (device.compute_capability or (0, 0))]
+    usable = [
+        micro_kernel for micro_kernel in MIX_KERNELS if micro_kernel.since <= (device.compute_capability or (0, 0))
+    ]
     for mix_kernel, build in compile_micro_kernels(usable, device.architecture):
         clocks = _samples(child, mix_kernel, build)
         if isinstance(clocks, str):
@@ -189,11 +191,11 @@ def _rates(
 
 def _clocks(launch: Callable[[], None], blocks: Any) -> float:
     """Return the clocks that the blocks of a multiprocessor take in a launch, of several launches the least."""
-    found = []
+    clocks_hz = []
     for _ in range(MIX_LAUNCHES):
         launch()
-        found.append(clocks_of(blocks.get()))
-    return min(found)
+        clocks_hz.append(clocks_of(blocks.get()))
+    return min(clocks_hz)
 
 
 def clocks_of(blocks: NDArray[np.uint64]) -> float:

@@ -60,8 +60,8 @@ class Memory:
     @property
     def used_by_others(self) -> bool:
         """Whether other processes hold more than is free, and more than a tenth of all."""
-        others = self.total_bytes - self.free_bytes - self.own_bytes
-        return others > self.free_bytes and others > _LARGE_SHARE * self.total_bytes
+        other_bytes = self.total_bytes - self.free_bytes - self.own_bytes
+        return other_bytes > self.free_bytes and other_bytes > _LARGE_SHARE * self.total_bytes
 
 
 def classify(code: int, memory: Memory | None = None) -> Fault:

@@ -60,8 +60,8 @@ def find_libraries() -> tuple[list[Library], list[str]]:
         except DeviceError as error:
             problems.append(str(error))
     cupys = [_package(name, "cupy") for name in cupy_packages()] or [_package("CuPy", "cupy")]
-    others = [_package("cuda-bindings", "cuda.bindings"), _package("nvidia-ml-py", "pynvml")]
-    return [driver, nvrtc, cublas, *cupys, *others], [text.removesuffix(".") for text in problems if text]
+    packages = [_package("cuda-bindings", "cuda.bindings"), _package("nvidia-ml-py", "pynvml")]
+    return [driver, nvrtc, cublas, *cupys, *packages], [text.removesuffix(".") for text in problems if text]
 
 
 def _cublas() -> Library:

@@ -66,10 +66,10 @@ class LoopCode:
 def find_disassembler() -> str:
     """Return the path of nvdisasm; raise a DeviceError where there is none."""
     try:
-        found = [Path(str(one.locate())) for one in files(PACKAGE) or () if one.stem == "nvdisasm"]
+        paths = [Path(str(path.locate())) for path in files(PACKAGE) or () if path.stem == "nvdisasm"]
     except PackageNotFoundError:
-        found = []
-    path = str(found[0]) if found and found[0].is_file() else shutil.which("nvdisasm")
+        paths = []
+    path = str(paths[0]) if paths and paths[0].is_file() else shutil.which("nvdisasm")
     if path is None:
         raise DeviceError(f"machine code is read by nvdisasm, but there is none; `pip install {PACKAGE}` installs it.")
     return path
@@ -126,20 +126,20 @@ def main_loop(text: str) -> LoopCode | None:
             if instruction[1].startswith("BRA") and target and target[1] in labels:
                 loops.append(range(labels[target[1]], len(code)))
     counted = [(loop, LoopCode(_counts(code[loop.start : loop.stop]), 0)) for loop in loops]
-    multiplying = [loop for loop, found in counted if found.arithmetic]
+    multiplying = [loop for loop, counts in counted if counts.arithmetic]
     innermost = [
-        (loop, found)
-        for loop, found in counted
-        if not any(one != loop and loop.start <= one.start and one.stop <= loop.stop for one in multiplying)
+        (loop, counts)
+        for loop, counts in counted
+        if not any(inner != loop and loop.start <= inner.start and inner.stop <= loop.stop for inner in multiplying)
     ]
     if not innermost:
         return None
-    loop, found = max(innermost, key=lambda one: (one[1].products, -one[1].total))
-    return replace(found, conflicts=_conflicts(code[loop.start : loop.stop]))
+    loop, counts = max(innermost, key=lambda entry: (entry[1].products, -entry[1].total))
+    return replace(counts, conflicts=_conflicts(code[loop.start : loop.stop]))
 
 
 def _counts(loop: list[tuple[str, str]]) -> dict[str, int]:
-    return dict(Counter(_kind(*one) for one in loop))
+    return dict(Counter(_kind(*instruction) for instruction in loop))
 
 
 def _kind(opcode: str, operands: str) -> str:
@@ -147,7 +147,7 @@ def _kind(opcode: str, operands: str) -> str:
     base, *modifiers = opcode.split(".")
     if base == "HFMA2" and "RZ" in operands:
         return "MOV"
-    widths = [one for one in modifiers if one in ("64", "128")]
+    widths = [modifier for modifier in modifiers if modifier in ("64", "128")]
     return ".".join([base, *widths[:1]]) if base in ("LDS", "LDG", "STS", "STG", "LDGSTS", "LDL", "STL") else base
 
 
@@ -159,14 +159,14 @@ def _conflicts(loop: list[tuple[str, str]]) -> int:
         sources = [operand.strip() for operand in operands.split(",")][1:]
         if opcode == "FFMA":
             read = {
-                int(found[1])
+                int(match[1])
                 for slot, source in enumerate(sources)
-                if (found := _REGISTER.search(source)) and kept.get(slot) != found[1]
+                if (match := _REGISTER.search(source)) and kept.get(slot) != match[1]
             }
             conflicts += len(read) > BANKS and len({number % BANKS for number in read}) == 1
         kept = {
-            slot: found[1]
+            slot: match[1]
             for slot, source in enumerate(sources)
-            if source.endswith(".reuse") and (found := _REGISTER.search(source))
+            if source.endswith(".reuse") and (match := _REGISTER.search(source))
         }
     return conflicts

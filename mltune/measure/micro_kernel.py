@@ -84,8 +84,8 @@ class MicroKernel:
         if self.quantity == "l2_bytes_per_s":
             return _power_of_two(device.l2_bytes // L2_SHARE // READ_BYTES)
         if self.quantity == "memory_bytes_per_s":
-            wanted = min(max(MEMORY_L2S * device.l2_bytes, LEAST_MEMORY_BYTES), device.memory_bytes // 4)
-            return _power_of_two(min(wanted, MOST_MEMORY_BYTES) // READ_BYTES)
+            memory_bytes = min(max(MEMORY_L2S * device.l2_bytes, LEAST_MEMORY_BYTES), device.memory_bytes // 4)
+            return _power_of_two(min(memory_bytes, MOST_MEMORY_BYTES) // READ_BYTES)
         return 1
 
 

@@ -161,10 +161,17 @@ class Pipeline:
     def _take_builds(self) -> list[TrialRecord]:
         """Record failed builds and skipped candidates; submit the others to the runner."""
         done = sorted(number for number, (_, future) in self._building.items() if future.done())
-        ended = ((candidate, self._result(future)) for candidate, future in (self._building.pop(one) for one in done))
+        ended = (
+            (candidate, self._result(future))
+            for candidate, future in (self._building.pop(future_done) for future_done in done)
+        )
         built = [(candidate, build) for candidate, build in ended if build is not None]
-        records = [one.record(build.state, build.detail, build=build) for one, build in built if build.state != "ok"]
-        good = [(one, build) for one, build in built if build.state == "ok"]
+        records = [
+            candidate.record(build.state, build.detail, build=build)
+            for candidate, build in built
+            if build.state != "ok"
+        ]
+        good = [(candidate, build) for candidate, build in built if build.state == "ok"]
         for candidate, (_, build) in zip(self._decide(good) if good else (), good, strict=True):
             if candidate.is_skipped:
                 records.append(candidate.record(TrialState.SKIPPED, build=build))
@@ -176,7 +183,7 @@ class Pipeline:
     def _take_measurements(self) -> list[TrialRecord]:
         done = sorted(number for number, (*_, future) in self._running.items() if future.done())
         records = []
-        for candidate, build, future in (self._running.pop(one) for one in done):
+        for candidate, build, future in (self._running.pop(future_done) for future_done in done):
             answer = self._result(future)
             if answer is None:
                 continue

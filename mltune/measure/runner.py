@@ -93,7 +93,7 @@ class GpuRunner:
         self._baseline: Baseline | None = None
         self._entry = kernel.entry
         verified = (case.problem for case in problem.verification_cases())
-        self._shapes = [self._variables(one) for one in (*verified, problem)]  # of each case, and of the timing
+        self._shapes = [self._variables(case) for case in (*verified, problem)]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None
         self._device_index = device_index
         self._target, self._arguments = worker, (device_index,)
@@ -113,10 +113,10 @@ class GpuRunner:
 
     def __exit__(self, *error: object) -> None:
         self._closing.set()
-        left = [one for one in list(self._under_way) if not one.cancel()]
-        if not self._keeps or not all(one.done() for one in left):
+        running = [future for future in list(self._under_way) if not future.cancel()]
+        if not self._keeps or not all(future.done() for future in running):
             self._child.interrupt()
-        wait(left)
+        wait(running)
         self._pool.give_back(self._worker)
         if not self._keeps:
             self._pool.close()
@@ -126,11 +126,11 @@ class GpuRunner:
 
         Their futures are cancelled, or hold a WorkerError.
         """
-        left = [one for one in list(self._under_way) if not one.cancel()]
-        if wait(left, GRACE_S).not_done and self._measuring:
+        running = [future for future in list(self._under_way) if not future.cancel()]
+        if wait(running, GRACE_S).not_done and self._measuring:
             self._given_up = True
             self._child.interrupt()
-            wait(left)
+            wait(running)
             self._given_up = False
 
     def submit(
@@ -188,22 +188,22 @@ class GpuRunner:
         self,
         configuration: Mapping[str, int],
         build: Build,
-        others: Iterable[RunnableProblem] | None = None,
+        problems_besides: Iterable[RunnableProblem] | None = None,
     ) -> dict[RunnableProblem, Measurement]:
         """Verify a build on the runner's problem and on others; return measurements without times.
 
         Without others they are those that the problem lists for winners.
         """
-        if others is None:
-            others = self._problem.winner_problems()
+        if problems_besides is None:
+            problems_besides = self._problem.winner_problems()
         timeout_s = max(self._timeout_s, _CHECK_TIMEOUT_S)
-        found: dict[RunnableProblem, Measurement] = {}
-        for problem in (self._problem, *others):
+        measurements: dict[RunnableProblem, Measurement] = {}
+        for problem in (self._problem, *problems_besides):
             problems = [case.problem for case in problem.own_cases()] or [problem]
-            launches = tuple(self._kernel.launch(configuration, self._variables(one)) for one in problems)
+            launches = tuple(self._kernel.launch(configuration, self._variables(size)) for size in problems)
             check = messages.Check(build.cubin, build.entry or self._entry, problem, launches)
-            found[problem] = self._ask(Measurement, check, timeout_s)
-        return found
+            measurements[problem] = self._ask(Measurement, check, timeout_s)
+        return measurements
 
     def _variables(self, problem: RunnableProblem) -> dict[str, int]:
         return {**self._device, **problem.variables()}
@@ -221,8 +221,8 @@ class GpuRunner:
     def _time(self, request: messages.Measure) -> Measurement:
         """Time a build, with the best time known now: others may have been timed since it was queued."""
         best_s = None if self._best is None else self._best.median_s
-        known = [one_s for one_s in (request.best_s, best_s) if one_s is not None]
-        request = replace(request, best_s=min(known, default=None))
+        bests_s = [one_s for one_s in (request.best_s, best_s) if one_s is not None]
+        request = replace(request, best_s=min(bests_s, default=None))
         measured = _of_kind(Measurement, self._request(request, self._deadline_s()))
         possible = within_limits(measured, self._problem.flops, self._peak_flops)
         median_s = possible.median_s if possible.state is TrialState.OK else None
@@ -284,10 +284,10 @@ class GpuRunner:
         used_before = [0.0] if self._child.has_answered else []  # it may have been killed since
         if self._baseline is None and self._make_baseline is not None:
             with ThreadPoolExecutor(max_workers=1) as compiling:
-                made = compiling.submit(self._make_baseline)
+                baseline = compiling.submit(self._make_baseline)
                 with suppress(WorkerError):  # the request below tries again, and reports the error
                     self._child.start()
-            self._baseline = made.result()
+            self._baseline = baseline.result()
         for pause_s in (*used_before, *_PAUSES_S, 0.0):
             try:
                 answer: Answer = self._child.call(messages.Begin(self._problem, self._baseline), _BEGIN_TIMEOUT_S)

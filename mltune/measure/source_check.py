@@ -63,7 +63,9 @@ def unused_at_launch(kernel: Kernel) -> list[str]:
 def missing_constants(kernel: Kernel, build: Build) -> list[str]:
     """Return the faults of arrays for ``__constant__`` variables that a machine code has not."""
     arrays = () if kernel.arrays is None or build.state is not TrialState.OK else kernel.arrays.arguments
-    names = [one.name for one in arrays if one.role == "constant" and f"\0{one.name}\0".encode() not in build.cubin]
+    names = [
+        array.name for array in arrays if array.role == "constant" and f"\0{array.name}\0".encode() not in build.cubin
+    ]
     law = 'the source must define and use `extern "C" __constant__` memory of this name'
     return [f"arguments.{name}: {law}, but its machine code has none" for name in names]
 
@@ -75,10 +77,10 @@ def entry_probes(kernel: Kernel, problem: RunnableProblem, definitions: str) -> 
     further: dict[str, Any] = dict.fromkeys(kernel.arguments, np.int32(0))
     further |= {} if kernel.workspace is None else {"workspace": _ANYTHING}
     reference = kernel.reference_kernel
-    for one, place, arguments in ((kernel, key, values | further), (reference, "reference.entry", values)):
-        if one is not None:
-            read = partial(_entry_faults, one, place, arguments)
-            yield f"{definitions}#define __mltune_entry {one.entry}\n", read
+    for probed, place, arguments in ((kernel, key, values | further), (reference, "reference.entry", values)):
+        if probed is not None:
+            read = partial(_entry_faults, probed, place, arguments)
+            yield f"{definitions}#define __mltune_entry {probed.entry}\n", read
 
 
 def macro_probes(kernel: Kernel, definitions: str) -> Iterator[Probe]:
@@ -97,7 +99,12 @@ def macro_probes(kernel: Kernel, definitions: str) -> Iterator[Probe]:
 
 def _used(kernel: Kernel) -> frozenset[str]:
     """Return the parameters that a launch or a restriction depends on."""
-    expressions = [*kernel.grid, *kernel.block, kernel.shared_bytes, *(one.expression for one in kernel.restrictions)]
+    expressions = [
+        *kernel.grid,
+        *kernel.block,
+        kernel.shared_bytes,
+        *(restriction.expression for restriction in kernel.restrictions),
+    ]
     expressions += [] if kernel.workspace is None else [kernel.workspace]
     return kernel.parameters_of(name for expression in expressions for name in expression.names)
 
@@ -133,8 +140,8 @@ def _entry_faults(kernel: Kernel, key: str, arguments: Mapping[str, Any], build:
 def _names(kernel: Kernel) -> list[str]:
     """Return the names of the parameters of a kernel as the source tells them; empty where it does not."""
     name = re.escape(plain_entry(kernel.entry or ""))
-    found = re.search(rf"\b{name}\s*\(([^(){{}};#]*)\)\s*\{{", _NOT_NAMES.sub(" ", kernel.source or ""))
-    parts = found[1].split(",") if found else []
+    definition = re.search(rf"\b{name}\s*\(([^(){{}};#]*)\)\s*\{{", _NOT_NAMES.sub(" ", kernel.source or ""))
+    parts = definition[1].split(",") if definition else []
     words = [re.search(r"(\w+)\s*(?:\[\w*\])?\s*$", part) for part in parts]
     return [word[1] for word in words if word]
 

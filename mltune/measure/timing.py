@@ -68,9 +68,9 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
     target = rule.target(statistics.median(samples), best_s)
     if noise <= target or spent_s >= rule.max_s:
         return 0
-    wanted = math.ceil(taken * (noise / target) ** 2) - taken
+    missing = math.ceil(taken * (noise / target) ** 2) - taken
     affordable = int((rule.max_s - spent_s) * taken / spent_s)
-    return max(1, min(wanted, taken, affordable, rule.max_samples - taken))
+    return max(1, min(missing, taken, affordable, rule.max_samples - taken))
 
 
 def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> bool:
@@ -271,11 +271,11 @@ class ClockMonitor:
                 return series.samples_s
             series = replace(series, states=(*series.states, self._kernel.read_state()))
         repeats = 0
-        while (found := self._disturbance(series)) is not None:
+        while (disturbance_of_series := self._disturbance(series)) is not None:
             self._wasted_s += sum(series.samples_s)
-            enough = not found.slowdown and repeats >= DIP_REPEATS
+            enough = not disturbance_of_series.slowdown and repeats >= DIP_REPEATS
             if enough or not self._rests_s or self._wasted_s > self._rule.max_s:
-                self.persisting = found
+                self.persisting = disturbance_of_series
                 break
             self.discarded += len(series.samples_s)
             self._kernel.rest(self._rests_s.pop(0))
@@ -289,12 +289,12 @@ class ClockMonitor:
         """Return the disturbance of a series that should be repeated for it."""
         usual_hz, clock_hz = self._usual.hz, lowest_clock_hz(series.states)
         self.reasons |= summarize(series.states).throttle_reasons or 0
-        found = disturbance(series.states, usual_hz)
-        if found is None or self._best_s is None or usual_hz is None or clock_hz is None:
-            return found
+        disturbed = disturbance(series.states, usual_hz)
+        if disturbed is None or self._best_s is None or usual_hz is None or clock_hz is None:
+            return disturbed
         at_usual_clock_s = min(series.samples_s) * min(1.0, clock_hz / usual_hz)
-        ratio = self._rule.slow_ratio if found.slowdown else DIP_RATIO
-        return None if at_usual_clock_s > ratio * self._best_s else found
+        ratio = self._rule.slow_ratio if disturbed.slowdown else DIP_RATIO
+        return None if at_usual_clock_s > ratio * self._best_s else disturbed
 
 
 BUDGET_S = 3.0
@@ -417,7 +417,7 @@ def run_rounds(
     orders = orders or starting_orders(runners)
     kept: list[tuple[float, ...]] = []
     disturbed: list[tuple[float, ...]] = []
-    found: Disturbance | None = None
+    last_disturbance: Disturbance | None = None
     spent_s = longest_s = 0.0
     warm = False
     while len(kept) < most and (not warm or spent_s + longest_s <= budget_s):
@@ -430,13 +430,13 @@ def run_rounds(
         if not warm and sum(times_s) < _WARM_UP_S:
             longest_s = 0.0
         elif (why := disturbance(series.states, usual.hz)) is not None:
-            found = why
+            last_disturbance = why
             disturbed.append(times_s)
             rest(_REST_S)
             spent_s += _REST_S
         else:
             kept.append(times_s)
         warm = True
-    if found is None or len(kept) >= MIN_ROUNDS:
+    if last_disturbance is None or len(kept) >= MIN_ROUNDS:
         return RaceResult(TrialState.OK, samples_s=tuple(kept))
-    return RaceResult(TrialState.UNSTABLE, f"throughout the race, {found.detail}", (*kept, *disturbed))
+    return RaceResult(TrialState.UNSTABLE, f"throughout the race, {last_disturbance.detail}", (*kept, *disturbed))

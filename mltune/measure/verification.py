@@ -58,14 +58,16 @@ class Verification:
         self._cases = [DeviceCase(case) for case in cases]
         self._verify = pickle.loads(baseline.verify) if baseline and baseline.verify else None  # noqa: S301 - caller's
         for number, case in enumerate(self._cases):
-            if baseline is not None and any(one.buffer.expected is None for one in case.written):
+            if baseline is not None and any(array.buffer.expected is None for array in case.written):
                 _run_reference(case, baseline, number)
             for array in case.written:
                 if self._verify is None or not case.is_timed:
                     array.expect()
         self._arrays = [(case.label, array) for case in self._cases for array in case.arrays.values()]
         self._outputs = [array for _, array in self._arrays if array.comparison is not None]
-        self._zones = cupy.asarray(np.array([zone for _, one in self._arrays for zone in one.zones], dtype=np.uint64))
+        self._zones = cupy.asarray(
+            np.array([zone for _, array in self._arrays for zone in array.zones], dtype=np.uint64)
+        )
         self._count_zones = worker_kernel("guards.cu", "count_changed")
         self._changed = cupy.empty(2 * len(self._arrays), dtype=cupy.uint64)
         self._results = cupy.empty((len(self._outputs), 4), dtype=cupy.uint64)
@@ -80,7 +82,7 @@ class Verification:
     def buffers(self) -> list[tuple[str, Any]]:
         """Return the buffers on the GPU that a kernel must not change, each with a name for messages."""
         own = [("the expected results", table) for table in (self._zones, self._no_results)]
-        return [*(one for _, array in self._arrays for one in array.kept()), *own]
+        return [*(buffer for _, array in self._arrays for buffer in array.kept()), *own]
 
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
@@ -134,9 +136,9 @@ class Verification:
 
 def run_once(case: VerificationCase, kernel: LoadedKernel, launch: Launch) -> dict[str, NDArray[Any]]:
     """Run a kernel once on the initial values of a case; return its arrays by name, as they are afterwards."""
-    made = DeviceCase(case)
-    kernel.bind(launch, made.arguments, made.constants)()
-    return {name: array.on_host() for name, array in made.arrays.items()}
+    device_case = DeviceCase(case)
+    kernel.bind(launch, device_case.arguments, device_case.constants)()
+    return {name: array.on_host() for name, array in device_case.arrays.items()}
 
 
 def _run_reference(case: DeviceCase, baseline: Baseline, number: int) -> None:
@@ -155,11 +157,11 @@ def _run_reference(case: DeviceCase, baseline: Baseline, number: int) -> None:
 
 def _asked(case: DeviceCase, function: Callable[..., Any], answer: Sequence[Any] | None, absolute: float) -> list[str]:
     """Ask a function of the caller whether outputs are right; return the reasons why not."""
-    wanted = itertools.repeat(True) if answer is None else (one is not None for one in answer)
+    needed = itertools.repeat(True) if answer is None else (part is not None for part in answer)
     passed: Iterable[Any] = case.problem.kernel_arguments(case.arrays).values()
     outputs = [
-        one.on_host() if isinstance(one, DeviceArray) and want else None
-        for one, want in zip(passed, wanted, strict=False)
+        value.on_host() if isinstance(value, DeviceArray) and want else None
+        for value, want in zip(passed, needed, strict=False)
     ]
     try:
         right = bool(np.all(function(answer, outputs, atol=absolute)))
@@ -177,13 +179,13 @@ class DeviceCase:
         self.problem, self.label, self.is_timed = case.problem, case.label, case.is_timed
         buffers = case.buffers(cupy if self.problem.operand_bytes > _HOST_BYTES else np)
         self.arrays = {name: DeviceArray(name, buffer) for name, buffer in buffers.items()}
-        self.arguments = problem_arguments(self.problem, {name: one.address for name, one in self.arrays.items()})
+        self.arguments = problem_arguments(self.problem, {name: array.address for name, array in self.arrays.items()})
 
     @property
     def constants(self) -> list[tuple[str, int, int]]:
         """Name, address and size of the arrays that are copied to constant memory."""
-        constants = (one for one in self.arrays.values() if one.role == "constant")
-        return [(one.name, one.address, one.bytes.nbytes) for one in constants]
+        constants = (array for array in self.arrays.values() if array.role == "constant")
+        return [(array.name, array.address, array.bytes.nbytes) for array in constants]
 
     @property
     def written(self) -> list[DeviceArray]:
@@ -264,12 +266,12 @@ class DeviceArray:
     def kept(self) -> list[tuple[str, Any]]:
         """Return the memory that must not change, with names for messages."""
         aligned = self._whole[GUARD_BYTES : self._behind]  # elements may begin anywhere, checksums read words
-        found = [(self.name, aligned)] if self.role in ("in", "constant") else []
+        buffers = [(self.name, aligned)] if self.role in ("in", "constant") else []
         if self.initial is not None:
-            found.append((f"the initial {self.name}", self.initial))
+            buffers.append((f"the initial {self.name}", self.initial))
         if self.comparison is not None:
-            found += [("the expected results", one) for one in self.comparison.kept]
-        return found
+            buffers += [("the expected results", buffer) for buffer in self.comparison.kept]
+        return buffers
 
     def _fill(self, values: Any) -> None:
         """Queue a copy of the elements from an array of NumPy or CuPy."""

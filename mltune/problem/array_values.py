@@ -117,9 +117,9 @@ def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
         array = np.lib.format.open_memmap(path, mode="r")  # neither archives nor pickled objects
     except Exception as error:  # also those of Python's parser, for what is no header
         raise ProblemError(f"an array must be a readable .npy file, but {path} is not: {error!s:.200}.") from error
-    wanted = STORAGE[dtype]
-    if array.dtype != wanted or array.size != math.prod(shape):
+    storage = STORAGE[dtype]
+    if array.dtype != storage or array.size != math.prod(shape):
         raise ProblemError(
-            f"{path} must hold {math.prod(shape)} elements of {wanted}, but holds {array.size} of {array.dtype}."
+            f"{path} must hold {math.prod(shape)} elements of {storage}, but holds {array.size} of {array.dtype}."
         )
     return array

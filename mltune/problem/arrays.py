@@ -165,15 +165,15 @@ class ArraysProblem:
     needs_baseline: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.arguments]
+        names = [argument.name for argument in self.arguments]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ProblemError(f"arguments have distinct names, but {twice[0]} of {self.label} is there twice.")
-        for one in self.arguments:
-            if one.nbytes > MOST_BYTES:
+        for argument in self.arguments:
+            if argument.nbytes > MOST_BYTES:
                 raise ProblemError(
-                    f"an array has at most 2**40 bytes, but {one.name} of {self.label} has {one.nbytes}; choose "
-                    "smaller sizes."
+                    f"an array has at most 2**40 bytes, but {argument.name} of {self.label} has {argument.nbytes}; "
+                    "choose smaller sizes."
                 )
 
     @property
@@ -204,27 +204,29 @@ class ArraysProblem:
     @property
     def operand_bytes(self) -> int:
         """Memory of all arrays, bytes."""
-        return sum(one.nbytes for one in self.arguments)
+        return sum(argument.nbytes for argument in self.arguments)
 
     @property
     def formula(self) -> str:
         """The call of the kernel."""
-        return f"{self.name}({', '.join(one.name for one in self.arguments if one.role != 'constant')})"
+        return f"{self.name}({', '.join(argument.name for argument in self.arguments if argument.role != 'constant')})"
 
     @property
     def arrays(self) -> tuple[Argument, ...]:
         """The arguments that are arrays, those in constant memory too."""
-        return tuple(one for one in self.arguments if one.shape is not None)
+        return tuple(argument for argument in self.arguments if argument.shape is not None)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The arrays, as stored in memory; those in constant memory are inputs."""
-        return tuple(Buffer(one.name, "in" if one.role == "constant" else one.role, one.dtype) for one in self.arrays)
+        return tuple(
+            Buffer(array.name, "in" if array.role == "constant" else array.role, array.dtype) for array in self.arrays
+        )
 
     @property
     def is_empty(self) -> bool:
         """Whether no array is written, or a written one has no elements."""
-        return not any(one.nbytes for one in self.arrays if one.role in ("out", "inout"))
+        return not any(array.nbytes for array in self.arrays if array.role in ("out", "inout"))
 
     def variables(self) -> dict[str, int]:
         """Return the sizes."""
@@ -238,8 +240,8 @@ class ArraysProblem:
         """Make the arrays, flat; outputs are zero."""
         generator = xp.random.default_rng(seed)
         return {
-            one.name: initial_array(xp, generator, one.dtype, one.shape or (), self._initial(one))
-            for one in self.arrays
+            array.name: initial_array(xp, generator, array.dtype, array.shape or (), self._initial(array))
+            for array in self.arrays
         }
 
     @staticmethod
@@ -249,9 +251,9 @@ class ArraysProblem:
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order."""
         return {
-            one.name: one.scalar if one.shape is None else operands[one.name]
-            for one in self.arguments
-            if one.role != "constant"
+            argument.name: argument.scalar if argument.shape is None else operands[argument.name]
+            for argument in self.arguments
+            if argument.role != "constant"
         }
 
     def verification_cases(self) -> tuple[ArraysCase, ...]:
@@ -264,7 +266,9 @@ class ArraysProblem:
 
     def _cases(self, seed: int) -> tuple[ArraysCase, ...]:
         problems = (*self.checks, self)
-        return tuple(ArraysCase(one, seed + number, is_timed=one is self) for number, one in enumerate(problems))
+        return tuple(
+            ArraysCase(problem, seed + number, is_timed=problem is self) for number, problem in enumerate(problems)
+        )
 
     def winner_problems(self) -> tuple[ArraysProblem, ...]:
         """Return none: a winner is verified at the sizes of the checks."""
@@ -275,12 +279,12 @@ class ArraysProblem:
 
     def argument_documents(self) -> list[dict[str, Any]]:
         """Return name, type and value or role of all arguments."""
-        return [one.document() for one in self.arguments]
+        return [argument.document() for argument in self.arguments]
 
     def verification_document(self) -> dict[str, Any]:
         """Return the sizes at which a winner is verified."""
         return {
-            "sizes": [dict(one.sizes) for one in (*self.checks, self)],
+            "sizes": [dict(problem.sizes) for problem in (*self.checks, self)],
             "addresses": "aligned to 256 bytes, between guard zones",
         }
 
@@ -290,12 +294,12 @@ class ArraysProblem:
             "kind": self.kind,
             "name": self.name,
             "sizes": dict(self.sizes),
-            "arguments": [_argument_to_json(one) for one in self.arguments],
+            "arguments": [_argument_to_json(argument) for argument in self.arguments],
             "definitions": dict(self.definitions),
             "flops": self.flops,
             "bytes": self.bytes,
             "arithmetic": self.arithmetic,
-            "checked": [dict(one.sizes) for one in self.checks],
+            "checked": [dict(problem.sizes) for problem in self.checks],
         }
         return {
             name: value
@@ -307,18 +311,18 @@ class ArraysProblem:
     def from_json(cls, document: Mapping[str, Any]) -> ArraysProblem:
         """Rebuild a problem from :meth:`to_json`; it can be read and replayed. Only its kernel makes it runnable."""
         try:
-            found = _Document.model_validate(dict(document))
+            fields = _Document.model_validate(dict(document))
         except ValidationError as error:
             raise ProblemError(f"a problem of kind arrays: {problems_of(error, document, model=_Document)}.") from error
         return cls(
-            found.name,
-            tuple(found.sizes.items()),
-            tuple(found.arguments),
-            tuple(found.definitions.items()),
-            found.flops,
-            found.bytes,
-            found.arithmetic,
-            tuple(cls(found.name, tuple(sizes.items()), ()) for sizes in found.checked),
+            fields.name,
+            tuple(fields.sizes.items()),
+            tuple(fields.arguments),
+            tuple(fields.definitions.items()),
+            fields.flops,
+            fields.bytes,
+            fields.arithmetic,
+            tuple(cls(fields.name, tuple(sizes.items()), ()) for sizes in fields.checked),
         )
 
 
@@ -339,18 +343,18 @@ class ArraysCase:
         """Make the arrays."""
         values, answer = self.problem.operands(xp, self.seed), self.problem.answer
         return {
-            one.name: CaseBuffer(
-                one.role,
-                one.dtype,
-                values[one.name],
-                one.shape or (),
-                expected=initial_array(np, None, one.dtype, one.shape or (), answer[one.name])
-                if one.name in answer
+            argument.name: CaseBuffer(
+                argument.role,
+                argument.dtype,
+                values[argument.name],
+                argument.shape or (),
+                expected=initial_array(np, None, argument.dtype, argument.shape or (), answer[argument.name])
+                if argument.name in answer
                 else None,
-                tolerance=one.tolerance,
-                absolute=one.absolute,
+                tolerance=argument.tolerance,
+                absolute=argument.absolute,
             )
-            for one in self.problem.arrays
+            for argument in self.problem.arrays
         }
 
 
@@ -369,7 +373,7 @@ def default_tolerance(dtype: str) -> float:
     Half precision may differ by some units in the last place, single and double precision by what sums of a million
     terms in another order differ by. Integers are exact.
     """
-    known = {
+    tolerances = {
         "float16": 4e-3,
         "bfloat16": 3e-2,
         "float32": 1e-4,
@@ -377,4 +381,4 @@ def default_tolerance(dtype: str) -> float:
         "complex64": 1e-4,
         "complex128": 1e-10,
     }
-    return known.get(dtype, 0.0)
+    return tolerances.get(dtype, 0.0)

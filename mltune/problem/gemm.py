@@ -29,7 +29,9 @@ from mltune.problem.gemm_operands import (
 )
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands
 
-CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
+CASES: tuple[tuple[str, str, str], ...] = tuple(
+    (precision, *ops) for precision in "sdcz" for ops in transpositions(precision)
+)
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
 
 _ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
@@ -375,9 +377,9 @@ class GemmProblem:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> GemmProblem:
         """Rebuild a problem from :meth:`to_json`; raise a ProblemError for any other document."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(document, dict) or not set(document) <= {*known, "kind"}:
-            raise ProblemError(f"a problem has the fields {', '.join(sorted(known))}, got {document!r}.")
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(document, dict) or not set(document) <= {*names, "kind"}:
+            raise ProblemError(f"a problem has the fields {', '.join(sorted(names))}, got {document!r}.")
         values = {name: value for name, value in document.items() if name != "kind"}
         for name in ("alpha", "beta"):
             if isinstance(values.get(name), list):
@@ -427,7 +429,7 @@ def parse_problem(
     extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
     if size is not None:
         extents = (_extent("size", size),) * 3
-    m, n, k = (usual if given is None else given for given, usual in zip((m, n, k), extents, strict=True))
+    m, n, k = (usual if extent is None else extent for extent, usual in zip((m, n, k), extents, strict=True))
     if batch is None:
         batch = 1 if default is None else default.batch
     if trans is None:

@@ -190,9 +190,9 @@ def numbers(values: Any, dtype: str) -> Any:
 def sampled_indices(extent: int, generator: np.random.Generator) -> NDArray[np.int64]:
     """Return some rows or columns of an extent, one in each of equal parts; the first and the last are among them."""
     parts = min(extent, MOST_SAMPLED)
-    found = ((np.arange(parts) + generator.random(parts)) * extent / parts).astype(np.int64)
-    found[0], found[-1] = 0, extent - 1
-    return np.unique(found)
+    indices = ((np.arange(parts) + generator.random(parts)) * extent / parts).astype(np.int64)
+    indices[0], indices[-1] = 0, extent - 1
+    return np.unique(indices)
 
 
 def module(array: Any) -> Any:
@@ -222,12 +222,12 @@ def moduli(matrix: Any) -> Any:
     return abs(matrix.real).astype("float64") + 1j * abs(matrix.imag).astype("float64")
 
 
-def multiply_moduli(left: Any, right: Any) -> Any:
+def multiply_moduli(lhs: Any, rhs: Any) -> Any:
     """Return the sums of the moduli of all products in either part of a matrix product."""
-    left, right = moduli(left), moduli(right)
-    if left.dtype.kind != "c":
-        return left @ right
-    return left.real @ right.real + left.imag @ right.imag + 1j * (left.real @ right.imag + left.imag @ right.real)
+    lhs, rhs = moduli(lhs), moduli(rhs)
+    if lhs.dtype.kind != "c":
+        return lhs @ rhs
+    return lhs.real @ rhs.real + lhs.imag @ rhs.imag + 1j * (lhs.real @ rhs.imag + lhs.imag @ rhs.real)
 
 
 def scale_moduli(scalar: complex | float, moduli: Any) -> Any:
@@ -259,20 +259,20 @@ def random_low_parts(xp: Any, high: Any, uniform: Any) -> Any:
     return xp.rint(uniform * high * 2.0**-54 / SMALLEST_BIT) * SMALLEST_BIT
 
 
-def gemm(xp: Any, alpha: float, left: Any, right: Any, beta: float, added: Any) -> Any:
-    """Return alpha left right + beta added, with a few roundings to double-double precision.
+def gemm(xp: Any, alpha: float, lhs: Any, rhs: Any, beta: float, added: Any) -> Any:
+    """Return alpha lhs rhs + beta added, with a few roundings to double-double precision.
 
     The matrices are complex128. Where alpha or beta is 0, its factor is not read.
     """
     high = low = xp.zeros(added.shape)
-    if alpha and left.shape[1]:
-        high, low = _scaled(alpha, *_product(xp, left, right))
+    if alpha and lhs.shape[1]:
+        high, low = _scaled(alpha, *_product(xp, lhs, rhs))
     if beta:
         high, low = _total(high, low, *_scaled(beta, added.real, added.imag))
     return high + 1j * low
 
 
-def product(left: Any, right: Any) -> Any:
+def product(lhs: Any, rhs: Any) -> Any:
     """Return the product of matrices of doubles, real or complex, in NumPy's long double, nearly exactly.
 
     NumPy's own product of long doubles takes several times as long.
@@ -283,35 +283,33 @@ def product(left: Any, right: Any) -> Any:
     >>> float(product(small, small.T)[0, 0] - 1) == 0.0, float(product(small, np.ones((2, 1)))[0, 0] - 1) > 0
     (True, True)
     """
-    if left.dtype.kind == "c":
-        parts = product(
-            np.concatenate([left.real, left.imag], axis=-2), np.concatenate([right.real, right.imag], axis=-1)
-        )
+    if lhs.dtype.kind == "c":
+        parts = product(np.concatenate([lhs.real, lhs.imag], axis=-2), np.concatenate([rhs.real, rhs.imag], axis=-1))
         (rr, ri), (ir, ii) = (np.split(rows, 2, axis=-1) for rows in np.split(parts, 2, axis=-2))
         return rr - ii + 1j * (ri + ir)
-    total = np.zeros((*left.shape[:-1], right.shape[-1]), np.longdouble)
-    for exact, unit in _exact_products(np, left, right):
+    total = np.zeros((*lhs.shape[:-1], rhs.shape[-1]), np.longdouble)
+    for exact, unit in _exact_products(np, lhs, rhs):
         total += exact * unit
     return total
 
 
-def _product(xp: Any, left: Any, right: Any) -> tuple[Any, Any]:
+def _product(xp: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
     """Return the product of two matrices, in double-double arithmetic."""
-    high = low = xp.zeros((*left.shape[:-1], right.shape[-1]))
-    for exact, unit in _exact_products(xp, left, right):
+    high = low = xp.zeros((*lhs.shape[:-1], rhs.shape[-1]))
+    for exact, unit in _exact_products(xp, lhs, rhs):
         high, low = _total(high, low, exact * unit, 0.0)
     return high, low
 
 
-def _exact_products(xp: Any, left: Any, right: Any) -> Iterator[tuple[Any, float]]:
+def _exact_products(xp: Any, lhs: Any, rhs: Any) -> Iterator[tuple[Any, float]]:
     """Yield matrices of integers and the unit of each, the smallest first, whose sum is the product of two matrices.
 
     Both are written in digits of so few bits that a product of two matrices of digits is exact in doubles, whatever the
     order of its sums (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication by using fast
     routines of matrix multiplication and its applications", 2012).
     """
-    bits = (53 - max(left.shape[-1] - 1, 1).bit_length()) // 2
-    of_left, of_right = _digits(xp, left, bits), _digits(xp, right, bits)
+    bits = (53 - max(lhs.shape[-1] - 1, 1).bit_length()) // 2
+    of_left, of_right = _digits(xp, lhs, bits), _digits(xp, rhs, bits)
     pairs = [(i, j) for i in range(len(of_left)) for j in range(len(of_right))]
     for i, j in sorted(pairs, key=sum, reverse=True):
         (first, unit), (second, other) = of_left[i], of_right[j]
@@ -326,15 +324,15 @@ def _digits(xp: Any, matrix: Any, bits: int) -> list[tuple[Any, float]]:
     high, low = matrix.real, matrix.imag
     largest = float(abs(high).max()) if high.size else 0.0
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
-    found = []
+    digits = []
     for position in range(1, _MOST_BITS // bits + 1):
         if not high.any():
             break
         unit = math.ldexp(1.0, exponent - position * bits)
         digit = xp.rint(high / unit)
-        found.append((digit, unit))
+        digits.append((digit, unit))
         high, low = _two_sum(high - digit * unit, low)
-    return found
+    return digits
 
 
 def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:

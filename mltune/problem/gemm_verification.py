@@ -44,8 +44,8 @@ def answer(problem: Gemm, operands: Operands) -> Any:
     """
     on_host = isinstance(operands["C"], np.ndarray)
     if problem.types.is_sum:
-        (left, right), added = factors(problem, operands), problem.result(operands["C"])
-        return gemm_operands.gemm(module(added), problem.alpha.real, left, right, problem.beta.real, added)
+        (lhs, rhs), added = factors(problem, operands), problem.result(operands["C"])
+        return gemm_operands.gemm(module(added), problem.alpha.real, lhs, rhs, problem.beta.real, added)
     if problem.types.has_wider_on_gpu or on_host:
         return _answer(problem, operands)
     host = {name: buffer.get() for name, buffer in operands.items()}
@@ -57,9 +57,9 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     alpha, beta = (wider.type(problem.result_dtype.type(scalar)) for scalar in (problem.alpha, problem.beta))
     result = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
     if alpha and problem.k:
-        left, right = factors(problem, operands)
+        lhs, rhs = factors(problem, operands)
         is_long = not problem.types.has_wider_on_gpu
-        result = alpha * (product(left, right) if is_long else left.astype(wider) @ right.astype(wider))
+        result = alpha * (product(lhs, rhs) if is_long else lhs.astype(wider) @ rhs.astype(wider))
     if beta:
         result = result + beta * problem.result(operands["C"]).astype(wider)
     return result
@@ -68,11 +68,11 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
 def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
     """Return op(A) and op(B) as matrices of numbers."""
     sides = zip("AB", problem.shapes(), (problem.lda, problem.ldb), (problem.trans_a, problem.trans_b), strict=False)
-    left, right = (
+    lhs, rhs = (
         op(numbers(operands[name], problem.types.operand), shape, leading, problem.batch, trans)
         for name, shape, leading, trans in sides
     )
-    return left, right
+    return lhs, rhs
 
 
 def error_bound(problem: Gemm, operands: Operands) -> Any:
@@ -98,7 +98,7 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     bound = module(operands["C"]).zeros(shape, dtype=dtype)
     if problem.alpha and problem.k:
         bound = scale_moduli(
-            problem.alpha, multiply_moduli(*(_leading_part(problem, one) for one in factors(problem, operands)))
+            problem.alpha, multiply_moduli(*(_leading_part(problem, factor) for factor in factors(problem, operands)))
         )
     if problem.beta:
         added = _leading_part(problem, problem.result(operands["C"]))
@@ -133,12 +133,12 @@ def device_error(problem: Gemm, before: Operands, after: Operands, run_reference
         return _error_of_sample(problem, before, after)
     bound = error_bound(problem, before)
     if problem.types.has_wider_on_gpu:
-        right = answer(problem, before)
+        correct = answer(problem, before)
     else:
         computed = {**before, "C": before["C"].copy()}
         run_reference(computed)
-        right, bound = problem.result(computed["C"]), 2 * bound
-    return worst_error(problem, problem.result(after["C"]), right, bound)
+        correct, bound = problem.result(computed["C"]), 2 * bound
+    return worst_error(problem, problem.result(after["C"]), correct, bound)
 
 
 def _error_of_sample(problem: Gemm, before: Operands, after: Operands) -> float:
@@ -149,8 +149,8 @@ def _error_of_sample(problem: Gemm, before: Operands, after: Operands) -> float:
         return math.inf
     generator = np.random.default_rng(_SAMPLE_SEED)
     rows, columns = (xp.asarray(sampled_indices(extent, generator)) for extent in (problem.m, problem.n))
-    left, right = factors(problem, before)
-    matrices = {"A": left[rows], "B": right[:, columns], "C": problem.result(before["C"])[rows][:, columns]}
+    lhs, rhs = factors(problem, before)
+    matrices = {"A": lhs[rows], "B": rhs[:, columns], "C": problem.result(before["C"])[rows][:, columns]}
     sample = dataclasses.replace(problem, trans_a="N", trans_b="N", m=len(rows), n=len(columns), lda=0, ldb=0, ldc=0)
     operands = {name: xp.ascontiguousarray(matrix.T).reshape(-1) for name, matrix in matrices.items()}
     computed = result[rows][:, columns]
@@ -272,7 +272,7 @@ def verification_document(problem: Gemm) -> dict[str, Any]:
     wide, narrow = (verification_problem(problem, aligned=aligned) for aligned in (True, False))
     return {
         "sizes": [[problem.m, problem.n, problem.k], *map(list, WINNER_SIZES), [wide.m, wide.n, wide.k]],
-        "leading_dimensions": [[one.lda, one.ldb, one.ldc] for one in (problem, wide, narrow)],
+        "leading_dimensions": [[size.lda, size.ldb, size.ldc] for size in (problem, wide, narrow)],
         "addresses": "aligned to 256 bytes, and one element behind that",
     }
 

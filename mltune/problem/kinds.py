@@ -146,9 +146,9 @@ def problem_from_name(name: str, *, default: Problem | None = None, **options: A
     """
     kind = kind_of_name(name)
     if kind is None or kind.parse is None:
-        known = [known for one in KINDS.values() for known in one.names]
+        names = [label for kind in KINDS.values() for label in kind.names]
         raise ProblemError(
-            f"a problem is one of {', '.join(known)}, got {printable(repr(name), 80)}{did_you_mean(name, known) or '.'}"
+            f"a problem is one of {', '.join(names)}, got {printable(repr(name), 80)}{did_you_mean(name, names) or '.'}"
         )
     taken = [option for option in signature(kind.parse).parameters if option not in ("name", "default")]
     unknown = [option for option in options if option not in taken]

@@ -57,9 +57,9 @@ def parse_device(text: str) -> Target | None:
         return Target(dataset=text.removeprefix(REPLAY))
     from mltune.dataset.dataset import shipped_datasets
 
-    known = ["auto", "cuda:0", *(f"{REPLAY}{name}" for name in shipped_datasets())]
+    targets = ["auto", "cuda:0", *(f"{REPLAY}{name}" for name in shipped_datasets())]
     see = "; see `mltune device` for the GPUs and `mltune datasets` for the recorded timings."
-    raise UsageError(f"a device is auto, cuda:N or replay:NAME, got {text!r}{did_you_mean(text, known) or see}")
+    raise UsageError(f"a device is auto, cuda:N or replay:NAME, got {text!r}{did_you_mean(text, targets) or see}")
 
 
 def find_gpus() -> tuple[tuple[Device, ...], str]:
@@ -67,10 +67,10 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
     from mltune.device.query import available_devices
 
     try:
-        found = available_devices()
+        devices = available_devices()
     except DeviceError as error:
         return (), str(error).removesuffix(".")
-    return found, "" if found else "the NVIDIA driver shows none"
+    return devices, "" if devices else "the NVIDIA driver shows none"
 
 
 def first_gpu(law: str) -> Target:
@@ -97,11 +97,11 @@ def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Targ
         return Target(cuda=0)
     from mltune.dataset.dataset import find_datasets, list_datasets
 
-    found = find_datasets(kernel.name, problem)
-    of_kernel = [] if found else [manifest for manifest in list_datasets() if manifest.kernel == kernel.name]
-    if any_shape and not found:
-        found = [manifest for manifest in of_kernel if manifest.problem.name == problem.name]
-    if not found:
+    datasets = find_datasets(kernel.name, problem)
+    of_kernel = [] if datasets else [manifest for manifest in list_datasets() if manifest.kernel == kernel.name]
+    if any_shape and not datasets:
+        datasets = [manifest for manifest in of_kernel if manifest.problem.name == problem.name]
+    if not datasets:
         recorded = sorted({manifest.problem.label for manifest in of_kernel})
         fact = f"no timings of {kernel.name} are recorded"
         if recorded:
@@ -110,7 +110,7 @@ def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Targ
             f"tuning needs a GPU, or else recorded timings to replay, but no GPU was found ({reason}), and {fact}; "
             "see `mltune datasets`."
         )
-    manifest = max(found, key=lambda manifest: manifest.rows)
+    manifest = max(datasets, key=lambda manifest: manifest.rows)
     notice = (
         f"no GPU found ({reason}): replaying timings of {manifest.problem.label} recorded on "
         f"{manifest.device.name} (dataset {manifest.name})"

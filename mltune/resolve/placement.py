@@ -90,19 +90,19 @@ def notices(plan: Plan) -> list[str]:
     """
     from mltune.dataset.dataset import load_manifest
 
-    found: list[str] = []
+    notices: list[str] = []
     recorded: dict[str, set[str]] = {}
     for task in plan.tasks:
         if task.dataset is not None:
             manifest = load_manifest(task.dataset)
-            found.append(manifest.check_kernel(task.kernel))
+            notices.append(manifest.check_kernel(task.kernel))
             recorded.setdefault(task.choice, set()).add(manifest.device.name)
-    found += [
+    notices += [
         f"kernels compete on one GPU, but the timings of {choice} were recorded on {', '.join(sorted(names))}"
         for choice, names in recorded.items()
         if choice and len(names) > 1
     ]
-    return list(filter(None, found))
+    return list(filter(None, notices))
 
 
 def check_budget(plan: Plan) -> None:
@@ -124,29 +124,33 @@ def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
     from mltune.dataset.dataset import list_datasets
 
     tasks = list(tasks)
-    found = {task.slug: task.dataset for task in tasks if task.dataset is not None}
+    datasets = {task.slug: task.dataset for task in tasks if task.dataset is not None}
     unnamed = [task for task in tasks if task.dataset is None]
     manifests = list_datasets() if unnamed else []
     for task in unnamed:
-        fitting = [one for one in manifests if (one.kernel, one.problem) == (task.kernel.label, task.problem)]
+        fitting = [
+            manifest
+            for manifest in manifests
+            if (manifest.kernel, manifest.problem) == (task.kernel.label, task.problem)
+        ]
         if fitting:
-            found[task.slug] = max(fitting, key=lambda manifest: manifest.rows).name
-    return found
+            datasets[task.slug] = max(fitting, key=lambda manifest: manifest.rows).name
+    return datasets
 
 
 def _devices(plan: Plan, gpus: Sequence[Device], reason: str) -> tuple[str, ...]:
     """Return the devices of a plan on this machine."""
     if plan.devices == (REPLAY,) or (plan.devices in (("auto",), ("all",)) and not gpus):
         return (REPLAY,)
-    ours = tuple(f"cuda:{index}" for index in range(len(gpus)))
+    devices = tuple(f"cuda:{index}" for index in range(len(gpus)))
     if plan.devices == ("auto",):
-        return ours[:1]
+        return devices[:1]
     if plan.devices == ("all",):
-        return ours
+        return devices
     for device in plan.devices:
-        if device not in ours:
+        if device not in devices:
             raise PlanError(
-                f"{plan.name}: a plan's devices are GPUs of this machine ({', '.join(ours) or reason or 'none'}), "
+                f"{plan.name}: a plan's devices are GPUs of this machine ({', '.join(devices) or reason or 'none'}), "
                 f"got {device}; see `mltune device`."
             )
     return plan.devices
@@ -154,16 +158,16 @@ def _devices(plan: Plan, gpus: Sequence[Device], reason: str) -> tuple[str, ...]
 
 def _recorded(plan: Plan, why: str) -> tuple[Task, ...]:
     """Return the tasks with their datasets."""
-    found = recorded_for(plan.tasks)
-    tasks = _only(plan, lambda task: task.slug in found)
-    missing = [task.problem.label for task in tasks if task.slug not in found]
+    datasets = recorded_for(plan.tasks)
+    tasks = _only(plan, lambda task: task.slug in datasets)
+    missing = [task.problem.label for task in tasks if task.slug not in datasets]
     if missing:
-        some = ", ".join(missing[:_NAMED]) + (", ..." if missing[_NAMED:] else "")
+        listed = ", ".join(missing[:_NAMED]) + (", ..." if missing[_NAMED:] else "")
         raise PlanError(
             f"{plan.name}: without a GPU every problem needs recorded timings, but {why}, and {len(missing)} of "
-            f"{len(tasks)} have none ({some}); run it on a GPU, or see `mltune datasets`."
+            f"{len(tasks)} have none ({listed}); run it on a GPU, or see `mltune datasets`."
         )
-    return tuple(replace(task, dataset=found[task.slug]) for task in tasks)
+    return tuple(replace(task, dataset=datasets[task.slug]) for task in tasks)
 
 
 def _measured(plan: Plan, gpus: Sequence[Device]) -> tuple[Task, ...]:
@@ -189,14 +193,14 @@ def _measured(plan: Plan, gpus: Sequence[Device]) -> tuple[Task, ...]:
 def _only(plan: Plan, keeps: Callable[[Task], bool]) -> tuple[Task, ...]:
     """Return the tasks without some kernels of choices, whose minima go to the others; one that loses all is kept."""
     before = Counter(task.choice for task in plan.tasks)
-    left = Counter(task.choice for task in plan.tasks if task.choice and keeps(task))
+    choices = Counter(task.choice for task in plan.tasks if task.choice and keeps(task))
     tasks = []
     for task in plan.tasks:
-        if not left[task.choice]:
+        if not choices[task.choice]:
             tasks.append(task)
         elif keeps(task):
-            minimum = task.minimum * before[task.choice] / left[task.choice]
-            tasks.append(replace(task, minimum=minimum, choice=task.choice if left[task.choice] > 1 else ""))
+            minimum = task.minimum * before[task.choice] / choices[task.choice]
+            tasks.append(replace(task, minimum=minimum, choice=task.choice if choices[task.choice] > 1 else ""))
     return tuple(tasks)
 
 

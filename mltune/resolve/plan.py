@@ -168,7 +168,7 @@ def in_order(groups: Iterable[Sequence[Task]]) -> tuple[Task, ...]:
     for task, slug in zip(tasks, plain, strict=True):
         name = slug if plain.count(slug) == 1 else _slug(f"{task.kernel.label} {slug}")
         numbered = (name if again == 1 else f"{name}-{again}" for again in itertools.count(1))
-        unique = next(found for found in numbered if found not in named)
+        unique = next(candidate for candidate in numbered if candidate not in named)
         named[unique] = replace(task, slug=unique)
     return tuple(sorted(named.values(), key=lambda task: -task.priority))
 

@@ -155,16 +155,16 @@ def load_plan(name_or_path: str | Path) -> Plan:
 
 def find_plan(name_or_path: str | Path) -> Path:
     """Return the file of a plan."""
-    ours = {found.stem: found for found in sorted(folders.assets("search").glob("*.toml"))}
-    if str(name_or_path) in ours:
-        return ours[str(name_or_path)]
+    shipped = {path.stem: path for path in sorted(folders.assets("search").glob("*.toml"))}
+    if str(name_or_path) in shipped:
+        return shipped[str(name_or_path)]
     path = Path(name_or_path)
     if path.is_file():
         return path
     hint = "; the directory of a single run is resumed by its `mltune tune` command." if is_begun(path) else ""
     raise PlanError(
-        f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}"
-        f"{hint or did_you_mean(str(name_or_path), ours) or '.'}"
+        f"a plan is a shipped one ({', '.join(shipped) or 'none'}) or a TOML file, got {str(name_or_path)!r}"
+        f"{hint or did_you_mean(str(name_or_path), shipped) or '.'}"
     )
 
 
@@ -247,7 +247,7 @@ def _lines(table: Mapping[str, object]) -> str:
 def _value(value: object) -> str:
     """Write a value as TOML."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key} = {_value(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key} = {_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     return json.dumps(value, ensure_ascii=False)
@@ -391,8 +391,8 @@ class _Reader:
         for problem in problems:
             if problem.name not in chosen:
                 chosen[problem.name] = named or candidates(problem, table.accuracy, self.built_in)
-            for one in chosen[problem.name]:
-                one.check_problem(problem)
+            for candidate in chosen[problem.name]:
+                candidate.check_problem(problem)
             yield chosen[problem.name], problem, None
 
     @cached_property

@@ -48,15 +48,15 @@ def candidates(problem: Problem, accuracy: str | None = None, among: Iterable[Ke
     accuracy = check_accuracy(accuracy or STRICTEST)
     loaded = map(load_kernel, built_in()) if among is None else among
     solving = [kernel for kernel in loaded if kernel.candidate and _solves(kernel, problem)]
-    found = [kernel for kernel in solving if accepts(accuracy, kernel.accuracy)]
-    if not found:
-        others = ", ".join(f"{kernel.name} ({kernel.accuracy})" for kernel in solving)
-        facts = f"only {others} solve{'' if len(solving) > 1 else 's'} it" if others else "none solves it"
+    accurate = [kernel for kernel in solving if accepts(accuracy, kernel.accuracy)]
+    if not accurate:
+        listed = ", ".join(f"{kernel.name} ({kernel.accuracy})" for kernel in solving)
+        facts = f"only {listed} solve{'' if len(solving) > 1 else 's'} it" if listed else "none solves it"
         raise UsageError(
             f"a kernel is chosen among the built-in ones of accuracy {accuracy} for the problem, but of "
-            f"{problem.label} {facts}; name a kernel{', or another class' if others else ''}."
+            f"{problem.label} {facts}; name a kernel{', or another class' if listed else ''}."
         )
-    return sorted(found, key=lambda kernel: (kernel.name != DEFAULT_KERNEL, kernel.name))
+    return sorted(accurate, key=lambda kernel: (kernel.name != DEFAULT_KERNEL, kernel.name))
 
 
 def check_accuracies(kernels: Iterable[Kernel], accuracy: str | None) -> None:
@@ -106,13 +106,13 @@ def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Devic
     """
 
     def is_tried(kernel: Kernel, gpu: Device) -> bool:
-        others = [one for one in kernels if one.unit and fits(one, gpu) and one.accuracy == kernel.accuracy]
-        if kernel.unit or not others:
+        rivals = [rival for rival in kernels if rival.unit and fits(rival, gpu) and rival.accuracy == kernel.accuracy]
+        if kernel.unit or not rivals:
             return fits(kernel, gpu)
-        return max(peak_flops(gpu, one.unit) for one in others) < _FAR_AHEAD * peak_flops(gpu, problem.arithmetic)
+        return max(peak_flops(gpu, rival.unit) for rival in rivals) < _FAR_AHEAD * peak_flops(gpu, problem.arithmetic)
 
     single = dict(problem.variables()).get("batch", 1) == 1
-    return [one for one in kernels if single and any(is_tried(one, gpu) for gpu in gpus)] or list(kernels)
+    return [kernel for kernel in kernels if single and any(is_tried(kernel, gpu) for gpu in gpus)] or list(kernels)
 
 
 def _solves(kernel: Kernel, problem: Problem) -> bool:
@@ -153,8 +153,8 @@ def named_problem(
         There is no such problem, or it has no such shape.
     """
     subject, bundle = named_kernel(problem, kernel, None)
-    found = shaped_problem(subject, bundle, shape, device)
-    return found, candidates(found)[0] if bundle is None else bundle
+    resolved = shaped_problem(subject, bundle, shape, device)
+    return resolved, candidates(resolved)[0] if bundle is None else bundle
 
 
 def named_kernels(
@@ -165,10 +165,10 @@ def named_kernels(
     Parameters and errors are those of :func:`named_problem`. A kernel of another accuracy class is an error, too.
     """
     subject, bundle = named_kernel(problem, kernel, accuracy)
-    found = shaped_problem(subject, bundle, shape)
+    resolved = shaped_problem(subject, bundle, shape)
     if kernel is None and bundle is not None:
-        return found, [bundle]
-    return found, kernels_for(found, [] if kernel is None else [kernel], accuracy)
+        return resolved, [bundle]
+    return resolved, kernels_for(resolved, [] if kernel is None else [kernel], accuracy)
 
 
 def named_kernel(
@@ -185,13 +185,13 @@ def named_kernel(
     bundle = None if kernel is None else load_kernel(kernel)
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
-            found = load_kernel(problem)
-            if found.arrays is not None:
-                bundle, problem = found, None
-            elif found.source is None:
+            recorded = load_kernel(problem)
+            if recorded.arrays is not None:
+                bundle, problem = recorded, None
+            elif recorded.source is None:
                 raise UsageError(
-                    f"a problem can be run, but the kernel {found.name} is only replayed; name recorded timings with "
-                    "--device replay:NAME (see `mltune datasets`)."
+                    f"a problem can be run, but the kernel {recorded.name} is only replayed; name recorded "
+                    "timings with --device replay:NAME (see `mltune datasets`)."
                 )
     check_accuracies([] if bundle is None else [bundle], accuracy)
     return problem, bundle
@@ -201,7 +201,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
     """Return the problem of a name or a kernel (:func:`named_kernel`) at a shape."""
     from mltune.problem.kinds import kind_of_name, problem_from_name
 
-    shape = given(shape)
+    shape = given_options(shape)
     if kernel is not None and kernel.arrays is not None and problem in (None, kernel.name):
         return _of_arrays(kernel.arrays, shape)
     if isinstance(problem, str):
@@ -234,7 +234,7 @@ def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorde
     from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import KINDS, problem_from_name
 
-    problem, shape = str(problem) if isinstance(problem, Path) else problem, given(shape)
+    problem, shape = str(problem) if isinstance(problem, Path) else problem, given_options(shape)
     if isinstance(problem, str | None) and KINDS[recorded.kind].names:
         problem, shape = problem_from_name(problem or recorded.name, default=recorded, **shape), {}
     if isinstance(problem, str) and is_folder(problem):
@@ -265,14 +265,14 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
     from mltune.dataset.dataset import list_datasets
     from mltune.problem.kinds import KINDS, problem_from_name
 
-    kind, shape = KINDS[kernel.problem], given(shape)
+    kind, shape = KINDS[kernel.problem], given_options(shape)
     if kind.names:
-        wanted = precision or (kernel.precisions or ("",))[0]
-        found = [name for name, of_name in kind.names.items() if of_name == wanted]
-        if not found:
-            known = ", ".join(kind.precisions) or "none"
-            raise UsageError(f"--precision is one of {known}, got {printable(repr(wanted), 60)}.")
-        return problem_from_name(found[0], **shape)
+        of_precision = precision or (kernel.precisions or ("",))[0]
+        names = [name for name, of_name in kind.names.items() if of_name == of_precision]
+        if not names:
+            precisions = ", ".join(kind.precisions) or "none"
+            raise UsageError(f"--precision is one of {precisions}, got {printable(repr(of_precision), 60)}.")
+        return problem_from_name(names[0], **shape)
     if kernel.arrays is not None and precision is None:
         return _of_arrays(kernel.arrays, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
@@ -289,7 +289,7 @@ def is_folder(name: str) -> bool:
     return (Path(name) / "kernel.toml").is_file()
 
 
-def given(shape: Shape) -> dict[str, Any]:
+def given_options(shape: Shape) -> dict[str, Any]:
     """Return the options of a shape that are given."""
     return {name: value for name, value in shape.items() if value is not None}
 
@@ -297,10 +297,10 @@ def given(shape: Shape) -> dict[str, Any]:
 def _of_arrays(definition: ArraysDefinition, shape: Shape) -> Problem:
     """Return the problem of a kernel of kind arrays at the sizes of a shape."""
     sizes = shape.get("size", {})
-    others = shape.keys() - {"size"}
-    if others or not isinstance(sizes, Mapping):
+    unknown = shape.keys() - {"size"}
+    if unknown or not isinstance(sizes, Mapping):
         raise UsageError(
             f"the sizes of {definition.name} are {', '.join(definition.sizes) or 'none'}: give them by name, such as "
-            f"--size {next(iter(definition.sizes), 'n')}=1024, got {', '.join(sorted(others)) or sizes}."
+            f"--size {next(iter(definition.sizes), 'n')}=1024, got {', '.join(sorted(unknown)) or sizes}."
         )
     return definition.problem(sizes)

@@ -78,7 +78,7 @@ class RunOptions:
         return self.search == "model" or self.skip
 
 
-USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(RunOptions)}
+USUAL: Mapping[str, Any] = {option.name: option.default for option in fields(RunOptions)}
 """The defaults of :class:`RunOptions`."""
 
 

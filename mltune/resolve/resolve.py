@@ -27,7 +27,7 @@ from mltune.resolve.problems import (
     check_accuracies,
     contenders,
     fits,
-    given,
+    given_options,
     kernels_for,
     named_kernel,
     named_problem,
@@ -121,16 +121,16 @@ def resolve(
         return _replay(problem, shape, kernels[0] if kernels else None, accuracy, **single)
     subject, bundle = named_kernel(problem, kernels[0] if kernels else None, accuracy)
     shapes = [shape if size is None else {**shape, "size": size} for size in sizes]
-    found = [shaped_problem(subject, bundle, one, device) for one in shapes]
-    competing = kernels_for(found[0], kernels, accuracy) if kernels or bundle is None else [bundle]
+    problems = [shaped_problem(subject, bundle, sizes, device) for sizes in shapes]
+    competing = kernels_for(problems[0], kernels, accuracy) if kernels or bundle is None else [bundle]
     if bundle is None and len(sizes) == 1:
-        competing = _measurable(competing, found[0], device, run)
+        competing = _measurable(competing, problems[0], device, run)
     elif bundle is None and device != REPLAY:
-        competing = contenders(competing, found[0], find_gpus()[0])
-    if len(found) > 1 or len(competing) > 1:
-        return plan_of(found, competing, find_gpus()[0], **limits, options=options), ()
-    any_shape = not given(shape) and isinstance(problem, str | Path)
-    return _single(found[0], competing[0], accuracy, any_shape=any_shape, **single)
+        competing = contenders(competing, problems[0], find_gpus()[0])
+    if len(problems) > 1 or len(competing) > 1:
+        return plan_of(problems, competing, find_gpus()[0], **limits, options=options), ()
+    any_shape = not given_options(shape) and isinstance(problem, str | Path)
+    return _single(problems[0], competing[0], accuracy, any_shape=any_shape, **single)
 
 
 def resolve_sweep(
@@ -151,8 +151,8 @@ def resolve_sweep(
     target = parse_device(device)
     if target is not None and target.dataset is not None:
         return _replay(problem, shape, kernel, None, device=device, **options)[0]
-    found, bundle = named_problem(problem, shape, kernel, device)
-    return TuneRequest(found, bundle, target or first_gpu("a sweep times kernels on a GPU"), **options)
+    resolved, bundle = named_problem(problem, shape, kernel, device)
+    return TuneRequest(resolved, bundle, target or first_gpu("a sweep times kernels on a GPU"), **options)
 
 
 def plan_of(
@@ -200,7 +200,7 @@ def plan_of(
     """
     from mltune.resolve.plan_file import write_plan
 
-    if len({repr(one) for one in problems}) < len(problems):
+    if len({repr(problem) for problem in problems}) < len(problems):
         raise UsageError(
             f"several sizes differ, but one was given twice: {', '.join(problem.label for problem in problems)}."
         )
@@ -214,7 +214,7 @@ def plan_of(
     for kernel in kernels:
         for problem in problems:
             kernel.check_problem(problem)
-    others = unusual(options or {})
+    unusual_options = unusual(options or {})
     replayed = device == REPLAY or (device in ("auto", "all") and not gpus)
     devices: tuple[str, ...] = (device,)
     workers = (len(gpus) if device == "all" and gpus else 1) * at_once
@@ -230,12 +230,12 @@ def plan_of(
     unit: Unit = "s" if trials is None else "trials"
     first, count = problems[0], len(problems)
     limits = {"time_s": budget} if unit == "s" else {}
-    TuneRequest(first, kernels[0], Target(), seed=seed, **{**limits, **others})  # checks them
+    TuneRequest(first, kernels[0], Target(), seed=seed, **{**limits, **unusual_options})  # checks them
     title = first.label if count == 1 else f"{first.case or first.name} at {count} sizes"
     drafts = [Task("", kernels[0], problem, None, 1.0, minimum) for problem in problems]
     tasks = in_order(rivals(draft, kernels, unit) for draft in drafts)
     written = frozenset(produce) - ({"report"} if count == 1 else set())
-    plan = Plan(title, title, unit, budget, tasks, devices, seed, written, others)
+    plan = Plan(title, title, unit, budget, tasks, devices, seed, written, unusual_options)
     return replace(plan, text=write_plan(plan))
 
 
@@ -258,7 +258,7 @@ def _shared_time(
     total_s = GPU_TIME_S * count / devices if time is None else parse_duration(str(time))
     even_s = total_s * min(1.0, devices / count)
     first_s = max(min(share * even_s, most * FIRST_SLICE_S), min(least_s, 0.99 * even_s))  # minima are rounded
-    budget_s, minimum_s = (max(round(one, 3), 0.001) for one in (total_s, first_s))
+    budget_s, minimum_s = (max(round(seconds, 3), 0.001) for seconds in (total_s, first_s))
     return budget_s, minimum_s
 
 
@@ -320,8 +320,8 @@ def _replay(
     assert target.dataset is not None  # noqa: S101
     recorded = load_manifest(target.dataset)
     bundle, notice = recorded_kernel(recorded) if kernel is None else (load_kernel(kernel), "")
-    found = recorded_problem(problem, shape, recorded.problem, device)
-    request, notices = _request(found, bundle, target, accuracy, **options)
+    replayed = recorded_problem(problem, shape, recorded.problem, device)
+    request, notices = _request(replayed, bundle, target, accuracy, **options)
     return request, (notice, *notices) if notice else notices
 
 

@@ -112,7 +112,7 @@ def funnel_of(
 
 def total(funnels: Sequence[Funnel]) -> Funnel:
     """Return the sums of several funnels; a stage that is not on record in one of them is not known of all."""
-    columns = {field.name: [getattr(one, field.name) for one in funnels] for field in fields(Funnel)}
+    columns = {field.name: [getattr(funnel, field.name) for funnel in funnels] for field in fields(Funnel)}
     sums: dict[str, Any] = {name: None if None in column else sum(column) for name, column in columns.items()}
     return Funnel(**sums)
 
@@ -129,5 +129,5 @@ def mean_seconds(trials: Trials) -> tuple[float, float]:
 
 def _mean(values: NDArray[np.float64]) -> float:
     """Return the mean of the values that are known; 0 where there is none."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
+    finite = values[~np.isnan(values)]
+    return float(finite.mean()) if len(finite) else 0.0

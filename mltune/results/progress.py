@@ -247,7 +247,7 @@ class Observer:
 
     def _left_s(self, elapsed_s: float, rate: float | None) -> float | None:
         """Return the seconds until the first limit is reached."""
-        left = [] if self.time_limit_s is None else [max(0.0, self.time_limit_s - elapsed_s)]
+        limits_s = [] if self.time_limit_s is None else [max(0.0, self.time_limit_s - elapsed_s)]
         if self.trials_limit is not None and rate:
-            left.append(max(0, self.trials_limit - self.trials) / rate)
-        return min(left, default=None)
+            limits_s.append(max(0, self.trials_limit - self.trials) / rate)
+        return min(limits_s, default=None)

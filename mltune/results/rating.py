@@ -99,8 +99,8 @@ def speed(figures: Mapping[str, Any]) -> str:
 
 def units_of(ratings: Iterable[Mapping[str, Any]]) -> list[Unit]:
     """Return the units that occur in ratings: a table has a column for each."""
-    found = {unit_of(figures) for figures in ratings}
-    return [unit for unit in UNITS if unit in found]
+    units = {unit_of(figures) for figures in ratings}
+    return [unit for unit in UNITS if unit in units]
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ class RunReader:
         return self._result
 
     def _read_from(self, store: Store) -> TuneResult:
-        known = self._result
-        if known is None or known.header != store.header or len(store) < len(self.ended):  # another run was begun
+        result = self._result
+        if result is None or result.header != store.header or len(store) < len(self.ended):  # another run was begun
             self.ended = store.records()
         elif len(store) > len(self.ended):
             self.ended = Trials.concatenate([self.ended, store.records(after=len(self.ended))])
@@ -177,10 +177,10 @@ def readable(directory: Path) -> Iterator[None]:
 def _stamp(path: Path) -> tuple[int, int] | None:
     """Return values that change whenever a file does; None where there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,10 @@ def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) 
     declaration = Declaration.from_json(fact)
     finalists = {finalist.number for finalist in declaration.finalists}
     timed = [*declaration.finalists, *([declaration.reference] if declaration.reference else [])]
-    times = [(one.median_s, one.low_s, one.high_s, one.ratio, one.ratio_low, one.ratio_high) for one in timed]
+    times = [
+        (finalist.median_s, finalist.low_s, finalist.high_s, finalist.ratio, finalist.ratio_low, finalist.ratio_high)
+        for finalist in timed
+    ]
     if not all(is_time(value) for values in times for value in values) or declaration.number not in finalists:
         raise ValueError("a declaration holds times from 1e-12 to 1e12 s, and its winner among the finalists")
     if not finalists <= set(numbers):

@@ -393,9 +393,9 @@ class TuneResult:
         return f"<table>{''.join(rows)}</table>"
 
 
-def counts(found: Iterable[TrialState | str]) -> dict[str, int]:
+def counts(trial_states: Iterable[TrialState | str]) -> dict[str, int]:
     """Count trials by state: every state is named, in the order of :class:`TrialState`."""
-    counter: Counter[str] = Counter(found)
+    counter: Counter[str] = Counter(trial_states)
     return {str(state): counter[state] for state in TrialState}
 
 
@@ -413,10 +413,10 @@ class KernelResult(TuneResult, tuple[Any, ...]):
         """Make it from any result; ``metrics`` are figures of each entry of `results`, as functions of it."""
         entries = [_entry(result, record, metrics) for record in result.measured()]
         env: dict[str, Any] = {"device_name": result.device.name, **result.header.versions}
-        made = tuple.__new__(cls, (entries, env))
+        instance = tuple.__new__(cls, (entries, env))
         for field in dataclasses.fields(result):
-            object.__setattr__(made, field.name, getattr(result, field.name))
-        return made
+            object.__setattr__(instance, field.name, getattr(result, field.name))
+        return instance
 
     @property
     def results(self) -> list[dict[str, Any]]:

@@ -46,8 +46,8 @@ _LATEST_S = 1e11  # in the year 5138: a date that Python has
 
 def summarise_tuning(run: TuneResult) -> dict[str, Any]:
     """Summarise the result of tuning: the output of ``mltune tune --json``."""
-    found = optimum(run)
-    document = run.to_json() | {"optimum": None if found is None else asdict(found)}
+    best = optimum(run)
+    document = run.to_json() | {"optimum": None if best is None else asdict(best)}
     if not run.rivals:
         return document
     return document | {"run": str(run.directory.parent.parent), "kernels": kernel_rows(run.rivals)}
@@ -147,18 +147,22 @@ def _choose(problems: list[dict[str, Any]]) -> None:
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
-    known = {"slug": slug, "state": state, "detail": detail, "replayed": False}
+    entry = {"slug": slug, "state": state, "detail": detail, "replayed": False}
     empty = dict.fromkeys(("choice", "reference", "stopped"), "")
     unknown: dict[str, Any] = dict.fromkeys(
         ("problem", "label", "kernel", "accuracy", "device", "best", "error", "funnel")
     )
-    return {**known, **empty, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
+    return {**entry, **empty, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
 def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, Any]:
     """Return the entry of a problem that was begun."""
-    found = read_or_set_aside(folder.name, lambda: _problem(read(folder, folder.name)))
-    return _blank(found.slug, "unreadable", f"not readable: {found.reason}") if isinstance(found, Unread) else found
+    problem = read_or_set_aside(folder.name, lambda: _problem(read(folder, folder.name)))
+    return (
+        _blank(problem.slug, "unreadable", f"not readable: {problem.reason}")
+        if isinstance(problem, Unread)
+        else problem
+    )
 
 
 def _problem(run: TuneResult) -> dict[str, Any]:
@@ -212,11 +216,11 @@ def _written_s(directory: Path) -> float | None:
 
 
 def _listed(directory: Path, written_s: float) -> dict[str, Any]:
-    found = read_or_set_aside(directory.name, partial(_whole, directory))
-    if isinstance(found, Unread):
-        found = {"state": "unreadable", "detail": found.reason, "problems": [], "trials": None, "best": None}
+    outcome = read_or_set_aside(directory.name, partial(_whole, directory))
+    if isinstance(outcome, Unread):
+        outcome = {"state": "unreadable", "detail": outcome.reason, "problems": [], "trials": None, "best": None}
     written = datetime.fromtimestamp(written_s, UTC).astimezone().isoformat(timespec="seconds")
-    return {"run": str(directory), **found, "written": written}
+    return {"run": str(directory), **outcome, "written": written}
 
 
 def _whole(directory: Path) -> dict[str, Any]:
@@ -241,7 +245,7 @@ def _has_ended(directory: Path) -> bool:
     log = directory / FILE
     size = log.stat().st_size if log.exists() else 0
     events, _ = read_events(log, max(0, size - LONGEST_LINE))
-    of_whole = [one for one in events if one["event"] in BEGINNINGS | ENDS and not one.get("slug")]
+    of_whole = [event for event in events if event["event"] in BEGINNINGS | ENDS and not event.get("slug")]
     return of_whole[-1].get("outcome") == "ended" if of_whole else any(directory.glob("*.parquet"))
 
 
@@ -254,11 +258,11 @@ def describe_stored_run(run: StoredRun) -> dict[str, Any]:
         problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
         return {"kernel": printable(header.kernel, 200), "label": problem.label, "device": device.name}
 
-    known = read_or_set_aside("", facts)
+    facts_of_run = read_or_set_aside("", facts)
     return {
         "run": str(run.run),
-        "readable": not isinstance(known, Unread),
-        **(dict.fromkeys(("kernel", "label", "device")) if isinstance(known, Unread) else known),
+        "readable": not isinstance(facts_of_run, Unread),
+        **(dict.fromkeys(("kernel", "label", "device")) if isinstance(facts_of_run, Unread) else facts_of_run),
         **{name: getattr(run, name) for name in ("owner", "host", "directory", "trials", "best_s", "running")},
         "created": run.created_at and run.created_at.isoformat(timespec="seconds"),
     }
@@ -287,10 +291,10 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
 
 def by_problem(runs: Iterable[TuneResult]) -> list[list[TuneResult]]:
     """Return the runs of each problem, the fastest first: the kernels of a choice are one problem."""
-    found: dict[tuple[str, str], list[TuneResult]] = {}
+    runs_of_problem: dict[tuple[str, str], list[TuneResult]] = {}
     for run in runs:
-        found.setdefault(("choice", run.choice) if run.choice else ("run", run.slug), []).append(run)
-    return [sorted(group, key=_time) for group in found.values()]
+        runs_of_problem.setdefault(("choice", run.choice) if run.choice else ("run", run.slug), []).append(run)
+    return [sorted(group, key=_time) for group in runs_of_problem.values()]
 
 
 def chosen(runs: Iterable[TuneResult]) -> set[str]:
@@ -380,8 +384,8 @@ def optimum(run: TuneResult) -> Optimum | None:
     ours_s, optimum_s = float(trial_s[numbers == best.number][0]), float(times_s.min())
     if not math.isfinite(ours_s):
         return None
-    known = np.flatnonzero(skipped & np.isfinite(trial_s))
-    best_skipped = min(known, key=trial_s.__getitem__, default=None)
+    timed = np.flatnonzero(skipped & np.isfinite(trial_s))
+    best_skipped = min(timed, key=trial_s.__getitem__, default=None)
     return Optimum(
         target[1],
         optimum_s,
@@ -389,7 +393,7 @@ def optimum(run: TuneResult) -> Optimum | None:
         1 + int((times_s < ours_s).sum()),
         int(np.isfinite(times_s).sum()),
         int(skipped.sum()),
-        int((trial_s[known] < ours_s).sum()),
+        int((trial_s[timed] < ours_s).sum()),
         None if best_skipped is None else int(numbers[best_skipped]),
         None if best_skipped is None else float(trial_s[best_skipped]) / ours_s,
     )

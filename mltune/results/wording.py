@@ -85,27 +85,27 @@ def milliseconds(seconds: float | None) -> str:
     return f"{1e3 * seconds:.4f} ms" if 1e-4 <= seconds < MOST else f"{1e3 * seconds:.4g} ms"
 
 
-def of_optimum(found: Mapping[str, Any]) -> str:
+def of_optimum(figures: Mapping[str, Any]) -> str:
     """Write how near a trial came to the optimum of its dataset: the fields of :class:`mltune.results.summary.Optimum`.
 
     >>> of_optimum({"share": 0.9921, "median_s": 1.234e-3, "rank": 3, "configurations": 4362})
     "99.2 % of the dataset's optimum (1.2340 ms), rank 3 of 4,362"
     """
-    share, optimum = percent(found["share"]), milliseconds(found["median_s"])
-    return f"{share} of the dataset's optimum ({optimum}), rank {found['rank']:,} of {found['configurations']:,}"
+    share, optimum = percent(figures["share"]), milliseconds(figures["median_s"])
+    return f"{share} of the dataset's optimum ({optimum}), rank {figures['rank']:,} of {figures['configurations']:,}"
 
 
-def of_skipped(found: Mapping[str, Any]) -> str:
+def of_skipped(figures: Mapping[str, Any]) -> str:
     """Write what a dataset knows of the skipped: the fields of :class:`mltune.results.summary.Optimum`.
 
     >>> of_skipped({"skipped": 90, "skipped_faster": 1, "best_skipped": 84, "best_skipped_ratio": 0.973})
     'faster than the winner: 1 of the 90 skipped trials; the fastest of them, trial 84, takes 97.3 % of its time'
     """
-    text = f"faster than the winner: {found['skipped_faster']:,} of the {found['skipped']:,} skipped trials"
-    if found["best_skipped"] is None:
+    text = f"faster than the winner: {figures['skipped_faster']:,} of the {figures['skipped']:,} skipped trials"
+    if figures["best_skipped"] is None:
         return text
-    ratio = percent(found["best_skipped_ratio"])
-    return f"{text}; the fastest of them, trial {found['best_skipped']}, takes {ratio} of its time"
+    ratio = percent(figures["best_skipped_ratio"])
+    return f"{text}; the fastest of them, trial {figures['best_skipped']}, takes {ratio} of its time"
 
 
 def skip_check(skips: Mapping[str, Any]) -> str:
@@ -129,13 +129,13 @@ def phases(seconds: Mapping[str, float], replayed: bool) -> str:
     parts: dict[bool, list[str]] = {False: [], True: []}
     for phase, value in seconds.items():
         parts[replayed and phase in RECORDED_PHASES].append(f"{phase} {value:.1f}")
-    return "; recorded: ".join(", ".join(some) for some in parts.values() if some)
+    return "; recorded: ".join(", ".join(texts) for texts in parts.values() if texts)
 
 
 def states(counts: Mapping[str, int]) -> str:
     """Write the states that occur, the most frequent first."""
-    some = sorted(((count, state) for state, count in counts.items() if count), reverse=True)
-    return ", ".join(f"{count} {state}" for count, state in some) or "none"
+    counted = sorted(((count, state) for state, count in counts.items() if count), reverse=True)
+    return ", ".join(f"{count} {state}" for count, state in counted) or "none"
 
 
 def duration(seconds: float) -> str:

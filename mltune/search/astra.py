@@ -104,12 +104,12 @@ class AstraThresholds:
         the estimates.
         """
         size, device = length(columns), self._device
-        wanted = {
+        conditions = {
             name: expression
             for name, expression in self._kernel.resources.items()
             if name in (*NEEDED, "register_cap", "shared_bytes")
         }
-        resources = self._kernel.evaluate(columns, self._variables, wanted)
+        resources = self._kernel.evaluate(columns, self._variables, conditions)
         cap = np.minimum(resources.get("register_cap", np.inf), device.max_registers_per_thread)
         registers = np.minimum(resources["registers"], cap)
         shared = np.asarray(resources.get("shared_bytes", np.zeros(size)), dtype=np.float64)

@@ -165,11 +165,11 @@ class Gate:
 
     def calibrate(self, measured: Floats, predicted: Floats, spread: Floats) -> None:
         """Calibrate both intervals on measured log shares of peak and out-of-sample predictions; NaN is unknown."""
-        known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(spread)
+        judged = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(spread)
         self.interval = self.cautious = UpperEnd()
-        if known.sum() < self.minimum:
+        if judged.sum() < self.minimum:
             return
-        measured, predicted, spread = measured[known], predicted[known], spread[known]
+        measured, predicted, spread = measured[judged], predicted[judged], spread[judged]
         self.interval = UpperEnd.calibrate(measured, predicted, spread, self.confidence)
         fewest = math.ceil(self.confidence / (1.0 - self.confidence) - 1e-9)
         fastest = np.argsort(-measured, kind="stable")[: max(fewest, len(measured) // 10)]
@@ -248,8 +248,8 @@ class Gates:
         predicted, spread = model.predict(self.features.before(columns))
         optimistic = gate.cautious.end(predicted, spread)
         order = np.argsort(-predicted, kind="stable")
-        others = order[most:]
-        drawn = others[rng.random(len(others)) < AUDIT][: most // 2]
+        slower = order[most:]
+        drawn = slower[rng.random(len(slower)) < AUDIT][: most // 2]
         skips = {at: Skip(gate.name, float(predicted[at]), float(optimistic[at])) for at in drawn.tolist()}
         kept = np.sort(np.concatenate([order[: most - len(drawn)], drawn]))
         return kept, [skips.get(at) for at in kept.tolist()]
@@ -295,8 +295,8 @@ class Gates:
         fastest = self.space.rows(self.history.indices[np.argsort(-scores, kind="stable")[:count]])  # NaN is last
         differing = np.sum([columns[name][:, None] != values for name, values in fastest.items()], axis=0)
         varied = sum(len(values) > 1 for values in self.space.values.values())
-        found: NDArray[np.bool_] = (differing <= min(math.ceil(NEAR_SHARE * varied), NEAR)).any(axis=1)
-        return found
+        near: NDArray[np.bool_] = (differing <= min(math.ceil(NEAR_SHARE * varied), NEAR)).any(axis=1)
+        return near
 
     def _fitted(self, name: str) -> tuple[Gate, CostModel | None]:
         """Return a gate with its model; an open one without, where too little is known."""

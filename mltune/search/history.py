@@ -175,5 +175,5 @@ def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Gene
     """
     if len(speed) <= most:
         return np.arange(len(speed))
-    first, others = np.split(np.argsort(-speed, kind="stable"), [fastest])
-    return np.sort(np.concatenate([first, rng.choice(others, most - fastest, replace=False)]))
+    first, slower = np.split(np.argsort(-speed, kind="stable"), [fastest])
+    return np.sort(np.concatenate([first, rng.choice(slower, most - fastest, replace=False)]))

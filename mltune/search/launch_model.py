@@ -71,9 +71,9 @@ def launch_features(
     logs = np.sort(np.log2([parameters[name] for name in extents]), axis=0)
     in_grid = [np.log2(parameters[name]) for name in extents if name in tiles]
     area, volume = np.sum(in_grid if len(in_grid) > 1 else logs[-2:], axis=0), logs.sum(axis=0)
-    others = [np.log2(1.0 + np.abs(column)) for name, column in varying.items() if name not in (*extents, *_LAUNCH)]
+    logarithms = [np.log2(1.0 + np.abs(column)) for name, column in varying.items() if name not in (*extents, *_LAUNCH)]
     nothing, waves, warps = np.zeros(len(blocks)), blocks / device.sm_count, np.log2(threads / 32.0)
-    found = [
+    features = [
         warps,
         np.log2(np.maximum(parameters.get("num_stages", nothing), 1)),
         area,
@@ -81,33 +81,33 @@ def launch_features(
         volume,
         volume - area,
         np.log2(np.maximum(blocks, 1.0)),
-        np.sum([nothing, *others], axis=0),
+        np.sum([nothing, *logarithms], axis=0),
         logs[-1] - logs[-2],
     ]
     tail = waves / np.maximum(np.ceil(waves), 1.0)
-    return dict(zip(FEATURES, [*(column - np.median(column) for column in found), tail], strict=True))
+    return dict(zip(FEATURES, [*(column - np.median(column) for column in features), tail], strict=True))
 
 
-def start_of(prior: str, found: Mapping[str, Floats]) -> Floats | None:
+def start_of(prior: str, features: Mapping[str, Floats]) -> Floats | None:
     """Return the log speeds that a model expects from features; None where it does not know, or cannot be used.
 
     See :func:`launch_model` for ``prior``; of what cannot be used a warning says why.
     """
     try:
-        return expected(launch_model(prior), found) if found else None
+        return expected(launch_model(prior), features) if features else None
     except ModelError as error:
         warnings.warn(MltuneWarning(f"the search starts without a model: {error}"), stacklevel=2)
         return None
 
 
-def expected(model: PretrainedModel | None, found: Mapping[str, Floats]) -> Floats | None:
+def expected(model: PretrainedModel | None, features: Mapping[str, Floats]) -> Floats | None:
     """Return the log speeds that the members expect from features, up to a constant; None where they do not know."""
-    if model is None or not found:
+    if model is None or not features:
         return None
-    X = np.column_stack([found[name] for name in model.parameters])
-    each: Floats = np.array([one.regressor.predict(X) for one in model.members if one.has_regressor])
-    each -= each.mean(axis=1, keepdims=True)
-    mean: Floats = (each / np.maximum(each.std(axis=1, keepdims=True), 1e-9)).mean(axis=0)
+    X = np.column_stack([features[name] for name in model.parameters])
+    predictions: Floats = np.array([member.regressor.predict(X) for member in model.members if member.has_regressor])
+    predictions -= predictions.mean(axis=1, keepdims=True)
+    mean: Floats = (predictions / np.maximum(predictions.std(axis=1, keepdims=True), 1e-9)).mean(axis=0)
     agreement = float(mean.std())
     return WEIGHT * mean / agreement if agreement >= AGREED else None
 

@@ -204,8 +204,11 @@ class LaunchSearch:
         fitted = self._models.get(compiled)
         if fitted is None or len(measured) >= REFIT * len(fitted[1]):
             X = self._features(compiled)
-            known = X[measured], -np.log(self.times_s[measured])
-            fitted = self._models[compiled] = *known, None if compiled else self._predict(self._seed, *known, X)
+            observations = X[measured], -np.log(self.times_s[measured])
+            fitted = self._models[compiled] = (
+                *observations,
+                None if compiled else self._predict(self._seed, *observations, X),
+            )
         if fitted[2] is None:  # facts of the compiler arrive between fits
             return self._predict(self._seed, *fitted[:2], self._features(compiled)[candidates])
         return fitted[2][0][candidates], fitted[2][1][candidates]
@@ -258,8 +261,8 @@ class LaunchSearch:
 
     def _features(self, compiled: bool) -> Floats:
         """Return the features of all configurations: ndarray of shape (n_configs, n_features)."""
-        known = {**self._parameters, "blocks": self._blocks, "threads": self._threads, **self._launch(compiled)}
+        columns = {**self._parameters, "blocks": self._blocks, "threads": self._threads, **self._launch(compiled)}
         if compiled:
-            known |= {name: np.nan_to_num(self.build[name]) for name in ("shared_bytes", "code_bytes")}
-            known["compile_ms"] = 1e3 * np.nan_to_num(self.build["compile_s"])
-        return np.column_stack([*map(signed_log2, known.values()), self._prior(compiled)])
+            columns |= {name: np.nan_to_num(self.build[name]) for name in ("shared_bytes", "code_bytes")}
+            columns["compile_ms"] = 1e3 * np.nan_to_num(self.build["compile_s"])
+        return np.column_stack([*map(signed_log2, columns.values()), self._prior(compiled)])

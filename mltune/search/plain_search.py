@@ -151,8 +151,10 @@ class PlainSearch:
         valid = np.isfinite(results)
         scores = np.full(len(results), math.nan)
         if valid.any():
-            found = results[valid]
-            scores[valid] = self._sign * (np.log(found / found[0]) if self._scale == "log" else symmetric_logs(found))
+            valid_results = results[valid]
+            scores[valid] = self._sign * (
+                np.log(valid_results / valid_results[0]) if self._scale == "log" else symmetric_logs(valid_results)
+            )
         limited: list[float] = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE).tolist()
         return limited
 

@@ -308,20 +308,20 @@ class GaussianProposer:
         target = np.concatenate([target[rows], self._target.compress(history.predicted[-MOST_SKIPPED:])])
         measured = np.concatenate([history.indices[rows], skipped])
         points, basis = self.pool.describe(np.concatenate([measured, history.running]))
-        known, running = points[: len(measured)], points[len(measured) :]
+        observed, running = points[: len(measured)], points[len(measured) :]
         weights = self._mean_function.fit(basis[: len(rows)], target[: len(rows)])
-        residual = target - basis[: len(known)] @ weights
-        process = GaussianProcess(self._hyperparameters(history)).fit(known, residual)
+        residual = target - basis[: len(observed)] @ weights
+        process = GaussianProcess(self._hyperparameters(history)).fit(observed, residual)
         if len(running):
             process.fit(points, np.concatenate([residual, process.mean(running)]))
-        for left in reversed(range(1 + REFINEMENTS)):
+        for refinement in reversed(range(1 + REFINEMENTS)):
             self.scored.add(candidates)
             points, basis = self.pool.describe(candidates)
             posterior = process.posterior(points)
             mean = posterior.mean + basis @ weights
             gain = log_expected_improvement(mean, posterior.spread, best)
             promising = np.argsort(-gain, kind="stable")[: PROMISING * count]  # gains only fall from here on
-            if not left:
+            if not refinement:
                 break
             variants = context.free(self.pool.vary(candidates[promising[:PARENTS]], context.taken, rng))
             if not len(variants):
@@ -386,21 +386,21 @@ class TpeProposer:
         """Return what TPE learns from: a skipped trial is pruned with its prediction, a failed one without a value."""
         ended, skipped = len(history.scores), len(history.skipped)
         scores = np.concatenate([history.scores, history.predicted])
-        known = np.concatenate([~np.isnan(history.scores), np.zeros(skipped, dtype=bool)])
+        scored = np.concatenate([~np.isnan(history.scores), np.zeros(skipped, dtype=bool)])
         columns = self.space.rows(np.concatenate([history.indices, history.skipped]))
         keys = [columns[name] for name in reversed(list(distributions))]
         ranked = np.lexsort([*keys, np.nan_to_num(scores, nan=-np.inf)])
-        others = max(0, len(ranked) - _TPE_BEST)
-        drawn = np.sort(rng.choice(others, min(others, _TPE_OTHERS), replace=False))
+        rest = max(0, len(ranked) - _TPE_BEST)
+        drawn = np.sort(rng.choice(rest, min(rest, _TPE_OTHERS), replace=False))
         return [
             create_trial(
-                state=TrialState.COMPLETE if known[at] else TrialState.PRUNED,
-                value=float(scores[at]) if known[at] else None,
+                state=TrialState.COMPLETE if scored[at] else TrialState.PRUNED,
+                value=float(scores[at]) if scored[at] else None,
                 params=row(columns, at),
                 distributions=distributions,
                 intermediate_values={} if at < ended else {int(history.gates[at - ended]): float(scores[at])},
             )
-            for at in [*ranked[drawn].tolist(), *ranked[others:].tolist()]
+            for at in [*ranked[drawn].tolist(), *ranked[rest:].tolist()]
         ]
 
 
@@ -451,13 +451,13 @@ class RandomProposer:
         """Draw at random, fewer if :data:`ROUNDS` rounds do not yield enough; see :meth:`Proposer.propose`."""
         if self.keeps is None:
             return Choice(self.space.sample(count, context.rng, context.taken))
-        found = np.empty(0, dtype=np.int64)
+        indices = np.empty(0, dtype=np.int64)
         for _ in range(ROUNDS):
             drawn = self.space.sample(64 * count, context.rng, context.taken)
-            found = np.concatenate([found, drawn[self.keeps(self.space.rows(drawn))]])
-            if len(found) >= count:
+            indices = np.concatenate([indices, drawn[self.keeps(self.space.rows(drawn))]])
+            if len(indices) >= count:
                 break
-        return Choice(found)
+        return Choice(indices)
 
 
 def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:

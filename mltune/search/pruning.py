@@ -303,34 +303,34 @@ class Pruner:
         if len(partners := self._partners()):
             return self._round(partners, 0, "model")
         if everything.share_at_most >= FALSE_SHARE and len(everything.next):
-            more = audit_size(everything.left_out, everything.false) - everything.audited
-            return self._round(everything.next[:more], 0, "audit")
+            missing = audit_size(everything.left_out, everything.false) - everything.audited
+            return self._round(everything.next[:missing], 0, "audit")
         group = max(int((mask & chances.near).sum()) for mask in self._strata)
         strange = chances.spread >= np.quantile(chances.spread[chances.indices], 1.0 - STRANGE)
         strata = [self._stratum(mask, chances) for mask in (*self._strata, strange)]
         room = max(int(MOST_AUDITED * len(self._open)) - self._random, 0)
 
-        def wanted(confidence: float) -> Indices:
-            return np.unique(np.concatenate([one.next[: one.needed(group, confidence)] for one in strata]))
+        def rows_at(confidence: float) -> Indices:
+            return np.unique(np.concatenate([stratum.next[: stratum.needed(group, confidence)] for stratum in strata]))
 
         levels = np.append(np.arange(self.promise.confidence, 0.0, -0.01), 0.0)
-        chosen = wanted(levels[bisect_left(levels, True, key=lambda level: len(wanted(level)) <= room)])
+        chosen = rows_at(levels[bisect_left(levels, True, key=lambda level: len(rows_at(level)) <= room)])
         if len(chosen):
             return self._round(chosen, 0, "audit")
         return self._end(
-            expected, everything, group, min(strata, key=lambda one: (one.sees(group), -one.share_at_most))
+            expected, everything, group, min(strata, key=lambda stratum: (stratum.sees(group), -stratum.share_at_most))
         )
 
     def _partners(self) -> Indices:
         """Return what differs from one of the fastest in one or two switches alone, and is not measured."""
         fastest = np.argsort(-np.nan_to_num(self._speed, nan=-np.inf), kind="stable")[:FASTEST]
-        left = np.flatnonzero(~self._asked)
+        unasked = np.flatnonzero(~self._asked)
         near = [
-            (self._sizes[left] == self._sizes[one]).all(axis=1)
-            & ((self._switches[left] != self._switches[one]).sum(axis=1) <= 2)
-            for one in fastest[np.isfinite(self._speed[fastest])]
+            (self._sizes[unasked] == self._sizes[row]).all(axis=1)
+            & ((self._switches[unasked] != self._switches[row]).sum(axis=1) <= 2)
+            for row in fastest[np.isfinite(self._speed[fastest])]
         ]
-        return left[np.logical_or.reduce(near)]
+        return unasked[np.logical_or.reduce(near)]
 
     def _stratum(self, mask: NDArray[np.bool_], chances: _Chances) -> Stratum:
         """Return a part of the space as far as the rule leaves it out, and how much of it is audited."""
@@ -373,12 +373,12 @@ class Pruner:
         1984, "Statistical theory: the prequential approach").
         """
         goal, recent = self._goal(), self._bets[-RECENT:]
-        found = sum(int((self._speed[chosen] >= goal).sum()) for chosen, _ in recent)
-        return max(LEAST_CALIBRATION, (DOUBT + found) / (DOUBT + sum(expected for _, expected in recent)))
+        hits = sum(int((self._speed[chosen] >= goal).sum()) for chosen, _ in recent)
+        return max(LEAST_CALIBRATION, (DOUBT + hits) / (DOUBT + sum(expected for _, expected in recent)))
 
     def _chances(self) -> _Chances:
         """Return the probability of every configuration to be fast, by a model that did not see it."""
-        seen, left = np.flatnonzero(self._open), np.flatnonzero(~self._asked)
+        seen, unasked = np.flatnonzero(self._open), np.flatnonzero(~self._asked)
         speed = self._speed[seen]
         slowest = np.nanmin(speed)
         first = self._speed[self._order[:FIRST]]
@@ -388,20 +388,20 @@ class Pruner:
         model = self._fitted(seen, target)
         unseen, spread = model.unseen()
         error = target - unseen
-        known = np.isfinite(error) & np.isfinite(spread)
-        offset = max(float(np.median(np.abs(error[known]))) / 2, 1e-6)
+        judged = np.isfinite(error) & np.isfinite(spread)
+        offset = max(float(np.median(np.abs(error[judged]))) / 2, 1e-6)
         self._note_errors(dict(zip(seen.tolist(), target.tolist(), strict=True)))
-        rank = np.argsort(-np.maximum(target, np.where(known, unseen, -np.inf)), kind="stable")
+        rank = np.argsort(-np.maximum(target, np.where(judged, unseen, -np.inf)), kind="stable")
         fast = rank[: max(FEWEST, len(seen) // FAST_SHARE)]
-        fast = fast[known[fast]]
+        fast = fast[judged[fast]]
         residuals = np.concatenate([error[fast] / (spread[fast] + offset), *self._errors[-RECENT:]])
-        mean, wide = model.predict(self._X[left])
-        self._predicted = left, mean, wide + offset
+        mean, wide = model.predict(self._X[unasked])
+        self._predicted = unasked, mean, wide + offset
         chances, spreads, expected = np.ones(len(self._open)), *np.full((2, len(self._open)), np.nan)
-        chances[seen[known]] = upper_tail(((goal - unseen) / (spread + offset))[known], residuals)
-        spreads[seen], spreads[left], expected[seen], expected[left] = spread, wide, target, mean
+        chances[seen[judged]] = upper_tail(((goal - unseen) / (spread + offset))[judged], residuals)
+        spreads[seen], spreads[unasked], expected[seen], expected[unasked] = spread, wide, target, mean
         near = expected >= compress(np.array(np.nanmax(speed) - math.log1p(NEAR)), knee)
-        return _Chances(left, upper_tail((goal - mean) / (wide + offset), residuals), chances, spreads, near)
+        return _Chances(unasked, upper_tail((goal - mean) / (wide + offset), residuals), chances, spreads, near)
 
     def _note_errors(self, targets: Mapping[int, float]) -> None:
         """Note the errors of the last predictions, of the configurations measured since."""

@@ -161,8 +161,10 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         self.skipped = DistinctCount() if skipped is None else skipped
         self.first = dict(first or {})
         self.elsewhere = np.array(elsewhere, dtype=np.int64)
-        known = {name: [one for one in values if one in space.values[name]] for name, values in (varied or {}).items()}
-        self.varied = {name: values for name, values in known.items() if len(values) > 1}
+        valid_values = {
+            name: [value for value in values if value in space.values[name]] for name, values in (varied or {}).items()
+        }
+        self.varied = {name: values for name, values in valid_values.items() if len(values) > 1}
         self.space = space
         self.sources = tuple(sources)
         self.seed = seed
@@ -258,8 +260,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
             return indices
         columns = self.space.rows(best)
         fixed = {name: columns[name].tolist() or values[:1] for name, values in self.varied.items()}
-        found = self.space.index_of(crossed(self.space.rows(indices), fixed))
-        return np.unique(np.where(found >= 0, found, indices))
+        indices_with_fixed = self.space.index_of(crossed(self.space.rows(indices), fixed))
+        return np.unique(np.where(indices_with_fixed >= 0, indices_with_fixed, indices))
 
     @cached_property
     def _encoding(self) -> Encoding:
@@ -269,7 +271,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
     def _model(self) -> GaussianProposer:
         options = self.options
         listed = self.space.count <= options.listed
-        encoding = Encoding(self.space, [one for one in self.sources if listed or one.smooth])
+        encoding = Encoding(self.space, [source for source in self.sources if listed or source.smooth])
         make = EnumeratedPool if listed else SampledPool
         pool = make(self.space, encoding, drawn=options.drawn, near=options.near, incumbents=options.incumbents)
         return GaussianProposer(encoding, pool, seed=self.seed, scored=self.scored)
@@ -282,7 +284,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         """
         rng, options = np.random.default_rng(self.seed), self.options
         pool = self.space.sample(options.start_pool, rng)
-        if any(one.decides for one in self.sources) and self.space.count <= options.listed:
+        if any(source.decides for source in self.sources) and self.space.count <= options.listed:
             _, basis = self._model.pool.describe(np.arange(self.space.count))
             pool = np.union1d(pool, first_choice(basis[:, 1:].T, self.sources))
         pool = self._fixed(pool)

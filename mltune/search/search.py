@@ -70,12 +70,14 @@ class Batch:
         """Return candidates with the decisions of the gate after compiling, if it is used."""
         if self._gates is None:
             return candidates
-        exempt = np.array([one.audited or one.proposed_by in EXPLORING for one in candidates], dtype=bool)
+        exempt = np.array(
+            [candidate.audited or candidate.proposed_by in EXPLORING for candidate in candidates], dtype=bool
+        )
         numbers = [candidate.number for candidate in candidates]
         decisions = self._gates.decide(_columns(candidates), numbers, exempt, builds)
         return [
-            replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
-            for one, skip, drawn in zip(candidates, *decisions, strict=True)
+            replace(candidate, skip=skip, audited=bool(drawn)) if skip is not None else candidate
+            for candidate, skip, drawn in zip(candidates, *decisions, strict=True)
         ]
 
 
@@ -187,7 +189,10 @@ class Search:
         proposer = _proposer(search, space, features)
         kernel, model = features.kernel, pretrained if proposer is None else None
         first = _first(kernel, space, default, known, model.first if model else ())
-        near = [find_near(space, kernel.completed(one)) for one in (model.elsewhere if model and not known else ())]
+        near = [
+            find_near(space, kernel.completed(configuration))
+            for configuration in (model.elsewhere if model and not known else ())
+        ]
         varied = {name: kernel.compiler_parameters[name] for name in kernel.varied}
         self._sampler = BatchSampler(
             space,
@@ -242,8 +247,8 @@ class Search:
                 self._learn(trials[self._planned : end])
                 self._next, self._planned = self._next + 1, end
         else:
-            known = complete // self.batch
-            self._next = max(0, known + 1 - self._in_flight(known))
+            batches = complete // self.batch
+            self._next = max(0, batches + 1 - self._in_flight(batches))
             self._planned = self._next * self.batch
             self._learn(trials[: self._planned])
         self._learned = self._planned
@@ -270,7 +275,7 @@ class Search:
         if self.verdict():
             return Batch(number)
         places = range(self._planned, self._planned + size)
-        recorded = {at: self._recorded[one] for at, one in enumerate(places) if one in self._recorded}
+        recorded = {at: self._recorded[place] for at, place in enumerate(places) if place in self._recorded}
         history = None if len(recorded) == size else self._results.history(self._running())
         if history is not None and not recorded and (reason := self._reason_to_end(history)):
             return self._ended(reason)
@@ -278,10 +283,12 @@ class Search:
         planned = [] if history is None else self._sampler.plan(history, number, size, gates)
         proposals = _completed(recorded, planned)
         if not proposals:
-            left = self._space.count - (0 if history is None else len(history.tried))
+            remaining = self._space.count - (0 if history is None else len(history.tried))
             fact = f"all {self._space.count:,} configurations are on record"
-            if left:
-                fact = f"{left:,} configurations are not on record, with other compiler parameters than the fastest"
+            if remaining:
+                fact = (
+                    f"{remaining:,} configurations are not on record, with other compiler parameters than the fastest"
+                )
             return self._ended(f"nothing is left to try: {fact}")
         batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
@@ -310,14 +317,14 @@ class Search:
             Candidate(
                 first + trial.number,
                 number,
-                one.index,
+                record.index,
                 dict(trial.params),
-                one.proposed_by,
-                one.predicted,
-                one.audited,
-                one.audited is not None,
+                record.proposed_by,
+                record.predicted,
+                record.audited,
+                record.audited is not None,
             )
-            for trial, one in zip(trials, proposals, strict=True)
+            for trial, record in zip(trials, proposals, strict=True)
         ]
         used = self._skip and self._results.is_bound_by_runner(self._compilers)
         return Batch(number, tuple(candidates), trials, gates if used else None)
@@ -332,9 +339,9 @@ class Search:
         """
         decided: dict[int, Candidate] = {}
         for number in dict.fromkeys(candidate.batch for candidate, _ in built):
-            some = [(candidate, build) for candidate, build in built if candidate.batch == number]
-            candidates, builds = [candidate for candidate, _ in some], [build for _, build in some]
-            decided |= {one.number: one for one in self._open[number]._decide(candidates, builds)}
+            members = [(candidate, build) for candidate, build in built if candidate.batch == number]
+            candidates, builds = [candidate for candidate, _ in members], [build for _, build in members]
+            decided |= {decision.number: decision for decision in self._open[number]._decide(candidates, builds)}
         return [decided[candidate.number] for candidate, _ in built]
 
     def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:
@@ -375,22 +382,22 @@ def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) ->
 
     The plan contains those on record, unless something was lost that it follows from, such as a model.
     """
-    known = {one.index for one in recorded.values()}
-    others = (one for one in planned if one.index not in known)
+    indices = {record.index for record in recorded.values()}
+    unrecorded = (candidate for candidate in planned if candidate.index not in indices)
     places = range(max([len(planned), *(place + 1 for place in recorded)]))
-    return [found for place in places if (found := recorded.get(place) or next(others, None)) is not None]
+    return [candidate for place in places if (candidate := recorded.get(place) or next(unrecorded, None)) is not None]
 
 
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:
     """Return the sources of knowledge before anything is measured."""
-    known = []
+    sources = []
     if features.has_prior:
-        some = space.sample(SOME, np.random.default_rng(0))
-        known.append(physical(features.prior, space.rows(some)))
+        sample = space.sample(SOME, np.random.default_rng(0))
+        sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:
         source, kernel = pretrained.source(), features.kernel
-        known.append(replace(source, expected=lambda columns: source.expected(kernel.with_defaults(columns))))
-    return known
+        sources.append(replace(source, expected=lambda columns: source.expected(kernel.with_defaults(columns))))
+    return sources
 
 
 def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer | None:
@@ -419,9 +426,14 @@ def _first(
     that a model remembers come last, fewer of them where a wisdom knows some. They may be of another problem:
     what is not valid for this one is replaced by what is near.
     """
-    best, others, left = known[:1], known[1:], remembered[len(known) :]
+    best, following, unplaced = known[:1], known[1:], remembered[len(known) :]
     first: dict[int, str] = {}
-    for source, configurations in (("wisdom", best), ("default", [default]), ("wisdom", others), ("start", left)):
+    for source, configurations in (
+        ("wisdom", best),
+        ("default", [default]),
+        ("wisdom", following),
+        ("start", unplaced),
+    ):
         for configuration in filter(None, configurations):
             search = find_near if source == "start" else find
             first.setdefault(search(space, kernel.completed(configuration)), source)
@@ -440,4 +452,6 @@ def _peak_flops(features: Features) -> float:
 def _columns(candidates: Sequence[Candidate]) -> Columns:
     """Return the configurations of candidates as a table."""
     names = candidates[0].configuration
-    return {name: np.array([one.configuration[name] for one in candidates], dtype=np.int64) for name in names}
+    return {
+        name: np.array([candidate.configuration[name] for candidate in candidates], dtype=np.int64) for name in names
+    }

@@ -50,10 +50,10 @@ class Stratum:
 
     def sees(self, group: int, audited: int | None = None) -> float:
         """Return the probability that a random sample meets one of a group (hypergeometric)."""
-        size, others = self.audited if audited is None else audited, max(self.left_out - group, 0)
-        if size > others or not self.left_out:
+        size, outside = self.audited if audited is None else audited, max(self.left_out - group, 0)
+        if size > outside or not self.left_out:
             return 1.0
-        ways = math.lgamma(others + 1) - math.lgamma(others - size + 1)
+        ways = math.lgamma(outside + 1) - math.lgamma(outside - size + 1)
         return 1.0 - math.exp(ways - math.lgamma(self.left_out + 1) + math.lgamma(self.left_out - size + 1))
 
     def needed(self, group: int, confidence: float) -> int:
@@ -74,7 +74,9 @@ def combinations_of(switches: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
     [[False, False, True], [True, False, False], [False, True, False]]
     """
     pairs = combinations(switches.T[:SWITCHES], 2)
-    masks = (mask for one, other in pairs for mask in (one & other, one & ~other, ~one & other, ~one & ~other))
+    masks = (
+        mask for switch, other in pairs for mask in (switch & other, switch & ~other, ~switch & other, ~switch & ~other)
+    )
     return [mask for mask in masks if mask.any()] or [np.ones(len(switches), dtype=bool)]
 
 

@@ -111,9 +111,9 @@ class Watch:
     def _state(self, running: bool) -> dict[str, Any]:
         """Return the progress by the stores, and that of a campaign as a whole by its events."""
         if not is_plan(self._directory):
-            found = self._run(self._directory, "").progress(self._events.devices.get("", ""))
-            runs = () if found is None else (found,)
-            return {"runs": runs, "elapsed_s": found.elapsed_s if found else 0.0}
+            run_progress = self._run(self._directory, "").progress(self._events.devices.get("", ""))
+            runs = () if run_progress is None else (run_progress,)
+            return {"runs": runs, "elapsed_s": run_progress.elapsed_s if run_progress else 0.0}
         folders = runs_in(self._directory)
         active = [folder for folder in folders if is_written(folder)]
         seen = [self._run(folder, folder.name).progress(self._events.devices.get(folder.name, "")) for folder in active]

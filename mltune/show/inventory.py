@@ -46,8 +46,8 @@ def space(document: Document) -> list[RenderableType]:
     )
     parameters = [
         Column("parameter", (0,)),
-        number("values", lambda one: len(one[1])),
-        Column("", lambda one: " ".join(map(str, one[1])), wraps=True),
+        number("values", lambda row: len(row[1])),
+        Column("", lambda row: " ".join(map(str, row[1])), wraps=True),
     ]
     restrictions = [
         number("removes", "removes", percent),
@@ -98,9 +98,9 @@ def devices(document: Document) -> Iterator[RenderableType]:
         number("FP32 TFLOPS", ("peak_flops", "fp32"), lambda flops: f"{flops / 1e12:.1f}"),
         number("FP64 TFLOPS", ("peak_flops", "fp64"), lambda flops: f"{flops / 1e12:.1f}", spare=4),
     ]
-    found = document["devices"]
-    yield Table(found, columns) if found else f"no GPU found: {document['reason']}"
-    for entry in found:
+    listed = document["devices"]
+    yield Table(listed, columns) if listed else f"no GPU found: {document['reason']}"
+    for entry in listed:
         if entry["device"].get("measured"):
             yield ""
             yield from _measured(entry, document.get("unmeasured", {}))
@@ -121,10 +121,10 @@ def _measured(entry: Document, unmeasured: Mapping[str, str]) -> Iterator[Render
     """Show what was measured of a device, and why the rest was not, by quantity."""
     shares = entry["share_of_data_sheet"]
     columns = [
-        Column(f"measured on {printable(entry['device']['name'])}", lambda one: NAMES[one[0]]),
-        number("median", lambda one: _amount(one[0], one[1]["median"])),
+        Column(f"measured on {printable(entry['device']['name'])}", lambda row: NAMES[row[0]]),
+        number("median", lambda row: _amount(row[0], row[1]["median"])),
         number("spread", (1, "spread"), percent, spare=1),
-        number("of the data sheet", lambda one: shares[one[0]], percent),
+        number("of the data sheet", lambda row: shares[row[0]], percent),
     ]
     yield Table([*entry["device"]["measured"].items()], columns)
     mixes = len(entry["device"].get("mixes", ()))
@@ -148,10 +148,10 @@ def cluster(document: Document) -> Iterator[RenderableType]:
     columns = [
         Column("worker", "name"),
         Column("address", "address", wraps=True),
-        Column("resources", lambda one: ", ".join(f"{name} {count:g}" for name, count in one["resources"].items())),
-        Column("versions", lambda one: ", ".join(" ".join(pair) for pair in one["versions"].items()), wraps=True),
-        Column("as here", lambda one: "yes" if one["fits"] else "no"),
-        Column("device", lambda one: one["device"] or ""),
+        Column("resources", lambda row: ", ".join(f"{name} {count:g}" for name, count in row["resources"].items())),
+        Column("versions", lambda row: ", ".join(" ".join(pair) for pair in row["versions"].items()), wraps=True),
+        Column("as here", lambda row: "yes" if row["fits"] else "no"),
+        Column("device", lambda row: row["device"] or ""),
     ]
     yield f"scheduler {printable(document['scheduler'])}, {many(len(workers), 'worker')} with a GPU or that compile"
     if document["latency_s"] is not None:
@@ -173,11 +173,11 @@ MOST_OPCODES = 6
 
 def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
     """Show the result of ``mltune bound``."""
-    hardware, best, given = document["hardware"], document["best"], document["given"]
+    hardware, best, own_limits = document["hardware"], document["best"], document["given"]
     columns = {f"any kernel, {document['unit']}": hardware, f"{document['kernel']}, best": best["limits"]}
-    columns |= {f"{one['kernel']}, best": one["best"]["limits"] for one in document["rivals"]}
-    if given is not None:
-        columns["with these values"] = given["limits"]
+    columns |= {f"{rival['kernel']}, best": rival["best"]["limits"] for rival in document["rivals"]}
+    if own_limits is not None:
+        columns["with these values"] = own_limits["limits"]
     table = Table(
         list(best["limits"]),
         [
@@ -186,19 +186,19 @@ def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
         ],
     )
     count, examined = document["configurations"], document["examined"]
-    found = f"all {count:,} configurations" if examined == count else f"{examined:,} of {count:,} configurations"
+    coverage = f"all {count:,} configurations" if examined == count else f"{examined:,} of {count:,} configurations"
     fastest = max(hardware.values()) / best["time_s"]
     lines = [
         "",
-        f"* what limits most. The best of {found} of {document['kernel']} can take {milliseconds(best['time_s'])} at "
-        f"least, {percent(fastest)} of the speed that the unit allows:",
+        f"* what limits most. The best of {coverage} of {document['kernel']} can take "
+        f"{milliseconds(best['time_s'])} at least, {percent(fastest)} of the speed that the unit allows:",
         configuration(best["configuration"]),
     ]
-    if given is not None:
-        share = percent(best["time_s"] / given["time_s"])
+    if own_limits is not None:
+        share = percent(best["time_s"] / own_limits["time_s"])
         lines += [
-            f"with these values {milliseconds(given['time_s'])}, {share} of that speed:",
-            configuration(given["configuration"]),
+            f"with these values {milliseconds(own_limits['time_s'])}, {share} of that speed:",
+            configuration(own_limits["configuration"]),
         ]
     if document["code"] is not None:
         lines.append(_code(document["code"], rate))
@@ -216,7 +216,7 @@ def _limit(limits: Mapping[str, float], rate: Rate, name: str) -> str | None:
 
 def _code(code: Mapping[str, Any], rate: Rate) -> str:
     """Write what the main loop is made of: its opcodes, the most frequent first."""
-    often = sorted(code["counts"].items(), key=lambda one: -one[1])
+    often = sorted(code["counts"].items(), key=lambda entry: -entry[1])
     parts = ", ".join(f"{count:,} {name}" for name, count in often[:MOST_OPCODES])
     return (
         f"main loop: {code['instructions']:,} instructions, {percent(code['multiply_adds'] / code['instructions'])} "

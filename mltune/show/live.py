@@ -157,11 +157,13 @@ class ComparisonDisplay(Display):
 
     def __call__(self, progress: Any) -> None:
         """Show one state of the comparison: jobs ``done`` of all ``jobs``, and ``failed``, ``left_s``, ``last``."""
-        left = f"about {duration(progress.left_s)} left" if progress.left_s and progress.left_s >= 1 else ""
+        remaining = f"about {duration(progress.left_s)} left" if progress.left_s and progress.left_s >= 1 else ""
         if progress.message:
-            self.say(", ".join(filter(None, (progress.message, left))))
+            self.say(", ".join(filter(None, (progress.message, remaining))))
         failed = f"{progress.failed} failed" if progress.failed else ""
-        text = " · ".join(filter(None, (f"{progress.done}/{many(progress.jobs, 'run')}", failed, left, progress.last)))
+        text = " · ".join(
+            filter(None, (f"{progress.done}/{many(progress.jobs, 'run')}", failed, remaining, progress.last))
+        )
         self.show([_bar(progress.done / max(progress.jobs, 1), text)], text)
 
 

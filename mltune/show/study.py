@@ -192,7 +192,7 @@ class _Translation:
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
         build, measured, skip = record.build, record.measurement, record.skip
         unit = self._rate.unit.key
-        found: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "trial": record.number,
             "state": str(record.state),
             "detail": record.detail[:LONGEST_TEXT] or None,
@@ -200,11 +200,15 @@ class _Translation:
             f"predicted_{unit}": None if record.predicted is None else self._predicted(record.predicted),
         }
         if skip is not None:
-            found |= {"gate": skip.gate, f"gate_{unit}": self._predicted(skip.predicted), "audited": record.audited}
+            attributes |= {
+                "gate": skip.gate,
+                f"gate_{unit}": self._predicted(skip.predicted),
+                "audited": record.audited,
+            }
         if build is not None:
-            found |= {"registers": build.registers, "spill_bytes": build.spill_bytes, "compile_s": build.compile_s}
+            attributes |= {"registers": build.registers, "spill_bytes": build.spill_bytes, "compile_s": build.compile_s}
         if measured is not None and measured.median_s is not None:
-            found |= {
+            attributes |= {
                 "median_ms": 1e3 * measured.median_s,
                 "share_of_peak": self._rate.share_of_peak(measured.median_s),
                 "noise": measured.noise,
@@ -212,7 +216,7 @@ class _Translation:
                 "temperature_c": measured.temperature_c,
                 "power_w": measured.power_w,
             }
-        return _known(found)
+        return _known(attributes)
 
 
 def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:

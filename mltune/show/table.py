@@ -41,21 +41,21 @@ def show(renderables: Iterable[RenderableType]) -> None:
     """Write tables and texts to stdout: as wide as the terminal; elsewhere as wide as they are, without padding."""
     out = console()
     if out.is_terminal or out.is_jupyter:
-        for one in renderables:
-            out.print(one)
+        for renderable in renderables:
+            out.print(renderable)
         return
     with out.capture() as captured:
-        for one in renderables:
-            out.print(one)
+        for renderable in renderables:
+            out.print(renderable)
     write("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console for stdout or stderr. Where it is not a terminal, its lines are only wrapped to $COLUMNS."""
-    made: Console = _class()(stderr=stderr)
-    if not made.is_terminal and not made.is_jupyter and "COLUMNS" not in os.environ:
-        made.width = _UNLIMITED
-    return made
+    instance: Console = _class()(stderr=stderr)
+    if not instance.is_terminal and not instance.is_jupyter and "COLUMNS" not in os.environ:
+        instance.width = _UNLIMITED
+    return instance
 
 
 def for_notebook(picture: RenderableType) -> dict[str, str]:
@@ -192,11 +192,11 @@ class Table:
         least = [_least_width(column, cells) for column, cells in zip(self.columns, texts, strict=True)]
         kept = self._kept(least, options.max_width)
         narrow = _width(kept, least) > options.max_width
-        made = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
         for at in kept:
             column = self.columns[at]
             wraps = column.wraps or (narrow and at > 0)
-            made.add_column(
+            table.add_column(
                 column.heading,
                 justify="right" if column.right else "left",
                 overflow="fold",
@@ -204,8 +204,8 @@ class Table:
                 min_width=None if narrow and wraps else least[at],
             )
         for cells in zip(*(texts[at] for at in kept), strict=True):
-            made.add_row(*cells)
-        yield made
+            table.add_row(*cells)
+        yield table
 
     def _kept(self, least: Sequence[int], width: int) -> list[int]:
         """Return the places of the columns that fit: those that are not spare, then the most important spare ones."""
@@ -232,42 +232,42 @@ def facts(rows: Iterable[tuple[str, str]]) -> RichTable:
     """Return a table of names and values without a heading."""
     from rich.table import Table as RichTable
 
-    made = RichTable.grid(padding=(0, 2, 0, 0))
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
+    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(name, value)
-    return made
+        grid.add_row(name, value)
+    return grid
 
 
-def funnel(found: Mapping[str, Any], *, replayed: bool) -> Table:
+def funnel(figures: Mapping[str, Any], *, replayed: bool) -> Table:
     """Return the table of the stages of a run: the fields of :class:`mltune.results.funnel.Funnel`."""
-    skipped = {name: f"{many(found[f'skipped_{name}'], 'skip')}" for name in ("before", "after")}
+    skipped = {name: f"{many(figures[f'skipped_{name}'], 'skip')}" for name in ("before", "after")}
     rows = [
         ("valid", "valid", "", None),
         ("scored by a model", "scored", "", None),
         ("proposed", "proposed", "", "not_proposed_saved_s"),
         ("compiled", "compiled", skipped["before"], "before_saved_s"),
-        ("measured", "measured", f"{skipped['after']}, {found['failed']:,} failed", "after_saved_s"),
+        ("measured", "measured", f"{skipped['after']}, {figures['failed']:,} failed", "after_saved_s"),
         ("finalists", "finalists", "", None),
     ]
     columns = [
         Column("stage", (0,)),
-        number("configurations", lambda row: _configurations(row[1], found)),
+        number("configurations", lambda row: _configurations(row[1], figures)),
         Column("left out", (2,)),
-        number("saved, as recorded" if replayed else "saved", lambda row: row[3] and found[row[3]], spaced_duration),
+        number("saved, as recorded" if replayed else "saved", lambda row: row[3] and figures[row[3]], spaced_duration),
     ]
     return Table(rows, columns)
 
 
-def _configurations(stage: str, found: Mapping[str, Any]) -> str:
+def _configurations(stage: str, figures: Mapping[str, Any]) -> str:
     """Write the number of configurations of a stage; above 1,024 scored or skipped before it is an estimate."""
     from mltune.records.distinct import KEPT  # with NumPy
 
-    count = found[stage]
+    count = figures[stage]
     if count is None:
         return "not on record"
-    estimated = {"scored": count, "proposed": found["skipped_before"]}.get(stage, 0) > KEPT
+    estimated = {"scored": count, "proposed": figures["skipped_before"]}.get(stage, 0) > KEPT
     return f"about {float(f'{count:.2g}'):,.0f}" if estimated else f"{count:,}"
 
 
@@ -307,12 +307,12 @@ def rated(
     ``references`` are the names of the reference kernels. ``spare`` is that of the shares of the reference and of the
     limit, and of the units after the first, in this order.
     """
-    known = set(filter(None, references))
+    present = set(filter(None, references))
     of_reference, of_limit, of_units = spare
     return [
         *speeds(ratings, of, of_units),
         number(
-            f"of {known.pop() if len(known) == 1 else 'reference'}",
+            f"of {present.pop() if len(present) == 1 else 'reference'}",
             lambda row: of(row).get("share_of_reference"),
             percent,
             spare=of_reference,

@@ -38,7 +38,7 @@ Document = Mapping[str, Any]
 def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the facts of a run."""
     skips = document["skips"]
-    known = document.get("optimum")
+    best = document.get("optimum")
     return [
         ("problem", f"{document['label']} on {document['device']['name']}"),
         ("kernel", kernel_of_class(document["kernel"], document["accuracy"])),
@@ -46,10 +46,10 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         *([("notice", printable(document["notice"]))] if document["notice"] else []),
         *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
         *winner,
-        *([("optimum", of_optimum(known))] if known else []),
+        *([("optimum", of_optimum(best))] if best else []),
         ("seconds", phases(document["seconds"], document["replayed"])),
         *([("skips", skip_check(skips))] if skips["skipped"] or skips["audited"] else []),
-        *([("", of_skipped(known))] if known and known["skipped"] else []),
+        *([("", of_skipped(best))] if best and best["skipped"] else []),
     ]
 
 
@@ -168,27 +168,27 @@ def campaign_summary(document: Document) -> list[RenderableType]:
 
 def pruned(document: Document) -> RenderableType:
     """Show the result of a pruned sweep."""
-    found = document["pruning"]
-    valid, measured = found["valid"], found["measured"]
+    pruning = document["pruning"]
+    valid, measured = pruning["valid"], pruning["measured"]
     promise = (
-        f"nothing within {percent(found['within'])} of the best, {percent(found['confidence'])} confidence "
-        f"({found['expected_missed']:.2g} expected by the model)"
+        f"nothing within {percent(pruning['within'])} of the best, {percent(pruning['confidence'])} confidence "
+        f"({pruning['expected_missed']:.2g} expected by the model)"
     )
     audit = (
-        f"{found['false']} of {found['audited']} fast; at most {percent(found['false_share_at_most'], 2)} of what is "
-        "left out (95 % confidence)"
+        f"{pruning['false']} of {pruning['audited']} fast; at most {percent(pruning['false_share_at_most'], 2)} of "
+        "what is left out (95 % confidence)"
     )
     weakest = (
-        f"{found['weakest_audited']:,} of {found['weakest_left_out']:,} audited; at most "
-        f"{percent(found['weakest_share_at_most'])} of it is fast (95 % confidence); a group of {found['group']:,} "
-        f"would be met with at least {percent(found['confidence'])}"
+        f"{pruning['weakest_audited']:,} of {pruning['weakest_left_out']:,} audited; at most "
+        f"{percent(pruning['weakest_share_at_most'])} of it is fast (95 % confidence); a group of {pruning['group']:,} "
+        f"would be met with at least {percent(pruning['confidence'])}"
     )
     seconds = (
-        f"{duration(found['saved_s'])} saved: {duration(found['total_s'])} in place of about "
-        f"{duration(found['complete_s'])} ({percent(found['total_s'] / found['complete_s'])})"
+        f"{duration(pruning['saved_s'])} saved: {duration(pruning['total_s'])} in place of about "
+        f"{duration(pruning['complete_s'])} ({percent(pruning['total_s'] / pruning['complete_s'])})"
     )
-    if found["replayed"]:
-        seconds += f"; {duration(found['planning_s'])} of it are planning here, all else was recorded"
+    if pruning["replayed"]:
+        seconds += f"; {duration(pruning['planning_s'])} of it are planning here, all else was recorded"
     return facts(
         [
             ("measured", f"{measured:,} of {valid:,} configurations ({percent(measured / valid)})"),
@@ -256,10 +256,10 @@ def in_one_line(document: Document) -> str:
     if "problems" in document:
         return f"{document['with_winner']} of {many(document['distinct'], 'problem')} with a winner"
     best = document["best"]
-    found = "no trial succeeded" if best is None else speed(best)
+    outcome = "no trial succeeded" if best is None else speed(best)
     if best is not None and best["share_of_reference"] is not None:
-        found += f", {percent(best['share_of_reference'])} of {document['reference'] or REFERENCE}"
-    return f"{document['label']} on {document['device']['name']}: {found}"
+        outcome += f", {percent(best['share_of_reference'])} of {document['reference'] or REFERENCE}"
+    return f"{document['label']} on {document['device']['name']}: {outcome}"
 
 
 def local_runs(documents: Sequence[Document]) -> RenderableType:
@@ -322,7 +322,7 @@ def _model_shares(document: Document, report: bool) -> RenderableType:
     With ``report`` a dataset has a row for each source of the order of its choices, else one for the last source.
     """
     scores = document["scores"]
-    counts = [*dict.fromkeys(count for one in scores.values() for count in one["share_of_optimum"]["model"])]
+    counts = [*dict.fromkeys(count for score in scores.values() for count in score["share_of_optimum"]["model"])]
     rows = []
     for name, origin in document["datasets"].items():
         score = scores.get(name, {})
@@ -346,7 +346,7 @@ def _model_share(count: str, row: Document) -> str:
 
 def predicted(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune predict``."""
-    choices = [{"rank": rank, **one} for rank, one in enumerate(document["choices"], 1)]
+    choices = [{"rank": rank, **choice} for rank, choice in enumerate(document["choices"], 1)]
     columns = [
         number("", "rank"),
         Column("source", "source"),
@@ -357,9 +357,9 @@ def predicted(document: Document) -> list[RenderableType]:
     if expected:
         count, learned_from, by_model = (expected[name] for name in ("choices", "learned_from", "by_model"))
         source = f"the model, learned from {learned_from}," if learned_from else "physics alone"
-        asked = "the first choice" if count == 1 else f"the best of the first {count}"
+        choice = "the first choice" if count == 1 else f"the best of the first {count}"
         quality = (
-            f"ranked by {expected['source']}; {asked} by {source} reached {expected['share']:.3f} of the optimum "
+            f"ranked by {expected['source']}; {choice} by {source} reached {expected['share']:.3f} of the optimum "
             f"on the mean of {many(expected['held_out'], 'recorded space')} "
             f"(lowest to highest: {expected['least']:.3f} to {expected['most']:.3f})"
             f"{'' if by_model is None else f', with the model {by_model:.3f}: it is left out'}"
@@ -371,15 +371,16 @@ def predicted(document: Document) -> list[RenderableType]:
 
 def _time_of_first(document: Document) -> str:
     """Say what the first choice is expected to take, or why that is not known."""
-    found = document["time"]
-    if found is None:
+    prediction = document["time"]
+    if prediction is None:
         return f"no time is given for the first choice: {document['no_time']}"
-    time, least, most = (f"{1e3 * found[name]:.3g} ms" for name in ("time_s", "least_s", "most_s"))
-    few = "only " if found["sweeps"] < 20 else ""
+    time, least, most = (f"{1e3 * prediction[name]:.3g} ms" for name in ("time_s", "least_s", "most_s"))
+    few = "only " if prediction["sweeps"] < 20 else ""
     return (
-        f"expected time of the first choice: {time}, with a probability of {percent(found['confidence'], 0)} between "
-        f"{least} and {most}; learned from {few}{found['sweeps']} recorded sweeps of similar size, "
-        f"of which {found['inside']} lay in the interval from the others"
+        f"expected time of the first choice: {time}, with a probability of "
+        f"{percent(prediction['confidence'], 0)} between {least} and {most}; learned from "
+        f"{few}{prediction['sweeps']} recorded sweeps of similar size, "
+        f"of which {prediction['inside']} lay in the interval from the others"
     )
 
 
@@ -389,7 +390,7 @@ FEWEST_EVALUATIONS = 25
 
 def comparison(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
-    strategies = [{"name": name, **found} for name, found in document["strategies"].items()]
+    strategies = [{"name": name, **figures} for name, figures in document["strategies"].items()]
     first: Document = strategies[0] if strategies else {"at": {}, "to": {}}
     curves = [
         *(number(f"at {at}", ("at", at), "{:.3f}".format) for at in first["at"] if int(at) >= FEWEST_EVALUATIONS),
@@ -399,7 +400,7 @@ def comparison(document: Document) -> list[RenderableType]:
         Column("strategy", "name"),
         number("score", "score", "{:.3f}".format),
         *(replace(column, spare=3 + at) for at, column in enumerate(curves)),
-        number("own ms", lambda one: 1e3 * one["seconds"]["own_per_evaluation"], "{:.2f}".format, spare=1),
+        number("own ms", lambda row: 1e3 * row["seconds"]["own_per_evaluation"], "{:.2f}".format, spare=1),
         number("seeds", "seeds", spare=2),
     ]
     spaces = many(len(document["datasets"]), "recorded space")
@@ -415,8 +416,10 @@ def comparison(document: Document) -> list[RenderableType]:
 
 def _over_time(document: Document) -> list[RenderableType]:
     """Show the scores over time of ``mltune compare``."""
-    found = [(name, strategy["over_time"]) for name, strategy in document["strategies"].items()]
-    rows = [{"name": name, "cores": cores, **figures} for name, one in found for cores, figures in one.items()]
+    named_curves = [(name, strategy["over_time"]) for name, strategy in document["strategies"].items()]
+    rows = [
+        {"name": name, "cores": cores, **figures} for name, curves in named_curves for cores, figures in curves.items()
+    ]
     if not rows:
         return []
     columns = [
@@ -433,8 +436,8 @@ def _over_time(document: Document) -> list[RenderableType]:
 
 
 def _reached(unit: str, share: str, strategy: Document) -> str:
-    found = strategy["to"][share]
-    return f"{round(found[unit], 2):g} ({found['reached']:.0%})"
+    reached = strategy["to"][share]
+    return f"{round(reached[unit], 2):g} ({reached['reached']:.0%})"
 
 
 def wisdom(document: Document) -> Iterator[RenderableType]:
@@ -492,7 +495,7 @@ def forecast(document: Document) -> Iterator[RenderableType]:
         number("priority", "priority", "{:g}".format, spare=2),
         number("minimum", "minimum", amount),
         number("even share", "share", amount, spare=4),
-        number("trials at most", lambda one: "unknown" if one["trials"] is None else one["trials"], spare=5),
+        number("trials at most", lambda row: "unknown" if row["trials"] is None else row["trials"], spare=5),
         number("operands", "operand_bytes", _bytes, spare=1),
         Column("recorded timings", "recorded", spare=3),
     ]

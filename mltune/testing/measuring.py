@@ -40,7 +40,7 @@ class BuilderContract:
     def test_a_configuration_that_compiles_is_ok(self) -> None:
         """The build says what the compiler reported, in numbers that can be."""
         with self.make() as builder:
-            for future in [builder.submit(one) for one in self.sound()]:
+            for future in [builder.submit(configuration) for configuration in self.sound()]:
                 build = future.result(WAIT_S)
                 assert build.state is TrialState.OK
                 assert build.detail == ""
@@ -51,22 +51,25 @@ class BuilderContract:
     def test_a_failure_is_a_state_and_never_an_exception(self) -> None:
         """A search goes on after a configuration that does not compile."""
         with self.make() as builder:
-            for future in [builder.submit(one) for one in self.broken()]:
+            for future in [builder.submit(configuration) for configuration in self.broken()]:
                 build = future.result(WAIT_S)
                 assert build.state is not TrialState.OK
                 assert build.detail
 
     def test_the_order_of_the_parameters_does_not_matter(self) -> None:
         """A configuration is a mapping."""
-        one = self.sound()[0]
+        configuration = self.sound()[0]
         with self.make() as builder:
-            first, second = (builder.submit(given).result(WAIT_S) for given in (one, dict(reversed(one.items()))))
+            first, second = (
+                builder.submit(ordered).result(WAIT_S)
+                for ordered in (configuration, dict(reversed(configuration.items())))
+            )
         assert (first.state, first.registers, first.code_bytes) == (second.state, second.registers, second.code_bytes)
 
     def test_what_is_not_done_is_cancelled_on_leaving(self) -> None:
         """Leaving waits for nothing: each future has a result or is cancelled."""
         with self.make() as builder:
-            futures: list[Future[Build]] = [builder.submit(one) for one in self.sound() * 3]
+            futures: list[Future[Build]] = [builder.submit(configuration) for configuration in self.sound() * 3]
         assert all(future.done() for future in futures)
 
 
@@ -98,21 +101,21 @@ class RunnerContract:
         """The median lies among its samples; nothing is negative."""
         with self.make() as runner:
             for configuration, build in self.builds():
-                found = runner.submit(configuration, build).result(WAIT_S)
-                assert found.state is TrialState.OK
-                assert found.median_s is not None
-                assert 0 < found.median_s < math.inf
-                assert all(sample > 0 for sample in found.samples_s)
-                assert found.noise is None or found.noise >= 0
+                measurement = runner.submit(configuration, build).result(WAIT_S)
+                assert measurement.state is TrialState.OK
+                assert measurement.median_s is not None
+                assert 0 < measurement.median_s < math.inf
+                assert all(sample > 0 for sample in measurement.samples_s)
+                assert measurement.noise is None or measurement.noise >= 0
 
     def test_a_failure_is_a_state_and_never_an_exception(self) -> None:
         """Without a time, and with a reason."""
         with self.make() as runner:
             for configuration, build in self.failing():
-                found: Measurement = runner.submit(configuration, build).result(WAIT_S)
-                assert found.state is not TrialState.OK
-                assert found.median_s is None
-                assert found.detail
+                measurement: Measurement = runner.submit(configuration, build).result(WAIT_S)
+                assert measurement.state is not TrialState.OK
+                assert measurement.median_s is None
+                assert measurement.detail
 
     def test_the_best_time_so_far_may_be_given(self) -> None:
         """A configuration that is much slower need not be sampled to the end; its state stays ``OK``."""

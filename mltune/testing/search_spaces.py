@@ -69,9 +69,9 @@ class SearchSpaceContract:
         """Draws are without replacement, and never among the excluded."""
         space, rng = self.make(), np.random.default_rng(0)
         assert sorted(space.sample(10 * space.count, rng).tolist()) == list(range(space.count))
-        left = {1, space.count - 1}
-        taken = set(range(space.count)) - left
-        assert set(space.sample(5, rng, taken).tolist()) == left
+        counts = {1, space.count - 1}
+        taken = set(range(space.count)) - counts
+        assert set(space.sample(5, rng, taken).tolist()) == counts
         assert len(space.sample(5, rng, range(space.count))) == 0
 
     def test_the_same_seed_gives_the_same_sample(self) -> None:

@@ -59,7 +59,7 @@ class StoreContract:
             store.append(*records[:2])
             store.append(*records[2:])
             assert store.records() == records
-            assert [one.number for one in store.records(after=2)] == [one.number for one in records[2:]]
+            assert [record.number for record in store.records(after=2)] == [record.number for record in records[2:]]
             assert len(store) == len(records)
         with self.open(tmp_path) as store:
             assert store.records() == records
@@ -83,11 +83,11 @@ class StoreContract:
         measurement = Measurement(TrialState.WRONG_RESULT, error=math.inf, noise=math.nan)
         with self.open(tmp_path, HEADER) as store:
             store.append(trial(0, detail="\udc80 \0 end", measurement=measurement))
-            (found,) = store.records()
-        assert found.measurement is not None
-        assert found.measurement.error == math.inf
-        assert found.measurement.noise is None
-        assert found.detail == "\\udc80 \0 end"
+            (record,) = store.records()
+        assert record.measurement is not None
+        assert record.measurement.error == math.inf
+        assert record.measurement.noise is None
+        assert record.detail == "\\udc80 \0 end"
 
     def test_seconds_and_facts_are_replaced_by_name(self, tmp_path: Path) -> None:
         """The last value of a name counts, and what was never written is empty."""

@@ -70,9 +70,9 @@ class StrategyContract:
 
     def test_it_is_a_strategy_with_a_name(self) -> None:
         """Its name is what tables show, but for a strategy that is given as text: that is shown as the text."""
-        made = self.make()
-        assert isinstance(made, Strategy)
-        assert made.name
+        strategy = self.make()
+        assert isinstance(strategy, Strategy)
+        assert strategy.name
 
     def test_it_evaluates_each_configuration_once_and_spends_its_budget(self) -> None:
         """No evaluation is counted twice, and only a strategy that says so leaves some."""

@@ -115,9 +115,9 @@ def find_bound(
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     part = None if configuration is None else kernel.with_values(values)
     best, examined, count = _best(kernel, problem, device)
-    given = None if part is None else _best(part, problem, device)[0]
+    limited = None if part is None else _best(part, problem, device)[0]
     unit = kernel.unit or problem.arithmetic
-    return ProblemBound(unit, hardware_limits(device, problem, unit), best, given, examined, count)
+    return ProblemBound(unit, hardware_limits(device, problem, unit), best, limited, examined, count)
 
 
 def hardware_time(problem: Problem, kernel: Kernel, device: Device) -> float:
@@ -148,11 +148,11 @@ def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> 
     >>> [kernel.name for kernel, _ in find_bounds(problem_from_name("dgemm"), kernels, H200)]
     ['gemm_mma64', 'gemm_naive']
     """
-    found = [(kernel, find_bound(problem, kernel, device)) for kernel in kernels if fits(kernel, device)]
-    if not found:
+    bounds = [(kernel, find_bound(problem, kernel, device)) for kernel in kernels if fits(kernel, device)]
+    if not bounds:
         names = ", ".join(kernel.label for kernel in kernels)
         raise UsageError(f"a kernel must fit the device, but none of {names} fits {device.name}.")
-    return sorted(found, key=lambda one: one[1].best.time_s)
+    return sorted(bounds, key=lambda entry: entry[1].best.time_s)
 
 
 def _best(kernel: Kernel, problem: Problem, device: Device) -> tuple[LimitedConfiguration, int, int]:
@@ -167,7 +167,9 @@ def _best(kernel: Kernel, problem: Problem, device: Device) -> tuple[LimitedConf
     return LimitedConfiguration(kernel.labelled(codes), codes, limits), len(examined), space.count
 
 
-def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedConfiguration) -> tuple[LoopCode, float]:
+def read_code(
+    problem: Problem, kernel: Kernel, device: Device, limited: LimitedConfiguration
+) -> tuple[LoopCode, float]:
     """Compile a configuration and count the instructions of its main loop.
 
     The seconds are those that the schedulers need to issue all instructions of the loop, not only those that the bound
@@ -180,7 +182,7 @@ def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedCo
         raise UsageError(
             f"machine code needs a kernel with a source and a CUDA GPU, got {kernel.name} for {device.name}."
         )
-    build = build_one(kernel, problem, device.architecture, found.codes)
+    build = build_one(kernel, problem, device.architecture, limited.codes)
     if build.state is not TrialState.OK:
         raise UsageError(f"the configuration must compile for {device.architecture}, but: {build.detail}.")
     loop = main_loop(disassemble(build.cubin))
@@ -190,17 +192,17 @@ def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedCo
     share = (
         fma_per_clock(device, kernel.unit or problem.arithmetic)
         / slots
-        / _fma_of_an_instruction(kernel, problem, device, found)
+        / _fma_of_an_instruction(kernel, problem, device, limited)
     )
-    return loop, found.limits["arithmetic"] * share * loop.total / loop.arithmetic
+    return loop, limited.limits["arithmetic"] * share * loop.total / loop.arithmetic
 
 
-def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, found: LimitedConfiguration) -> float:
+def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, limited: LimitedConfiguration) -> float:
     """Return the multiply-adds of a thread that an instruction makes: on tensor cores many."""
     if "fma_instructions" not in kernel.resources:
         return 1.0
-    known = kernel.evaluate(columns_of(found.codes), variables_of(problem, device), kernel.resources)
-    return float(known["fma"][0] / known["fma_instructions"][0])
+    resources = kernel.evaluate(columns_of(limited.codes), variables_of(problem, device), kernel.resources)
+    return float(resources["fma"][0] / resources["fma_instructions"][0])
 
 
 def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:

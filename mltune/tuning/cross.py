@@ -43,11 +43,14 @@ def time_configurations(
     """
     if not configurations:
         return []
-    space = TableSpace({name: np.array([one[name] for one in configurations]) for name in configurations[0]})
+    space = TableSpace(
+        {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
+    )
     with open_session(kernel, problem, target, space=space, compilers=compilers, pool=pool) as session:
-        known = [find(session.space, one) >= 0 for one in configurations]
+        valid = [find(session.space, configuration) >= 0 for configuration in configurations]
         builds = [
-            session.builder.submit(one) if here else None for one, here in zip(configurations, known, strict=True)
+            session.builder.submit(configuration) if here else None
+            for configuration, here in zip(configurations, valid, strict=True)
         ]
         times: list[float | None] = []
         for configuration, building in zip(configurations, builds, strict=True):

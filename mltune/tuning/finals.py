@@ -152,15 +152,15 @@ def _log_interval(median_s: float, samples_s: Sequence[float]) -> Interval:
     if len(samples_s) < 2:
         half = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * UNKNOWN_NOISE
         return Interval(center, center - half, center + half)
-    found = median_interval([math.log(sample_s) for sample_s in samples_s])
-    return Interval(center, min(center, found.low), max(center, found.high))
+    logarithm = median_interval([math.log(sample_s) for sample_s in samples_s])
+    return Interval(center, min(center, logarithm.low), max(center, logarithm.high))
 
 
-def _difference(one: Interval, other: Interval) -> Interval:
+def _difference(first: Interval, other: Interval) -> Interval:
     """Return the interval of the difference of two independent estimates."""
-    center = one.center - other.center
-    below = math.hypot(one.center - one.low, other.high - other.center)
-    above = math.hypot(one.high - one.center, other.center - other.low)
+    center = first.center - other.center
+    below = math.hypot(first.center - first.low, other.high - other.center)
+    above = math.hypot(first.high - first.center, other.center - other.low)
     return Interval(center, center - below, center + above)
 
 
@@ -251,14 +251,14 @@ def declare(
     DeviceLostError
         The GPU cannot be used now. A `stop` that is true from the start does not use the GPU.
     """
-    found = drifts(references)
+    drifts_of_reference = drifts(references)
     rejected: dict[int, str] = {}
     for _ in range(ATTEMPTS):
-        left = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
-        fastest = list(left.fastest(CANDIDATES))
-        others = doubtful(trials, found, fastest[:FINALISTS], rejected)
-        candidates = {record.number: record for record in (*fastest, *others)}
-        times = _time(session, candidates, fastest[:FINALISTS], others, rejected, race_s, stop)
+        remaining = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
+        fastest = list(remaining.fastest(CANDIDATES))
+        suspects = doubtful(trials, drifts_of_reference, fastest[:FINALISTS], rejected)
+        candidates = {record.number: record for record in (*fastest, *suspects)}
+        times = _time(session, candidates, fastest[:FINALISTS], suspects, rejected, race_s, stop)
         verified = _verify(session, candidates, times, rejected, until, stop)
         ranked, reference = times.rank(rejected)
         if ranked:
@@ -275,7 +275,7 @@ def declare(
 
 
 def doubtful(
-    trials: Trials, found: Sequence[Drift], fastest: Sequence[TrialRecord], excluded: Collection[int] = ()
+    trials: Trials, drifts_of_reference: Sequence[Drift], fastest: Sequence[TrialRecord], excluded: Collection[int] = ()
 ) -> Trials:
     """Return trials that may be among the fastest although their recorded times are not.
 
@@ -284,12 +284,12 @@ def doubtful(
     excluded, by their numbers.
     """
     ratios = np.ones(len(trials))
-    for drift in found:
+    for drift in drifts_of_reference:
         ratios[drift.first : drift.last] = max(drift.ratio, 1.0)
     times_s = trials.column("median_s") / ratios
     slowest_s = (fastest[-1].median_s if fastest else None) or math.inf
-    known = np.isin(trials.column("number"), [*excluded, *(record.number for record in fastest)])
-    rows = np.flatnonzero(trials.timed & ~known & (times_s <= slowest_s))
+    settled = np.isin(trials.column("number"), [*excluded, *(record.number for record in fastest)])
+    rows = np.flatnonzero(trials.timed & ~settled & (times_s <= slowest_s))
     order = np.lexsort((trials.column("number")[rows], times_s[rows]))
     return trials.take(rows[order[:DOUBTFUL]])
 
@@ -298,7 +298,7 @@ def _time(
     session: Session,
     candidates: Mapping[int, TrialRecord],
     fastest: Sequence[TrialRecord],
-    others: Iterable[TrialRecord],
+    suspects: Iterable[TrialRecord],
     rejected: dict[int, str],
     race_s: float,
     stop: Callable[[], bool],
@@ -308,7 +308,7 @@ def _time(
     The finalists are the best of a heat of all candidates, where there is time for that; otherwise the fastest on
     record, and those whose time is in doubt.
     """
-    finalists = [*fastest, *others]
+    finalists = [*fastest, *suspects]
     counted = fastest or finalists
     recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
     if session.gpu is None:
@@ -338,7 +338,7 @@ def _fits_a_heat(session: Session, candidates: Collection[TrialRecord], heat_s: 
         return False
     variables = variables_of(session.problem, session.device)
     launches = [session.kernel.launch(record.configuration, variables) for record in candidates]
-    return sum(one.workspace_bytes or 0 for one in launches) <= MEMORY * session.device.memory_bytes
+    return sum(launch.workspace_bytes or 0 for launch in launches) <= MEMORY * session.device.memory_bytes
 
 
 def _best_of_heat(
@@ -363,7 +363,7 @@ def _built(
     """Return trials with their builds, the fastest first; None where it was stopped. Others are rejected."""
     if stop():
         return None
-    found: list[Entry] = []
+    entries: list[Entry] = []
     ordered = sorted(records, key=lambda record: (record.median_s or 0.0, record.number))
     builds = [session.builder.submit(record.configuration) for record in ordered]
     for record, future in zip(ordered, builds, strict=True):
@@ -371,10 +371,10 @@ def _built(
             return None
         build = future.result()
         if build.state is TrialState.OK:
-            found.append((record, build))
+            entries.append((record, build))
         else:
             rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
-    return found
+    return entries
 
 
 def _verify(
@@ -394,7 +394,11 @@ def _verify(
     passed: set[int] = set()
     while True:
         ranked, _ = times.rank(rejected)
-        due = [one.number for one in ranked if one.ratio_low <= 1 <= one.ratio_high and one.number not in passed]
+        due = [
+            finalist.number
+            for finalist in ranked
+            if finalist.ratio_low <= 1 <= finalist.ratio_high and finalist.number not in passed
+        ]
         settled = bool(ranked) and ranked[0].number in passed
         if not due or stop() or (settled and time.perf_counter() >= until):
             return settled

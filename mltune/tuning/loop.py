@@ -126,7 +126,7 @@ class Loop:
     planner: Planner
     observer: Observer
     trials: InitVar[Trials]
-    left: InitVar[Trials]
+    earlier: InitVar[Trials]
     _: KW_ONLY
     decide: InitVar[Decide | None] = None
     check: InitVar[Callable[[Measurement], Measurement] | None] = None
@@ -142,13 +142,13 @@ class Loop:
     def __post_init__(
         self,
         trials: Trials,
-        left: Trials,
+        earlier: Trials,
         decide: Decide | None,
         check: Callable[[Measurement], Measurement] | None,
     ) -> None:
         self.ended = len(trials)
         self.seconds = seconds_so_far(self.store, trials, self.session.begun)
-        self._left = {record.number: record for record in left}
+        self._left = {record.number: record for record in earlier}
         gate = None if decide is None else partial(self._decide, decide)
         self._pipeline = Pipeline(self.session.builder, self.session.runner, gate, seconds=self.seconds, check=check)
         self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)

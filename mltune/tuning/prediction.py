@@ -167,7 +167,7 @@ def predict(
     matches = loaded.lookup(kernel, problem, device, most=top)
     kernel = kernel.recorded_with({name for match in matches for name in match.entry.configuration})
     space = make_space(kernel, variables_of(problem, device))
-    known = [codes for match in matches if (codes := match.entry.codes(kernel)) is not None]
+    configurations = [codes for match in matches if (codes := match.entry.codes(kernel)) is not None]
     pretrained = None if model is None else model.load(problem, device)
     card = shipped_card(kernel) if model is None else model.card
     by_model, by_physics = (_expected_share(card, "model", top), _expected_share(card, "physics", top))
@@ -176,9 +176,9 @@ def predict(
     if may_fall_back and by_model and by_physics and by_physics.share > by_model.share + TOLERATED_LOSS:
         pretrained, expected = None, replace(by_physics, by_model=by_model.share)
     features = Features(kernel, problem, device)
-    candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
-    sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
-    labelled = (kernel.labelled(one.configuration) for one in candidates)
+    candidates = Search(space, features, batch=top, known=configurations, pretrained=pretrained).ask().candidates
+    sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
+    labelled = (kernel.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(Choice, sources, labelled))
     time, no_time = None, "the first choice is known: the wisdom has its time"
     if choices[0].source == EXPECTED:
@@ -192,9 +192,17 @@ def _expected_share(card: Card | None, source: Literal["model", "physics"], top:
     counts = [count for count in shares if count <= top]
     if card is None or not counts:
         return None
-    found = shares[max(counts)]
+    judged_shares = shares[max(counts)]
     learned_from = card.learned_from if source == "model" else ""
-    return ExpectedShare(source, learned_from, max(counts), sum(found) / len(found), min(found), max(found), len(found))
+    return ExpectedShare(
+        source,
+        learned_from,
+        max(counts),
+        sum(judged_shares) / len(judged_shares),
+        min(judged_shares),
+        max(judged_shares),
+        len(judged_shares),
+    )
 
 
 def _expected_time(
@@ -202,12 +210,12 @@ def _expected_time(
 ) -> tuple[ExpectedTime | None, str]:
     """Return the time of a first choice, or why there is none."""
     members = card.members if card and features.has_prior else []
-    if not all("over_physics" in one.model_fields_set for one in members):
+    if not all("over_physics" in member.model_fields_set for member in members):
         return None, "the card of the model has no times of first choices; train the model again"
     architecture, flops = features.device.architecture, float(features.problem.flops)
-    similar = (one for one in members if one.flops == flops or are_near(one.flops, flops))
-    near = [one for one in similar if one.architecture == architecture]
-    ratios = np.array([one.over_physics[source] for one in near if source in one.over_physics])
+    similar = (member for member in members if member.flops == flops or are_near(member.flops, flops))
+    near = [member for member in similar if member.architecture == architecture]
+    ratios = np.array([member.over_physics[source] for member in near if source in member.over_physics])
     if len(ratios) < FEWEST_SWEEPS:
         sweeps = f"{FEWEST_SWEEPS} recorded sweeps of similar size on {architecture}, each judged by others"
         return None, f"that takes {sweeps}; known: {len(near) if len(near) < FEWEST_SWEEPS else len(ratios)}"

@@ -201,7 +201,7 @@ def _on_gpu(
     index: int,
     compilers: Mapping[str, Any],
     compile_on: str,
-    given: SearchSpace | None,
+    space_of_caller: SearchSpace | None,
 ) -> Session:
     from mltune.device.packages import cupy_packages
     from mltune.measure.assembler import nvjitlink_version
@@ -213,7 +213,7 @@ def _on_gpu(
     kernel, notices = with_known_options(kernel, kernel.architecture_on(device.architecture))
     for notice in notices:
         warnings.warn(notice, MltuneWarning, stacklevel=4)
-    space = make_space(kernel, variables_of(problem, device)) if given is None else given
+    space = make_space(kernel, variables_of(problem, device)) if space_of_caller is None else space_of_caller
     kernel = replace(kernel, default=default_configuration(kernel, space))
     farm = farm_of(compile_on, bool(kernel.controls)) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
@@ -287,9 +287,9 @@ def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
     configuration = {name: values[0] for name, values in kernel.parameters.items()}
     build = build_once(kernel, problem, device, configuration)
     with GpuRunner(kernel, problem, index, device=device) as runner:
-        found = runner.run_once(configuration, build)
-    _must_succeed(kernel, found)
-    return dict(found.arrays)
+        outcome = runner.run_once(configuration, build)
+    _must_succeed(kernel, outcome)
+    return dict(outcome.arrays)
 
 
 def build_once(kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int]) -> Build:
@@ -356,15 +356,18 @@ def baseline_of(kernel: Kernel, problem: RunnableProblem, device: Device, build:
 
     assert kernel.entry is not None  # noqa: S101 - it is built
     verified = (case.problem for case in problem.verification_cases())
-    variables = [variables_of(one, device) for one in verified]
+    variables = [variables_of(size, device) for size in verified]
     right, reference = kernel.reference_kernel, None
     if right is not None:
         assert right.entry is not None  # noqa: S101 - a reference has one
-        reference = right.entry, tuple(right.launch(kernel.default, one) for one in variables)
+        reference = (
+            right.entry,
+            tuple(right.launch(kernel.default, variables_of_size) for variables_of_size in variables),
+        )
     return Baseline(
         build.cubin,
         build.entry or kernel.entry,
-        tuple(kernel.launch(kernel.default, one) for one in variables),
+        tuple(kernel.launch(kernel.default, variables_of_size) for variables_of_size in variables),
         reference,
         kernel.verify,
     )

@@ -283,14 +283,14 @@ class Rounds:
 
     def plan(self) -> Sequence[Candidate]:
         """Return the next round; see :meth:`mltune.tuning.loop.Planner.plan`."""
-        while self.pruner.ready and (asked := self.pruner.ask()) is not None:
-            found: list[Candidate] = []
-            for indices, source in ((asked.chosen, asked.proposed_by), (asked.beside, "random")):
-                found += _candidates(self.space, indices, self._asked, asked.number, source)
+        while self.pruner.ready and (request := self.pruner.ask()) is not None:
+            candidates: list[Candidate] = []
+            for indices, source in ((request.chosen, request.proposed_by), (request.beside, "random")):
+                candidates += _candidates(self.space, indices, self._asked, request.number, source)
                 self._asked += len(indices)
             self.observer.trials_limit = self._asked
-            if found:
-                return found
+            if candidates:
+                return candidates
         return ()
 
     def tell(self, record: TrialRecord) -> None:

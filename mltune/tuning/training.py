@@ -60,31 +60,32 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     datasets = _of_kernel(datasets, kernel)
     first = datasets[0].manifest
     parameters = _parameters(datasets)
-    for one in datasets:
-        lacking = set(parameters) - set(one.manifest.parameters)
-        if lacking and not lacking <= recorded_kernel(one.manifest)[0].compiler_parameters.keys():
+    for dataset in datasets:
+        lacking = set(parameters) - set(dataset.manifest.parameters)
+        if lacking and not lacking <= recorded_kernel(dataset.manifest)[0].compiler_parameters.keys():
             raise ModelError(
-                f"a model is of one kernel and its parameters, but {one.manifest.name} has others than {first.name}."
+                f"a model is of one kernel and its parameters, but {dataset.manifest.name} has others "
+                f"than {first.name}."
             )
-    each = as_sweeps(datasets)
-    sweeps = joined(datasets, each)
+    sweeps_of_datasets = as_sweeps(datasets)
+    sweeps = joined(datasets, sweeps_of_datasets)
     for sweep in sweeps:
         if int(np.isfinite(sweep.median_s).sum()) < FEWEST:
             raise ModelError(f"a model learns from {FEWEST} times or more of a problem on a device, got {sweep.name}.")
     with one_thread():  # several are slower: there is little to do between two waits for all of them
         members = fit_members(sweeps, parameters, seed=seed)
         model = PretrainedModel(first.kernel, parameters, members)
-        found = scores(model, datasets, each, sweeps)
+        judged_scores = scores(model, datasets, sweeps_of_datasets, sweeps)
         relied_on = importance(model, sweeps, seed=seed)
-        manifests = {_measured(one): one.manifest for one in datasets}.values()  # as the sweeps
-        judged = [over_physics(model, sweeps, *one) for one in zip(sweeps, manifests, strict=True)]
-    members = tuple(replace(one, over_physics=found) for one, found in zip(members, judged, strict=True))
+        manifests = {_measured(dataset): dataset.manifest for dataset in datasets}.values()  # as the sweeps
+        judged = [over_physics(model, sweeps, *arguments) for arguments in zip(sweeps, manifests, strict=True)]
+    members = tuple(replace(member, over_physics=ratios) for member, ratios in zip(members, judged, strict=True))
     facts = {
-        "datasets": {one.manifest.name: _origin(one) for one in datasets},
+        "datasets": {dataset.manifest.name: _origin(dataset) for dataset in datasets},
         "versions": installed_versions("numpy", "scikit-learn"),
         "seed": seed,
-        "scores": found,
-        "gain": gain(found),
+        "scores": judged_scores,
+        "gain": gain(judged_scores),
         "importance": relied_on,
     }
     return replace(model, members=members, facts=facts)
@@ -92,13 +93,13 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
 
 def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]:
     """Return the datasets of a kernel, or of the only one that there is."""
-    kernels = sorted({one.manifest.kernel for one in datasets})
+    kernels = sorted({dataset.manifest.kernel for dataset in datasets})
     if kernel is None and len(kernels) > 1:
         raise ModelError(f"a model is of one kernel, but there are timings of {', '.join(kernels)}; name it: --kernel.")
     if kernel is not None and kernel not in kernels:
         hint = did_you_mean(kernel, kernels) or "."
         raise ModelError(f"a model is of a kernel in its datasets: {', '.join(kernels)}, got {kernel!r}{hint}")
-    return [one for one in datasets if kernel in (None, one.manifest.kernel)]
+    return [dataset for dataset in datasets if kernel in (None, dataset.manifest.kernel)]
 
 
 def find_datasets(name: str) -> list[Dataset]:
@@ -120,7 +121,7 @@ def find_datasets(name: str) -> list[Dataset]:
     except DamagedRunError:
         raise
     except RunDirectoryError:
-        return [load_dataset(found) for found in datasets_in(Path(name))]
+        return [load_dataset(path) for path in datasets_in(Path(name))]
 
 
 def datasets_of_runs(directory: Path) -> list[Dataset]:
@@ -137,41 +138,41 @@ def datasets_of_runs(directory: Path) -> list[Dataset]:
     """
     from mltune.dataset.dataset import export_run, load_dataset
 
-    found = []
+    datasets = []
     with TemporaryDirectory() as scratch:
         for run in runs_in(directory):
             with Store.read_only(run) as store:
                 enough = int(store.records().succeeded.sum()) >= FEWEST
             if enough:
-                found.append(load_dataset(export_run(run, Path(scratch))))
-    if not found:
+                datasets.append(load_dataset(export_run(run, Path(scratch))))
+    if not datasets:
         raise ModelError(f"a model learns from runs of {FEWEST} times or more, but {directory} holds none.")
-    return found
+    return datasets
 
 
 def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
     """Return datasets as sweeps, in groups that are left out together."""
-    architectures = [one.manifest.device.family for one in datasets]
+    architectures = [dataset.manifest.device.family for dataset in datasets]
     parameters, several = _parameters(datasets), len(set(architectures)) > 1
     return [
         Sweep(
-            one.manifest.name,
-            group if several else one.manifest.problem.label,
-            one.manifest.device.architecture,
-            one.manifest.problem.case,
-            one.manifest.problem.cost_class,
-            float(one.manifest.problem.flops),
-            _completed(one, parameters),
-            np.where(one.states == TrialState.OK, one.numbers("median_s"), np.nan),
-            one.manifest.device.name,
+            dataset.manifest.name,
+            group if several else dataset.manifest.problem.label,
+            dataset.manifest.device.architecture,
+            dataset.manifest.problem.case,
+            dataset.manifest.problem.cost_class,
+            float(dataset.manifest.problem.flops),
+            _completed(dataset, parameters),
+            np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan),
+            dataset.manifest.device.name,
         )
-        for one, group in zip(datasets, architectures, strict=True)
+        for dataset, group in zip(datasets, architectures, strict=True)
     ]
 
 
 def _parameters(datasets: Sequence[Dataset]) -> tuple[str, ...]:
     """Return the parameters of datasets of one kernel: some may lack compiler parameters that others have."""
-    return tuple(dict.fromkeys(name for one in datasets for name in one.manifest.parameters))
+    return tuple(dict.fromkeys(name for dataset in datasets for name in dataset.manifest.parameters))
 
 
 def _completed(dataset: Dataset, parameters: Sequence[str]) -> Columns:
@@ -189,11 +190,14 @@ def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
         parts.setdefault(_measured(dataset), []).append(sweep)
     return [
         replace(
-            some[0],
-            columns={name: np.concatenate([one.columns[name] for one in some]) for name in some[0].columns},
-            median_s=np.concatenate([one.median_s for one in some]),
+            sweeps_of_group[0],
+            columns={
+                name: np.concatenate([sweep.columns[name] for sweep in sweeps_of_group])
+                for name in sweeps_of_group[0].columns
+            },
+            median_s=np.concatenate([sweep.median_s for sweep in sweeps_of_group]),
         )
-        for some in parts.values()
+        for sweeps_of_group in parts.values()
     ]
 
 
@@ -204,13 +208,13 @@ def _measured(dataset: Dataset) -> tuple[object, ...]:
 
 def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> PretrainedModel | None:
     """Return a model without the members of a group; None where no others are left."""
-    left = {sweep.name for sweep in sweeps if sweep.group != group}
-    members = tuple(one for one in model.members if one.sweep in left)
+    names = {sweep.name for sweep in sweeps if sweep.group != group}
+    members = tuple(member for member in model.members if member.sweep in names)
     return replace(model, members=members) if members else None
 
 
 def scores(
-    model: PretrainedModel, datasets: Sequence[Dataset], each: Sequence[Sweep], sweeps: Sequence[Sweep]
+    model: PretrainedModel, datasets: Sequence[Dataset], sweeps_of_datasets: Sequence[Sweep], sweeps: Sequence[Sweep]
 ) -> dict[str, Any]:
     """Judge a model on each large dataset by the closest members of other groups; return :func:`score` by dataset.
 
@@ -219,13 +223,13 @@ def scores(
     each, sweeps : sequence of Sweep
         The sweep of each dataset, and those that the members of the model were fitted to.
     """
-    found = {}
-    for dataset, sweep in zip(datasets, each, strict=True):
-        others = without(model, sweeps, sweep.group)
-        judged = others and others.closest(dataset.manifest.problem, dataset.manifest.device)
+    scores_by_name = {}
+    for dataset, sweep in zip(datasets, sweeps_of_datasets, strict=True):
+        model_without = without(model, sweeps, sweep.group)
+        judged = model_without and model_without.closest(dataset.manifest.problem, dataset.manifest.device)
         if judged is not None and len(dataset) >= FEWEST_JUDGED:
-            found[sweep.name] = score(judged, dataset, sweep)
-    return found
+            scores_by_name[sweep.name] = score(judged, dataset, sweep)
+    return scores_by_name
 
 
 def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, Any]:
@@ -254,7 +258,7 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
         sources["together"] = sources["physics"] + sources["model"]
     return {
         "group": sweep.group,
-        "share_of_optimum": {name: _shares(dataset.space, found, sweep) for name, found in sources.items()},
+        "share_of_optimum": {name: _shares(dataset.space, order, sweep) for name, order in sources.items()},
         "spearman": round(float(spearmanr(predicted[ran], measured[ran]).statistic), 4),
         "bias": round(float(away.mean()), 4),
         "error": round(float(np.sqrt(np.square(away).mean())), 4),
@@ -276,14 +280,18 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
     ratios = np.clip(sweep.median_s[ran] / features.physical_s(columns), 1.0 / LARGEST_RATIO, LARGEST_RATIO)
 
     def first(sources: Sequence[Source]) -> int:
-        return first_choice(np.array([np.maximum(one.expected(columns), one.least) for one in sources]), sources)
+        return first_choice(
+            np.array([np.maximum(source.expected(columns), source.least) for source in sources]), sources
+        )
 
     sources = [physical(features.prior, columns)]
     chosen = {"physics": first(sources)}
-    others = without(model, sweeps, sweep.group)
-    judged = others and others.closest(manifest.problem, manifest.device)
+    model_without = without(model, sweeps, sweep.group)
+    judged = model_without and model_without.closest(manifest.problem, manifest.device)
     if judged:
-        same = (np.all([columns[name] == one[name] for name in columns], axis=0) for one in judged.first)
+        same = (
+            np.all([columns[name] == configuration[name] for name in columns], axis=0) for configuration in judged.first
+        )
         remembered = (int(np.argmax(rows)) for rows in same if rows.any())
         chosen["model"] = next(remembered, first([*sources, judged.source()]))
     return {name: float(f"{ratios[at]:.4g}") for name, at in chosen.items()}
@@ -295,10 +303,10 @@ def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:
     Where there is no physics, the gain is the share of the model.
     """
     gains = []
-    for found in scores.values():
-        shares = found["share_of_optimum"]
-        known = shares.get("together", shares["model"])
-        gains += [known[count] - shares.get("physics", {}).get(count, 0.0) for count in known]
+    for score_of_dataset in scores.values():
+        shares = score_of_dataset["share_of_optimum"]
+        judged = shares.get("together", shares["model"])
+        gains += [judged[count] - shares.get("physics", {}).get(count, 0.0) for count in judged]
     return round(float(np.mean(gains)), 4) if gains else None
 
 

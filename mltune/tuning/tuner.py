@@ -137,11 +137,11 @@ def tune(
         store.set_fact("accuracy", session.kernel.accuracy)
         if request.choice:
             store.set_fact("choice", request.choice)
-        known = known_configurations(
+        starts = known_configurations(
             store, session, wisdom, observer.events, required=request.wisdom != AUTO, siblings=siblings.entries
         )
         pretrained = _start_model(session, store, request, model, siblings, observer, alone=own is not None)
-        result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
+        result = Tuner(session, store, request, observer, stop, known=starts, pretrained=pretrained).run()
         if wisdom is not None:
             add_outcomes(wisdom, session, result)
         if own is not None:
@@ -184,21 +184,21 @@ def _start_model(
     begins, sweeps = len(store) == 0, siblings.sweeps
     if alone and begins and request.prior == AUTO and session.gpu is not None:
         sweeps = earlier_sweeps(session, store.directory)
-    found, name, notices = None, "", tuple[str, ...]()
+    model, name, notices = None, "", tuple[str, ...]()
     if request.search == "model":  # while the runner and the compilers start
-        found = sibling_model(session, store.directory, sweeps, chosen, begins=begins)
-    if found is not None:
-        name = ", ".join(one.sweep for one in found.members)
+        model = sibling_model(session, store.directory, sweeps, chosen, begins=begins)
+    if model is not None:
+        name = ", ".join(member.sweep for member in model.members)
     elif chosen is not None:
-        found = chosen.load(session.problem, session.device)
-        name = "" if found is None else chosen.name
+        model = chosen.load(session.problem, session.device)
+        name = "" if model is None else chosen.name
         notices = chosen.notices(session.problem, session.device)
     if name or notices:
         observer.events("model", detail="; ".join(filter(None, (name, *notices))))
         store.set_fact("model", name)
     for notice in notices if alone and (name or request.prior != AUTO) else ():
         warnings.warn(notice, MltuneWarning, stacklevel=3)
-    return found
+    return model
 
 
 class Batches:
@@ -354,13 +354,13 @@ class Tuner:
             declare, self._session, self._reader.ended, references=run.references, race_s=race_s, until=until
         )
         try:
-            found = finals(stop=stop)
+            outcome = finals(stop=stop)
         except DeviceLostError:  # until the next attempt the recorded times decide
             self._note_declared(loop, finals(stop=lambda: True))
             raise
-        if found is not None and found.verified and not stop():
-            self._write_winner(self._store.directory / WINNER, found)
-        self._note_declared(loop, found)  # after its folder: a declared winner has one
+        if outcome is not None and outcome.verified and not stop():
+            self._write_winner(self._store.directory / WINNER, outcome)
+        self._note_declared(loop, outcome)  # after its folder: a declared winner has one
 
     def _note_declared(self, loop: Loop, declared: Declaration | None) -> None:
         if declared is not None:

@@ -91,11 +91,11 @@ def check_wisdom(
     results: dict[int, Checked] = {}
     runnable: dict[int, tuple[Kernel, Problem]] = {}
     for number, entry in enumerate(entries):
-        found = _today(entry, bundles)
-        if isinstance(found, Checked):
-            results[number] = found
+        kernel_today = _today(entry, bundles)
+        if isinstance(kernel_today, Checked):
+            results[number] = kernel_today
         else:
-            runnable[number] = found
+            runnable[number] = kernel_today
     device, recorded = _device_and_problem(target)
     gpu = Gpu.of(device)
     here = [
@@ -173,12 +173,12 @@ def _judge(entry: Entry, measured: Measurement, default: Measurement | None) -> 
     if measured.state is not TrialState.OK or measured.median_s is None:
         return Checked(entry, Verdict.FAILED, f"it ends with {measured.state}: {measured.detail}", measured.median_s)
     ranked = rank_records({0: measured} | ({1: default} if default is not None and default.median_s else {}))
-    mine = next(one for one in ranked if one.number == 0)
+    incumbent = next(finalist for finalist in ranked if finalist.number == 0)
     misses: dict[Verdict, str] = {}
     if measured.median_s > entry.high_s * (1 + TOLERANCE):
         misses[Verdict.SLOWER] = f"it takes {measured.median_s / entry.median_s:.3f} of its recorded time"
-    if mine.ratio_low > 1 + _DEFAULT_TOLERANCE:
-        misses[Verdict.SLOWER_THAN_DEFAULT] = f"it takes {mine.ratio:.3f} of the time of the default configuration"
+    if incumbent.ratio_low > 1 + _DEFAULT_TOLERANCE:
+        misses[Verdict.SLOWER_THAN_DEFAULT] = f"it takes {incumbent.ratio:.3f} of the time of the default configuration"
     return Checked(
         entry,
         next(iter(misses), Verdict.HOLDS),

@@ -177,14 +177,14 @@ class TestTimeThatNoRecordShows:
 
     def test_a_time_slice_ends_with_the_campaign(self, make_plan):
         plan = make_plan([60], 600)
-        assert next_slice(plan, [Standing("p0", 60, curve=[(1, 1.0)])], left=80).limit == pytest.approx(140)
-        assert next_slice(plan, [Standing("p0", 30, limit=60)], left=10).limit == 40
-        assert next_slice(plan, [Standing("p0", 60)], left=0) is None
+        assert next_slice(plan, [Standing("p0", 60, curve=[(1, 1.0)])], remaining=80).limit == pytest.approx(140)
+        assert next_slice(plan, [Standing("p0", 30, limit=60)], remaining=10).limit == 40
+        assert next_slice(plan, [Standing("p0", 60)], remaining=0) is None
 
     def test_minima_that_no_longer_fit_shrink_alike(self, make_plan):
         plan, left, at = make_plan([60, 60, 60, 60], 240), 120.0, [Standing("p0", 60), Standing("p1", 0)]
         limits = []
-        while chosen := next_slice(plan, at, left=left):
+        while chosen := next_slice(plan, at, remaining=left):
             at = [*(one for one in at if one.slug != chosen.slug), Standing(chosen.slug, chosen.limit)]
             left -= chosen.limit
             limits.append((chosen.slug, round(chosen.limit), chosen.reason))

@@ -104,7 +104,7 @@ def test_every_precision_is_verified_timed_and_checked_at_other_sizes(hostile_ke
         refused = runner.submit(wrong, builds[1]).result()
         checks = runner.verify_winner(right, builds[0])
         small = replace(problem, m=65, n=65, k=65, lda=0, ldb=0, ldc=0)
-        caught = runner.verify_winner(wrong, builds[1], others=[small])
+        caught = runner.verify_winner(wrong, builds[1], problems_besides=[small])
         reference = runner.time_reference(SamplingRule())
 
     assert measured.state in MEASURED, measured
@@ -230,7 +230,7 @@ def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans, pa
         builds = [(one, rig.builder.submit(one).result()) for one in configurations]
         sound = [(one, build) for one, build in builds if build.spill_bytes == 0]  # ptxas may be wrong about others
         measured = [rig.runner.submit(*one).result() for one in sound]
-        checks = [check for one in sound for check in rig.runner.verify_winner(*one, others=others).values()]
+        checks = [check for one in sound for check in rig.runner.verify_winner(*one, problems_besides=others).values()]
 
     assert {one["CLUSTER"] for one, _ in sound} == {1, 2}
     assert {one["PACK"] for one, _ in sound} == {pack}
