@@ -127,5 +127,5 @@ def _printable(message: object) -> str:
     """Return a message without control characters other than the ends of lines; a very long one is cut off."""
     text = str(message)
     text = text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
-    lines = ("".join(one if one.isprintable() else " " for one in line) for line in text.splitlines())
+    lines = ("".join(letter if letter.isprintable() else " " for letter in line) for line in text.splitlines())
     return "\n".join(lines).rstrip("\n")

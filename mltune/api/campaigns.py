@@ -93,11 +93,11 @@ def run(
     if not isinstance(plan, Plan) and is_plan(Path(plan)):
         directory, plan = directory or Path(plan), Path(plan) / PLAN_FILE
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
-    with _cluster(cluster) as found:
-        if found is None:
+    with _cluster(cluster) as workers:
+        if workers is None:
             placed = place(loaded, *find_gpus())
         else:
-            placed = place_on_workers(loaded, {name: worker.device for name, worker in found.known.items()})
+            placed = place_on_workers(loaded, {name: worker.device for name, worker in workers.known.items()})
         if placed.replayed and loaded.devices != placed.devices:
             warn(["no GPU found: every problem is replayed from recorded timings"])
         warn(notices(placed))
@@ -117,7 +117,7 @@ def run(
                 stop=interrupted,
                 store=store or "",
                 compile_on=compile_on or "",
-                cluster=found,
+                cluster=workers,
                 overwrite=overwrite,
                 begun=begun,
             )
@@ -132,9 +132,9 @@ def _cluster(where: str | None) -> Iterator[Cluster | None]:
     from mltune.campaign.cluster.gpu_workers import WAIT_S, named_cluster
     from mltune.resolve.device import find_gpus
 
-    with named_cluster(where, len(find_gpus()[0])) as found:
-        found.workers(WAIT_S)
-        yield found
+    with named_cluster(where, len(find_gpus()[0])) as connected:
+        connected.workers(WAIT_S)
+        yield connected
 
 
 def plan(plan: str | Path) -> dict[str, Any]:
@@ -270,8 +270,8 @@ def summarise(run: str | Path | TuneResult, *, top: int = 10) -> dict[str, Any]:
     runs_in(directory)  # refuses a directory that holds neither
     if is_plan(directory):
         return summarise_campaign(directory)
-    found = read_run(directory)
-    return summarise_run(found, top) | {"why": why(found)}
+    stored = read_run(directory)
+    return summarise_run(stored, top) | {"why": why(stored)}
 
 
 def report(run: str | Path, *, output: str | Path | None = None, overwrite: bool = False) -> ReportPaths:
@@ -336,7 +336,7 @@ def stored_runs(database: str) -> list[dict[str, Any]]:
     from mltune.records.database_runs import list_runs
     from mltune.results.summary import describe_stored_run
 
-    return [describe_stored_run(one) for one in list_runs(database)]
+    return [describe_stored_run(stored) for stored in list_runs(database)]
 
 
 def local_runs() -> list[dict[str, Any]]:

@@ -230,12 +230,12 @@ def scoreboard(
     >>> (board.directory / "scoreboard.html").exists()
     True
     """
-    licensed = [one.name for one in list_datasets() if one.licence or not one.source]
+    licensed = [dataset.name for dataset in list_datasets() if dataset.licence or not dataset.source]
     options: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "compile_cores": compile_cores}
     options |= {"jobs": jobs, "output": output, "overwrite": overwrite, "share": share}
     options |= {"progress": progress, "interrupt": interrupt}
-    found: Comparison | PartialComparison = compare(strategies, datasets or licensed, **options)
-    return found
+    comparison: Comparison | PartialComparison = compare(strategies, datasets or licensed, **options)
+    return comparison
 
 
 def _joined(names: str | Sequence[object] | None) -> str | None:

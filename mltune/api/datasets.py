@@ -193,9 +193,9 @@ def export_dataset(
 
     if os.path.lexists(file) and not overwrite:
         raise UsageError(f"a file is not replaced, but {file} exists; choose another name, or --overwrite.")
-    found = load_dataset(dataset)
-    write_file_atomically(Path(file), exporting.FORMATS[form](found).encode())
-    return found
+    loaded = load_dataset(dataset)
+    write_file_atomically(Path(file), exporting.FORMATS[form](loaded).encode())
+    return loaded
 
 
 def verify_datasets(datasets: Sequence[str | Path] | None = None) -> list[Verified]:
@@ -267,9 +267,9 @@ def merge_datasets(
     from mltune.dataset import merging
     from mltune.dataset.dataset import load_dataset
 
-    found = [load_dataset(one) for one in datasets]
-    merged, notices = merging.merge_datasets(found, name or f"{found[0].manifest.name}-merged")
-    return _write(merged, Path(out), keep=[Path(one) for one in datasets], overwrite=overwrite), tuple(notices)
+    loaded = [load_dataset(path) for path in datasets]
+    merged, notices = merging.merge_datasets(loaded, name or f"{loaded[0].manifest.name}-merged")
+    return _write(merged, Path(out), keep=[Path(path) for path in datasets], overwrite=overwrite), tuple(notices)
 
 
 def _write(dataset: Dataset, out: Path, *, keep: Sequence[Path], overwrite: bool) -> Dataset:

@@ -21,8 +21,8 @@ def shown(progress: Any, display: str) -> Iterator[Any]:
     if progress != "auto":
         yield progress
     elif sys.stderr.isatty() or live.in_notebook():
-        with getattr(live, display)() as found:
-            yield found
+        with getattr(live, display)() as report:
+            yield report
     else:
         yield None
 

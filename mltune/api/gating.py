@@ -100,10 +100,10 @@ def gate(
         raise UsageError(f"{law}, got within={within}, confidence={confidence}.")
     if target.cuda is None:
         raise UsageError(f"versions are compared on a GPU, got {target}; --device is auto or cuda:N.")
-    with two_versions(str(old), str(new), kernel, problem, shape) as made:
+    with two_versions(str(old), str(new), kernel, problem, shape) as makers:
         gpu = query_device(target.cuda)
         options: dict[str, Any] = {"limit_s": limit_s, "seed": seed, "explain": explain, "within": within}
-        versions = [one(gpu, config or {}) for one in made]
+        versions = [make(gpu, config or {}) for make in makers]
         result = compare(*versions, device=gpu, index=target.cuda, confidence=confidence, **options)
     if junit is not None:
         write_product(Path(junit), result.to_junit(), JUNIT, overwrite=overwrite)

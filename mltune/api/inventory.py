@@ -96,8 +96,8 @@ def space(
     from mltune.measure.bundle_check import check_sample, draw_sample
 
     bundle, problem = _described(kernel, precision, trans, size)
-    found = ConstrainedSpace(bundle, variables_of(problem, H200))
-    faults = check_sample(bundle, problem, H200, draw_sample(found))
+    constrained = ConstrainedSpace(bundle, variables_of(problem, H200))
+    faults = check_sample(bundle, problem, H200, draw_sample(constrained))
     for fault in faults:
         if fault.share == 1:
             raise BundleError(f"{bundle.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
@@ -108,11 +108,11 @@ def space(
         "label": problem.label,
         "device": H200.to_json(),
         "combinations": math.prod(len(values) for values in bundle.all_parameters.values()),
-        "valid": found.count,
+        "valid": constrained.count,
         "parameters": {name: list(values) for name, values in bundle.all_parameters.items()},
         "restrictions": [
             {"restriction": text, "reason": reason, "removes": removes, "removes_alone": alone}
-            for text, reason, removes, alone in found.explain()
+            for text, reason, removes, alone in constrained.explain()
         ],
         "faults": [fault.reason for fault in faults],
     }
@@ -243,17 +243,17 @@ def devices(
         if not re.fullmatch("cuda:[0-9]{1,3}", spec):
             raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
         gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
-        found = {spec: gpu}
+        by_spec = {spec: gpu}
     elif known:
-        found = dict(known_devices())
+        by_spec = dict(known_devices())
     elif facts is not None:
-        found = {facts: find_device(facts)[0]}
+        by_spec = {facts: find_device(facts)[0]}
     else:
         gpus, reason = find_gpus()
-        found = {f"cuda:{index}": gpu for index, gpu in enumerate(gpus)}
+        by_spec = {f"cuda:{index}": gpu for index, gpu in enumerate(gpus)}
         libraries, problems = find_libraries()
     document = {
-        "devices": [_entry(spec, gpu) for spec, gpu in found.items()],
+        "devices": [_entry(spec, gpu) for spec, gpu in by_spec.items()],
         "reason": reason or None,
         "libraries": [asdict(library) for library in libraries],
         "problems": problems,
@@ -327,17 +327,17 @@ def check_wisdom(
     file = wisdom_file(wisdom, must_exist=True)
     loaded = Wisdom.load(file)
     target = parse_device(device) or first_gpu("a wisdom is checked on a GPU")
-    found = wisdom_check.check_wisdom(loaded, target, kernels=kernel or (), sample=sample, seed=seed)
-    return WisdomCheck(file, tuple(found))
+    checked = wisdom_check.check_wisdom(loaded, target, kernels=kernel or (), sample=sample, seed=seed)
+    return WisdomCheck(file, tuple(checked))
 
 
 def wisdom_file(file: str | Path | None, *, must_exist: bool = False) -> Path:
     """Return the file of a wisdom; by default the user's, which need not exist."""
     from mltune.known.wisdom_file import VARIABLE, default_file
 
-    found = default_file() if file is None else Path(file)
-    if found is None:
+    path = default_file() if file is None else Path(file)
+    if path is None:
         raise UsageError(f"a wisdom is a file, but {VARIABLE} is none; name a file.")
-    if (must_exist or file is not None) and not found.exists():
-        raise UsageError(f"a wisdom is a file, but there is no {found}.")
-    return found
+    if (must_exist or file is not None) and not path.exists():
+        raise UsageError(f"a wisdom is a file, but there is no {path}.")
+    return path

@@ -120,24 +120,24 @@ def build_library(
     from mltune.resolve.device import find_gpus
     from mltune.resolve.placement import place
 
-    begun, wanted = perf_counter(), load_spec(spec)
+    begun, description = perf_counter(), load_spec(spec)
     check_place(Path(out), overwrite=overwrite)
     nvrtc_version()  # raises where nothing can be compiled
-    wanted, plan, problems, time_s = _plan(wanted, device, run, {**options, "compilers": compilers})
+    description, plan, problems, time_s = _plan(description, device, run, {**options, "compilers": compilers})
     with interruptible(interrupt) as interrupted, ExitStack() as ended:
         campaign = carry_out(plan, run=run, progress=progress, interrupt=interrupted)
         if campaign.interrupted:
             raise RunError(f"the tuning was interrupted: the same command with --run {campaign.directory} goes on.")
         placed = place(plan, *find_gpus())
         tunes = _tunes(placed, campaign.directory)
-        tuned_s = sum(one.run.elapsed_s for one in tunes) / len(placed.devices)
+        tuned_s = sum(tune.run.elapsed_s for tune in tunes) / len(placed.devices)
         left_s = time_s - max(perf_counter() - begun, tuned_s)
         at_once = placed.devices.count(placed.devices[0])
         pools = SimpleQueue[ChildPool]()
         for _ in range(at_once):
             pools.put(ended.enter_context(closing(ChildPool())))
         building = Building(
-            wanted,
+            description,
             problems,
             tunes,
             partial(_time, placed, pools=pools, compilers=1),  # tunes have compiled what is timed
@@ -171,42 +171,46 @@ def _plan(
     from mltune.resolve.problems import contenders, kernels_for, named_kernel, shaped_problem
     from mltune.resolve.resolve import plan_of
 
-    asked, gpus = spec.library, find_gpus()[0]
-    subject, bundle = named_kernel(asked.operation, asked.kernel[0] if asked.kernel else None, asked.accuracy)
+    settings, gpus = spec.library, find_gpus()[0]
+    subject, bundle = named_kernel(
+        settings.operation, settings.kernel[0] if settings.kernel else None, settings.accuracy
+    )
     of_arrays = bundle is not None and bundle.arrays is not None and subject in (None, bundle.name)
     problems = []
     for size in spec.sizes:
         shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)
-        problem = shaped_problem(subject, bundle, {"trans": asked.trans, **shape}, device)
+        problem = shaped_problem(subject, bundle, {"trans": settings.trans, **shape}, device)
         assert isinstance(problem, RunnableProblem)  # noqa: S101 - it has a name
         problems.append(problem)
-    kernels = kernels_for(problems[0], asked.kernel, asked.accuracy) if asked.kernel or bundle is None else [bundle]
+    kernels = (
+        kernels_for(problems[0], settings.kernel, settings.accuracy) if settings.kernel or bundle is None else [bundle]
+    )
     if bundle is None and device != REPLAY:
         kernels = contenders(kernels, problems[0], gpus)
-    check_name(asked.name or name_of(problems[0]))
+    check_name(settings.name or name_of(problems[0]))
     for kernel in kernels:
         kernel_parameters(kernel, problems[0])  # which has an error for arguments that a library cannot have
-    if any(one.macros() != problems[0].macros() for one in problems):
+    if any(problem.macros() != problems[0].macros() for problem in problems):
         raise UsageError("the sizes of a library share machine code, but single products and batches have their own.")
     if not {*("" if of_arrays else "mnk")} <= {*spec.extents} <= {*problems[0].size_names}:
         raise UsageError(
             f"the sizes of a library are those of its operation, {', '.join(problems[0].size_names) or 'none'}, and "
             f"those of a product have m, n and k, got {', '.join(spec.extents)}."
         )
-    given = {name: value for name, value in options.items() if value is not None}
+    set_options = {name: value for name, value in options.items() if value is not None}
     time_s, tunes_s = _times(spec, len(kernels), replayed=device == REPLAY or not gpus)
     slice_s, at_once = 0.0, 1
     if math.isfinite(time_s):
         used = () if device == REPLAY else gpus if device == "all" else gpus[:1]
-        compilers = given.get("compilers") or available_cores() // max(1, len(used))
+        compilers = set_options.get("compilers") or available_cores() // max(1, len(used))
         at_once = max(1, min(_AT_ONCE, compilers // _COMPILERS)) if used else 1
         compilers //= at_once
-        if "compilers" in given:
-            given["compilers"] = compilers
+        if "compilers" in set_options:
+            set_options["compilers"] = compilers
         slice_s = _slice_s(problems[0], kernels, used, compilers)
-        count = max(2, min(asked.tuned, int(tunes_s * max(1, len(used)) * at_once / slice_s)))
+        count = max(2, min(settings.tuned, int(tunes_s * max(1, len(used)) * at_once / slice_s)))
         goes_on = run is not None and is_plan(Path(run))  # with its sizes
-        begun = {one.problem.label for one in load_plan(Path(str(run)) / PLAN_FILE).tasks} if goes_on else set()
+        begun = {task.problem.label for task in load_plan(Path(str(run)) / PLAN_FILE).tasks} if goes_on else set()
         tuned = tuple(place for place, problem in enumerate(problems) if problem.label in begun)
         spec = replace(spec, tuned=tuned or representatives(spec.sizes, spec.weights, count))
     plan = plan_of(
@@ -214,13 +218,13 @@ def _plan(
         kernels,
         gpus,
         device=device,
-        seed=asked.seed,
-        trials=asked.trials,
-        time=tunes_s if math.isfinite(time_s) else asked.time,
+        seed=settings.seed,
+        trials=settings.trials,
+        time=tunes_s if math.isfinite(time_s) else settings.time,
         least_s=slice_s,
         at_once=at_once,
         produce=(),
-        options=given,
+        options=set_options,
     )
     return spec, plan, problems, time_s
 
@@ -229,10 +233,10 @@ def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
     """Return the seconds of a building, and those of its tunes; infinite where trials are counted."""
     from mltune.resolve.request import GPU_TIME_S, parse_duration
 
-    asked = spec.library
-    if asked.trials is not None or (replayed and asked.time is None):
+    settings = spec.library
+    if settings.trials is not None or (replayed and settings.time is None):
         return math.inf, math.inf
-    time_s = GPU_TIME_S * len(spec.tuned) if asked.time is None else parse_duration(asked.time)
+    time_s = GPU_TIME_S * len(spec.tuned) if settings.time is None else parse_duration(settings.time)
     return time_s, round(time_s - min(_CROSS_SHARE * time_s, _CROSS_S * len(spec.sizes) * kernels), 3)
 
 
@@ -261,14 +265,14 @@ def _tunes(plan: Plan, directory: Path) -> list[Tune]:
     from mltune.results.reader import read_run
 
     folders = [(task, directory / PROBLEMS / task.slug) for task in plan.tasks]
-    found = [Tune(task.problem, task.kernel, read_run(at, task.slug)) for task, at in folders if is_begun(at)]  # type: ignore[arg-type]
-    if not any(one.run.best_record for one in found):
+    tunes = [Tune(task.problem, task.kernel, read_run(at, task.slug)) for task, at in folders if is_begun(at)]  # type: ignore[arg-type]
+    if not any(tune.run.best_record for tune in tunes):
         raise RunError(f"a library needs a configuration that runs, but there is none in {directory}.")
-    return found
+    return tunes
 
 
 def _time(
-    plan: Plan, kernel: Kernel, problem: RunnableProblem, *given: Any, pools: SimpleQueue[ChildPool], **options: Any
+    plan: Plan, kernel: Kernel, problem: RunnableProblem, *arguments: Any, pools: SimpleQueue[ChildPool], **options: Any
 ) -> list[float | None]:
     """Time configurations on the first GPU of a placed plan, or take their recorded times."""
     from mltune.resolve.device import Target
@@ -282,6 +286,6 @@ def _time(
         return []
     pool = pools.get()
     try:
-        return time_configurations(kernel, problem, target, *given, pool=pool, **options)
+        return time_configurations(kernel, problem, target, *arguments, pool=pool, **options)
     finally:
         pools.put(pool)

@@ -67,9 +67,9 @@ def bound(
         bounds = find_bounds(named, kernels, facts)
     else:  # of a single kernel
         bounds = [(kernels[0], find_bound(named, kernels[0], facts, configuration=config))]
-    bundle, found = bounds[0]
-    loop = read_code(named, bundle, facts, found.given or found.best) if code else None
-    return UpperBound(named, facts, {one.label: bound for one, bound in bounds}, loop)
+    bundle, best = bounds[0]
+    loop = read_code(named, bundle, facts, best.given or best.best) if code else None
+    return UpperBound(named, facts, {rival.label: bound for rival, bound in bounds}, loop)
 
 
 def predict(
@@ -120,8 +120,8 @@ def predict(
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = _facts(device)
     bundle = kernels[0] if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
-    found = choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
-    return Predicted(named, facts, bundle.label, found)
+    prediction = choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
+    return Predicted(named, facts, bundle.label, prediction)
 
 
 def train(
@@ -178,8 +178,8 @@ def train(
         if os.path.lexists(file) and not overwrite:
             raise UsageError(f"a model is not replaced, but {file} exists; choose another name, or --overwrite.")
     names = [datasets] if isinstance(datasets, str | Path) else datasets
-    found = [one for name in names for one in find_datasets(str(name))]
-    model = train_model(found, kernel=kernel, seed=seed)
+    loaded = [dataset for name in names for dataset in find_datasets(str(name))]
+    model = train_model(loaded, kernel=kernel, seed=seed)
     save_model(model, Path(out))
     return model
 

@@ -58,7 +58,7 @@ def tune_kernel(
     wisdom: str | Path = RunOptions.wisdom,
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
-    **others: Any,
+    **ignored: Any,
 ) -> KernelResult:
     """Find the fastest configuration of a CUDA kernel, given as a source, arguments and values of its parameters.
 
@@ -167,7 +167,7 @@ def tune_kernel(
             "compiler_options": compiler_options,
             "smem_args": smem_args,
             "metrics": metrics,
-            **others,
+            **ignored,
         },
         strategy_options,
     )
@@ -194,8 +194,8 @@ def tune_kernel(
     ) as kernel:
         assert kernel.arrays is not None  # noqa: S101 - it has arguments
         trials = call.trials if trials is None else trials
-        given = call.time_s if time is None else time
-        time_s = None if given is None else parse_duration(str(given))
+        limit_s = call.time_s if time is None else time
+        time_s = None if limit_s is None else parse_duration(str(limit_s))
         problem = kernel.arrays.problem()
         target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
         request = TuneRequest(
@@ -235,7 +235,7 @@ def run_kernel(
     defines: Mapping[str, Any] | None = None,
     block_size_names: Sequence[str] | None = None,
     quiet: bool = False,
-    **others: Any,
+    **ignored: Any,
 ) -> list[Any]:
     """Run a CUDA kernel once, in a process of its own, and return its arguments as they are afterwards.
 
@@ -274,7 +274,7 @@ def run_kernel(
     from mltune.resolve.device import parse_device
     from mltune.tuning.session import run_once
 
-    call = check_call({"lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **others}, None)
+    call = check_call({"lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **ignored}, None)
     target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
     with kernel_of_call(
         call,

@@ -68,27 +68,32 @@ class UpperBound:
         """Return the bound as plain JSON values: what ``mltune bound --json`` prints."""
         from mltune.device.known import with_mixes
 
-        first, *others = self.bounds.items()
-        found = first[1]
+        first, *rivals = self.bounds.items()
+        best = first[1]
         return {
             "problem": self.problem.label,
             "device": self.device.name,
             "kernel": self.kernel,
-            "unit": found.unit,
-            "hardware": dict(found.hardware),
-            "best": _limited(found.best),
-            "given": None if found.given is None else _limited(found.given),
-            "examined": found.examined,
-            "configurations": found.count,
-            "rivals": [{"kernel": name, "unit": one.unit, "best": _limited(one.best)} for name, one in others],
+            "unit": best.unit,
+            "hardware": dict(best.hardware),
+            "best": _limited(best.best),
+            "given": None if best.given is None else _limited(best.given),
+            "examined": best.examined,
+            "configurations": best.count,
+            "rivals": [{"kernel": name, "unit": rival.unit, "best": _limited(rival.best)} for name, rival in rivals],
             "mixes": len(with_mixes(self.device).mixes),
             "code": None if self.code is None else _loop(*self.code),
         }
 
 
-def _limited(one: LimitedConfiguration) -> dict[str, object]:
-    limits = dict(one.limits)
-    return {"time_s": one.time_s, "binding": one.binding, "limits": limits, "configuration": one.configuration}
+def _limited(limited: LimitedConfiguration) -> dict[str, object]:
+    limits = dict(limited.limits)
+    return {
+        "time_s": limited.time_s,
+        "binding": limited.binding,
+        "limits": limits,
+        "configuration": limited.configuration,
+    }
 
 
 def _loop(loop: LoopCode, issue_s: float) -> dict[str, object]:

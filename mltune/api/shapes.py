@@ -101,13 +101,13 @@ def tune_shapes(
         counted = distinct(sizes_of_csv(read_text(shapes, MAX_BYTES), least=0))
     except (OSError, ValueError) as error:
         raise UsageError(f"shapes are sizes in a CSV file, got {shapes!s:.300}: {reason(error):.400}.") from error
-    wanted = sorted(((dict(shape), count) for shape, count in counted.items()), key=lambda one: -one[1])
+    ordered = sorted(((dict(shape), count) for shape, count in counted.items()), key=lambda pair: -pair[1])
     folder = named_directory(f"{file.stem}-{name}") if run is None else Path(run)
     if fact := foreign(folder / WINNERS, FOUND):
         raise UsageError(
             f"winners of shapes are added to a file of mltune, but {fact}; name another directory (--run)."
         )
-    names, options = tuple(wanted[0][0]), {"trials": trials, "seed": seed, "wisdom": str(wisdom)}
+    names, options = tuple(ordered[0][0]), {"trials": trials, "seed": seed, "wisdom": str(wisdom)}
     child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), name, names, options))
     rows: list[Row] = []
     try:
@@ -116,14 +116,14 @@ def tune_shapes(
             raise UsageError(f"{file}:{name} cannot be tuned at sizes {', '.join(names)}: {facts['error']}")
         check_folder(folder, inside=folder, create=True)
         for form, out in (export or {}).items():
-            for at in {Path(out, path_of(form, shape, facts)) for shape, _ in wanted}:
+            for at in {Path(out, path_of(form, shape, facts)) for shape, _ in ordered}:
                 _with_kept(at, b"{}", overwrite)
-        known, written = _winners(folder / WINNERS, facts), list[str]()
-        for shape, count in wanted:
-            found = known.get(tuple(sorted(shape.items())))
-            if found is None and "error" not in (found := _asked(child, shape)):
-                append_line(folder / WINNERS, json.dumps({"facts": facts, "shape": shape, "found": found}).encode())
-            rows.append({"shape": shape, "count": count, **(found or {})})
+        winners, written = _winners(folder / WINNERS, facts), list[str]()
+        for shape, count in ordered:
+            winner = winners.get(tuple(sorted(shape.items())))
+            if winner is None and "error" not in (winner := _asked(child, shape)):
+                append_line(folder / WINNERS, json.dumps({"facts": facts, "shape": shape, "found": winner}).encode())
+            rows.append({"shape": shape, "count": count, **(winner or {})})
             progress(rows[-1])
             written = _export(export or {}, rows, facts, overwrite)
     finally:
@@ -159,25 +159,25 @@ def _asked(child: Child, shape: Row | None, again: int = 3) -> Row:
     A configuration with which the GPU was lost is known from then on, and the others are tried again.
     """
     try:
-        found: Row = child.call(shape, SHAPE_S)
+        row: Row = child.call(shape, SHAPE_S)
     except (ChildDiedError, ChildTimeoutError) as error:
-        found = {"error": str(error)}
-    if "error" in found:
+        row = {"error": str(error)}
+    if "error" in row:
         child.kill()
-    is_known = found.pop("is_known", False)
-    return _asked(child, shape, again - 1) if is_known and again else found
+    is_known = row.pop("is_known", False)
+    return _asked(child, shape, again - 1) if is_known and again else row
 
 
 def _winners(path: Path, facts: Row) -> dict[tuple[tuple[str, int], ...], Row]:
     """Return the winners of a file that were found with the same facts, by shape; of several the last."""
-    found = {}
+    winners = {}
     for line in read_text(path, MAX_BYTES, inside=path.parent).splitlines() if path.exists() else ():
         try:
             row = parse_json(line)
-            one = {**row["found"], "configuration": {**row["found"]["configuration"]}}
-            numbers = [one["measured"], one["seconds"], one["first_s"] or 0.0]
-            if row["facts"] == facts and 0 < one["median_s"] <= one["median_s"] + sum(numbers) < 1e9:
-                found[tuple(sorted(row["shape"].items()))] = one
+            winner = {**row["found"], "configuration": {**row["found"]["configuration"]}}
+            numbers = [winner["measured"], winner["seconds"], winner["first_s"] or 0.0]
+            if row["facts"] == facts and 0 < winner["median_s"] <= winner["median_s"] + sum(numbers) < 1e9:
+                winners[tuple(sorted(row["shape"].items()))] = winner
         except (ValueError, TypeError, LookupError, AttributeError):
             continue  # a line that a kill cut off, or another program wrote
-    return found
+    return winners

@@ -100,15 +100,15 @@ def tuned_kernel(
     from mltune.known.wisdom_file import AUTO, file_of_run
     from mltune.tuning.tuned_function import TunedFunction
 
-    made = {here: options.pop(name, None) for name, here in _MADE.items()}
-    made |= {"grid_divisors": tuple(options.pop(f"grid_div_{axis}", None) for axis in "xyz")}
-    made |= {"absolute": options.pop("atol", 1e-6), "smem_args": options.get("smem_args")}
-    made["compiler"] = made["compiler"] if isinstance(made["compiler"], Mapping) else None
+    settings = {here: options.pop(name, None) for name, here in _MADE.items()}
+    settings |= {"grid_divisors": tuple(options.pop(f"grid_div_{axis}", None) for axis in "xyz")}
+    settings |= {"absolute": options.pop("atol", 1e-6), "smem_args": options.get("smem_args")}
+    settings["compiler"] = settings["compiler"] if isinstance(settings["compiler"], Mapping) else None
     judged = {name: options.pop(name, None) for name in ("answer", "verify")}
     return TunedFunction(
         (kernel_name, kernel_source, problem_size, tune_params),
         check_call(options, None),
-        made,
+        settings,
         judged,
         file_of_run(AUTO, replayed=False) if file is None else Path(os.path.realpath(file)),
         checked(effort) if effort else "",
@@ -144,8 +144,8 @@ def tuned(
     """
 
     def decorate(function: Callable[..., Any]) -> TunedFunction:
-        made = tuned_kernel(kernel_name, kernel_source, function, tune_params, **options)
-        functools.update_wrapper(made, function)
-        return made
+        decorated = tuned_kernel(kernel_name, kernel_source, function, tune_params, **options)
+        functools.update_wrapper(decorated, function)
+        return decorated
 
     return decorate

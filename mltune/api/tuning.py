@@ -327,8 +327,8 @@ def sweep(
     if prune and not complete:
         raise UsageError("--prune leaves out a part of all configurations: write --complete --prune.")
     if not prune and (promise or prior is not None):
-        given = next(iter(promise), "prior")
-        raise UsageError(f"--{given} is an option of a pruned sweep: write --complete --prune --{given} ...")
+        named = next(iter(promise), "prior")
+        raise UsageError(f"--{named} is an option of a pruned sweep: write --complete --prune --{named} ...")
     request = resolve_sweep(
         problem,
         shape,

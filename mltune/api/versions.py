@@ -47,14 +47,16 @@ def two_versions(
     """
     with tempfile.TemporaryDirectory() as scratch:
         names = [old, new]
-        found = [_found(name, kernel, Path(scratch) / str(place)) for place, name in enumerate(names)]
-        if kernel is not None and not any(isinstance(one, Kernel) for one in found):
-            names, found = [*names, str(kernel)], [*found, load_kernel(kernel)]
-        bundle = next((one for one in found if isinstance(one, Kernel)), None)
-        recorded = next((one.problem for one in found if not isinstance(one, Kernel)), None)
-        wanted = _problem(problem, shape, bundle, recorded)
-        made = [partial(_configured if isinstance(one, Kernel) else _recorded, problem=wanted) for one in found]
-        yield [partial(one, name, what) for one, name, what in zip(made, names, found, strict=True)]
+        subjects = [_found(name, kernel, Path(scratch) / str(place)) for place, name in enumerate(names)]
+        if kernel is not None and not any(isinstance(subject, Kernel) for subject in subjects):
+            names, subjects = [*names, str(kernel)], [*subjects, load_kernel(kernel)]
+        bundle = next((subject for subject in subjects if isinstance(subject, Kernel)), None)
+        recorded = next((subject.problem for subject in subjects if not isinstance(subject, Kernel)), None)
+        compared = _problem(problem, shape, bundle, recorded)
+        makers = [
+            partial(_configured if isinstance(subject, Kernel) else _recorded, problem=compared) for subject in subjects
+        ]
+        yield [partial(maker, name, what) for maker, name, what in zip(makers, names, subjects, strict=True)]
 
 
 def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | MachineCode:
@@ -92,12 +94,12 @@ def _configured(
 ) -> Version:
     """Return the version that is a configuration of a bundle: the default one, but for what is given."""
     if kernel.arrays is not None:
-        mine = kernel.arrays.problem(problem.variables())
-        if mine.formula.partition("(")[2] != problem.formula.partition("(")[2]:
-            raise UsageError(f"versions have the same arguments, but {printable(name, 300)} is {mine.formula}.")
-        problem = mine
+        own_problem = kernel.arrays.problem(problem.variables())
+        if own_problem.formula.partition("(")[2] != problem.formula.partition("(")[2]:
+            raise UsageError(f"versions have the same arguments, but {printable(name, 300)} is {own_problem.formula}.")
+        problem = own_problem
     kernel.check_problem(problem)
-    part = kernel.with_values({one: (value,) for one, value in config.items()})
+    part = kernel.with_values({parameter: (value,) for parameter, value in config.items()})
     space = make_space(part, variables_of(problem, device))
     only = row(space.rows(np.array([0])), 0) if space.count == 1 else {}
     configuration = default_configuration(part, space) or only

@@ -47,11 +47,11 @@ def claim_directory(plan: Plan, directory: Path) -> None:
     PlanError
         It is of an earlier version, which kept no identity, and its plan cannot be read.
     """
-    ours, identity, text = _identity(plan), directory / IDENTITY_FILE, directory / PLAN_FILE
+    document, identity, text = _identity(plan), directory / IDENTITY_FILE, directory / PLAN_FILE
     if identity.exists():
-        _check_same(ours, _stored(identity), directory)
+        _check_same(document, _stored(identity), directory)
     elif text.is_file():
-        _check_same(ours, _identity(load_plan(text)), directory)
+        _check_same(document, _identity(load_plan(text)), directory)
         if not runs_in(directory) and read_file(text, MAX_BYTES, inside=directory) != plan.text.encode():
             raise RunDirectoryError(
                 f"a plan is written to {PLAN_FILE} in its directory, but {directory} has a file of that name, and no "
@@ -60,7 +60,7 @@ def claim_directory(plan: Plan, directory: Path) -> None:
     elif is_begun(directory):
         raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
     try:
-        write_file_atomically(identity, (json.dumps(ours, indent=1) + "\n").encode())
+        write_file_atomically(identity, (json.dumps(document, indent=1) + "\n").encode())
         write_file_atomically(text, plan.text.encode())
     except OSError as error:
         raise not_writable(directory, error) from error
@@ -85,17 +85,25 @@ def _stored(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _check_same(ours: dict[str, Any], theirs: dict[str, Any], directory: Path) -> None:
+def _check_same(current: dict[str, Any], earlier: dict[str, Any], directory: Path) -> None:
     """Refuse a plan that is not the one to which the directory belongs."""
-    mine, begun = ours["problems"], theirs["problems"]
-    found = [] if ours["seed"] == theirs["seed"] else [f"the seed is {ours['seed']}, not {theirs['seed']}"]
-    found += [f"{slug} is missing" for slug in begun if slug not in mine]
-    found += [f"{slug} is new" for slug in mine if slug not in begun]
-    found += [f"{slug} has another kernel or problem" for slug in mine if begun.get(slug, mine[slug]) != mine[slug]]
-    if found:
-        some = "; ".join(found[:_NAMED]) + (f"; and {len(found) - _NAMED} more differences" if found[_NAMED:] else "")
+    problems, begun = current["problems"], earlier["problems"]
+    differences = (
+        [] if current["seed"] == earlier["seed"] else [f"the seed is {current['seed']}, not {earlier['seed']}"]
+    )
+    differences += [f"{slug} is missing" for slug in begun if slug not in problems]
+    differences += [f"{slug} is new" for slug in problems if slug not in begun]
+    differences += [
+        f"{slug} has another kernel or problem"
+        for slug in problems
+        if begun.get(slug, problems[slug]) != problems[slug]
+    ]
+    if differences:
+        listed = "; ".join(differences[:_NAMED]) + (
+            f"; and {len(differences) - _NAMED} more differences" if differences[_NAMED:] else ""
+        )
         raise RunDirectoryError(
-            f"a directory belongs to one plan, but {directory} is that of another: in this plan {printable(some)}. "
+            f"a directory belongs to one plan, but {directory} is that of another: in this plan {printable(listed)}. "
             "Undo the change, or carry the plan out in another directory (--run)."
         )
 

@@ -44,14 +44,20 @@ def command(
 
     def register(body: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(body, eval_str=True).parameters.values()
-        offered = [one for one in _parameters(function, options) if one.name not in {mine.name for mine in own}]
-        converters = {one.name: found[-1] for one in offered if (found := _converters(one.annotation))}
+        offered = [
+            parameter
+            for parameter in _parameters(function, options)
+            if parameter.name not in {own_parameter.name for own_parameter in own}
+        ]
+        converters = {
+            parameter.name: functions[-1] for parameter in offered if (functions := _converters(parameter.annotation))
+        }
 
         def run(**values: Any) -> None:
-            given = {one.name: values[one.name] for one in offered}
+            options = {parameter.name: values[parameter.name] for parameter in offered}
             for parameter, convert in converters.items():
-                given[parameter] = convert(given[parameter])
-            body(given, **{one.name: values[one.name] for one in own})
+                options[parameter] = convert(options[parameter])
+            body(options, **{parameter.name: values[parameter.name] for parameter in own})
 
         functools.update_wrapper(run, body)
         run.__annotations__ = {}
@@ -65,9 +71,9 @@ def command(
 def _parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> Iterable[inspect.Parameter]:
     """Yield the parameters of a function that are offered as options; those of a shape one by one."""
     of_function = sorted(inspect.signature(function).parameters.values(), key=_place)
-    defaults = {one.name: one.default for one in of_function}
-    for one in of_function:
-        for name in SHAPE if one.name == "shape" else (one.name,):
+    defaults = {parameter.name: parameter.default for parameter in of_function}
+    for parameter in of_function:
+        for name in SHAPE if parameter.name == "shape" else (parameter.name,):
             annotation = options.get(name, OPTIONS.get(name))
             if annotation is not None:
                 default = defaults.get(name)
@@ -83,11 +89,11 @@ def _place(parameter: inspect.Parameter) -> int:
 
 
 def _keyword_only(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
 
 
 def _converters(annotation: Any) -> list[Callable[[Any], Any]]:
-    return [one.function for one in get_args(annotation) if isinstance(one, Convert)]
+    return [mark.function for mark in get_args(annotation) if isinstance(mark, Convert)]
 
 
 def command_group(name: str, summary: str) -> typer.Typer:
@@ -109,8 +115,8 @@ def _help_alone(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-def _print_version(context: typer.Context, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:  # what a shell completes is only read
+def _print_version(context: typer.Context, is_set: bool) -> None:
+    if is_set and not context.resilient_parsing:  # what a shell completes is only read
         table.write(f"mltune {__version__}")
         raise typer.Exit
 
@@ -137,13 +143,13 @@ def answer(
         table.write(f"next: mltune {shlex.join(map(str, following))}", stderr=True)
 
 
-def again(given: Given, *names: str) -> Iterator[object]:
+def again(options: Given, *names: str) -> Iterator[object]:
     """Yield the words of options with the values that they have in a call, for the command that follows."""
     for name in names:
-        value = given[name]
-        for one in [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else [value]:
-            if one not in (None, False, "auto"):
-                yield from (f"--{name}",) if one is True else (f"--{name}", one)
+        value = options[name]
+        for text in [f"{key}={item}" for key, item in value.items()] if isinstance(value, dict) else [value]:
+            if text not in (None, False, "auto"):
+                yield from (f"--{name}",) if text is True else (f"--{name}", text)
 
 
 def say_resumed_by(*words: object) -> None:

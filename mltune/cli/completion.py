@@ -112,10 +112,10 @@ BY_NAME: Mapping[str, Complete] = {
 
 def _folders(incomplete: str, *files: str) -> list[str]:
     """Return the folders that hold one of some files, beside the path that has been begun."""
-    within, found = os.path.dirname(incomplete), []
+    within, folders = os.path.dirname(incomplete), []
     with contextlib.suppress(OSError), os.scandir(within or ".") as entries:
         for entry in islice(entries, MOST_SEEN):
             path = os.path.join(within, entry.name)
             if re.fullmatch(r"[\w./][\w./+-]*", path) and any(os.path.lexists(f"{path}/{file}") for file in files):
-                found.append(path)
-    return found
+                folders.append(path)
+    return folders

@@ -45,11 +45,11 @@ KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
     "init",
     folder=argument("FOLDER", "A folder that is empty or does not exist.", Path, parser=path("FOLDER")),
 )
-def init(given: Given, as_json: AsJson = False) -> None:
+def init(options: Given, as_json: AsJson = False) -> None:
     """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
     from mltune.files import folders
 
-    folder, name = given["folder"], api.new_kernel(**given)
+    folder, name = options["folder"], api.new_kernel(**options)
     is_plain = re.fullmatch(r"\w[\w./-]*", str(folder)) and not (folders.assets("kernels") / folder).exists()
     named = shlex.quote(str(folder) if is_plain or folder.is_absolute() else f"./{folder}")
     files, following = sorted(map(str, folder.iterdir())), [f"mltune check {named}", f"mltune tune {named}"]
@@ -58,7 +58,7 @@ def init(given: Given, as_json: AsJson = False) -> None:
 
 
 @command(api.space, kernel=KERNEL)
-def space(given: Given, as_json: AsJson = False) -> None:
+def space(options: Given, as_json: AsJson = False) -> None:
     """Show the size and the restrictions of a kernel's search space.
 
     It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
@@ -68,8 +68,8 @@ def space(given: Given, as_json: AsJson = False) -> None:
     """
     from mltune.show import inventory
 
-    document = api.space(**given)
-    following = "check", given["kernel"], *again(given, "trans", "size", "precision")
+    document = api.space(**options)
+    following = "check", options["kernel"], *again(options, "trans", "size", "precision")
     answer(document, as_json, lambda: inventory.space(document), *following)
 
 
@@ -79,7 +79,7 @@ def space(given: Given, as_json: AsJson = False) -> None:
     time=text("--time", "TIME", "Most time of all builds: 8s, 1m."),
     device=text("--device", "FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
 )
-def check(given: Given, as_json: AsJson = False) -> None:
+def check(options: Given, as_json: AsJson = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
     The reference is checked likewise, and the parameters of the source are compared with the arguments. No GPU is
@@ -88,15 +88,15 @@ def check(given: Given, as_json: AsJson = False) -> None:
     """
     from mltune.show import inventory
 
-    checked = api.check(**given)
+    checked = api.check(**options)
     document = checked.to_json()
-    following = ["tune", given["kernel"], *again(given, "size")]
+    following = ["tune", options["kernel"], *again(options, "size")]
     if (problem := document["problem"]).get("precision"):
         trans = f"{problem['trans_a']}{problem['trans_b']}"
         following = [
             "tune",
             f"{problem['precision']}gemm",
-            *again({**given, "trans": trans}, "trans", "size", "kernel"),
+            *again({**options, "trans": trans}, "trans", "size", "kernel"),
         ]
     following = following if checked.passed and document["not_built"] is None else []
     answer(document, as_json, lambda: inventory.check(document), *following)
@@ -111,7 +111,7 @@ def check(given: Given, as_json: AsJson = False) -> None:
     measure=flag("--measure", "Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
     out=file("--out", "FILE", "Write the facts of one GPU to a .json file, for FACTS."),
 )
-def device(given: Given, as_json: AsJson = False) -> None:
+def device(options: Given, as_json: AsJson = False) -> None:
     """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU.
 
     With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories, launches,
@@ -119,9 +119,9 @@ def device(given: Given, as_json: AsJson = False) -> None:
     """
     from mltune.show import inventory
 
-    document = api.devices(**given)
-    written = [] if given["out"] is None else [f"written: {given['out']}"]
-    shown = given["out"] or next((one["spec"] for one in document["devices"]), None)
+    document = api.devices(**options)
+    written = [] if options["out"] is None else [f"written: {options['out']}"]
+    shown = options["out"] or next((device_document["spec"] for device_document in document["devices"]), None)
     following = ("device", "--known") if shown is None else ("bound", "sgemm", "--device", shown)
     answer(document, as_json, lambda: [*inventory.devices(document), *written], *following)
 
@@ -173,10 +173,10 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     licence=text("--licence", "TEXT", "Their licence."),
     overwrite=OVERWRITE,
 )
-def import_(given: Given, as_json: AsJson = False) -> None:
+def import_(options: Given, as_json: AsJson = False) -> None:
     """Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast."""
-    found, notices = api.import_dataset(**given)
-    _answer(found, given["out"], as_json, str(given["file"]), notices)
+    imported, notices = api.import_dataset(**options)
+    _answer(imported, options["out"], as_json, str(options["file"]), notices)
 
 
 @command(
@@ -188,11 +188,11 @@ def import_(given: Given, as_json: AsJson = False) -> None:
     form=choice("--format", FORMATS, "The format of the file."),
     overwrite=flag("--overwrite", "Replace the file if it exists."),
 )
-def export(given: Given, as_json: AsJson = False) -> None:
+def export(options: Given, as_json: AsJson = False) -> None:
     """Export a dataset as a cache of Kernel Tuner, or in T4."""
-    found = api.export_dataset(**given)
-    written = str(given["file"])
-    document = {"file": written, "rows": len(found)}
+    exported = api.export_dataset(**options)
+    written = str(options["file"])
+    document = {"file": written, "rows": len(exported)}
     answer(document, as_json, lambda: [written], "compare", "--seeds", 10, "--table", written)
 
 
@@ -202,18 +202,18 @@ def export(given: Given, as_json: AsJson = False) -> None:
     group=group,
     datasets=argument("[NAME|DIR]...", "Names, paths or folders.  [default: all that are shipped]", list[str] | None),
 )
-def verify(given: Given, as_json: AsJson = False) -> None:
+def verify(options: Given, as_json: AsJson = False) -> None:
     """Verify datasets: hashes, columns, values, restrictions. Exits with 1 when something is wrong."""
-    found = api.verify_datasets(**given)
-    wrong = [one for one in found if one.problems]
+    verified = api.verify_datasets(**options)
+    wrong = [dataset for dataset in verified if dataset.problems]
     lines = [
-        *(f"{one.name}: {problem}" for one in wrong for problem in one.problems),
-        *(f"{one.name}: note: {notice}" for one in found for notice in one.notices),
-        f"{many(len(found), 'dataset')}, {len(wrong)} with problems",
+        *(f"{dataset.name}: {problem}" for dataset in wrong for problem in dataset.problems),
+        *(f"{dataset.name}: note: {notice}" for dataset in verified for notice in dataset.notices),
+        f"{many(len(verified), 'dataset')}, {len(wrong)} with problems",
     ]
-    names = [] if wrong else given["datasets"] or [one.name for one in found[:1]]
+    names = [] if wrong else options["datasets"] or [dataset.name for dataset in verified[:1]]
     following = ["compare", "--seeds", 10, "--datasets", ",".join(names)] if names else []
-    answer([asdict(one) for one in found], as_json, lambda: lines, *following)
+    answer([asdict(dataset) for dataset in verified], as_json, lambda: lines, *following)
     fail_if(wrong)
 
 
@@ -226,10 +226,10 @@ def verify(given: Given, as_json: AsJson = False) -> None:
     name=text("--name", "NAME", "Name of the new dataset.  [default: that of A with -merged]"),
     overwrite=OVERWRITE,
 )
-def merge(given: Given, as_json: AsJson = False) -> None:
+def merge(options: Given, as_json: AsJson = False) -> None:
     """Merge datasets of one kernel, problem and GPU."""
-    merged, notices = api.merge_datasets(**given)
-    _answer(merged, given["out"], as_json, merged.manifest.name, notices)
+    merged, notices = api.merge_datasets(**options)
+    _answer(merged, options["out"], as_json, merged.manifest.name, notices)
 
 
 def _answer(dataset: Dataset, out: Path, as_json: bool, subject: str, notices: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ group = command_group("library", "Build a library of a kernel for many sizes.")
     run=file("--run", "DIR", "Directory of the run; a run of the same library there is resumed."),
     overwrite=flag("--overwrite", "Keep a folder that holds anything else under another name."),
 )
-def build(given: Given, as_json: AsJson = False) -> None:
+def build(options: Given, as_json: AsJson = False) -> None:
     """Tune an operation at representative sizes, choose a few configurations, and write them as a library.
 
     The library is C source with the machine code inside and, where there is a C compiler, a shared object. It maps
@@ -32,8 +32,8 @@ def build(given: Given, as_json: AsJson = False) -> None:
     from mltune.show.live import RunDisplay
 
     with RunDisplay() as progress:
-        document = api.build_library(**given, progress=progress)
-    answer(document, as_json, lambda: _lines(document, given["out"]))
+        document = api.build_library(**options, progress=progress)
+    answer(document, as_json, lambda: _lines(document, options["out"]))
 
 
 def _lines(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
@@ -41,14 +41,17 @@ def _lines(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
     report = document["report"]
     yield f"wrote {folder}: {document['name']}, {len(document['configurations'])} configurations"
     yield f"{report['tuned']} sizes tuned, {len(report['sizes'])} timed, {len(report['not_timed'])} not"
-    yield from (f"failed at {'x'.join(map(str, one['size'].values()))}: {one['error']}" for one in report["failed"])
-    for number, one in enumerate(document["configurations"]):
+    yield from (
+        f"failed at {'x'.join(map(str, failure['size'].values()))}: {failure['error']}" for failure in report["failed"]
+    )
+    for number, configuration in enumerate(document["configurations"]):
         used = [size["size"] for size in report["sizes"] if size["configuration"] == number]
-        some = ", ".join("x".join(map(str, size)) for size in used[:3])
-        yield f"  {number}: {one['kernel']}, used at {len(used)} of {len(report['sizes'])} sizes{some and f': {some}'}"
+        listed = ", ".join("x".join(map(str, size)) for size in used[:3])
+        where = f"{len(used)} of {len(report['sizes'])} sizes{listed and f': {listed}'}"
+        yield f"  {number}: {configuration['kernel']}, used at {where}"
     shares = {"best of the portfolio": report["portfolio"], "as dispatched": report["dispatched"]}
     shares |= {"at sizes held out": report["held_out"]} if report["held_out"] else {}
-    for name, one in shares.items():
-        yield f"{name}: {one['mean']:.3f} of the best known on the mean, {one['least']:.3f} at least"
+    for name, share in shares.items():
+        yield f"{name}: {share['mean']:.3f} of the best known on the mean, {share['least']:.3f} at least"
     if document["shared_object"] is None:
         yield "there is no C compiler here: no shared object was built"

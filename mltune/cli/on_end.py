@@ -35,11 +35,11 @@ class Ending:
 def runnable(text: str) -> str:
     """Check a command: it is split as a shell does, and its program is found."""
     try:
-        found = shutil.which(next(iter(shlex.split(text)), ""))
+        program = shutil.which(next(iter(shlex.split(text)), ""))
         fault = "there is no such program"
     except ValueError as error:
-        found, fault = None, str(error)
-    if found is None:
+        program, fault = None, str(error)
+    if program is None:
         raise UsageError(f"--on-end is a program with its arguments, got {printable(repr(text), 200)}: {fault}.")
     return text
 

@@ -114,16 +114,16 @@ def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
         raise UsageError(
             f"--size is one number, or NAME=N once for each name, got {given}; several are for mltune tune."
         )
-    found: dict[str, int] = {}
+    extents: dict[str, int] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier() or name in found:
+        if not equals or not name.isidentifier() or name in extents:
             raise UsageError(
                 f"--size is a number, or NAME=N once for each name, got {printable(repr(text), _LONGEST_VALUE)}; write "
                 "--size nx=4096."
             )
-        found[name] = whole(f"--size {name}", 0)(value)
-    return found
+        extents[name] = whole(f"--size {name}", 0)(value)
+    return extents
 
 
 def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int]]:
@@ -158,21 +158,21 @@ def configuration(texts: Iterable[str] | None) -> dict[str, int] | None:
     """Read parameters of a configuration, such as ``BLK_M=64``."""
     if texts is None:
         return None
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for text in texts:
         if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*=[0-9]{1,9}", text):
             raise UsageError(f"a parameter is given as NAME=V, got {printable(repr(text), 100)}; write BLK_M=64.")
         name, _, value = text.partition("=")
-        found[name] = int(value)
-    return found
+        values[name] = int(value)
+    return values
 
 
 def fields(texts: Sequence[str] | None) -> dict[str, str]:
     """Read the values of ``--section``."""
-    found = dict(text.partition("=")[::2] for text in texts or ())
-    if len(found) != len(texts or ()) or not all("=" in text for text in texts or ()):
+    pairs = dict(text.partition("=")[::2] for text in texts or ())
+    if len(pairs) != len(texts or ()) or not all("=" in text for text in texts or ()):
         raise UsageError(f"--section is FIELD=VALUE, once for each field, got {', '.join(texts or ())}.")
-    return found
+    return pairs
 
 
 def text(option: str, metavar: str, meaning: str) -> Any:

@@ -34,7 +34,7 @@ cluster = command_group("cluster", "Look at a Dask cluster.")
         "The GPU workers of a Dask cluster are the devices: address or file of its scheduler, or local.",
     ),
 )
-def run(given: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
+def run(options: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
     """Carry out a plan: tune many problems, unattended.
 
     The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
@@ -45,10 +45,10 @@ def run(given: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
     from mltune.process.signals import Interrupt
     from mltune.show.live import RunDisplay
 
-    directory = given["run"] or (given["plan"] if Path(given["plan"]).is_dir() else None)
+    directory = options["run"] or (options["plan"] if Path(options["plan"]).is_dir() else None)
     with on_end(at_end, directory) as ending:
         with RunDisplay() as progress, Interrupt() as interrupt:
-            result = api.run(**given, progress=progress, interrupt=interrupt)
+            result = api.run(**options, progress=progress, interrupt=interrupt)
         answer_campaign(result, ending, as_json)
 
 
@@ -64,20 +64,20 @@ def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> No
     answer(document, as_json, lambda: tables.campaign_summary(document), "report", result.directory)
     if result.report is not None:
         table.write(f"written: {result.report.html}", stderr=True)
-    found = {entry["choice"] or entry["slug"]: entry["best"] for entry in document["problems"] if entry["chosen"]}
-    fail_if(document["failed"] or len(found) < document["distinct"] or not all(found.values()))
+    best = {entry["choice"] or entry["slug"]: entry["best"] for entry in document["problems"] if entry["chosen"]}
+    fail_if(document["failed"] or len(best) < document["distinct"] or not all(best.values()))
 
 
 @command(api.plan, plan=argument("NAME|FILE", "A plan (TOML), or the name of a built-in one: quick."))
-def plan(given: Given, as_json: AsJson = False) -> None:
+def plan(options: Given, as_json: AsJson = False) -> None:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 
     No GPU is needed.
     """
     from mltune.show import tables
 
-    document = api.plan(**given)
-    answer(document, as_json, lambda: tables.forecast(document), "run", given["plan"])
+    document = api.plan(**options)
+    answer(document, as_json, lambda: tables.forecast(document), "run", options["plan"])
 
 
 @command(
@@ -86,19 +86,19 @@ def plan(given: Given, as_json: AsJson = False) -> None:
     cluster=argument("CLUSTER", "Address or file of its scheduler."),
     builds=number("--builds", "Builds that are timed.", 2),
 )
-def check(given: Given, as_json: AsJson = False) -> None:
+def check(options: Given, as_json: AsJson = False) -> None:
     """Look at a cluster: latency, versions, devices, and how many configurations it compiles in a second.
 
     Exits with 1 where a worker has other versions of mltune or of NVRTC than this host.
     """
     from mltune.show import inventory
 
-    document = api.check_cluster(**given)
+    document = api.check_cluster(**options)
     fits = all(worker["fits"] for worker in document["workers"])
     use = ["tune", "sgemm", "--compile-on"] if document["compile"] else []
     if any(worker["device"] for worker in document["workers"]):
         use = ["run", "quick", "--cluster"]
-    following = [*use, given["cluster"]] if fits and use else []
+    following = [*use, options["cluster"]] if fits and use else []
     answer(document, as_json, lambda: inventory.cluster(document), *following)
     fail_if(not fits)
 
@@ -111,7 +111,7 @@ RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
     top=number("--top", "How many of the best configurations.", 0),
 )
 def show(
-    given: Given,
+    options: Given,
     run: Annotated[
         str | None,
         typer.Argument(
@@ -153,7 +153,7 @@ def show(
         return
     for line in () if export is None else export_runs(directory, export):
         table.write(line, stderr=True)
-    document = api.summarise(directory, **given)
+    document = api.summarise(directory, **options)
     if "problems" not in document:
         return answer(document, as_json, lambda: tables.run_summary(document), "report", run)
     answer(document, as_json, lambda: tables.campaign_summary(document), "report", run)
@@ -207,13 +207,13 @@ def dashboard(
     run=argument("RUN", RUN),
     output=file("--output", "FOLDER", "Directory of the files.  [default: RUN]"),
 )
-def report(given: Given, as_json: AsJson = False) -> None:
+def report(options: Given, as_json: AsJson = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.
 
     The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
     --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
     """
-    paths = api.report(**given | {"run": run_directory(given["run"])})
+    paths = api.report(**options | {"run": run_directory(options["run"])})
     answer(
         paths.document,
         as_json,

@@ -57,7 +57,7 @@ from mltune.show import table
     compilers=None,
 )
 def tune(
-    given: Given,
+    options: Given,
     shapes: Shapes = None,
     export: Export = None,
     overwrite: Overwrite = False,
@@ -80,10 +80,10 @@ def tune(
     `arguments` in the file of the kernel (docs/how-to/tune-triton-shapes.md). --trials is then for each shape, 25 by
     default. Winners stay in --run, and the same command goes on. Exits with 1 when a shape failed.
     """
-    with on_end(at_end, given["run"]) as ending:
+    with on_end(at_end, options["run"]) as ending:
         if shapes is None and not export and not overwrite:
-            return _tune(given, ending, as_json)
-        _tune_shapes(given, shapes, export or (), overwrite, ending, as_json)
+            return _tune(options, ending, as_json)
+        _tune_shapes(options, shapes, export or (), overwrite, ending, as_json)
 
 
 def _say(row: Given) -> None:
@@ -91,22 +91,22 @@ def _say(row: Given) -> None:
 
 
 def _tune_shapes(
-    given: Given, shapes: Path | None, export: Iterable[str], overwrite: bool, ending: Ending, as_json: bool
+    options: Given, shapes: Path | None, export: Iterable[str], overwrite: bool, ending: Ending, as_json: bool
 ) -> None:
     from mltune.show import tables
 
-    own = {name: value for name in ("trials", "seed", "run", "wisdom") if (value := given.pop(name)) is not None}
+    own = {name: value for name in ("trials", "seed", "run", "wisdom") if (value := options.pop(name)) is not None}
     own |= {"overwrite": overwrite}
-    usual = {**(api.tune.__kwdefaults__ or {}), "problem": given["problem"]}
-    others = [name for name in given if given[name] not in (None, [], usual.get(name))]
-    if shapes is None or others:
+    usual = {**(api.tune.__kwdefaults__ or {}), "problem": options["problem"]}
+    excess = [name for name in options if options[name] not in (None, [], usual.get(name))]
+    if shapes is None or excess:
         alone = "--export" if export else "--overwrite"
-        fact = f"--{others[0]}, too" if others else f"{alone} without --shapes"
+        fact = f"--{excess[0]}, too" if excess else f"{alone} without --shapes"
         law = "--shapes goes with --trials, --seed, --run, --wisdom, --export and --overwrite"
         raise UsageError(f"{law}, but there is {fact}.")
     folders = {form: path("--export")(folder) for form, _, folder in (text.partition("=") for text in export)}
     try:
-        document = api.tune_shapes(given["problem"] or "", shapes, **own, export=folders, progress=_say)
+        document = api.tune_shapes(options["problem"] or "", shapes, **own, export=folders, progress=_say)
     except KeyboardInterrupt:
         ending.interrupted = True
         say_resumed_by(*sys.argv[1:])
@@ -117,30 +117,30 @@ def _tune_shapes(
     fail_if(failed)
 
 
-def _tune(given: Given, ending: Ending, as_json: bool) -> None:
+def _tune(options: Given, ending: Ending, as_json: bool) -> None:
     from mltune.process.signals import Interrupt
     from mltune.show import tables
     from mltune.show.live import RunDisplay
 
-    several = several_sizes(given["size"])
+    several = several_sizes(options["size"])
     if len(several) > 1:
-        extents = {name: given.pop(name) for name in ("m", "n", "k")}
+        extents = {name: options.pop(name) for name in ("m", "n", "k")}
         if both := [f"--{name}" for name, value in extents.items() if value is not None]:
             raise UsageError(f"several sizes are given by --size, but there is {', '.join(both)} too; leave one out.")
-        del given["size"]
+        del options["size"]
         with RunDisplay() as progress, Interrupt() as interrupt:
-            result = api.tune_sizes(sizes=several, **given, progress=progress, interrupt=interrupt)
+            result = api.tune_sizes(sizes=several, **options, progress=progress, interrupt=interrupt)
         return answer_campaign(result, ending, as_json)
-    given["size"] = sizes(given["size"])
+    options["size"] = sizes(options["size"])
     with RunDisplay() as progress, Interrupt() as interrupt:
-        found = api.tune(**given, progress=progress, interrupt=interrupt)
+        found = api.tune(**options, progress=progress, interrupt=interrupt)
     for trial, reason in (found.declaration.rejected if found.declaration else {}).items():
         table.write(f"trial {trial} was faster, but failed the last verification: {reason}", stderr=True)
     document = api.summarise(found)
     ending.run, ending.interrupted = document["run"], found.interrupted
     ending.summary = tables.in_one_line(document)
     if found.interrupted:
-        say_resumed_by(*sys.argv[1:], *(() if given["run"] else ("--run", document["run"])))
+        say_resumed_by(*sys.argv[1:], *(() if options["run"] else ("--run", document["run"])))
     answer(document, as_json, lambda: tables.tuned(document), "report", document["run"])
     fail_if(document["best"] is None)
 
@@ -157,7 +157,7 @@ def _tune(given: Given, ending: Ending, as_json: bool) -> None:
     prior=text("--prior", "auto|none|NAME|FILE", "With --prune: the pretrained model to start from.  [default: none]"),
     only=texts("--only", "NAME=V,V", "Values of a parameter to sweep; may be given several times.", parameter_values),
 )
-def sweep(given: Given, as_json: AsJson = False) -> None:
+def sweep(options: Given, as_json: AsJson = False) -> None:
     """Record a dataset of timings on a GPU.
 
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
@@ -169,15 +169,15 @@ def sweep(given: Given, as_json: AsJson = False) -> None:
 
     try:
         with RunDisplay() as progress:
-            found = api.sweep(**given, progress=progress)
+            swept = api.sweep(**options, progress=progress)
     except KeyboardInterrupt as interrupt:
         if not interrupt.args:
             raise
-        say_resumed_by(*sys.argv[1:], *(() if given["run"] else ("--run", *interrupt.args)))
+        say_resumed_by(*sys.argv[1:], *(() if options["run"] else ("--run", *interrupt.args)))
         raise typer.Exit(1) from None
-    document = found.to_json()
-    pruned = [] if found.pruned is None else [tables.pruned(document)]
-    answer(document, as_json, lambda: [*pruned, str(found.dataset)], "train", found.dataset, "--out", "MODEL")
+    document = swept.to_json()
+    pruned = [] if swept.pruned is None else [tables.pruned(document)]
+    answer(document, as_json, lambda: [*pruned, str(swept.dataset)], "train", swept.dataset, "--out", "MODEL")
 
 
 @command(
@@ -187,7 +187,7 @@ def sweep(given: Given, as_json: AsJson = False) -> None:
     config=texts("--config", "NAME=V", "Parameters of a configuration, all or some.", configuration),
     code=flag("--code", "Compile the configuration, and count the instructions of its main loop."),
 )
-def bound(given: Given, as_json: AsJson = False) -> None:
+def bound(options: Given, as_json: AsJson = False) -> None:
     """Compute how fast a problem can be at best, without measuring it, and what limits it.
 
     That is the limit of the hardware, the limit of the best configuration of each kernel that solves it, and with
@@ -196,10 +196,10 @@ def bound(given: Given, as_json: AsJson = False) -> None:
     """
     from mltune.show.inventory import bounded
 
-    found = api.bound(**given)
-    document = found.to_json()
-    following = "predict", given["problem"], *again(given, *SHAPE, "kernel", "accuracy", "device")
-    answer(document, as_json, lambda: bounded(document, found.rate), *following)
+    upper_bound = api.bound(**options)
+    document = upper_bound.to_json()
+    following = "predict", options["problem"], *again(options, *SHAPE, "kernel", "accuracy", "device")
+    answer(document, as_json, lambda: bounded(document, upper_bound.rate), *following)
 
 
 @command(
@@ -209,7 +209,7 @@ def bound(given: Given, as_json: AsJson = False) -> None:
     top=number("--top", "How many, at most 8.", 1, 8),
     wisdom=text("--wisdom", "auto|none|FILE", "The best known configurations. auto is the user's file."),
 )
-def predict(given: Given, as_json: AsJson = False) -> None:
+def predict(options: Given, as_json: AsJson = False) -> None:
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
@@ -219,11 +219,11 @@ def predict(given: Given, as_json: AsJson = False) -> None:
     """
     from mltune.show import tables
 
-    document = api.predict(**given).to_json()
-    here = ("device",) if given["device"].startswith("cuda:") else ()
-    if given["prior"] not in ("auto", "none"):  # a model is of one kernel
-        given = {**given, "kernel": given["kernel"] or document["kernel"]}
-    following = "tune", given["problem"], *again(given, *SHAPE, "kernel", "accuracy", "prior", "wisdom", *here)
+    document = api.predict(**options).to_json()
+    here = ("device",) if options["device"].startswith("cuda:") else ()
+    if options["prior"] not in ("auto", "none"):  # a model is of one kernel
+        options = {**options, "kernel": options["kernel"] or document["kernel"]}
+    following = "tune", options["problem"], *again(options, *SHAPE, "kernel", "accuracy", "prior", "wisdom", *here)
     answer(document, as_json, lambda: tables.predicted(document), *following)
 
 
@@ -240,7 +240,7 @@ def predict(given: Given, as_json: AsJson = False) -> None:
     seed=number("--seed", "Seed of the regressors.", 0),
 )
 def train(
-    given: Given,
+    options: Given,
     report: Annotated[
         bool, typer.Option("--report", help="Show its quality on what was left out, and which parameters carry it.")
     ] = False,
@@ -253,9 +253,9 @@ def train(
     """
     from mltune.show import tables
 
-    model = api.train(**given)
-    document = {"kernel": model.kernel, "model": str(card_of(given["out"])), **model.facts}
-    following = "tune", "PROBLEM", "--kernel", model.kernel, "--prior", given["out"]
+    model = api.train(**options)
+    document = {"kernel": model.kernel, "model": str(card_of(options["out"])), **model.facts}
+    following = "tune", "PROBLEM", "--kernel", model.kernel, "--prior", options["out"]
     answer(document, as_json, lambda: tables.training(document, report), *following)
 
 
@@ -280,17 +280,17 @@ EXIT_CODES = {"slower": 3, "wrong": 4, "failed": 4, "undecided": 5}
     explain=flag("--explain", "Show what differs: registers, spills, occupancy, instructions."),
     junit=file("--junit", "FILE", "Write the verdict in JUnit's form, too."),
 )
-def gate(given: Given, as_json: AsJson = False) -> None:
+def gate(options: Given, as_json: AsJson = False) -> None:
     """Compare two versions of a kernel: verify both, and time them in turns until it is certain which is faster.
 
     Exits with 0 when the new one is as fast or faster, with 3 when it is slower, with 4 when it gives a wrong answer,
     does not compile, crashes or hangs, and with 5 when the time was up before that was certain.
     """
-    found = api.gate(**given)
-    lines = [found.summary(), *(f"  {name}: {old} -> {new}" for name, (old, new) in found.differences.items())]
-    answer(found.to_json(), as_json, lambda: lines)
-    if not found.passed:
-        raise typer.Exit(EXIT_CODES[found.verdict])
+    result = api.gate(**options)
+    lines = [result.summary(), *(f"  {name}: {old} -> {new}" for name, (old, new) in result.differences.items())]
+    answer(result.to_json(), as_json, lambda: lines)
+    if not result.passed:
+        raise typer.Exit(EXIT_CODES[result.verdict])
 
 
 PATIENCE_S = 60.0
@@ -318,7 +318,7 @@ COMPARED: Given = {
     aggregate=flag("--aggregate", "Merge rows of the table that differ in columns that are no parameters."),
     **COMPARED,
 )
-def compare(given: Given, as_json: AsJson = False) -> None:
+def compare(options: Given, as_json: AsJson = False) -> None:
     """Compare search strategies on recorded timings.
 
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
@@ -328,7 +328,7 @@ def compare(given: Given, as_json: AsJson = False) -> None:
     such as my_module:MyStrategy. Ctrl-C ends the comparison with the runs that have ended; the same command goes on.
     With --output, it also joins the shares of several machines.
     """
-    _compare(api.compare, given, as_json)
+    _compare(api.compare, options, as_json)
 
 
 @command(
@@ -336,38 +336,38 @@ def compare(given: Given, as_json: AsJson = False) -> None:
     datasets=text("--datasets", "X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
     **COMPARED,
 )
-def scoreboard(given: Given, as_json: AsJson = False) -> None:
+def scoreboard(options: Given, as_json: AsJson = False) -> None:
     """Compare search strategies on all recorded timings with a licence: a page, and a table in Markdown.
 
     The page is scoreboard.html and the table table.md of the directory. Needs the extra "peers", or --strategies. Your
     own strategy, MODULE:CLASS, takes its place beside the others. It is mltune compare with other defaults: Ctrl-C ends
     it with the runs that have ended, and the same command goes on.
     """
-    _compare(api.scoreboard, given, as_json)
+    _compare(api.scoreboard, options, as_json)
 
 
-def _compare(function: Callable[..., Any], given: Given, as_json: bool) -> None:
+def _compare(function: Callable[..., Any], options: Given, as_json: bool) -> None:
     from mltune.process.signals import Interrupt
     from mltune.show import tables
     from mltune.show.live import ComparisonDisplay
 
     with ComparisonDisplay() as progress, Interrupt(patience_s=PATIENCE_S) as interrupt:
-        found = function(**given, progress=progress, interrupt=interrupt)
-    table.write(f"written: {found.directory}", stderr=True)
-    for job, error in found.errors.items():
+        comparison = function(**options, progress=progress, interrupt=interrupt)
+    table.write(f"written: {comparison.directory}", stderr=True)
+    for job, error in comparison.errors.items():
         table.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
-    if found.missing:
-        table.write(f"stopped: {many(found.missing, 'run')} missing; the same command goes on", stderr=True)
-    document = found.to_json()
-    following = () if found.missing or given["share"] is not None else _after_comparison(given, document)
-    answer(document, as_json, lambda: tables.comparison(document) if given["share"] is None else [], *following)
+    if comparison.missing:
+        table.write(f"stopped: {many(comparison.missing, 'run')} missing; the same command goes on", stderr=True)
+    document = comparison.to_json()
+    following = () if comparison.missing or options["share"] is not None else _after_comparison(options, document)
+    answer(document, as_json, lambda: tables.comparison(document) if options["share"] is None else [], *following)
 
 
-def _after_comparison(given: Given, document: Given) -> Iterable[object]:
+def _after_comparison(options: Given, document: Given) -> Iterable[object]:
     """Return the command that imports the table that was searched, or that searches the first dataset."""
-    if given.get("table") is not None:
-        table = "--kernel", given["table"].stem, "--device", "unknown", "--out", "datasets"
-        return "datasets", "import", given["table"], *table, *again(given, "parameters", "time", "aggregate")
-    first, *_ = (given["datasets"] or "all").split(",")
+    if options.get("table") is not None:
+        table = "--kernel", options["table"].stem, "--device", "unknown", "--out", "datasets"
+        return "datasets", "import", options["table"], *table, *again(options, "parameters", "time", "aggregate")
+    first, *_ = (options["datasets"] or "all").split(",")
     first = next(iter(document["datasets"])) if first == "all" else first
     return () if Path(first).is_dir() else ("tune", "--device", f"{REPLAY}{first}")

@@ -65,7 +65,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge wisdoms into one, which may exist and keeps its entries. The order of the files does not matter."""
-    merged = api.Wisdom.merge_files([wisdom_file(one) for one in files], out)
+    merged = api.Wisdom.merge_files([wisdom_file(path) for path in files], out)
     _written(out, len(merged), as_json)
 
 
@@ -77,12 +77,12 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the part of a wisdom that is of one kernel; it is merged into an existing wisdom."""
-    found = wisdom_file(file)
-    loaded = api.Wisdom.load(found)
+    path = wisdom_file(file)
+    loaded = api.Wisdom.load(path)
     part = loaded.of_kernel(kernel)
     if not len(part):
         hint = did_you_mean(kernel, {entry.kernel for entry in loaded}) or "; see `mltune wisdom show`."
-        raise UsageError(f"an exported kernel is in the wisdom, but there is no {kernel!r} in {found}{hint}")
+        raise UsageError(f"an exported kernel is in the wisdom, but there is no {kernel!r} in {path}{hint}")
     _written(out, len(part.add_to(out)), as_json)
 
 
@@ -93,7 +93,7 @@ def export(
     kernel=texts("--kernel", "FOLDER", "Folder of a kernel that is not built in; may be given several times."),
     sample=number("--sample", "Most entries that are measured.  [default: all]", 1),
 )
-def check(given: Given, as_json: AsJson = False) -> None:
+def check(options: Given, as_json: AsJson = False) -> None:
     """Measure the best entries of a wisdom again, each beside the default configuration.
 
     Exits with 1, after naming each of them, when an entry is slower than recorded by more than its interval and 5 %,
@@ -102,12 +102,12 @@ def check(given: Given, as_json: AsJson = False) -> None:
     """
     from mltune.show import tables
 
-    found = api.check_wisdom(**given)
-    document = found.to_json()
+    checked = api.check_wisdom(**options)
+    document = checked.to_json()
     kernel = next((entry["kernel"] for entry in document["entries"]), None)
-    export = "wisdom", "export", "--kernel", kernel, "--out", "exported.json", *again(given, "wisdom")
-    answer(document, as_json, lambda: tables.wisdom_check(document), *(export if found.passed else ()))
-    fail_if(not found.passed)
+    export = "wisdom", "export", "--kernel", kernel, "--out", "exported.json", *again(options, "wisdom")
+    answer(document, as_json, lambda: tables.wisdom_check(document), *(export if checked.passed else ()))
+    fail_if(not checked.passed)
 
 
 def _written(out: Path, count: int, as_json: bool) -> None:

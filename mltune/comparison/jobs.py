@@ -61,7 +61,7 @@ def run_jobs(
     whose class was made in a script or a notebook cannot be sent to another process: it runs in this one, at the end.
     ``stop`` is called several times a second; true ends the iteration, and the jobs under way are lost.
     """
-    sent = {name: found for name, one in strategies.items() if (found := pickled(one)) is not None}
+    sent = {name: content for name, strategy in strategies.items() if (content := pickled(strategy)) is not None}
     remote = [job for job in jobs if job.strategy in sent]
     if remote:
         yield from _in_processes(remote, (dict(recordings), sent, evaluations), processes, stop)
@@ -96,13 +96,13 @@ def _in_processes(
     try:
         for future in futures:
             future.add_done_callback(ended.put)
-        left = len(futures)
-        while left and not stop():
+        open_jobs = len(futures)
+        while open_jobs and not stop():
             try:
                 outcome = ended.get(timeout=POLL_S).result()
             except Empty:
                 continue
-            left -= 1
+            open_jobs -= 1
             yield outcome
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -143,12 +143,12 @@ class Forecast:
     ``jobs`` are the runs to come, ``known`` those that ended earlier.
     """
 
-    def __init__(self, evaluations: int, processes: int, jobs: Iterable[Job], known: Iterable[Outcome] = ()) -> None:
+    def __init__(self, evaluations: int, processes: int, jobs: Iterable[Job], outcomes: Iterable[Outcome] = ()) -> None:
         self._evaluations = evaluations
         self._processes = processes
         self._left = Counter((job.strategy, job.dataset) for job in jobs)
         self._seconds: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
-        for outcome in known:
+        for outcome in outcomes:
             self._learn(outcome)
         self._worked_s = 0.0
         self._since = time.monotonic()
@@ -175,5 +175,7 @@ class Forecast:
         return run_s
 
     def _run_s(self, strategy: str, dataset: str) -> float:
-        known = self._seconds[strategy, dataset] or self._seconds[strategy,]
-        return fmean(known) if known else self._evaluations * OWN_S.get(strategy.partition(":")[0], UNKNOWN_S)
+        durations_s = self._seconds[strategy, dataset] or self._seconds[strategy,]
+        return (
+            fmean(durations_s) if durations_s else self._evaluations * OWN_S.get(strategy.partition(":")[0], UNKNOWN_S)
+        )

@@ -152,13 +152,13 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
     ``strategies`` has by name, best score first, the figures over all datasets and, under ``datasets``, for each;
     ``significance`` the score of the reference minus that of each other strategy, with its p-value.
     """
-    found = {}
+    summary = {}
     for name in comparison.strategies:
         spaces = {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
         over_time = {str(cores): _over_time(comparison, name, cores) for cores in comparison.cores}
         figures = {"score_interval": _interval(comparison, name), "over_time": over_time, "datasets": spaces}
-        found[name] = _over_all(spaces) | figures
-    order = sorted(found, key=lambda name: -found[name]["score"])
+        summary[name] = _over_all(spaces) | figures
+    order = sorted(summary, key=lambda name: -summary[name]["score"])
     return {
         "evaluations": comparison.evaluations,
         "datasets": {
@@ -176,7 +176,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
             }
             for name, recording in comparison.recordings.items()
         },
-        "strategies": {name: found[name] for name in order},
+        "strategies": {name: summary[name] for name in order},
         "significance": _significance(comparison, order),
         "missing": comparison.missing,
         "errors": _errors(comparison.errors),
@@ -272,12 +272,12 @@ def _to(fraction: Floats, spent_s: Floats, target: float) -> dict[str, float]:
 
 def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the means over datasets."""
-    each = list(spaces.values())
-    errors = [one["score_error"] for one in each]
-    means: dict[str, Any] = _mean([one | {"score_error": 0.0} for one in each])
+    rows = list(spaces.values())
+    errors = [row["score_error"] for row in rows]
+    means: dict[str, Any] = _mean([row | {"score_error": 0.0} for row in rows])
     return means | {
         "score_error": None if None in errors else float(np.sqrt(np.square(errors).sum()) / len(errors)),
-        "seeds": min(one["seeds"] for one in each),
+        "seeds": min(row["seeds"] for row in rows),
     }
 
 
@@ -298,8 +298,10 @@ def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, An
     tested: dict[str, tuple[float, float]] = {}
     for other in order:
         pairs = [_pairs(scored[reference, dataset], scored[other, dataset]) for dataset in comparison.recordings]
-        if other != reference and all(len(ours) > 1 for ours, _ in pairs):
-            tested[other] = paired_test([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+        if other != reference and all(len(scores) > 1 for scores, _ in pairs):
+            tested[other] = paired_test(
+                [scores for scores, _ in pairs], [reference_scores for _, reference_scores in pairs]
+            )
     adjusted = holm({other: p for other, (_, p) in tested.items()})
     return [
         {"first": reference, "second": other, "difference": difference, "p": p, "p_adjusted": adjusted[other]}
@@ -307,10 +309,10 @@ def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, An
     ]
 
 
-def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Floats]:
+def _pairs(scores: dict[int, float], reference_scores: dict[int, float]) -> tuple[Floats, Floats]:
     """Return the scores of the seeds that both strategies have."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
+    seeds = sorted(scores.keys() & reference_scores.keys())
+    return np.array([scores[seed] for seed in seeds]), np.array([reference_scores[seed] for seed in seeds])
 
 
 _SUMMARY, _ROWS = "summary.json", "evaluations.parquet"

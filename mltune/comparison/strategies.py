@@ -64,7 +64,7 @@ _OPTIONS |= dict.fromkeys(("skip", "build", "resources"), (0, 1))
 """The options of mltune's own strategies, and their bounds; besides, ``prior`` is a text."""
 
 
-def strategy(given: Given) -> Strategy:
+def strategy(source: Given) -> Strategy:
     """Return a strategy: an object as it is, a class without arguments, a text by its name.
 
     A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"`` or ``"pymoo:NAME"``, the name of an installed
@@ -76,39 +76,39 @@ def strategy(given: Given) -> Strategy:
     UsageError
         There is no such strategy, it has no such option, or its package is not installed.
     """
-    if not isinstance(given, str):
-        text = _text_of(given if isinstance(given, type) else type(given))
-        return _checked(_made(given, text, {}) if isinstance(given, type) else given, text)
-    if given.startswith(KERNEL_TUNER):
-        return KernelTuner(name=given, strategy=given.removeprefix(KERNEL_TUNER))
-    if given.startswith(PYMOO):
-        return Pymoo(name=given, algorithm=given.removeprefix(PYMOO))
-    name, *pairs = given.split(":")
-    known = OURS | PEERS
-    if name in known:
-        return known[name](name=given, **dict(_option(name, pair) for pair in pairs))
+    if not isinstance(source, str):
+        text = _text_of(source if isinstance(source, type) else type(source))
+        return _checked(_made(source, text, {}) if isinstance(source, type) else source, text)
+    if source.startswith(KERNEL_TUNER):
+        return KernelTuner(name=source, strategy=source.removeprefix(KERNEL_TUNER))
+    if source.startswith(PYMOO):
+        return Pymoo(name=source, algorithm=source.removeprefix(PYMOO))
+    name, *pairs = source.split(":")
+    factories = OURS | PEERS
+    if name in factories:
+        return factories[name](name=source, **dict(_option(name, pair) for pair in pairs))
     for entry in entry_points(group=GROUP, name=name):
         return _of_user(entry.module, entry.attr, *pairs)
     if pairs and "=" not in pairs[0]:
         return _of_user(name, *pairs)
-    names = [*known, *entry_points(group=GROUP).names]
+    names = [*factories, *entry_points(group=GROUP).names]
     raise UsageError(
         f"a strategy is one of {', '.join(names)}, {KERNEL_TUNER}NAME, {PYMOO}NAME or MODULE:CLASS, but there is none "
         f"called {name!r}{did_you_mean(name, names) or '.'}"
     )
 
 
-def named(given: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
+def named(sources: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
     """Return strategies by name, and the number of seeds of those that are given as ``"NAME@SEEDS"``."""
     strategies: dict[str, Strategy] = {}
     seeds: dict[str, int] = {}
-    for one in given:
-        text, at, limit = one.partition("@") if isinstance(one, str) else ("", "", "")
-        made = strategy(text if isinstance(one, str) else one)
-        name = text or made.name
+    for source in sources:
+        text, at, limit = source.partition("@") if isinstance(source, str) else ("", "", "")
+        instance = strategy(text if isinstance(source, str) else source)
+        name = text or instance.name
         if name in strategies or (at and not (_NUMBER.fullmatch(limit) and int(limit))):
             raise UsageError(f"strategies are given once each, as NAME or NAME@SEEDS, but {name}{at}{limit} is not.")
-        strategies[name] = made
+        strategies[name] = instance
         if at:
             seeds[name] = int(limit)
     return strategies, seeds
@@ -120,11 +120,15 @@ def with_cores(strategies: Mapping[str, Strategy], cores: Iterable[int]) -> dict
     >>> [*with_cores({name: strategy(name) for name in ("mltune", "mltune:batch=4:skip=0", "random")}, [2, 16])]
     ['mltune', 'mltune:batch=4:skip=0', 'random', 'mltune:compilers=2', 'mltune:compilers=16']
     """
-    ours = {name: one for name, one in strategies.items() if isinstance(one, ShippedSearch)}
-    free = {name: one for name, one in ours.items() if math.isinf(one.compilers)}
-    depend = {name: one for name, one in free.items() if one.adapts or (one.skip and one.build)}
-    more = {f"{name}{COMPILERS}{n}": replace(one, compilers=n) for name, one in depend.items() for n in cores}
-    return {**strategies, **more}
+    shipped = {name: instance for name, instance in strategies.items() if isinstance(instance, ShippedSearch)}
+    free = {name: instance for name, instance in shipped.items() if math.isinf(instance.compilers)}
+    depend = {
+        name: instance for name, instance in free.items() if instance.adapts or (instance.skip and instance.build)
+    }
+    variants = {
+        f"{name}{COMPILERS}{n}": replace(instance, compilers=n) for name, instance in depend.items() for n in cores
+    }
+    return {**strategies, **variants}
 
 
 def available() -> tuple[str, ...]:
@@ -183,8 +187,8 @@ def pickled(strategy: Strategy) -> tuple[str, bytes] | None:
 
 def unpickled(content: bytes) -> Strategy:
     """Return the strategy of :func:`pickled` in another process, which can import its class."""
-    found: Strategy = pickle.loads(content)  # noqa: S301 - the parent has made it
-    return found
+    instance: Strategy = pickle.loads(content)  # noqa: S301 - the parent has made it
+    return instance
 
 
 def _of_user(module: str, name: str, *pairs: str) -> Strategy:
@@ -223,17 +227,17 @@ def _failed(text: str, law: str, error: Exception) -> UsageError:
     return UsageError(f"a strategy is {law}, but {printable(text, 200)} raises {printable(fact, 300)}.")
 
 
-def _checked(made: object, text: str) -> Strategy:
+def _checked(instance: object, text: str) -> Strategy:
     try:
-        is_strategy = isinstance(made, Strategy)
+        is_strategy = isinstance(instance, Strategy)
     except Exception as error:  # of an attribute that is computed
         raise _failed(text, "an object with a name and a method search(simulation, seed)", error) from error
     if not is_strategy:
         raise UsageError(
             "a strategy has a name and a method search(simulation, seed), but "
-            f"{printable(text, 200)} lacks {'a name' if hasattr(made, 'search') else 'the method'}."
+            f"{printable(text, 200)} lacks {'a name' if hasattr(instance, 'search') else 'the method'}."
         )
-    return cast("Strategy", made)
+    return cast("Strategy", instance)
 
 
 @contextlib.contextmanager
@@ -264,9 +268,9 @@ def _option(name: str, pair: str) -> tuple[str, int | str]:
     return key, int(value)
 
 
-def split(given: str | Sequence[Given] | Given) -> Sequence[Given]:
+def split(sources: str | Sequence[Given] | Given) -> Sequence[Given]:
     """Return strategies one by one: a text names several, separated by commas, or ``all``."""
-    if not isinstance(given, str):
-        return given if isinstance(given, Sequence) else [given]
-    names = [part.strip() for part in given.split(",") if part.strip()]
+    if not isinstance(sources, str):
+        return sources if isinstance(sources, Sequence) else [sources]
+    names = [part.strip() for part in sources.split(",") if part.strip()]
     return available() if names == ["all"] else names

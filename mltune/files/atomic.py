@@ -251,12 +251,12 @@ def _write(path: Path, content: bytes, durable: bool) -> None:
             os.fsync(file.fileno())
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, other: Path) -> bool:
     """Exchange two folders with Linux's ``renameat2``, which Python does not offer; return whether that was done."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename is None:
         return False
-    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
+    return bool(rename(_HERE, os.fsencode(first), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
 
 
 def _remove(folder: Path) -> None:

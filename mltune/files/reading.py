@@ -166,9 +166,9 @@ def _check_no_link(path: Path, inside: Path) -> None:
             raise RefusedFileError(f"no link is followed there, but {at} is {kind_of(at)}")
 
 
-def _check_is_regular(found: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(found.st_mode)}")
+def _check_is_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(status.st_mode)}")
 
 
 def _kind(mode: int) -> str:
@@ -245,10 +245,10 @@ def _naming_long_integers() -> Iterator[None]:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object of some pairs; a key that occurs twice would lose a value."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    document = dict(pairs)
+    if len(document) != len(pairs):
         raise ValueError("the keys of an object must differ, but one occurs twice")
-    return found
+    return document
 
 
 def _checked(document: Any) -> Any:

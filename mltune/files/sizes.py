@@ -22,16 +22,16 @@ Counted = dict[tuple[tuple[str, int], ...], float]
 
 def distinct(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
     """Return distinct sizes with the sums of their weights; a ValueError if there is none, or their names differ."""
-    found: Counter[tuple[tuple[str, int], ...]] = Counter()
+    weights: Counter[tuple[tuple[str, int], ...]] = Counter()
     names: tuple[str, ...] | None = None
     for size, weight in rows:
         names = names or tuple(size)
         if set(size) != set(names) or not names:
             raise ValueError(f"all sizes have the same names, but there are {', '.join(names)} and {', '.join(size)}")
-        found[tuple((name, size[name]) for name in names)] += weight  # type: ignore[assignment]
-    if not found:
+        weights[tuple((name, size[name]) for name in names)] += weight  # type: ignore[assignment]
+    if not weights:
         raise ValueError("there is no size")
-    return dict(found)
+    return dict(weights)
 
 
 def _integer(cell: str | None) -> int:
@@ -68,7 +68,7 @@ def sizes_of_csv(text: str, least: int = 1) -> Iterator[tuple[dict[str, int], fl
             weight = whole.pop("count", 1)
             if None in row:
                 raise ValueError(f"it has more values than the {len(names)} names of the first line")
-            if not all(least <= one < 2**31 for one in whole.values()) or not 0 <= weight < 2**53:
+            if not all(least <= extent < 2**31 for extent in whole.values()) or not 0 <= weight < 2**53:
                 raise ValueError(f"sizes are from {least} to 2**31 - 1 and counts not negative")
             if weight:
                 yield whole, float(weight)

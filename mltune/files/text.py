@@ -59,8 +59,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("nope", ["mltune", "random"])
     ''
     """
-    names = {one.lower(): one for one in known}
-    wanted = name.lower()[:_LONGEST_NAME]
-    longer = [one for one in names if len(wanted) >= _FEWEST_LETTERS and one.startswith(wanted)]
-    nearest = sorted(longer, key=len) or difflib.get_close_matches(wanted, names, n=1)
+    names = {candidate.lower(): candidate for candidate in known}
+    lowered = name.lower()[:_LONGEST_NAME]
+    longer = [candidate for candidate in names if len(lowered) >= _FEWEST_LETTERS and candidate.startswith(lowered)]
+    nearest = sorted(longer, key=len) or difflib.get_close_matches(lowered, names, n=1)
     return f"; did you mean {printable(names[nearest[0]])!r}?" if nearest else ""

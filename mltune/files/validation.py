@@ -91,27 +91,27 @@ def problems_of(
     ...     print(problems_of(error, document, model=Table))
     sizes item 2 must be a whole number or a list, got 'many'; size is not a known key (did you mean 'sizes'?)
     """
-    found: dict[Key, list[Any]] = {}
-    for one in error.errors(include_url=False)[:_MOST_EXAMINED]:
-        found.setdefault(_written(one, document), []).append(one)
-    deepest = [key for key in found if not any(other != key and other[: len(key)] == key for other in found)]
-    problems = [_problem(found[key], key, model, within) for key in deepest]
-    more = len(problems) - _MOST_PROBLEMS + max(error.error_count() - _MOST_EXAMINED, 0)
-    return "; ".join([*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])])
+    by_key: dict[Key, list[Any]] = {}
+    for fault in error.errors(include_url=False)[:_MOST_EXAMINED]:
+        by_key.setdefault(_written(fault, document), []).append(fault)
+    deepest = [key for key in by_key if not any(other != key and other[: len(key)] == key for other in by_key)]
+    problems = [_problem(by_key[key], key, model, within) for key in deepest]
+    unlisted = len(problems) - _MOST_PROBLEMS + max(error.error_count() - _MOST_EXAMINED, 0)
+    return "; ".join([*problems[:_MOST_PROBLEMS], *([f"and {unlisted} more"] if unlisted > 0 else [])])
 
 
-def _written(one: Mapping[str, Any], document: Any) -> Key:
+def _written(fault: Mapping[str, Any], document: Any) -> Key:
     """Return the key of one error as the document has it, without the names of union branches."""
     parts: list[str | int] = []
     value = document
-    for part in one["loc"]:
+    for part in fault["loc"]:
         if isinstance(value, Mapping):
             there = part in value
         else:
             there = isinstance(part, int) and isinstance(value, list | tuple) and part < len(value)
         if there:
             value = value[part]
-        if there or (one["type"].startswith("missing") and part == one["loc"][-1]):
+        if there or (fault["type"].startswith("missing") and part == fault["loc"][-1]):
             parts.append(part)
     return tuple(parts)
 
@@ -119,14 +119,14 @@ def _written(one: Mapping[str, Any], document: Any) -> Key:
 def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseModel] | None, within: Key) -> str:
     """Return the problem of the value of one key; a value of the right kind is not told of the other kinds."""
     name = _name((*within, *key))
-    kinds = {one["type"] for one in errors}
+    kinds = {fault["type"] for fault in errors}
     if any(kind.startswith("missing") for kind in kinds):
         return f"{name} is missing"
     if kinds & {"extra_forbidden", "unexpected_keyword_argument"}:
         hint = did_you_mean(str(key[-1]), _known(model, key[:-1])).removeprefix("; ")
         return f"{name} is not a known key{hint and f' ({hint})'}"
     wrong_kinds = {kind for group in _WRONG_KINDS.values() for kind in group}
-    right = [one for one in errors if one["type"] not in wrong_kinds] or errors
+    right = [fault for fault in errors if fault["type"] not in wrong_kinds] or errors
     value = printable(repr(right[0]["input"]), _LONGEST_VALUE)
     law = law_of(right)
     facts = "" if ", got " in law else f", got {value}"
@@ -142,13 +142,13 @@ def law_of(errors: Iterable[Mapping[str, Any]]) -> str:
         Pydantic's errors about one value.
     """
     laws: list[str] = []
-    for one in errors:
-        if one["type"] == "value_error":  # from a validator of ours, or from a dataclass
-            return str(one["ctx"]["error"]).rstrip(".")
-        if one["type"] not in _LAWS:
-            return str(one["msg"])
-        facts = one.get("ctx", {})
-        law = "not be empty" if facts.get("min_length") == 1 else _LAWS[one["type"]].format(**facts)
+    for fault in errors:
+        if fault["type"] == "value_error":  # from a validator of ours, or from a dataclass
+            return str(fault["ctx"]["error"]).rstrip(".")
+        if fault["type"] not in _LAWS:
+            return str(fault["msg"])
+        facts = fault.get("ctx", {})
+        law = "not be empty" if facts.get("min_length") == 1 else _LAWS[fault["type"]].format(**facts)
         laws.append(law.removeprefix("be ") if laws and laws[0].startswith("be ") else law)
     return f"must {' or '.join(dict.fromkeys(laws))}"
 
@@ -176,6 +176,6 @@ def _known(model: type[BaseModel] | None, key: Key) -> Iterable[str]:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the schema within an annotation such as ``list[Table]``."""
     if hasattr(annotation, "model_fields"):
-        found: type[BaseModel] = annotation
-        return found
+        model: type[BaseModel] = annotation
+        return model
     return next(filter(None, map(_model_in, get_args(annotation))), None)

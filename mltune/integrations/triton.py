@@ -149,11 +149,11 @@ class _Adapter:
 
     def prune_configs(self, kwargs: dict[str, Any]) -> Sequence[Any]:
         """Return the configurations that were measured, or one that is known to be the best."""
-        left = list(dict.fromkeys(self._prune(kwargs)))
-        if len(left) > 1:
-            self._times = self._tuner.configs_timings = self._tuned(left, kwargs)
-            left = list(self._times)
-        return left
+        kept = list(dict.fromkeys(self._prune(kwargs)))
+        if len(kept) > 1:
+            self._times = self._tuner.configs_timings = self._tuned(kept, kwargs)
+            kept = list(self._times)
+        return kept
 
     def bench(self, *args: Any, config: Any, **meta: Any) -> Any:
         """Return the times that a session has measured; those of the only configuration are not known."""
@@ -161,31 +161,31 @@ class _Adapter:
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Compile all configurations, as Triton does: nothing is measured."""
-        ours, self._tuner.prune_configs = self._tuner.prune_configs, self._prune
+        pruning, self._tuner.prune_configs = self._tuner.prune_configs, self._prune
         try:
             return self._warmup(*args, **kwargs)
         finally:
-            self._tuner.prune_configs = ours
+            self._tuner.prune_configs = pruning
 
     def _tuned(self, configs: list[Any], kwargs: dict[str, Any]) -> dict[Any, list[float]]:
         """Return the milliseconds of what was measured, or the known winner alone."""
-        asked, path = effort(), file_of_run(self._wisdom, replayed=False)
-        if asked != "none" and not (path and path.exists()):  # nothing is known, and Triton's driver takes time
+        level, path = effort(), file_of_run(self._wisdom, replayed=False)
+        if level != "none" and not (path and path.exists()):  # nothing is known, and Triton's driver takes time
             compilers_of(self._compilers)
         gpu, driver = gpu_and_driver(_current_gpu())
         winners = Winners.of(self._wisdom, self._tuner, kwargs, configs, gpu, driver)
-        known = winners.known(configs)
-        if len(known) == 1 or asked == "none":
-            return {known[0]: UNKNOWN}
+        winners_before = winners.known(configs)
+        if len(winners_before) == 1 or level == "none":
+            return {winners_before[0]: UNKNOWN}
         compilers = compilers_of(self._compilers)
         with winners.locked():
-            known = winners.known(configs)  # another process may have tuned meanwhile
-            if len(known) == 1:
-                return {known[0]: UNKNOWN}
-            trials = self._trials or {"quick": QUICK, "full": len(known)}.get(asked)
+            winners_before = winners.known(configs)  # another process may have tuned meanwhile
+            if len(winners_before) == 1:
+                return {winners_before[0]: UNKNOWN}
+            trials = self._trials or {"quick": QUICK, "full": len(winners_before)}.get(level)
             end = clock.monotonic() + self._time_s
             session = Session(
-                self._tuner, self._bench, kwargs, known, compilers, gpu, winners, trials, end, **self.options
+                self._tuner, self._bench, kwargs, winners_before, compilers, gpu, winners, trials, end, **self.options
             )
             times = session.run()
             self._tuner.started_from = session.started_from

@@ -86,8 +86,8 @@ class Compiled:
             with contextlib.suppress(OSError, subprocess.SubprocessError, RuntimeError):
                 command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
                 text = subprocess.check_output(command, encoding="utf-8", stderr=subprocess.DEVNULL)  # noqa: S603
-        found = _USAGE.search(text)
-        registers, stack_bytes = map(float, found.groups()) if found else (math.nan, math.nan)
+        match = _USAGE.search(text)
+        registers, stack_bytes = map(float, match.groups()) if match else (math.nan, math.nan)
         threads = metadata.num_warps * metadata.target.warp_size
         return cls("ok", "", threads, metadata.shared, registers, stack_bytes, len(kernel.kernel), compile_s)
 

@@ -159,9 +159,9 @@ class Session:
 
     def run(self) -> dict[Any, list[float]]:
         """Measure, and return the times, the first configuration's first."""
-        count, each = len(self.configs), max(EACH * self.compilers.count, LEAST)
-        most = min(count, self.trials or each)
-        ahead = min(count, max(each, 2 * (self.trials or 0)))
+        count, batch = len(self.configs), max(EACH * self.compilers.count, LEAST)
+        most = min(count, self.trials or batch)
+        ahead = min(count, max(batch, 2 * (self.trials or 0)))
         self._search, self._todo = self._new_search(), set(range(count))
         self._before_first = int(
             self._search.is_started and most > 1 and self.tolerance is None and math.isinf(self.end)
@@ -188,21 +188,21 @@ class Session:
             with contextlib.suppress(RuntimeError):  # the GPU may be lost
                 for tensor, old, _ in self._saved:
                     tensor.copy_(old)
-        if self._error is not None and all(math.isinf(found[0]) for found in self.times.values()):
+        if self._error is not None and all(math.isinf(quantiles[0]) for quantiles in self.times.values()):
             raise self._error
         if not self.times:
             raise RunError(f"at least one configuration must compile, but none of {count} does: {self._reason}")
-        self.times = {one: self.times[one] for one in self.configs[:1] if one in self.times} | self.times
+        self.times = {config: self.times[config] for config in self.configs[:1] if config in self.times} | self.times
         return self._finals()
 
     def _new_search(self) -> LaunchSearch:
         """Return a search over the parameters of the configurations, with what their grids say."""
-        hooks = list(dict.fromkeys(one.pre_hook for one in self.configs))
-        every = [{**configuration(one), "pre_hook": hooks.index(one.pre_hook)} for one in self.configs]
+        hooks = list(dict.fromkeys(config.pre_hook for config in self.configs))
+        every = [{**configuration(config), "pre_hook": hooks.index(config.pre_hook)} for config in self.configs]
         table = table_of(every)
-        blocks = np.array([self._blocks(one) for one in self.configs])
-        threads = np.array([32.0 * one.num_warps for one in self.configs])
-        values: dict[str, list[Any]] = {name: [one.get(name) for one in every] for name in table.names}
+        blocks = np.array([self._blocks(config) for config in self.configs])
+        threads = np.array([32.0 * config.num_warps for config in self.configs])
+        values: dict[str, list[Any]] = {name: [parameters.get(name) for parameters in every] for name in table.names}
         extents = [
             name
             for name, listed in values.items()
@@ -219,13 +219,13 @@ class Session:
 
     def _blocks(self, config: Any, **changed: Any) -> float:
         """Return the number of blocks of the grid; NaN where it cannot be evaluated."""
-        grid, given = self.kwargs.get("grid"), {**self.tuner.nargs, **self.kwargs, **config.all_kwargs(), **changed}
+        grid, arguments = self.kwargs.get("grid"), {**self.tuner.nargs, **self.kwargs, **config.all_kwargs(), **changed}
         with contextlib.suppress(Exception):  # functions of the user, which may ask for what only a launch knows
             fn = self.tuner.fn
             while hasattr(fn, "values"):  # heuristics
-                given |= {name: value(given) for name, value in fn.values.items()}
+                arguments |= {name: value(arguments) for name, value in fn.values.items()}
                 fn = fn.fn
-            return float(math.prod(grid(given) if callable(grid) else grid or ()))
+            return float(math.prod(grid(arguments) if callable(grid) else grid or ()))
         return math.nan
 
     def _submit(self, most: int) -> None:
@@ -296,22 +296,24 @@ class Session:
             self._search.times_s[index] = math.inf
             return
         if self.stopwatch is not None:
-            self.stopwatch.limit_ms = HOPELESS * min((found[0] for found in self.times.values()), default=math.inf)
+            self.stopwatch.limit_ms = HOPELESS * min(
+                (quantiles[0] for quantiles in self.times.values()), default=math.inf
+            )
         try:
             with self._watched(config):
-                found = FAILED
+                quantiles = FAILED
                 if self.tolerance is None or self._is_right(config, self.tolerance):
-                    found = self._timed(config)
-            if self.stopwatch is not None and math.isfinite(found[0]):
-                found = [min(self.stopwatch.samples_ms)] * 3  # compilers disturb single launches
+                    quantiles = self._timed(config)
+            if self.stopwatch is not None and math.isfinite(quantiles[0]):
+                quantiles = [min(self.stopwatch.samples_ms)] * 3  # compilers disturb single launches
         except DeviceLostError:
             raise
         except Exception as error:
-            self._error, found = self._error or error, FAILED
-        if was_refused and math.isfinite(found[0]):
+            self._error, quantiles = self._error or error, FAILED
+        if was_refused and math.isfinite(quantiles[0]):
             self._ready |= self._refused
-        self.times[config] = found
-        self._search.times_s[index] = found[0] / 1e3 if found[0] > 0 else math.nan
+        self.times[config] = quantiles
+        self._search.times_s[index] = quantiles[0] / 1e3 if quantiles[0] > 0 else math.nan
 
     @contextlib.contextmanager
     def _watched(self, config: Any) -> Iterator[None]:
@@ -333,14 +335,14 @@ class Session:
         warnings.warn(MltuneWarning(f"`{config}` {reason}: if it never ends, kill the process; {then}."), stacklevel=1)
 
     def _timed(self, config: Any) -> list[float]:
-        found = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
-        return list(found) if isinstance(found, Sequence) else [found] * 3
+        times_ms = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
+        return list(times_ms) if isinstance(times_ms, Sequence) else [times_ms] * 3
 
     def _is_right(self, config: Any, tolerance: float) -> bool:
         """Whether a configuration leaves the arguments as the first one does; it is launched once for that."""
         arguments = [*self.tuner.nargs.values(), *self.kwargs.values()]
-        tensors = [one for one in arguments if hasattr(one, "clone") and hasattr(one, "isclose")]
-        before = [old for _, old, _ in self._saved] or [one.clone() for one in tensors]
+        tensors = [argument for argument in arguments if hasattr(argument, "clone") and hasattr(argument, "isclose")]
+        before = [old for _, old, _ in self._saved] or [tensor.clone() for tensor in tensors]
         for tensor, old in zip(tensors, before, strict=True):
             tensor.copy_(old)
         timed, self.tuner.do_bench = self.tuner.do_bench, lambda call, quantiles: call()
@@ -349,39 +351,41 @@ class Session:
         finally:
             self.tuner.do_bench = timed
         self._saved = self._saved or [(*pair, pair[0].clone()) for pair in zip(tensors, before, strict=True)]
-        return all(_is_close(tensor, wanted, tolerance) for tensor, _, wanted in self._saved)
+        return all(_is_close(tensor, expected, tolerance) for tensor, _, expected in self._saved)
 
     def _finals(self) -> dict[Any, list[float]]:
         """Measure the fastest and the first again in turns, and put the others behind them in proportion."""
-        brief = {config: found[0] for config, found in self.times.items() if math.isfinite(found[0])}
-        close = (one for one in brief if brief[one] <= CLOSE * min(brief.values()))
-        left = heapq.nsmallest(FINALISTS, close, key=brief.__getitem__)
-        left += [one for one in self.configs[:1] if one in brief and one not in left]
-        if self.stopwatch is None or len(left) < 2:
+        brief = {config: quantiles[0] for config, quantiles in self.times.items() if math.isfinite(quantiles[0])}
+        close = (config for config in brief if brief[config] <= CLOSE * min(brief.values()))
+        finalists = heapq.nsmallest(FINALISTS, close, key=brief.__getitem__)
+        finalists += [config for config in self.configs[:1] if config in brief and config not in finalists]
+        if self.stopwatch is None or len(finalists) < 2:
             return self.times
-        samples: dict[Any, list[float]] = {config: [] for config in left}
+        samples: dict[Any, list[float]] = {config: [] for config in finalists}
         self.stopwatch.limit_ms = math.inf
         for _ in range(ROUNDS):
-            for config in left:
+            for config in finalists:
                 self.stopwatch.launches = max(3, min(MOST_LAUNCHES, int(ROUND_MS / max(brief[config], 1e-3))))
                 with self._watched(config):
                     self._timed(config)
                 samples[config] += self.stopwatch.samples_ms
-            medians = {config: statistics.median(samples[config]) for config in left}  # of the same rounds
-            left = [config for config in left if medians[config] <= BEHIND * min(medians.values())]
+            medians = {config: statistics.median(samples[config]) for config in finalists}  # of the same rounds
+            finalists = [config for config in finalists if medians[config] <= BEHIND * min(medians.values())]
         self.stopwatch.launches = BRIEF
-        best = min(left, key=medians.__getitem__)
+        best = min(finalists, key=medians.__getitem__)
         least, scale = 1.0001 * medians[best], medians[best] / brief[best]
-        others = {one: [max(least, scale * value) for value in found] for one, found in self.times.items()}
-        return others | {one: np.quantile(samples[one], (0.5, 0.2, 0.8)).tolist() for one in left}
+        estimates = {
+            config: [max(least, scale * value) for value in quantiles] for config, quantiles in self.times.items()
+        }
+        return estimates | {config: np.quantile(samples[config], (0.5, 0.2, 0.8)).tolist() for config in finalists}
 
 
-def _is_close(found: Any, wanted: Any, tolerance: float) -> bool:
-    if not found.is_floating_point() or not wanted.numel():
-        return bool((found == wanted).all())
-    found, wanted = found.float(), wanted.float()
-    largest = float(wanted.abs().nan_to_num(0.0, 0.0, 0.0).max())
-    return bool(found.isclose(wanted, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
+def _is_close(actual: Any, expected: Any, tolerance: float) -> bool:
+    if not actual.is_floating_point() or not expected.numel():
+        return bool((actual == expected).all())
+    actual, expected = actual.float(), expected.float()
+    largest = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return bool(actual.isclose(expected, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
 
 
 def _check_alive(error: Exception, config: Any, winners: Winners) -> None:

@@ -35,8 +35,8 @@ def make_tuner(file: str, kernel: str, names: Sequence[str], options: Row) -> Ca
 
     def serve(shape: Row | None) -> Row:
         try:
-            make, given, tuners, facts = load()
-            return facts if shape is None else _tuned(make(**shape), given, tuners)
+            make, tuned, tuners, facts = load()
+            return facts if shape is None else _tuned(make(**shape), tuned, tuners)
         except Exception as error:
             text = str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"
             return {"error": text, "is_known": isinstance(error, DeviceLostError)}
@@ -58,35 +58,43 @@ def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[A
     specification: Any = importlib.util.spec_from_file_location("_mltune_kernels", file)
     module = sys.modules[specification.name] = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    given = getattr(module, kernel, None)
-    if not isinstance(given, own_autotuner()):
+    autotuned = getattr(module, kernel, None)
+    if not isinstance(autotuned, own_autotuner()):
         raise UsageError(f"a kernel has configurations, but {kernel} is not decorated with autotune (outermost) there.")
     inspect.signature(module.arguments).bind(**dict.fromkeys(names))
-    own = {} if given._do_bench is None else {"do_bench": given._do_bench}
-    searches = [autotune(given.configs, given.keys, **one, **own) for one in (options, {**options, "wisdom": "none"})]
-    tuners = [search(given.fn) for search in searches]
+    own = {} if autotuned._do_bench is None else {"do_bench": autotuned._do_bench}
+    searches = [
+        autotune(autotuned.configs, autotuned.keys, **settings, **own)
+        for settings in (options, {**options, "wisdom": "none"})
+    ]
+    tuners = [search(autotuned.fn) for search in searches]
     for tuner in tuners:
-        vars(tuner).update({name: value for name, value in vars(given).items() if name in _KEPT})
-    source = hashlib.sha256(Path(file).read_bytes() + inspect.getsource(given.base_fn).encode()).hexdigest()
+        vars(tuner).update({name: value for name, value in vars(autotuned).items() if name in _KEPT})
+    source = hashlib.sha256(Path(file).read_bytes() + inspect.getsource(autotuned.base_fn).encode()).hexdigest()
     facts = {"kernel": kernel, "source_hash": source, **options, "triton": triton.__version__}
     device, serving = driver.active.get_device_interface().get_device_name(), getattr(module, "SERVING", {})
     dtype, blocks = serving.get("dtype"), [*map(int, serving.get("block_shape", ()))]
     facts |= {"device": device, "dtype": dtype and str(dtype), "block_shape": blocks}
-    return module.arguments, given, tuners, facts
+    return module.arguments, autotuned, tuners, facts
 
 
-def _tuned(found: Any, given: Any, tuners: Sequence[Any]) -> Row:
+def _tuned(found: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
     """Tune at a shape: search with the first launch, and choose among its fastest by the time of all launches."""
     begun = time.monotonic()
     launches = found if isinstance(found, list) else [found]
     tuner, (grid, *arguments) = tuners[len(launches) > 1], launches[0]
     tuner.configs_timings = {}
     tuner[grid](*arguments)
-    measured = {one: found[0] if isinstance(found, Sequence) else found for one, found in tuner.configs_timings.items()}
+    measured = {
+        config: times_ms[0] if isinstance(times_ms, Sequence) else times_ms
+        for config, times_ms in tuner.configs_timings.items()
+    }
     ran = [config for config, time_ms in measured.items() if time_ms != math.inf] or [tuner.best_config]
     first = next((config for config in tuner.configs if config in measured), tuner.best_config)
     fastest = heapq.nsmallest(FINALISTS * len(launches), ran, key=lambda config: measured.get(config, 0.0))
-    total_s = {one: _time_s(given, launches, one) for one in dict.fromkeys([*fastest, *({first} & {*ran})])}
+    total_s = {
+        config: _time_s(autotuned, launches, config) for config in dict.fromkeys([*fastest, *({first} & {*ran})])
+    }
     best = min(total_s, key=total_s.__getitem__)
     if total_s[best] == math.inf:
         raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
@@ -105,6 +113,6 @@ def _time_s(tuner: Any, launches: Sequence[Sequence[Any]], config: Any) -> float
     total_ms = 0.0
     for grid, *arguments in launches:
         tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
-        found = type(tuner)._bench(tuner, *arguments, config=config, grid=grid, warmup=False)
-        total_ms += found[0] if isinstance(found, Sequence) else found  # the first of quantiles is the median
+        times_ms = type(tuner)._bench(tuner, *arguments, config=config, grid=grid, warmup=False)
+        total_ms += times_ms[0] if isinstance(times_ms, Sequence) else times_ms  # the first of quantiles is the median
     return total_ms / 1e3

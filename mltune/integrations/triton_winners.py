@@ -56,10 +56,10 @@ class Winners:
             return cls(None, {})
         import triton
 
-        given = {name: value for name, value in {**tuner.nargs, **kwargs}.items() if name in tuner.arg_names}
-        types = [str(value.dtype) if hasattr(value, "dtype") else type(value).__name__ for value in given.values()]
-        text = " ".join(map(str, [*(given.get(name) for name in tuner.keys), *types]))
-        digest = _digest((text, triton.__version__, [sorted(configuration(one).items()) for one in configs]))
+        arguments = {name: value for name, value in {**tuner.nargs, **kwargs}.items() if name in tuner.arg_names}
+        types = [str(value.dtype) if hasattr(value, "dtype") else type(value).__name__ for value in arguments.values()]
+        text = " ".join(map(str, [*(arguments.get(name) for name in tuner.keys), *types]))
+        digest = _digest((text, triton.__version__, [sorted(configuration(config).items()) for config in configs]))
         name = re.sub(r"[^a-z0-9_-]", "-", kernel.fn.__name__.lower())[:50]
         shown = "".join(letter for letter in text[:_SHOWN] if letter.isprintable())
         fields = {
@@ -81,16 +81,20 @@ class Winners:
         outcomes: list[Outcome] = []
         with _warning():
             outcomes = list(Wisdom.load(self.path))
-        mine = [one for one in outcomes if all(getattr(one, name) == value for name, value in self.fields.items())]
-        won = [one for one in mine if isinstance(one, Entry)]
+        fitting = [
+            outcome
+            for outcome in outcomes
+            if all(getattr(outcome, name) == value for name, value in self.fields.items())
+        ]
+        won = [outcome for outcome in fitting if isinstance(outcome, Entry)]
         best = choose(won).configuration if won else None
-        failed = [one.configuration for one in mine if isinstance(one, Failure)]
-        found = [one for one in configs if configuration(one) == best][:1]
-        return found or [one for one in configs if configuration(one) not in failed] or configs[:1]
+        failed = [outcome.configuration for outcome in fitting if isinstance(outcome, Failure)]
+        best_configs = [config for config in configs if configuration(config) == best][:1]
+        return best_configs or [config for config in configs if configuration(config) not in failed] or configs[:1]
 
     def keep(self, times: Mapping[Any, Sequence[float]], *, is_verified: bool) -> None:
         """Add the fastest of the configurations whose milliseconds are given, if one could be timed."""
-        best = min(times, key=lambda one: times[one][0])
+        best = min(times, key=lambda config: times[config][0])
         median_s, low_s, high_s = (1e-3 * value for value in times[best])
         default_s: float | None = 1e-3 * next(iter(times.values()))[0]
         default_s = default_s if default_s is not None and math.isfinite(default_s) else None

@@ -14,7 +14,7 @@ asks for, without limits that it does not set."""
 EFFORTS = ("none", "quick", "full")
 
 
-def effort(given: str = "") -> str:
+def effort(level: str = "") -> str:
     """Return the effort that a program gives, else that of the environment; empty where neither says anything.
 
     Raises
@@ -27,8 +27,8 @@ def effort(given: str = "") -> str:
     >>> effort() in ("", *EFFORTS)
     True
     """
-    found = given or os.environ.get(VARIABLE, "")
-    if found and found not in EFFORTS:
-        name = "effort" if given else VARIABLE
-        raise UsageError(f"{name} is one of {', '.join(EFFORTS)}, got {printable(found, 80)!r}.")
-    return found
+    chosen = level or os.environ.get(VARIABLE, "")
+    if chosen and chosen not in EFFORTS:
+        name = "effort" if level else VARIABLE
+        raise UsageError(f"{name} is one of {', '.join(EFFORTS)}, got {printable(chosen, 80)!r}.")
+    return chosen

@@ -229,9 +229,9 @@ def choose(entries: Iterable[Entry]) -> Entry:
     entries : iterable of Entry
         At least one.
     """
-    found = list(entries)
-    found = [entry for entry in found if entry.verified] or found
-    bound_s = min(entry.high_s for entry in found)
-    fast = [entry for entry in found if entry.median_s <= bound_s]
+    ranked = list(entries)
+    ranked = [entry for entry in ranked if entry.verified] or ranked
+    bound_s = min(entry.high_s for entry in ranked)
+    fast = [entry for entry in ranked if entry.median_s <= bound_s]
     fastest_s = min(entry.median_s for entry in fast)
     return min((entry for entry in fast if entry.low_s <= fastest_s), key=lambda entry: entry.order)

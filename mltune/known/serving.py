@@ -59,7 +59,7 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
             raise UsageError(f"{form}: a file has one configuration for each M, but M={shape['M']} is there twice.")
         further = {"SPLIT_K": 1} if form == "vllm-moe" and facts["dtype"] in _SPLIT else {}
         files[path][shape["M"]] = _checked(form, row["configuration"], _blocks(form, facts)) | further
-    return {path: _json(dict(sorted(one.items()))) for path, one in files.items()}
+    return {path: _json(dict(sorted(field.items()))) for path, field in files.items()}
 
 
 def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> str:
@@ -118,11 +118,13 @@ def _blocks(form: str, facts: Mapping[str, Any]) -> Sequence[int]:
     return facts["block_shape"] if form.endswith("fp8") or all(facts["block_shape"]) else []
 
 
-def _checked(form: str, given: Mapping[str, Any], blocks: Sequence[int]) -> dict[str, int]:
+def _checked(form: str, configuration: Mapping[str, Any], blocks: Sequence[int]) -> dict[str, int]:
     """Return a configuration as the kernels of vLLM and SGLang take it."""
-    found: dict[str, Any] = {name: given.get(name) for name in PARAMETERS}
-    fits = given.items() <= {**found, "num_ctas": 1}.items() and all(type(one) is int for one in found.values())
-    if not fits or min(found.values()) < 1 or any(block % found["BLOCK_SIZE_K"] for block in blocks[1:]):
+    parameters: dict[str, Any] = {name: configuration.get(name) for name in PARAMETERS}
+    fits = configuration.items() <= {**parameters, "num_ctas": 1}.items() and all(
+        type(value) is int for value in parameters.values()
+    )
+    if not fits or min(parameters.values()) < 1 or any(block % parameters["BLOCK_SIZE_K"] for block in blocks[1:]):
         law = f"positive integers {', '.join(PARAMETERS)}, and BLOCK_SIZE_K divides the second of block_shape"
-        raise UsageError(f"{form}: a configuration has {law}, got {dict(given)!s:.300}.")
-    return found
+        raise UsageError(f"{form}: a configuration has {law}, got {dict(configuration)!s:.300}.")
+    return parameters

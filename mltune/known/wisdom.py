@@ -107,8 +107,8 @@ class Wisdom:
         newest: dict[tuple[str, str], Outcome] = {}
         for entry in entries:
             identity = entry.key, entry.named
-            known = newest.get(identity)
-            if known is None or (known.measured_at, known.text) < (entry.measured_at, entry.text):
+            stored = newest.get(identity)
+            if stored is None or (stored.measured_at, stored.text) < (entry.measured_at, entry.text):
                 newest[identity] = entry
         self.entries = tuple(newest[identity] for identity in sorted(newest))
 
@@ -176,9 +176,9 @@ class Wisdom:
             write(target, merged.entries)
         return merged
 
-    def merge(self, *others: Wisdom) -> Wisdom:
+    def merge(self, *wisdoms: Wisdom) -> Wisdom:
         """Return a wisdom with the entries of all."""
-        return Wisdom(chain(self.entries, *(other.entries for other in others)))
+        return Wisdom(chain(self.entries, *(other.entries for other in wisdoms)))
 
     def of_kernel(self, name: str) -> Wisdom:
         """Return the entries of one kernel."""
@@ -233,24 +233,30 @@ class Wisdom:
         list of Match
             The best first; empty where nothing is known.
         """
-        gpu, wanted = Gpu.of(device), canonical(problem.to_json())
-        of_source = [one for one in self.entries if one.kernel == kernel.name and kernel.is_version(one.source_hash)]
+        gpu, document = Gpu.of(device), canonical(problem.to_json())
+        of_source = [
+            entry for entry in self.entries if entry.kernel == kernel.name and kernel.is_version(entry.source_hash)
+        ]
         failed = {
-            one.named
-            for one in of_source
-            if isinstance(one, Failure)
-            and (one.device, canonical(one.problem)) == (gpu, wanted)
-            and driver in (None, one.driver)
+            entry.named
+            for entry in of_source
+            if isinstance(entry, Failure)
+            and (entry.device, canonical(entry.problem)) == (gpu, document)
+            and driver in (None, entry.driver)
         }
-        related = _Relations(problem, wanted, gpu, driver)
-        matches = map(related.match, Wisdom(one for one in of_source if one.named not in failed).best())
+        related = _Relations(problem, document, gpu, driver)
+        matches = map(related.match, Wisdom(entry for entry in of_source if entry.named not in failed).best())
         distinct: dict[str, Match] = {}
-        for match in sorted(filter(None, matches), key=lambda one: one.rank):
+        for match in sorted(filter(None, matches), key=lambda match_of_case: match_of_case.rank):
             if match.entry.named not in distinct and (space is None or _is_in(space, match.entry, kernel)):
                 distinct[match.entry.named] = match
-        near = [one for one in distinct.values() if one.relation in ("problem", "size")][:MOST_OF_CASE]
-        beside = [one for one in distinct.values() if one.relation in ("case", "gpu")]
-        far = [one for one in distinct.values() if one.relation == "precision"][:MOST_OF_PRECISIONS]
+        near = [match_of_case for match_of_case in distinct.values() if match_of_case.relation in ("problem", "size")][
+            :MOST_OF_CASE
+        ]
+        beside = [match_of_case for match_of_case in distinct.values() if match_of_case.relation in ("case", "gpu")]
+        far = [match_of_case for match_of_case in distinct.values() if match_of_case.relation == "precision"][
+            :MOST_OF_PRECISIONS
+        ]
         return [*near, *beside, *far][:most]
 
     def __len__(self) -> int:
@@ -271,8 +277,8 @@ class Wisdom:
 class _Relations:
     """The relations of entries to a problem on a GPU."""
 
-    def __init__(self, problem: Problem, wanted: str, gpu: Gpu, driver: str | None) -> None:
-        self._problem, self._wanted, self._gpu, self._driver = problem, wanted, gpu, driver
+    def __init__(self, problem: Problem, document: str, gpu: Gpu, driver: str | None) -> None:
+        self._problem, self._wanted, self._gpu, self._driver = problem, document, gpu, driver
         self._case, self._sizes = _case_and_sizes(problem)
 
     def match(self, entry: Entry) -> Match | None:
@@ -315,5 +321,5 @@ def _case_and_sizes(problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
     return variables, sizes
 
 
-def _distance(one: dict[str, int], other: dict[str, int]) -> float:
-    return math.fsum(abs(math.log2((1 + abs(one[name])) / (1 + abs(other[name])))) for name in sorted(one))
+def _distance(first: dict[str, int], other: dict[str, int]) -> float:
+    return math.fsum(abs(math.log2((1 + abs(first[name])) / (1 + abs(other[name])))) for name in sorted(first))

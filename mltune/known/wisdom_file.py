@@ -90,8 +90,8 @@ def read(path: Path) -> list[Outcome]:
     try:
         document = parse_json(read_file(path, MAX_BYTES))
         _check_head(document)
-        found = _Document.model_validate(document).entries
-        return [_entry(raw, number) for number, raw in enumerate(found)]
+        entries = _Document.model_validate(document).entries
+        return [_entry(raw, number) for number, raw in enumerate(entries)]
     except FileNotFoundError:
         return []
     except ValidationError as error:

@@ -84,8 +84,11 @@ class Candidate:
     def launches(self) -> list[Candidate]:
         """Return it with all values of the parameters that are passed at launch, which have the same machine code."""
         names, values = self.kernel.launch_parameters.keys(), self.kernel.launch_parameters.values()
-        others = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
-        return [Candidate(self.kernel, {**self.configuration, **dict(zip(names, one, strict=True))}) for one in others]
+        combinations = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
+        return [
+            Candidate(self.kernel, {**self.configuration, **dict(zip(names, combination, strict=True))})
+            for combination in combinations
+        ]
 
 
 class Times(BaseModel):
@@ -145,11 +148,16 @@ class Building:
         self._rates: list[tuple[int, float]] = []  # timings and seconds of some sizes
         self._lock = Lock()
         self._failed: dict[int, str] = {}
-        self._is_fallback = cache(lambda one: self._described(one, Build(TrialState.OK)).is_fallback)
+        self._is_fallback = cache(lambda candidate: self._described(candidate, Build(TrialState.OK)).is_fallback)
         self.candidates = self._found()
         self._tiles = self._tiles_of(self.candidates)
-        known = [self._known.times.get(one.label, {}) for one in self.problems]
-        self._times = np.array([[_coded(of_size.get(one.key, np.nan)) for one in self.candidates] for of_size in known])
+        recorded_times = [self._known.times.get(problem.label, {}) for problem in self.problems]
+        self._times = np.array(
+            [
+                [_coded(of_size.get(candidate.key, np.nan)) for candidate in self.candidates]
+                for of_size in recorded_times
+            ]
+        )
 
     def content(self) -> Content:
         """Time the candidates, choose, compile what is chosen, and return what the library consists of.
@@ -162,7 +170,7 @@ class Building:
         measured = self.measured()
         spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
         chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
-        known = {*map(tuple, measured.sizes[measured.timed].tolist())}
+        timed_sizes = {*map(tuple, measured.sizes[measured.timed].tolist())}
         used = [self.candidates[number] for number in chosen.chosen]
         return Content(
             spec.library.name or name_of(problem),
@@ -171,7 +179,7 @@ class Building:
             problem.size_names,
             spec.extents,
             kernel_parameters(used[0].kernel, problem),
-            max(alignment_of(one.kernel) for one in used),
+            max(alignment_of(candidate.kernel) for candidate in used),
             {
                 "name": run.device.name,
                 "compute_capability": list(run.device.compute_capability or (0, 0)),
@@ -182,8 +190,8 @@ class Building:
             {"mltune": __version__, **run.header.versions},
             {
                 **chosen.report(measured),
-                "tuned": len({one.problem for one in self.tunes}),
-                "not_timed": [one for one in spec.sizes if tuple(one.values()) not in known],
+                "tuned": len({tune.problem for tune in self.tunes}),
+                "not_timed": [size for size in spec.sizes if tuple(size.values()) not in timed_sizes],
                 "failed": [
                     {"size": spec.sizes[place], "error": error} for place, error in sorted(self._failed.items())
                 ],
@@ -196,7 +204,7 @@ class Building:
         As many as the time allows are timed at some of the tuned sizes; a shortlist at the other ones and at further
         sizes; and the portfolio at the others.
         """
-        tuned, asked = self.spec.tuned, self.spec.library
+        tuned, settings = self.spec.tuned, self.spec.library
         places = [*tuned, *np.setdiff1d(range(len(self.problems)), tuned).tolist()]
         try:
             self._add_first_times()
@@ -205,7 +213,7 @@ class Building:
             self._add_times(places, shortlist, _CROSSED_UNTIL)
             self._time_again(shortlist)
             decides = self._table()
-            portfolio = decides.portfolio(most=asked.most, floor=asked.floor)
+            portfolio = decides.portfolio(most=settings.most, floor=settings.floor)
             self._add_times(places, portfolio, _CHOSEN_UNTIL)
             self._time_again(portfolio)
         finally:
@@ -232,26 +240,29 @@ class Building:
         They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
         each kernel; the first ones with other launches; and the next ones of each size.
         """
-        known: dict[str, Candidate] = {}
-        ranked = [(at, [known.setdefault(one.key, one) for one in self._ranked(at)]) for at in self.spec.tuned]
-        valid = np.isfinite(self._tiles_of([*known.values()])[..., 0])
-        everywhere = {one for one, sizes in zip(known.values(), valid.T, strict=True) if sizes.all()}
+        by_key: dict[str, Candidate] = {}
+        ranked = [
+            (at, [by_key.setdefault(candidate.key, candidate) for candidate in self._ranked(at)])
+            for at in self.spec.tuned
+        ]
+        valid = np.isfinite(self._tiles_of([*by_key.values()])[..., 0])
+        everywhere = {candidate for candidate, sizes in zip(by_key.values(), valid.T, strict=True) if sizes.all()}
         promising = [(at, of_size[:1]) for at, of_size in ranked]
         for at, of_size in ranked:
-            general = (one for one in of_size if one in everywhere and self._is_fallback(one))
+            general = (candidate for candidate in of_size if candidate in everywhere and self._is_fallback(candidate))
             promising.append((at, [*itertools.islice(general, 1)]))
         kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes]
-        defaults = (Candidate(one, one.completed(one.default)) for one in kernels if one.default)
-        of_each = [*{one.key: one for one in defaults}.values()]
+        defaults = (Candidate(kernel, kernel.completed(kernel.default)) for kernel in kernels if kernel.default)
+        of_each = [*{default.key: default for default in defaults}.values()]
         promising += [(at, of_each) for at, _ in ranked]
-        promising += [(at, one.launches()) for at, of_size in ranked for one in of_size[:1]]
+        promising += [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
             promising += [(at, of_size[rank : rank + 1]) for at, of_size in ranked]
-        found: dict[str, Candidate] = {}
-        for at, some in promising:
-            for one in some:
-                found.setdefault(one.key, known.get(one.key, one)).found_at.add(at)
-        return [*found.values()]
+        chosen: dict[str, Candidate] = {}
+        for at, candidates in promising:
+            for candidate in candidates:
+                chosen.setdefault(candidate.key, by_key.get(candidate.key, candidate)).found_at.add(at)
+        return [*chosen.values()]
 
     def _ranked(self, place: int) -> list[Candidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""
@@ -260,23 +271,24 @@ class Building:
             for problem, kernel, run in self.tunes
             if problem == self.problems[place] and run.best_record is not None
         ]
-        runs.sort(key=lambda one: one[0].best_time_s or math.inf)
+        runs.sort(key=lambda pair: pair[0].best_time_s or math.inf)
         timed = [(record, kernel) for run, kernel in runs for record in run.records.fastest(_MOST_LOOKED_AT)]
-        timed.sort(key=lambda one: one[0].median_s or math.inf)
+        timed.sort(key=lambda pair: pair[0].median_s or math.inf)
         won = [(run.best_record, kernel) for run, kernel in runs[:1]]
-        return [Candidate(kernel, one.configuration) for one, kernel in (*won, *timed) if one is not None]
+        return [Candidate(kernel, record.configuration) for record, kernel in (*won, *timed) if record is not None]
 
-    def _described(self, one: Candidate, build: Build) -> Configuration:
-        return configuration_of(one.kernel, self.problems[0], self.device, one.configuration, build)
+    def _described(self, candidate: Candidate, build: Build) -> Configuration:
+        return configuration_of(candidate.kernel, self.problems[0], self.device, candidate.configuration, build)
 
-    def _built(self, one: Candidate) -> Configuration:
+    def _built(self, candidate: Candidate) -> Configuration:
         """Return a configuration with its machine code, which is the same at all sizes."""
-        build = self.build(one.kernel, self.problems[0], self.device.architecture, one.configuration)
+        build = self.build(candidate.kernel, self.problems[0], self.device.architecture, candidate.configuration)
         if build.state is not TrialState.OK:
             raise RunError(
-                f"a configuration of a library must compile, but {one.key} ends with {build.state}: {build.detail}."
+                f"a configuration of a library must compile, but {candidate.key} ends with {build.state}: "
+                f"{build.detail}."
             )
-        return self._described(one, build)
+        return self._described(candidate, build)
 
     def _keep(self, numbers: Sequence[int]) -> None:
         """Go on with these candidates alone."""
@@ -290,13 +302,16 @@ class Building:
 
     def _tiles_of(self, candidates: Sequence[Candidate]) -> Floats:
         """Return tiles and work of launches, of shape (n_sizes, n_candidates, 2); NaN where one is not valid."""
-        found = np.full((len(self.problems), len(candidates), 2), np.nan)
-        for source in {one.source for one in candidates}:
-            columns = [number for number, one in enumerate(candidates) if one.source == source]
-            kernel, some = candidates[columns[0]].kernel, [candidates[number].configuration for number in columns]
+        tiles = np.full((len(self.problems), len(candidates), 2), np.nan)
+        for source in {candidate.source for candidate in candidates}:
+            columns = [number for number, candidate in enumerate(candidates) if candidate.source == source]
+            kernel, configurations = (
+                candidates[columns[0]].kernel,
+                [candidates[number].configuration for number in columns],
+            )
             for place, problem in enumerate(self.problems):
-                found[place, columns] = tiles_at(kernel, problem, self.device, some)
-        return found
+                tiles[place, columns] = tiles_at(kernel, problem, self.device, configurations)
+        return tiles
 
     def _add_times(self, places: Sequence[int], numbers: Sequence[int], share: float) -> None:
         """Time candidates at sizes where they have no times, before a share of the time is over."""
@@ -316,16 +331,16 @@ class Building:
 
         The shorter time counts.
         """
-        before, known = self._times.copy(), self._table(numbers)
-        times_s, tiles = known.times_s[:, numbers], known.tiles[:, numbers]
-        far = times_s > _FAR * expected((known.sizes, times_s, tiles), known.sizes, tiles, known.processors)
+        before, table = self._times.copy(), self._table(numbers)
+        times_s, tiles = table.times_s[:, numbers], table.tiles[:, numbers]
+        far = times_s > _FAR * expected((table.sizes, times_s, tiles), table.sizes, tiles, table.processors)
         self._times[:, numbers] = np.where(far, np.nan, before[:, numbers])
         places = np.flatnonzero(far.any(axis=1)).tolist()
         self._add_times(places, numbers, 1.0)
         self._times = np.fmin(before, self._times)
         for place in places:
-            kept = [one for one in numbers if np.isfinite(self._times[place, one])]
-            known_s = {self.candidates[one].key: float(self._times[place, one]) for one in kept}
+            kept = [number for number in numbers if np.isfinite(self._times[place, number])]
+            known_s = {self.candidates[number].key: float(self._times[place, number]) for number in kept}
             self._known.times[self.problems[place].label].update(known_s)
 
     def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
@@ -335,21 +350,23 @@ class Building:
         """
         problem = self.problems[place]
         may_run = self._valid[place] & np.isnan(self._times[place])
-        lacking = [one for one in numbers if may_run[one]]
+        lacking = [number for number in numbers if may_run[number]]
         if not lacking or place in self._failed or perf_counter() >= until or self.stop():
             return 0
-        for source in dict.fromkeys(self.candidates[one].source for one in lacking):
-            some = [one for one in lacking if self.candidates[one].source == source]
-            asked = [self.candidates[one] for one in some]
+        for source in dict.fromkeys(self.candidates[number].source for number in lacking):
+            of_source = [number for number in lacking if self.candidates[number].source == source]
+            candidates = [self.candidates[number] for number in of_source]
             try:
-                found = self.time(asked[0].kernel, problem, [one.configuration for one in asked], until=until)
+                times_s = self.time(
+                    candidates[0].kernel, problem, [candidate.configuration for candidate in candidates], until=until
+                )
             except (BundleError, DeviceError) as error:
                 self._failed[place] = str(error)
                 return 0
             with self._lock:
-                self._times[place, some[: len(found)]] = [*map(_coded, found)]
-                known = self._known.times.setdefault(problem.label, {})
-                known.update(zip((one.key for one in asked), found, strict=False))
+                self._times[place, of_source[: len(times_s)]] = [*map(_coded, times_s)]
+                recorded = self._known.times.setdefault(problem.label, {})
+                recorded.update(zip((candidate.key for candidate in candidates), times_s, strict=False))
                 if perf_counter() > self._saved + _SAVE_EVERY_S:
                     self._save()
         return len(lacking)
@@ -363,7 +380,7 @@ class Building:
         room_s = max(self._begun + _FIRST_UNTIL * self._room_s - perf_counter(), 0.0)
         count = max(int(room_s / sizes / max(each_s, 1e-9)), _FEWEST)
         valid = self._valid.sum(axis=0) == len(self._valid)
-        general = (one for one, at in enumerate(self.candidates) if valid[one] and self._is_fallback(at))
+        general = (number for number, at in enumerate(self.candidates) if valid[number] and self._is_fallback(at))
         self._keep(sorted({*range(min(count, len(self.candidates))), *itertools.islice(general, 1)}))
 
     def _save(self) -> None:
@@ -373,18 +390,18 @@ class Building:
 
     def _shortlist(self, measured: Measured) -> list[int]:
         """Return the best portfolio, the best of what is left, and so on, as long as there is room."""
-        asked, speed = self.spec.library, measured.speed()
-        found, wanted = list[int](), min(_SHORTLIST * asked.most, speed.shape[1])
-        while len(found) < wanted:
-            rest = np.setdiff1d(np.arange(speed.shape[1]), found)
+        settings, speed = self.spec.library, measured.speed()
+        shortlist, length = list[int](), min(_SHORTLIST * settings.most, speed.shape[1])
+        while len(shortlist) < length:
+            rest = np.setdiff1d(np.arange(speed.shape[1]), shortlist)
             fallback = measured.is_fallback[rest]
             best = choose_portfolio(
-                speed[:, rest], measured.weights, fallback, most=wanted - len(found), floor=asked.floor
+                speed[:, rest], measured.weights, fallback, most=length - len(shortlist), floor=settings.floor
             )
             if not best:
                 break
-            found += rest[best].tolist()
-        return found
+            shortlist += rest[best].tolist()
+        return shortlist
 
     def _table(self, portfolio: Sequence[int] = ()) -> Measured:
         """Return what is known of all candidates where all were timed, and of a portfolio elsewhere.
@@ -406,11 +423,11 @@ class Building:
         counts[np.ix_(~lacking[:, [*portfolio]].any(axis=1), [*portfolio])] = True
         columns = zip(self.candidates, self._valid.T, strict=True)
         return Measured(
-            np.array([list(one.values()) for one in self.spec.sizes], dtype=np.int64),
+            np.array([list(size.values()) for size in self.spec.sizes], dtype=np.int64),
             np.where(counts, times_s, np.nan),
             np.array(self.spec.weights),
-            np.array([valid.all() and self._is_fallback(one) for one, valid in columns]),
-            tuple(frozenset(one.found_at) for one in self.candidates),
+            np.array([valid.all() and self._is_fallback(candidate) for candidate, valid in columns]),
+            tuple(frozenset(candidate.found_at) for candidate in self.candidates),
             self._tiles,
             self.device.sm_count,
             crossed,

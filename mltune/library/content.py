@@ -30,9 +30,11 @@ def configuration_of(
     kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int], build: Build
 ) -> Configuration:
     """Return a configuration of a kernel as a library has it; its build has machine code, or none yet."""
-    known = known_values(kernel, problem, device, configuration)
-    launch = formulas_of(kernel, known)
-    tiles, of_tile = (" * ".join(f"({formula(one, known, kernel.derived)})" for one in some) for some in _tiles(kernel))
+    values = known_values(kernel, problem, device, configuration)
+    launch = formulas_of(kernel, values)
+    tiles, of_tile = (
+        " * ".join(f"({formula(factor, values, kernel.derived)})" for factor in factors) for factors in _tiles(kernel)
+    )
     return Configuration(
         kernel.name,
         kernel.labelled(configuration),
@@ -42,10 +44,10 @@ def configuration_of(
         tuple(launch["block"]),
         launch["shared_bytes"],
         launch["workspace_bytes"],
-        None if kernel.zeros is None else formula(kernel.zeros, known, kernel.derived),
+        None if kernel.zeros is None else formula(kernel.zeros, values, kernel.derived),
         tiles,
         of_tile or "0",
-        restrictions_on(kernel, known, problem.size_names),
+        restrictions_on(kernel, values, problem.size_names),
         tuple(int(configuration[name]) for name in kernel.arguments),
         device.shared_bytes_per_block - (build.shared_bytes or 0),
     )
@@ -65,25 +67,25 @@ def tiles_at(
     ndarray of shape (n_configs, 2)
         0 where it is undefined or not known, NaN where a configuration is not valid.
     """
-    columns = {name: np.array([one[name] for one in configurations]) for name in configurations[0]}
+    columns = {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
     variables = variables_of(problem, device)
     scope, valid = kernel.scope({**variables, **columns}), np.ones(len(configurations), dtype=np.bool_)
-    for one in kernel.needed:
-        valid &= one.expression.evaluate_partial(scope).truth()
+    for restriction in kernel.needed:
+        valid &= restriction.expression.evaluate_partial(scope).truth()
     scope = kernel.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
     tiles = np.full((len(configurations), 2), np.nan)
     for place, factors in enumerate(_tiles(kernel)):
-        found = [one.evaluate_partial(scope) for one in factors]
-        product = math.prod(np.where(one.defined, one.value, 0.0) for one in found)
+        parts = [factor.evaluate_partial(scope) for factor in factors]
+        product = math.prod(np.where(part.defined, part.value, 0.0) for part in parts)
         tiles[valid, place] = product if factors else 0.0
     return tiles
 
 
 def _tiles(kernel: Kernel) -> tuple[Sequence[Expression], Sequence[Expression]]:
     """Return the factors of the pieces of work of a launch, and of the work of each: none where it is not known."""
-    known = kernel.resources
-    moved = ["steps", "global_bytes"] if kernel.arrays and {"steps", "global_bytes"} <= known.keys() else []
-    return (known["tiles"],) if "tiles" in known else kernel.grid, [known[one] for one in moved]
+    resources = kernel.resources
+    moved = ["steps", "global_bytes"] if kernel.arrays and {"steps", "global_bytes"} <= resources.keys() else []
+    return (resources["tiles"],) if "tiles" in resources else kernel.grid, [resources[name] for name in moved]
 
 
 def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:
@@ -102,8 +104,8 @@ def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Paramet
     roles = {buffer.name: buffer.role for buffer in problem.buffers}
     if kernel.arrays is None:
         return parameters_of(problem.argument_documents(), roles, problem.size_names, {})
-    values = {one.name: one.value for one in kernel.arrays.arguments}
-    formulas = {name: one.text for name, one in values.items() if isinstance(one, Expression) and one.names}
+    values = {argument.name: argument.value for argument in kernel.arrays.arguments}
+    formulas = {name: value.text for name, value in values.items() if isinstance(value, Expression) and value.names}
     return parameters_of(problem.argument_documents(), roles, (), formulas)
 
 

@@ -79,13 +79,13 @@ class Dispatcher:
 
     def leaves(self, sizes: Sequence[int]) -> list[int]:
         """Return the leaf of each tree for the sizes of a call."""
-        x, found = inputs(np.array([sizes]))[0].tolist(), []
+        x, leaves = inputs(np.array([sizes]))[0].tolist(), []
         for at in self.roots:
             while at >= 0:
                 node = self.nodes[at]
                 at = node.right if x[node.place] > node.threshold else node.left
-            found.append(-1 - at)
-        return found
+            leaves.append(-1 - at)
+        return leaves
 
     def order(self, sizes: Sequence[int], tiles: ArrayLike) -> tuple[int, ...]:
         """Return the numbers of the configurations for some sizes, the best first, by the tiles of each one's launch.
@@ -102,10 +102,10 @@ class Dispatcher:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {
-            "nodes": [[one.place, one.threshold, one.left, one.right] for one in self.nodes],
+            "nodes": [[node.place, node.threshold, node.left, node.right] for node in self.nodes],
             "roots": list(self.roots),
-            "waves": [list(one) for one in self.waves],
-            "longer": [list(one) for one in self.longer],
+            "waves": [list(terms) for terms in self.waves],
+            "longer": [list(terms) for terms in self.longer],
             "processors": self.processors,
         }
 
@@ -136,16 +136,16 @@ def _fitted(times_s: NDArray[np.float64], terms: NDArray[np.float64]) -> tuple[f
     """Return coefficients, none below 0, with the least squares of relative errors."""
     from scipy.optimize import nnls
 
-    known = np.isfinite(times_s)
-    if not known.any():
+    finite = np.isfinite(times_s)
+    if not finite.any():
         return (_UNKNOWN_S, *[0.0] * (terms.shape[1] - 1))
-    relative = terms[known] / times_s[known, None]
+    relative = terms[finite] / times_s[finite, None]
     scale = np.maximum(relative.max(axis=0), 1e-300)
     return tuple((nnls(relative / scale, np.ones(len(relative)))[0] / scale).tolist())
 
 
 def expected(
-    known: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]],
+    observed: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]],
     sizes: NDArray[np.int64],
     tiles: NDArray[np.float64],
     processors: int,
@@ -154,12 +154,12 @@ def expected(
 
     They are NaN where a configuration is not valid, and of one without a time.
     """
-    at, times_s, of_known = known
-    found = np.full(tiles.shape[:2], np.nan)
-    for one in np.flatnonzero(np.isfinite(times_s).any(axis=0)):
-        wave = _fitted(times_s[:, one], wave_terms(of_known[:, one], at, processors))
-        found[:, one] = wave_terms(tiles[:, one], sizes, processors) @ np.array(wave)
-    return np.where(found > 0, found, np.nan)
+    at, times_s, of_known = observed
+    expected_s = np.full(tiles.shape[:2], np.nan)
+    for number in np.flatnonzero(np.isfinite(times_s).any(axis=0)):
+        wave = _fitted(times_s[:, number], wave_terms(of_known[:, number], at, processors))
+        expected_s[:, number] = wave_terms(tiles[:, number], sizes, processors) @ np.array(wave)
+    return np.where(expected_s > 0, expected_s, np.nan)
 
 
 def learn(
@@ -182,17 +182,17 @@ def learn(
     processors : int
         Multiprocessors of the GPU.
     """
-    terms = [wave_terms(one, sizes, processors) for one in np.moveaxis(tiles, 1, 0)]
-    waves = tuple(_fitted(times_s[:, one], of_one) for one, of_one in enumerate(terms))
+    terms = [wave_terms(of_configuration, sizes, processors) for of_configuration in np.moveaxis(tiles, 1, 0)]
+    waves = tuple(_fitted(times_s[:, number], of_one) for number, of_one in enumerate(terms))
     sums = np.stack([of_one @ np.array(wave) for of_one, wave in zip(terms, waves, strict=True)], axis=1)
-    known = np.isfinite(times_s) & (sums > 0)
-    longer = np.log(np.where(known, times_s, 1.0) / np.where(known, sums, 1.0))
-    matters = np.maximum(shares(times_s) ** (1 / _MATTERS), _LEAST_WEIGHT) * known
+    usable = np.isfinite(times_s) & (sums > 0)
+    longer = np.log(np.where(usable, times_s, 1.0) / np.where(usable, sums, 1.0))
+    matters = np.maximum(shares(times_s) ** (1 / _MATTERS), _LEAST_WEIGHT) * usable
     return _corrected(Dispatcher(waves, processors), inputs(sizes), longer, matters, weights / weights.mean())
 
 
 def _corrected(
-    found: Dispatcher,
+    dispatcher: Dispatcher,
     x: NDArray[np.float64],
     longer: NDArray[np.float64],
     matters: NDArray[np.float64],
@@ -207,14 +207,14 @@ def _corrected(
     rows: list[tuple[float, ...]] = []
     explained = np.zeros(longer.shape)
     for _ in range(_TREES):
-        left = matters * (longer - explained)
-        added, root, at = _tree(x, left, weights, len(nodes), len(rows))
+        remainder = matters * (longer - explained)
+        added, root, at = _tree(x, remainder, weights, len(nodes), len(rows))
         in_leaf = weights * (np.arange(at.max() + 1)[:, None] == at)
-        values = _RATE * (in_leaf @ left) / (in_leaf @ matters + _PRIOR)
+        values = _RATE * (in_leaf @ remainder) / (in_leaf @ matters + _PRIOR)
         factors = np.exp(values).astype(np.float32).tolist()
         nodes, roots, rows = nodes + added, [*roots, root], rows + [tuple(row) for row in factors]
         explained += values[at]
-    return replace(found, nodes=tuple(nodes), roots=tuple(roots), longer=tuple(rows))
+    return replace(dispatcher, nodes=tuple(nodes), roots=tuple(roots), longer=tuple(rows))
 
 
 def _tree(
@@ -230,8 +230,8 @@ def _tree(
     place = {int(node): -1 - leaves - number for number, node in enumerate(ends)}
     place |= {int(node): nodes + number for number, node in enumerate(inner)}
     made = [
-        Node(int(tree.feature[one]), float(tree.threshold[one]), place[left], place[right])
-        for one in inner
-        for left, right in [(int(tree.children_left[one]), int(tree.children_right[one]))]
+        Node(int(tree.feature[number]), float(tree.threshold[number]), place[left_child], place[right])
+        for number in inner
+        for left_child, right in [(int(tree.children_left[number]), int(tree.children_right[number]))]
     ]
     return made, place[0], np.searchsorted(ends, model.apply(x))

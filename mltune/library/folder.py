@@ -94,14 +94,14 @@ def check_place(folder: Path, *, overwrite: bool = False) -> None:
 
 def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
     """Return the shared object of a library; None where there is no C compiler."""
-    compiler = next((found for one in _COMPILERS if (found := shutil.which(one))), None)
+    compiler = next((path for name_of_compiler in _COMPILERS if (path := shutil.which(name_of_compiler))), None)
     if compiler is None:
         return None
     with tempfile.TemporaryDirectory() as scratch:
         for file in (f"{name}.h", f"{name}.c"):
             (Path(scratch) / file).write_bytes(files[file])
-        made = Path(scratch) / f"lib{name}.so"
-        command = [compiler, *_FLAGS, f"{name}.c", "-o", made.name, "-ldl", "-lm"]
+        shared = Path(scratch) / f"lib{name}.so"
+        command = [compiler, *_FLAGS, f"{name}.c", "-o", shared.name, "-ldl", "-lm"]
         try:
             subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, timeout=_COMPILE_S)  # noqa: S603
         except subprocess.CalledProcessError as error:
@@ -109,7 +109,7 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {fact}.") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LibraryError(f"a library is compiled by {compiler}, but that fails: {error!s:.300}.") from error
-        return made.read_bytes()
+        return shared.read_bytes()
 
 
 def _check(document: Mapping[str, Any]) -> None:

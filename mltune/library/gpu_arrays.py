@@ -86,8 +86,10 @@ def _cupy(cupy: Any) -> Package:
         with cupy.cuda.Device(device):
             return cupy.zeros(count, dtype="uint8")
 
-    def read(one: Any) -> tuple[Array, Any]:
-        return Array(one.data.ptr, one.shape, tuple(stride // one.itemsize for stride in one.strides)), one.dtype
+    def read(array: Any) -> tuple[Array, Any]:
+        return Array(
+            array.data.ptr, array.shape, tuple(stride // array.itemsize for stride in array.strides)
+        ), array.dtype
 
     return Package(
         lambda a, b, c: (
@@ -108,15 +110,15 @@ def _torch(torch: Any) -> Package:
     has_gradients, device_of, strides = torch.is_grad_enabled, torch.Tensor.get_device, torch.Tensor.stride
 
     def kinds(arrays: Sequence[Any]) -> list[Any]:
-        return [(one.dtype, device_of(one), one.requires_grad and has_gradients()) for one in arrays]
+        return [(array.dtype, device_of(array), array.requires_grad and has_gradients()) for array in arrays]
 
-    def read(one: Any) -> tuple[Array, Any]:
-        if one.requires_grad and has_gradients():
+    def read(tensor: Any) -> tuple[Array, Any]:
+        if tensor.requires_grad and has_gradients():
             raise LibraryError("a library has no gradients, but a tensor requires one; call it within torch.no_grad().")
-        if not one.is_cuda or one.is_conj() or one.is_neg():
+        if not tensor.is_cuda or tensor.is_conj() or tensor.is_neg():
             raise AttributeError
-        dtype = STORAGE.get(str(one.dtype).removeprefix("torch."), np.dtype("V"))
-        return Array(one.data_ptr(), tuple(one.shape), one.stride()), dtype
+        dtype = STORAGE.get(str(tensor.dtype).removeprefix("torch."), np.dtype("V"))
+        return Array(tensor.data_ptr(), tuple(tensor.shape), tensor.stride()), dtype
 
     return Package(
         lambda a, b, c: (a.shape, strides(a), b.shape, strides(b), c.shape, strides(c), *kinds((a, b, c))),
@@ -133,17 +135,17 @@ def read_array(value: Any, parameter: dict[str, Any], stream: int = 0) -> Array:
     """Return an array on a GPU; a LibraryError where it is none, or has another type."""
     try:
         if (package := package_of(type(value))) is not None:
-            found, dtype = package.read(value)
+            array, dtype = package.read(value)
         elif hasattr(value, "__cuda_array_interface__"):
-            found, dtype = _of_interface(value.__cuda_array_interface__)
+            array, dtype = _of_interface(value.__cuda_array_interface__)
         else:
-            found, dtype = _of_dlpack(value, stream)
+            array, dtype = _of_dlpack(value, stream)
     except AttributeError:
         raise LibraryError(f"{parameter['name']} must be an array on a GPU, got {type(value).__name__}.") from None
-    wanted = STORAGE[parameter["dtype"]]
-    if dtype.itemsize != wanted.itemsize or dtype.kind not in (wanted.kind, "V"):
+    storage = STORAGE[parameter["dtype"]]
+    if dtype.itemsize != storage.itemsize or dtype.kind not in (storage.kind, "V"):
         raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {dtype.str}.")
-    return found
+    return array
 
 
 def bytes_of(array: Any) -> tuple[int, int]:
@@ -154,7 +156,7 @@ def bytes_of(array: Any) -> tuple[int, int]:
 
 def _of_interface(interface: dict[str, Any]) -> tuple[Array, Any]:
     dtype, shape, strides = np.dtype(interface["typestr"]), tuple(interface["shape"]), interface.get("strides")
-    in_elements = _by_rows(shape) if strides is None else tuple(one // dtype.itemsize for one in strides)
+    in_elements = _by_rows(shape) if strides is None else tuple(stride // dtype.itemsize for stride in strides)
     return Array(interface["data"][0], shape, in_elements), dtype
 
 

@@ -76,8 +76,8 @@ class Library:
     def __post_init__(self) -> None:
         """Prepare what all calls share: which parameters are arrays, and how the words of the others are packed."""
         described = self.document["parameters"]
-        self._arrays = [place for place, one in enumerate(described) if one["role"] in _ARRAYS]
-        self._others = [place for place, one in enumerate(described) if one["role"] not in _ARRAYS]
+        self._arrays = [place for place, parameter in enumerate(described) if parameter["role"] in _ARRAYS]
+        self._others = [place for place, parameter in enumerate(described) if parameter["role"] not in _ARRAYS]
         self._others_of = _getter(self._others)
         self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._others))
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
@@ -113,8 +113,8 @@ class Library:
         DeviceError
             The driver failed.
         """
-        given = self._repeated(arguments) or self._checked(arguments, stream)
-        self._enqueue(given, given[2], stream, workspace)
+        call = self._repeated(arguments) or self._checked(arguments, stream)
+        self._enqueue(call, call[2], stream, workspace)
 
     def _repeated(self, arguments: Sequence[Any]) -> tuple[Any, ...] | None:
         """Return what a call passes whose arrays are of types that were checked; None for another call."""
@@ -134,13 +134,13 @@ class Library:
         if len(arguments) != len(described):
             raise LibraryError(f"{self.name} takes {', '.join(self.parameters)}, got {len(arguments)} arguments.")
         arrays, on = [arguments[place] for place in self._arrays], 0 if stream is None else _stream(stream)
-        found = [read_array(one, described[place], on) for one, place in zip(arrays, self._arrays, strict=True)]
-        given = [_given(arguments[place], described[place]) for place in self._others]
-        package, values = package_of(type(arrays[0])), self._values.pack(*(value for value, _ in given))
-        if package is not None and all(package_of(type(one)) is package for one in arrays):
+        read = [read_array(array, described[place], on) for array, place in zip(arrays, self._arrays, strict=True)]
+        scalars = [_given(arguments[place], described[place]) for place in self._others]
+        package, values = package_of(type(arrays[0])), self._values.pack(*(value for value, _ in scalars))
+        if package is not None and all(package_of(type(array)) is package for array in arrays):
             self._kinds[type(arrays[0])] = package.kinds(arrays)
         device = package and package.device(arrays[0])
-        return _Given(package, device, [one.address for one in found], values, [kept for _, kept in given])
+        return _Given(package, device, [array.address for array in read], values, [kept for _, kept in scalars])
 
     def multiply(
         self,
@@ -162,41 +162,41 @@ class Library:
         if package is not None and package_of(type(a)) is package_of(type(b)) is package:
             key = package.facts(a, b, out), alpha, beta
         try:
-            given = self._plans.get(key)
+            plan = self._plans.get(key)
         except TypeError:  # a number that is an array
-            key, given = None, None
-        if given is not None and package is not None:
-            first, second = (b, a) if given.swapped else (a, b)
+            key, plan = None, None
+        if plan is not None and package is not None:
+            first, second = (b, a) if plan.swapped else (a, b)
             addresses = [package.address(first), package.address(second), package.address(out)]
         else:
-            given = self._product(a, b, out, alpha, beta, 0 if stream is None else _stream(stream))
-            addresses = given.addresses
+            plan = self._product(a, b, out, alpha, beta, 0 if stream is None else _stream(stream))
+            addresses = plan.addresses
             if len(self._plans) >= _MOST_REMEMBERED:
                 self._plans.clear()
             if key is not None:
-                self._plans[key] = given
-        self._enqueue(given, addresses, stream, workspace)
+                self._plans[key] = plan
+        self._enqueue(plan, addresses, stream, workspace)
         return out
 
     def _product(self, a: Any, b: Any, out: Any, alpha: complex, beta: complex, on: int) -> _Given:
         """Return what a product passes; a LibraryError where shapes or strides are not those of the case."""
-        named = {one["name"]: one for one in self.document["parameters"]}
-        x, y, z = (read_array(one, named[name], on) for one, name in zip((a, b, out), "ABC", strict=True))
-        if any(len(one.shape) != 2 for one in (x, y, z)):
+        named = {parameter["name"]: parameter for parameter in self.document["parameters"]}
+        x, y, z = (read_array(array, named[name], on) for array, name in zip((a, b, out), "ABC", strict=True))
+        if any(len(matrix.shape) != 2 for matrix in (x, y, z)):
             raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
             raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
-        trans = [str(self.document["problem"].get(f"trans_{one}")) for one in "ab"]
+        trans = [str(self.document["problem"].get(f"trans_{side}")) for side in "ab"]
         for first, second, third in ((x, y, z), (y.transposed, x.transposed, z.transposed)):
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
             if None not in leading and {*trans} <= {"N", "T"}:
                 values: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), leading, strict=True))
                 values |= {"m": third.shape[0], "n": third.shape[1], "k": first.shape[1], "alpha": alpha, "beta": beta}
-                others = [self.parameters[place] for place in self._others]
-                given = [_given(values[one], named[one]) for one in others]
-                words, package = self._values.pack(*(value for value, _ in given)), package_of(type(out))
+                names = [self.parameters[place] for place in self._others]
+                scalars = [_given(values[name], named[name]) for name in names]
+                words, package = self._values.pack(*(value for value, _ in scalars)), package_of(type(out))
                 addresses, device = [first.address, second.address, third.address], package and package.device(out)
-                return _Given(package, device, addresses, words, [kept for _, kept in given], first is not x)
+                return _Given(package, device, addresses, words, [kept for _, kept in scalars], first is not x)
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
@@ -221,16 +221,16 @@ class Library:
 
     def choice(self, *, workspace_bytes: int = 2**62, **sizes: int) -> dict[str, Any]:
         """Return the configuration that a call of some sizes runs with a workspace of some bytes."""
-        lacking = [one for one in self.document["sizes"] if one not in sizes]
+        lacking = [size for size in self.document["sizes"] if size not in sizes]
         if lacking:
             raise LibraryError(
                 f"the sizes are {', '.join(self.document['sizes'])}, but {', '.join(lacking)} is missing."
             )
-        values = [sizes[one] for one in self.document["sizes"]]
+        values = [sizes[size] for size in self.document["sizes"]]
         number = self._functions.choice(*values, workspace_bytes, None)
         self._check(min(number, 0))
-        found: dict[str, Any] = json.loads(self._functions.configuration(number).decode())
-        return found
+        configuration: dict[str, Any] = json.loads(self._functions.configuration(number).decode())
+        return configuration
 
     def _enqueue(self, given: tuple[Any, ...], addresses: Sequence[int], stream: Any, workspace: Any) -> None:
         """Enqueue a call with arrays of some addresses."""
@@ -256,11 +256,11 @@ class Library:
     def _larger(self, package: Package, device: int, on: int, values: bytes) -> tuple[int, int, Any]:
         """Return enough memory for a stream; what it had stays, as a graph may have captured its address."""
         names = (self.parameters[place] for place in self._others)
-        given, needed = dict(zip(names, self._values.unpack(values), strict=True)), ctypes.c_size_t()
-        self._functions.choice(*(given[one] for one in self.document["sizes"]), 2**62, ctypes.byref(needed))
+        arguments, needed = dict(zip(names, self._values.unpack(values), strict=True)), ctypes.c_size_t()
+        self._functions.choice(*(arguments[size] for size in self.document["sizes"]), 2**62, ctypes.byref(needed))
         zeros, before = package.zeros(needed.value, device), self._workspaces.get((device, on))
-        found = self._workspaces[device, on] = package.address(zeros), needed.value, (zeros, before)
-        return found
+        workspace = self._workspaces[device, on] = package.address(zeros), needed.value, (zeros, before)
+        return workspace
 
     def _handle(self, device: int | None, addresses: Sequence[int]) -> ctypes.c_void_p:
         """Return the library on a GPU, by default the current one; the first call there loads it."""
@@ -326,8 +326,8 @@ def load_library(folder: str | Path) -> Library:
         raise LibraryError(
             f"a library is a shared object for this host, but that of {folder} is not: {error!s:.300}."
         ) from error
-    takes = any(one.launch.workspace_bytes not in (None, "0") for one in document.configurations)
-    names = tuple(one.name for one in document.parameters)
+    takes = any(configuration.launch.workspace_bytes not in (None, "0") for configuration in document.configurations)
+    names = tuple(parameter.name for parameter in document.parameters)
     return Library(document.name, document.model_dump(), names, functions, driver, takes)
 
 
@@ -349,19 +349,21 @@ def _loaded(name: str, shared: bytes) -> ctypes.CDLL:
 
 
 def _functions(name: str, shared: bytes, document: dict[str, Any]) -> _Functions:
-    found = _loaded(name, shared)
-    create, packed, choice, configuration, error = (getattr(found, f"{name}_{part}") for part in _Functions._fields)
+    functions = _loaded(name, shared)
+    create, packed, choice, configuration, error = (getattr(functions, f"{name}_{part}") for part in _Functions._fields)
     choice.argtypes = [*[ctypes.c_int64] * len(document["sizes"]), ctypes.c_size_t, ctypes.c_void_p]
     configuration.restype = error.restype = ctypes.c_char_p
     return _Functions(create, packed, choice, configuration, error)
 
 
-_RANGES = {"bool": (0, 1)} | {one: (int(np.iinfo(one).min), int(np.iinfo(one).max)) for one in C_TYPES if "int" in one}
+_RANGES = {"bool": (0, 1)} | {
+    c_type: (int(np.iinfo(c_type).min), int(np.iinfo(c_type).max)) for c_type in C_TYPES if "int" in c_type
+}
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    one = operator.itemgetter(*places) if len(places) > 1 else None
-    return one or (lambda given: tuple(given[place] for place in places))
+    getter = operator.itemgetter(*places) if len(places) > 1 else None
+    return getter or (lambda arguments: tuple(arguments[place] for place in places))
 
 
 def _code(parameter: dict[str, Any]) -> str:

@@ -58,9 +58,11 @@ class Measured:
 
     def speed(self) -> NDArray[np.float64]:
         """Return the shares that candidates are chosen by: as timed where all were, elsewhere as expected."""
-        times_s, left = self.seen_s.copy(), ~self.crossed
-        elsewhere_s = expected((self.sizes, times_s, self.tiles), self.sizes[left], self.tiles[left], self.processors)
-        times_s[left] = np.where(np.isfinite(times_s[left]), times_s[left], elsewhere_s)
+        times_s, remaining = self.seen_s.copy(), ~self.crossed
+        elsewhere_s = expected(
+            (self.sizes, times_s, self.tiles), self.sizes[remaining], self.tiles[remaining], self.processors
+        )
+        times_s[remaining] = np.where(np.isfinite(times_s[remaining]), times_s[remaining], elsewhere_s)
         return shares(times_s)
 
     def portfolio(self, *, most: int, floor: float) -> list[int]:
@@ -76,18 +78,20 @@ class Measured:
     def without(self, sizes: NDArray[np.intp]) -> tuple[Measured, NDArray[np.intp]]:
         """Return what is known without sizes and what their tuning alone found, and the candidates left."""
         rows = np.setdiff1d(np.arange(len(self.sizes)), sizes)
-        left = np.array([number for number, at in enumerate(self.found_at) if at - {*sizes.tolist()}], dtype=np.intp)
+        remaining = np.array(
+            [number for number, at in enumerate(self.found_at) if at - {*sizes.tolist()}], dtype=np.intp
+        )
         return Measured(
             self.sizes[rows],
-            self.times_s[np.ix_(rows, left)],
+            self.times_s[np.ix_(rows, remaining)],
             self.weights[rows],
-            self.is_fallback[left],
-            tuple(self.found_at[number] for number in left),
-            self.tiles[np.ix_(rows, left)],
+            self.is_fallback[remaining],
+            tuple(self.found_at[number] for number in remaining),
+            self.tiles[np.ix_(rows, remaining)],
             self.processors,
             self.crossed[rows],
-            self.seen_s[np.ix_(rows, left)],
-        ), left
+            self.seen_s[np.ix_(rows, remaining)],
+        ), remaining
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +140,8 @@ class Chosen:
         }
 
 
-def _summary(found: Any, weights: NDArray[np.float64]) -> dict[str, float]:
-    return {"mean": geometric_mean(found, weights), "least": float(np.min(found))}
+def _summary(shares_of_best: Any, weights: NDArray[np.float64]) -> dict[str, float]:
+    return {"mean": geometric_mean(shares_of_best, weights), "least": float(np.min(shares_of_best))}
 
 
 def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], tiles: NDArray[np.float64]) -> int:
@@ -157,15 +161,15 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
     held_out: list[float] = []
     kept: list[NDArray[np.intp]] = []
     for part in parts if len(crossed) > 1 else ():
-        rest, left = measured.without(part)
-        if not len(left):  # all was found at these sizes
+        rest, left_out = measured.without(part)
+        if not len(left_out):  # all was found at these sizes
             continue
         kept.append(part)
         chosen = rest.portfolio(most=most, floor=floor)
         dispatcher = rest.learn(chosen)
         for size in part:
-            pick = _pick(dispatcher, measured.sizes[size], measured.tiles[size, left[chosen]])
-            held_out.append(float(speed[size, left[chosen]][pick]))
+            pick = _pick(dispatcher, measured.sizes[size], measured.tiles[size, left_out[chosen]])
+            held_out.append(float(speed[size, left_out[chosen]][pick]))
     weights = measured.weights[np.concatenate(kept)] if kept else measured.weights[:0]
     chosen = measured.portfolio(most=most, floor=floor)
     return Chosen(tuple(chosen), measured.learn(chosen), held_out, weights)

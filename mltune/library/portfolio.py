@@ -30,9 +30,9 @@ def shares(times_s: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> shares(np.array([[1.0, 2.0], [np.nan, 3.0]])).tolist()
     [[1.0, 0.5], [0.0, 1.0]]
     """
-    known = np.where(np.isfinite(times_s), times_s, np.inf)
-    best = known.min(axis=1, keepdims=True)
-    return np.where(np.isfinite(known), np.where(np.isfinite(best), best, 1.0) / known, 0.0)
+    finite_s = np.where(np.isfinite(times_s), times_s, np.inf)
+    best = finite_s.min(axis=1, keepdims=True)
+    return np.where(np.isfinite(finite_s), np.where(np.isfinite(best), best, 1.0) / finite_s, 0.0)
 
 
 def choose_portfolio(
@@ -95,5 +95,5 @@ def choose_portfolio(
 
 def geometric_mean(values: Sequence[float], weights: NDArray[np.float64] | None = None) -> float:
     """Return the weighted geometric mean of shares; 0 where one is 0."""
-    found = np.asarray(values, dtype=float)
-    return float(np.exp(np.average(np.log(found), weights=weights))) if (found > 0).all() else 0.0
+    numbers = np.asarray(values, dtype=float)
+    return float(np.exp(np.average(np.log(numbers), weights=weights))) if (numbers > 0).all() else 0.0

@@ -172,9 +172,15 @@ class Content:
             "device": dict(self.device),
             "sizes": list(self.sizes),
             "extents": list(self.extents),
-            "parameters": [{"name": one.name, "dtype": one.dtype, "role": one.role} for one in self.signature()],
+            "parameters": [
+                {"name": parameter.name, "dtype": parameter.dtype, "role": parameter.role}
+                for parameter in self.signature()
+            ],
             "alignment": self.alignment,
-            "configurations": [one.to_json() | {"cubin": cubins.index(one.cubin)} for one in self.configurations],
+            "configurations": [
+                configuration.to_json() | {"cubin": cubins.index(configuration.cubin)}
+                for configuration in self.configurations
+            ],
             "dispatcher": self.dispatcher.to_json(),
             "report": dict(self.report),
             "versions": dict(self.versions),
@@ -186,9 +192,9 @@ class Content:
 
     def signature(self) -> list[Parameter]:
         """Return the parameters of a call: sizes that no argument is, then the arguments that are not computed."""
-        given = [one for one in self.parameters if one.role != "computed"]
-        lacking = {*self.sizes} - {one.name for one in given}
-        return [*(Parameter(name, "int64", "size") for name in self.sizes if name in lacking), *given]
+        passed = [parameter for parameter in self.parameters if parameter.role != "computed"]
+        lacking = {*self.sizes} - {parameter.name for parameter in passed}
+        return [*(Parameter(name, "int64", "size") for name in self.sizes if name in lacking), *passed]
 
 
 def c_files(content: Content) -> dict[str, bytes]:
@@ -208,12 +214,12 @@ def c_files(content: Content) -> dict[str, bytes]:
 
 def _values(content: Content) -> dict[str, Any]:
     signature = content.signature()
-    names = {one.name: _c_name(one.name) for one in signature}
+    names = {parameter.name: _c_name(parameter.name) for parameter in signature}
     in_arrays = {size: f"s[{place}]" for place, size in enumerate(content.sizes)}
     cubins = content.cubins()
     dispatcher, (major, minor) = content.dispatcher, content.device["compute_capability"]
-    computed = [one for one in content.parameters if one.role == "computed"]
-    arrays = [names[one.name] for one in signature if one.role in ("in", "out", "inout")]
+    computed = [configuration for configuration in content.parameters if configuration.role == "computed"]
+    arrays = [names[parameter.name] for parameter in signature if parameter.role in ("in", "out", "inout")]
     return {
         "name": content.name,
         "NAME": content.name.upper(),
@@ -227,40 +233,45 @@ def _values(content: Content) -> dict[str, Any]:
         "sm_count": content.device["sm_count"],
         "sizes": content.sizes,
         "extents": content.extents,
-        "extent_places": ", ".join(str(content.sizes.index(one)) for one in content.extents),
+        "extent_places": ", ".join(str(content.sizes.index(parameter)) for parameter in content.extents),
         "size_parameters": ", ".join(f"int64_t {names[size]}" for size in content.sizes),
         "size_values": ", ".join(names[size] for size in content.sizes),
-        "parameters": ", ".join(_declaration(one, names[one.name]) for one in signature),
-        "untyped": ", ".join(f"{names[one.name]} {one.dtype}" for one in signature if one.dtype not in C_TYPES),
+        "parameters": ", ".join(_declaration(extent, names[extent.name]) for extent in signature),
+        "untyped": ", ".join(
+            f"{names[parameter.name]} {parameter.dtype}" for parameter in signature if parameter.dtype not in C_TYPES
+        ),
         "packed": list(_packed(signature, names)),
-        "packed_values": ", ".join(names[one.name] for one in signature),
+        "packed_values": ", ".join(names[parameter.name] for parameter in signature),
         "alignment": content.alignment,
-        "addresses": " | ".join(f"(uintptr_t){one}" for one in arrays),
+        "addresses": " | ".join(f"(uintptr_t){parameter}" for parameter in arrays),
         "computed": [
             {
-                "c_type": C_TYPES[one.dtype],
-                "value": to_c(one.value, in_arrays).value,
-                "is_whole": "int" in one.dtype,
+                "c_type": C_TYPES[array.dtype],
+                "value": to_c(array.value, in_arrays).value,
+                "is_whole": "int" in array.dtype,
             }
-            for one in computed
+            for array in computed
         ],
         "argument_values": list(_arguments(content.parameters, names)),
-        "most_launched": max(1, *(len(one.launched) for one in content.configurations)),
-        "cubins": [_words(one) for one in cubins],
+        "most_launched": max(1, *(len(parameter.launched) for parameter in content.configurations)),
+        "cubins": [_words(configuration) for configuration in cubins],
         "cubin_names": ", ".join(f"cubin_{number}" for number in range(len(cubins))),
-        "configurations": [_configuration(one, cubins, in_arrays) for one in content.configurations],
-        "nodes": [f"{{{one.place}, {one.threshold!r}, {one.left}, {one.right}}}" for one in dispatcher.nodes],
+        "configurations": [_configuration(cubin, cubins, in_arrays) for cubin in content.configurations],
+        "nodes": [
+            f"{{{configuration.place}, {configuration.threshold!r}, {configuration.left}, {configuration.right}}}"
+            for configuration in dispatcher.nodes
+        ],
         "roots": dispatcher.roots,
-        "waves": [_braced(one) for one in dispatcher.waves],
-        "longer": [_braced(one) for one in dispatcher.longer],
+        "waves": [_braced(node) for node in dispatcher.waves],
+        "longer": [_braced(terms) for terms in dispatcher.longer],
         "processors": dispatcher.processors,
         "most_aligned": MOST_ALIGNED,
         "counters": COUNTERS,
     }
 
 
-def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[str, str]) -> dict[str, Any]:
-    grid = [to_c(formula, names) for formula in one.grid]
+def _configuration(configuration: Configuration, cubins: Sequence[bytes], names: Mapping[str, str]) -> dict[str, Any]:
+    grid = [to_c(formula, names) for formula in configuration.grid]
     replaced = {axis.text: f"to->grid[{number}]" for number, axis in enumerate(grid) if axis.text.endswith(")")}
 
     def after_grid(formula: str | None) -> CValue:
@@ -272,53 +283,56 @@ def _configuration(one: Configuration, cubins: Sequence[bytes], names: Mapping[s
         return replace(value, text=text)
 
     return {
-        "cubin": cubins.index(one.cubin),
-        "entry": _c_text(one.entry),
-        "text": _c_text(json.dumps({"kernel": one.kernel, **one.values})),
+        "cubin": cubins.index(configuration.cubin),
+        "entry": _c_text(configuration.entry),
+        "text": _c_text(json.dumps({"kernel": configuration.kernel, **configuration.values})),
         "grid": [axis.size for axis in grid],
-        "block": [to_c(formula, names).size for formula in one.block],
-        "shared_bytes": to_c(one.shared_bytes, names).size,
-        "workspace_bytes": after_grid(one.workspace_bytes).size,
-        "zeros": after_grid(one.zeros or one.workspace_bytes).size,
-        "tiles": after_grid(one.tiles).value,
-        "of_tile": after_grid(one.of_tile).value,
-        "takes_workspace": int(one.workspace_bytes is not None),
-        "conditions": [to_c(condition, names).value for condition in one.conditions],
-        "launched": one.launched,
-        "most_shared_bytes": one.most_shared_bytes,
+        "block": [to_c(formula, names).size for formula in configuration.block],
+        "shared_bytes": to_c(configuration.shared_bytes, names).size,
+        "workspace_bytes": after_grid(configuration.workspace_bytes).size,
+        "zeros": after_grid(configuration.zeros or configuration.workspace_bytes).size,
+        "tiles": after_grid(configuration.tiles).value,
+        "of_tile": after_grid(configuration.of_tile).value,
+        "takes_workspace": int(configuration.workspace_bytes is not None),
+        "conditions": [to_c(condition, names).value for condition in configuration.conditions],
+        "launched": configuration.launched,
+        "most_shared_bytes": configuration.most_shared_bytes,
     }
 
 
-def _declaration(one: Parameter, name: str) -> str:
-    c_type = C_TYPES.get(one.dtype, "void")
-    match one.role:
+def _declaration(parameter: Parameter, name: str) -> str:
+    c_type = C_TYPES.get(parameter.dtype, "void")
+    match parameter.role:
         case "size":
             return f"int64_t {name}"
         case "scalar":
             return f"const void *{name}" if c_type == "void" else f"{c_type} {name}"
-    return f"{'const ' if one.role == 'in' else ''}{c_type} *{name}"
+    return f"{'const ' if parameter.role == 'in' else ''}{c_type} *{name}"
 
 
 def _packed(signature: Sequence[Parameter], names: Mapping[str, str]) -> Iterator[Sequence[str]]:
     """Yield declaration and name of what is packed into words, in order."""
-    declared = [(one.role, _declaration(one, names[one.name]), names[one.name]) for one in signature]
-    yield from (one for role, *one in declared if role in ("in", "out", "inout"))
+    declared = [
+        (parameter.role, _declaration(parameter, names[parameter.name]), names[parameter.name])
+        for parameter in signature
+    ]
+    yield from (declaration for role, *declaration in declared if role in ("in", "out", "inout"))
     yield from (("void *workspace", "workspace"), ("size_t workspace_bytes", "workspace_bytes"))
     yield from (("void *stream", "stream"), ("int64_t grows", "grows"))
-    yield from (one for role, *one in declared if role not in ("in", "out", "inout"))
+    yield from (declaration for role, *declaration in declared if role not in ("in", "out", "inout"))
 
 
 def _arguments(parameters: Sequence[Parameter], names: Mapping[str, str]) -> Iterator[str]:
     """Yield the addresses of the values of a kernel's arguments; a scalar of a type that C lacks comes by its own."""
     computed = 0
-    for one in parameters:
-        if one.role == "computed":
+    for parameter in parameters:
+        if parameter.role == "computed":
             yield f"&value_{computed}"
             computed += 1
-        elif one.role == "scalar" and one.dtype not in C_TYPES:
-            yield f"(void *){names[one.name]}"
+        elif parameter.role == "scalar" and parameter.dtype not in C_TYPES:
+            yield f"(void *){names[parameter.name]}"
         else:
-            yield f"&{names[one.name]}"
+            yield f"&{names[parameter.name]}"
 
 
 def check_name(name: str) -> None:
@@ -382,17 +396,17 @@ def parameters_of(
     UsageError
         An array is in constant memory, which belongs to one call at a time; or C has no type for what is computed.
     """
-    found = []
-    for one in documents:
-        name, dtype = str(one["name"]), str(one["type"])
-        if one.get("role") == "constant":
+    parameters = []
+    for document in documents:
+        name, dtype = str(document["name"]), str(document["type"])
+        if document.get("role") == "constant":
             raise UsageError(f"arguments of a library are passed to its kernel, but {name} lies in constant memory.")
         if dtype.startswith("pointer to "):
-            found.append(Parameter(name, dtype.removeprefix("pointer to "), roles[name]))
+            parameters.append(Parameter(name, dtype.removeprefix("pointer to "), roles[name]))
         elif name in formulas:
             if dtype not in C_TYPES:
                 raise UsageError(f"what follows from sizes is an integer or a number, but {name} is {dtype}.")
-            found.append(Parameter(name, dtype, "computed", formulas[name]))
+            parameters.append(Parameter(name, dtype, "computed", formulas[name]))
         else:
-            found.append(Parameter(name, dtype, "size" if name in sizes and dtype == "int64" else "scalar"))
-    return tuple(found)
+            parameters.append(Parameter(name, dtype, "size" if name in sizes and dtype == "int64" else "scalar"))
+    return tuple(parameters)

@@ -60,7 +60,7 @@ class _Sizes(_Table):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if sum(one is not None for one in (self.shapes, self.grid, self.ranges, self.csv)) != 1:
+        if sum(way is not None for way in (self.shapes, self.grid, self.ranges, self.csv)) != 1:
             raise ValueError("one of shapes, grid, ranges and csv must be there")
         if "distribution" in self.model_fields_set and self.ranges is None:
             raise ValueError("distribution is that of ranges, but there are none")
@@ -135,11 +135,13 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
 def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -> Counted:
     """Return sizes with their weights."""
     if sizes.shapes is not None:
-        return distinct(({"m": one, "n": one, "k": one} if isinstance(one, int) else one, 1.0) for one in sizes.shapes)
+        return distinct(
+            ({"m": shape, "n": shape, "k": shape} if isinstance(shape, int) else shape, 1.0) for shape in sizes.shapes
+        )
     if sizes.grid is not None:
         if math.prod(map(len, sizes.grid.values())) > MOST_SIZES:
             raise ValueError(f"a grid has at most {MOST_SIZES} sizes")
-        return distinct((dict(zip(sizes.grid, one, strict=True)), 1.0) for one in product(*sizes.grid.values()))
+        return distinct((dict(zip(sizes.grid, extents, strict=True)), 1.0) for extents in product(*sizes.grid.values()))
     if sizes.ranges is not None:
         for name, (low, high) in sizes.ranges.items():
             if low > high:
@@ -151,13 +153,13 @@ def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -
         else:
             drawn = bounds[:, 0] + draws * (bounds[:, 1] - bounds[:, 0])
         rows = np.rint(drawn).astype(np.int64).tolist()
-        return distinct((dict(zip(sizes.ranges, one, strict=True)), 1.0) for one in rows)
+        return distinct((dict(zip(sizes.ranges, extents, strict=True)), 1.0) for extents in rows)
     return distinct(sizes_of_csv(read_text(place / str(sizes.csv), MAX_BYTES, inside=place)))
 
 
 def _drawn(counted: Counted, most: int) -> tuple[tuple[dict[str, int], ...], tuple[float, ...]]:
     """Return the sizes that are timed: the most used ones."""
-    heaviest = sorted(counted.items(), key=lambda one: -one[1])[:most]
+    heaviest = sorted(counted.items(), key=lambda entry: -entry[1])[:most]
     return tuple(dict(size) for size, _ in heaviest), tuple(weight for _, weight in heaviest)
 
 
@@ -171,7 +173,7 @@ def representatives(sizes: Sequence[Mapping[str, int]], weights: Sequence[float]
     """
     from sklearn.cluster import KMeans
 
-    logs = np.log2([list(one.values()) for one in sizes])
+    logs = np.log2([list(size.values()) for size in sizes])
     distinct = len(np.unique(logs, axis=0))
     if count >= distinct:
         return tuple(np.sort(np.unique(logs, axis=0, return_index=True)[1]).tolist())

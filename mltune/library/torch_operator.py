@@ -14,7 +14,7 @@ def torch_operator(library: Any) -> Any:
     import torch
 
     described = library.document["parameters"]
-    written = [one["name"] for one in described if one["role"] in ("out", "inout")]
+    written = [parameter["name"] for parameter in described if parameter["role"] in ("out", "inout")]
 
     def product(a: Any, b: Any, alpha: Any = 1.0) -> Any:
         out = of_product(a, b, alpha)
@@ -25,7 +25,7 @@ def torch_operator(library: Any) -> Any:
     def of_product(a: Any, b: Any, alpha: Any = 1.0) -> Any:
         fits = a.dim() == 2 and b.dim() == 2 and a.shape[1] == b.shape[0]
         torch._check(fits, lambda: f"the shapes of a product must fit, got {[*a.shape]} and {[*b.shape]}.")
-        dtype = next(one["dtype"] for one in described if one["name"] == "C")
+        dtype = next(parameter["dtype"] for parameter in described if parameter["name"] == "C")
         return a.new_empty((a.shape[0], b.shape[1]), dtype=getattr(torch, dtype))
 
     def call(*arguments: Any) -> None:
@@ -36,7 +36,7 @@ def torch_operator(library: Any) -> Any:
     if library.is_product:
         schema, run, fake, written = "(Tensor a, Tensor b, Scalar alpha=1.0) -> Tensor", product, of_product, []
     else:
-        parameters = (_declared(one, f"x{place}") for place, one in enumerate(described))
+        parameters = (_declared(parameter, f"x{place}") for place, parameter in enumerate(described))
         schema, run, fake = f"({', '.join(parameters)}) -> ()", call, lambda *arguments: None
     name = f"mltune::{library.name}"
     operator = torch.library.custom_op(name, run, mutates_args=written, device_types="cuda", schema=schema)

@@ -145,10 +145,10 @@ def workers_with(client: Client, resource: str) -> dict[str, dict[str, Any]]:
 
     A scheduler that is lost raises a WorkerError: the client then knows no workers.
     """
-    known = client.scheduler_info(n_workers=-1).get("workers")
-    if known is None:
+    workers = client.scheduler_info(n_workers=-1).get("workers")
+    if workers is None:
         raise WorkerError("the scheduler is lost")
-    return {address: facts for address, facts in known.items() if facts["resources"].get(resource, 0) >= 1}
+    return {address: facts for address, facts in workers.items() if facts["resources"].get(resource, 0) >= 1}
 
 
 def worker_folder() -> str:
@@ -197,10 +197,10 @@ class CompileFarm:
         except BaseException:
             self._client.close()
             raise
-        for address, theirs in self._refused.items():
+        for address, versions_there in self._refused.items():
             warnings.warn(
                 f"hosts that compile must have the same versions as this one ({_words(versions(controls))}), but "
-                f"{address} has {_words(theirs)}: it is left out.",
+                f"{address} has {_words(versions_there)}: it is left out.",
                 MltuneWarning,
                 stacklevel=3,
             )
@@ -242,8 +242,8 @@ class CompileFarm:
     def result(self, build: Future[Build]) -> Build | None:
         """Return a build that has ended; None where its task, worker or connection is lost."""
         with contextlib.suppress(Exception):
-            found = build.result(timeout=_ANSWER_S)
-            return found if isinstance(found, Build) else None
+            answer = build.result(timeout=_ANSWER_S)
+            return answer if isinstance(answer, Build) else None
         return None
 
     def close(self) -> None:
@@ -255,18 +255,22 @@ class CompileFarm:
         """Look at who compiles in the cluster, and check the versions of those who are new."""
         self._next_look = time.monotonic() + REFRESH_S
         try:
-            found = workers_with(self._client, COMPILE)
-            new = [address for address in found if address not in self._fits and address not in self._refused]
-            ours = versions(self._controls)
+            workers = workers_with(self._client, COMPILE)
+            new = [address for address in workers if address not in self._fits and address not in self._refused]
+            versions_here = versions(self._controls)
             answers = self._client.run(versions, self._controls, workers=new, on_error="return") if new else {}
         except Exception as error:
             self._leave(error)
             return
-        self._refused |= {address: _facts(theirs) for address, theirs in answers.items() if theirs != ours}
+        self._refused |= {
+            address: _facts(versions_there)
+            for address, versions_there in answers.items()
+            if versions_there != versions_here
+        }
         self._fits = {
             address: int(facts["resources"][COMPILE])
-            for address, facts in found.items()
-            if address in self._fits or answers.get(address) == ours
+            for address, facts in workers.items()
+            if address in self._fits or answers.get(address) == versions_here
         }
 
     def _leave(self, error: BaseException) -> None:
@@ -288,8 +292,8 @@ def _words(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value or 'missing'}" for name, value in facts.items())
 
 
-def _nobody(where: str, ours: Mapping[str, str], refused: Mapping[str, Mapping[str, Any]]) -> str:
-    law = f"a compile worker has the resource {COMPILE} and the versions of this host ({_words(ours)})"
+def _nobody(where: str, versions_here: Mapping[str, str], refused: Mapping[str, Mapping[str, Any]]) -> str:
+    law = f"a compile worker has the resource {COMPILE} and the versions of this host ({_words(versions_here)})"
     if not refused:
         return f"{law}, but {where} has no worker with that resource: dask worker {where} --resources COMPILE=8."
     return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."

@@ -123,7 +123,7 @@ class CompilePool:
         self._open = True
         arguments = self.source, self._memory_bytes
         self._compilers = [self._pool.take(_COMPILER, arguments) for _ in range(self._count)]
-        self._served = [one.thread.submit(self._work, one.child) for one in self._compilers]
+        self._served = [compiler.thread.submit(self._work, compiler.child) for compiler in self._compilers]
         if self._farm is not None:
             self._dispatcher.start()
         return self
@@ -163,9 +163,9 @@ class CompilePool:
             if job is not None:
                 job.futures.append(future)
                 return future
-            known = self._lost.get(key) or (self._cache.get(key) if self._cache is not None else None)
-            if known is not None:
-                future.set_result(replace(known, cached=True))
+            finished = self._lost.get(key) or (self._cache.get(key) if self._cache is not None else None)
+            if finished is not None:
+                future.set_result(replace(finished, cached=True))
                 return future
             job = self._jobs[key] = Job(key, macros, options, [future])
         self._queue.put(job)
@@ -178,9 +178,9 @@ class CompilePool:
         while (job := self._queue.get()) is not None:
             if not self._is_wanted(job):
                 continue
-            known = self._cache.get(job.key) if self._cache is not None else None  # of a builder before this one
+            finished = self._cache.get(job.key) if self._cache is not None else None  # of a builder before this one
             try:
-                build = known or self._compile(child, job)
+                build = finished or self._compile(child, job)
             except WorkerError as error:
                 self._finish(job, error)
                 continue

@@ -163,10 +163,10 @@ def _is_own(path: Path) -> bool:
 def _make_private(directory: Path) -> None:
     """Make a folder for the user alone; refuse one that somebody else can write to."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.stat()
-    if found.st_uid != os.geteuid():
-        raise RefusedFileError(f"it belongs to user {found.st_uid}; set XDG_CACHE_HOME to a folder of your own")
-    if found.st_mode & 0o022:
+    status = directory.stat()
+    if status.st_uid != os.geteuid():
+        raise RefusedFileError(f"it belongs to user {status.st_uid}; set XDG_CACHE_HOME to a folder of your own")
+    if status.st_mode & 0o022:
         raise RefusedFileError(f"others can write to it; remove it with everything in it, or run chmod 700 {directory}")
 
 

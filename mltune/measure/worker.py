@@ -89,17 +89,17 @@ class Worker:
         """Make the verification, and the operands that kernels are timed on unless it holds them."""
         problem = self.problem
         cases = problem.verification_cases()
-        on_host = None if any(one.is_timed for one in cases) else _on_host(problem)
+        on_host = None if any(case.is_timed for case in cases) else _on_host(problem)
         with turn(self._device_index), _must_fit(self._gpu_name, problem):
             self._verification = Verification(cases, self._baseline)
             timed = self._verification.timed
             if timed is not None:
                 self._constants = timed.constants
-                initial = {one.name: one.initial for one in timed.written if one.initial is not None}
+                initial = {array.name: array.initial for array in timed.written if array.initial is not None}
                 self._use({name: array.bytes for name, array in timed.arrays.items()}, initial)
                 return
             operands = _operands(problem, on_host)
-            written = {one.name: operands[one.name] for one in problem.buffers if one.role == "inout"}
+            written = {buffer.name: operands[buffer.name] for buffer in problem.buffers if buffer.role == "inout"}
             self._use(operands, {name: array.copy() for name, array in written.items()})
 
     def _use(self, operands: Operands, initial: Operands) -> None:
@@ -109,7 +109,7 @@ class Worker:
             self.stopwatch.prepare = self._restore
         self._addresses = _addresses(operands)
         self._arguments = problem_arguments(self.problem, self._addresses)
-        inputs = [(one.name, operands[one.name]) for one in self.problem.buffers if one.role == "in"]
+        inputs = [(buffer.name, operands[buffer.name]) for buffer in self.problem.buffers if buffer.role == "in"]
         copies = [(f"the initial {name}", copy) for name, copy in initial.items()]
         checked = {array.data.ptr: (name, array) for name, array in [*inputs, *copies, *self._verification.buffers()]}
         self._checksums = OperandChecksums(checked.values())
@@ -195,17 +195,17 @@ class Worker:
         if not cases:
             return None
         verification = Verification(cases, self._baseline)
-        made = verification, OperandChecksums(verification.buffers())
+        prepared = verification, OperandChecksums(verification.buffers())
         if self._baseline is None:
             if len(self._own_verifications) >= _MOST_VERIFICATIONS:
                 self._own_verifications.clear()
-            self._own_verifications[problem] = made
-        return made
+            self._own_verifications[problem] = prepared
+        return prepared
 
     def _check_on_device(self, kernel: LoadedKernel, problem: LargeProblem, launch: Launch) -> Measurement:
         """Verify a kernel on a problem that is too large for the host."""
         after = self._fresh_operands() if problem == self.problem else _operands(problem, _on_host(problem))
-        inputs = {one.name for one in problem.buffers if one.role == "in"}
+        inputs = {buffer.name for buffer in problem.buffers if buffer.role == "in"}
         before = {name: array if name in inputs else array.copy() for name, array in after.items()}
         kernel.bind(launch, problem_arguments(problem, _addresses(after)))()
         error = problem.device_error(before, after, lambda operands: bind_reference(problem, _addresses(operands))())
@@ -219,12 +219,12 @@ class Worker:
         import cupy
 
         fresh = dict(self._operands)
-        for one in self.problem.buffers:
-            if one.role == "inout":
-                fresh[one.name] = self._initial[one.name].copy()
-            elif one.role == "out":
-                fresh[one.name] = cupy.empty_like(fresh[one.name])
-                fresh[one.name].data.memset_async(_UNWRITTEN, fresh[one.name].nbytes)
+        for buffer in self.problem.buffers:
+            if buffer.role == "inout":
+                fresh[buffer.name] = self._initial[buffer.name].copy()
+            elif buffer.role == "out":
+                fresh[buffer.name] = cupy.empty_like(fresh[buffer.name])
+                fresh[buffer.name].data.memset_async(_UNWRITTEN, fresh[buffer.name].nbytes)
         return fresh
 
     def _run(self, request: messages.Run) -> messages.Outputs:
@@ -277,7 +277,7 @@ class Worker:
     def _changed_buffers(self, *problems: RunnableProblem) -> tuple[str, ...]:
         """Return the names of the read-only buffers that a kernel has changed, also in some problems' own cases."""
         checksums = [self._checksums, *(self._own_verifications[problem][1] for problem in problems)]
-        return tuple(dict.fromkeys(name for one in checksums for name in one.changed()))
+        return tuple(dict.fromkeys(name for checksum in checksums for name in checksum.changed()))
 
     def _time(self, launch: Callable[[], None], rule: SamplingRule, best_s: float | None) -> Measurement:
         """Time a launch on the worker's operands by a sampling rule, and monitor the clock.
@@ -340,7 +340,7 @@ def _operands(problem: RunnableProblem, on_host: Operands | None) -> Operands:
     """Return the operands of a problem on the GPU, which makes those that are not on the host."""
     import cupy
 
-    return problem.operands(cupy, _SEED) if on_host is None else {one: cupy.asarray(on_host[one]) for one in on_host}
+    return problem.operands(cupy, _SEED) if on_host is None else {name: cupy.asarray(on_host[name]) for name in on_host}
 
 
 @contextlib.contextmanager

@@ -341,11 +341,11 @@ class ChildPool:
 
     def take(self, target: str, arguments: tuple[Any, ...]) -> ThreadedChild:
         """Return a child that waits, or a new one; but for the latest, children with other arguments are ended."""
-        others = [one for one in self._idle if one.target == target and one.arguments != arguments]
-        ended = [one for one in others if one.arguments != others[-1].arguments]
-        self._idle = [one for one in self._idle if one not in ended]
+        different = [child for child in self._idle if child.target == target and child.arguments != arguments]
+        ended = [child for child in different if child.arguments != different[-1].arguments]
+        self._idle = [child for child in self._idle if child not in ended]
         _end(ended)
-        fits = next((one for one in self._idle if (one.target, one.arguments) == (target, arguments)), None)
+        fits = next((child for child in self._idle if (child.target, child.arguments) == (target, arguments)), None)
         if fits is None:
             return ThreadedChild(target, arguments)
         self._idle.remove(fits)
@@ -362,8 +362,8 @@ class ChildPool:
 
 
 def _end(children: list[ThreadedChild]) -> None:
-    for one in children:
-        one.child.interrupt()
-    for one in children:
-        one.thread.submit(one.child.kill)
-        one.thread.shutdown(wait=True)
+    for child in children:
+        child.child.interrupt()
+    for child in children:
+        child.thread.submit(child.child.kill)
+        child.thread.shutdown(wait=True)

@@ -177,11 +177,11 @@ def database_of(directories: Iterable[Path], named: str = "") -> str:
                 raise elsewhere(directory, FILE)
             continue
         with contextlib.suppress(DamagedRunError):  # it is set aside
-            found = Pointer.read(directory).database
-            if url and found != url:
-                raise elsewhere(directory, found)
-            check_known(found, directory)
-            return found
+            database = Pointer.read(directory).database
+            if url and database != url:
+                raise elsewhere(directory, database)
+            check_known(database, directory)
+            return database
     return url
 
 

@@ -96,20 +96,20 @@ def directory_of(address: str) -> Path:
     url, _, digits = address.rpartition("#")
     url = database.parse_url(url)
     with _opened(url) as connection:
-        known = list(connection.scalars(sa.select(runs.c.id)))
-    wanted = digits.lower().replace("-", "")
-    found = [run for run in known if len(wanted) >= _FEWEST_DIGITS and run.hex.startswith(wanted)]
-    if len(found) != 1:
+        identifiers = list(connection.scalars(sa.select(runs.c.id)))
+    prefix = digits.lower().replace("-", "")
+    fitting = [run for run in identifiers if len(prefix) >= _FEWEST_DIGITS and run.hex.startswith(prefix)]
+    if len(fitting) != 1:
         raise RunDirectoryError(
             f"a run in a database is named by the first digits of its number, {_FEWEST_DIGITS} or more, but "
-            f"{printable(digits, 50)!r} are those of {len(found)} runs; list them: mltune show "
+            f"{printable(digits, 50)!r} are those of {len(fitting)} runs; list them: mltune show "
             f"{printable(shlex.quote(url), 200)}."
         )
     try:
-        directory = cache_folder() / "runs" / str(found[0])
+        directory = cache_folder() / "runs" / str(fitting[0])
     except OSError as error:
         raise RunDirectoryError(f"a run in a database has a directory of this host, but {error}.") from error
-    database.Pointer(url, found[0]).write(directory)
+    database.Pointer(url, fitting[0]).write(directory)
     return directory
 
 

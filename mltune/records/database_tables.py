@@ -64,9 +64,9 @@ class DatabaseTables:
         self._writer = writer
         self._connection: sa.Connection | None = None  # of the transaction that reads
         with self.reading():
-            mine = runs.c.id == pointer.run
-            self._check_size(runs, mine)
-            row = self._select(sa.select(runs.c.header, runs.c.checksum).where(mine)).first()
+            of_run = runs.c.id == pointer.run
+            self._check_size(runs, of_run)
+            row = self._select(sa.select(runs.c.header, runs.c.checksum).where(of_run)).first()
             if row is None:
                 raise _missing(pointer)
             self.header = header_of(row.header, row.checksum)
@@ -119,26 +119,26 @@ class DatabaseTables:
 
     def count(self) -> int:
         """Return the number of trials."""
-        mine = trials.c.run == self._pointer.run
-        return int(self._select(sa.select(sa.func.count()).select_from(trials).where(mine)).scalar_one())
+        of_run = trials.c.run == self._pointer.run
+        return int(self._select(sa.select(sa.func.count()).select_from(trials).where(of_run)).scalar_one())
 
     def trials(self, after: int) -> Generator[Sequence[Row]]:
         """Yield rows of trials."""
-        mine = (trials.c.run == self._pointer.run) & (trials.c.sequence > after)
-        self._check_size(trials, mine)
+        newer = (trials.c.run == self._pointer.run) & (trials.c.sequence > after)
+        self._check_size(trials, newer)
         columns = [trials.c.sequence, *(trials.c[name] for name in KINDS), trials.c.checksum, trials.c.configuration]
-        statement = sa.select(*columns).where(mine).order_by(trials.c.sequence)
-        with self._select(statement.execution_options(yield_per=AT_ONCE)) as found:
-            for rows in found.partitions():
+        statement = sa.select(*columns).where(newer).order_by(trials.c.sequence)
+        with self._select(statement.execution_options(yield_per=AT_ONCE)) as result:
+            for rows in result.partitions():
                 yield [self._cells(row) for row in rows]
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of another table."""
         source = others[table]
-        mine = source.c.run == self._pointer.run
-        self._check_size(source, mine)
-        found = sa.select(*_content(source)).where(mine).order_by(source.c.position).limit(MOST_ROWS)
-        return [tuple(row) for row in self._select(found)]
+        of_run = source.c.run == self._pointer.run
+        self._check_size(source, of_run)
+        query = sa.select(*_content(source)).where(of_run).order_by(source.c.position).limit(MOST_ROWS)
+        return [tuple(row) for row in self._select(query)]
 
     def write(self, changes: Sequence[tuple[str, Sequence[Row]]]) -> None:
         """Write rows in one transaction."""
@@ -174,9 +174,9 @@ class DatabaseTables:
         assert self._connection is not None  # noqa: S101 - only called while reading
         return self._connection.execute(statement)
 
-    def _check_size(self, table: sa.Table, mine: sa.ColumnElement[bool]) -> None:
+    def _check_size(self, table: sa.Table, of_run: sa.ColumnElement[bool]) -> None:
         """Check the size of texts before they are fetched."""
-        check_size(table.name, int(self._select(sa.select(sa.func.sum(size_of(table))).where(mine)).scalar() or 0))
+        check_size(table.name, int(self._select(sa.select(sa.func.sum(size_of(table))).where(of_run)).scalar() or 0))
 
     def _cells(self, row: Any) -> Row:
         """Return the cells of a row of :attr:`trials`, with the values of the parameters before the checksum."""
@@ -226,17 +226,17 @@ class _Writer:
     def write(self, statements: Sequence[_Statement]) -> None:
         """Write in one transaction; if the connection is lost, repeat it unless it was committed."""
         token, deadline, lost = uuid.uuid4(), time.monotonic() + database.PATIENCE_S, False
-        mine = self._mine & (runs.c.writer == self._token)
+        of_writer = self._mine & (runs.c.writer == self._token)
         while True:
             try:
                 if lost:
                     self._connect_again()  # it has the lock of the run: whatever the lost one began has ended
                     with self._connection.begin():
-                        if self._connection.scalar(sa.select(runs.c.last_write).where(mine)) == token:
+                        if self._connection.scalar(sa.select(runs.c.last_write).where(of_writer)) == token:
                             return  # the answer to the commit was lost, not the commit
                 with self._connection.begin():
-                    found = self._connection.execute(sa.update(runs).where(mine).values(last_write=token))
-                    if found.rowcount != 1:
+                    result = self._connection.execute(sa.update(runs).where(of_writer).values(last_write=token))
+                    if result.rowcount != 1:
                         raise StoreError(
                             "a run is written by one process at a time, but another has opened that of "
                             f"{self._directory} since; what it had before is safe."
@@ -301,8 +301,11 @@ def is_locked(directory: Path) -> bool:
     with contextlib.suppress(StoreError, RunDirectoryError):
         pointer = Pointer.read(directory)
         database.check_known(pointer.database, directory)
-        with database.database_errors(pointer.database), database.connect(pointer.database, patience_s=0.0) as found:
-            return pointer.run in locked_runs(found, [pointer.run])
+        with (
+            database.database_errors(pointer.database),
+            database.connect(pointer.database, patience_s=0.0) as connection,
+        ):
+            return pointer.run in locked_runs(connection, [pointer.run])
     return False
 
 

@@ -86,8 +86,8 @@ class Declaration:
         """Rebuild a declaration from :meth:`to_json`."""
         values = {name: value for name, value in document.items() if name not in ("ties", "cublas")}
         values.setdefault("reference", document.get("cublas"))  # "cublas" before version 0.2
-        found: Declaration = adapter(Declaration).validate_python(values)
-        return found
+        declaration: Declaration = adapter(Declaration).validate_python(values)
+        return declaration
 
 
 TOLERANCE = 0.01

@@ -176,10 +176,10 @@ def _check_own(directory: Path) -> None:
 
 
 def _check_kind(path: Path, expected: str) -> None:
-    found = kind_of(path)
-    if found and found != expected:
+    kind = kind_of(path)
+    if kind and kind != expected:
         raise DamagedRunError(
-            f"a run directory holds its own files and folders, but {path} is {found}; remove it, or put a copy in its "
+            f"a run directory holds its own files and folders, but {path} is {kind}; remove it, or put a copy in its "
             "place."
         )
 

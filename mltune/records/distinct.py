@@ -39,8 +39,8 @@ class DistinctCount:
 
     def without(self, indices: NDArray[np.int64]) -> int:
         """Return the number of those that are not among other configurations: ndarray of shape (n_configs,)."""
-        others = int((~np.isin(self._hashes, _hashes(indices))).sum())
-        return round(self.estimate * others / max(len(self._hashes), 1))
+        count = int((~np.isin(self._hashes, _hashes(indices))).sum())
+        return round(self.estimate * count / max(len(self._hashes), 1))
 
     @property
     def estimate(self) -> int:
@@ -58,7 +58,7 @@ class DistinctCount:
         """Return a number on record; None where it is missing or damaged."""
         if not isinstance(document, list) or len(document) > KEPT:
             return None
-        if not all(type(one) is int and 0 <= one < 1 << _BITS for one in document):
+        if not all(type(value) is int and 0 <= value < 1 << _BITS for value in document):
             return None
         return cls(np.unique(np.array(document, dtype=np.uint64)))
 

@@ -184,9 +184,10 @@ def _event(line: bytes) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in ("at", "event")):
         return None
     event = str(_OLD_EVENTS.get(document["event"], document["event"]))
-    known = EVENTS.get(event, frozenset()) | EVERYWHERE
+    fields_of_event = EVENTS.get(event, frozenset()) | EVERYWHERE
     fields = {
-        name: None if name in known and not _fits(event, name, value) else value for name, value in document.items()
+        name: None if name in fields_of_event and not _fits(event, name, value) else value
+        for name, value in document.items()
     }
     return fields | {"event": event}
 

@@ -96,7 +96,7 @@ class RunHeader:
             header: RunHeader = adapter(RunHeader).validate_json(json.dumps(document))
         except ValidationError as error:
             raise ValueError(f"its header: {problems_of(error, document)}") from None
-        values = [value for one in header.parameters.values() for value in one]
+        values = [value for values_of_parameter in header.parameters.values() for value in values_of_parameter]
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < _YEAR_10000:
             raise ValueError("its header holds a number out of range")
         for name, labels in header.labels.items():
@@ -118,30 +118,30 @@ class RunHeader:
 
         Differences from which others follow come first: the device or dataset, and the kernel.
         """
-        ours, theirs = self.to_json(), other.to_json()
-        difference = _dataset_difference(ours["settings"], theirs["settings"])
+        before, now = self.to_json(), other.to_json()
+        difference = _dataset_difference(before["settings"], now["settings"])
         if difference:
             return difference
-        if ours["kernel"] != theirs["kernel"]:
-            return f"the kernel is {_shown(ours['kernel'])}, not {_shown(theirs['kernel'])}"
-        difference = _model_difference(ours["settings"], theirs["settings"])
+        if before["kernel"] != now["kernel"]:
+            return f"the kernel is {_shown(before['kernel'])}, not {_shown(now['kernel'])}"
+        difference = _model_difference(before["settings"], now["settings"])
         if difference:
             return difference
-        for name in ours:
-            if name != "created_at" and ours[name] != theirs[name]:
-                return _difference(name, ours[name], theirs[name])
-        if list(ours["parameters"]) != list(theirs["parameters"]):
-            return f"the order of the parameters is {list(ours['parameters'])}, not {list(theirs['parameters'])}"
+        for name in before:
+            if name != "created_at" and before[name] != now[name]:
+                return _difference(name, before[name], now[name])
+        if list(before["parameters"]) != list(now["parameters"]):
+            return f"the order of the parameters is {list(before['parameters'])}, not {list(now['parameters'])}"
         return ""
 
 
-def _dataset_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+def _dataset_difference(first: dict[str, Any], second: dict[str, Any]) -> str:
     """Describe the difference between the replayed datasets; older runs have no hash of theirs."""
-    before, now = (str(settings.get("target")) for settings in (ours, theirs))
+    before, now = (str(settings.get("target")) for settings in (first, second))
     kind = "dataset" if before.startswith(REPLAY) and now.startswith(REPLAY) else "device"
     if before != now:
         return f"the {kind} is {_shown(before.removeprefix(REPLAY))}, not {_shown(now.removeprefix(REPLAY))}"
-    hashes = [settings.pop(DATASET_HASH, None) for settings in (ours, theirs)]
+    hashes = [settings.pop(DATASET_HASH, None) for settings in (first, second)]
     if None in hashes or hashes[0] == hashes[1]:
         return ""
     return (
@@ -150,10 +150,10 @@ def _dataset_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     )
 
 
-def _model_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+def _model_difference(first: dict[str, Any], second: dict[str, Any]) -> str:
     """Describe the difference between the models that a search starts from: settings hold their SHA-256."""
-    before, now = (str(settings.get("prior")) for settings in (ours, theirs))
-    if before == now or "prior" not in ours.keys() & theirs.keys():
+    before, now = (str(settings.get("prior")) for settings in (first, second))
+    if before == now or "prior" not in first.keys() & second.keys():
         return ""
     began = "no pretrained model (--prior none)"
     if before != "none":
@@ -171,12 +171,12 @@ def _plain(value: object) -> object:
     return item()
 
 
-def _difference(path: str, ours: object, theirs: object) -> str:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key in [*ours, *(key for key in theirs if key not in ours)]:
-            if ours.get(key) != theirs.get(key):
-                return _difference(f"{path}.{key}", ours.get(key), theirs.get(key))
-    return f"{printable(path)} is {_shown(repr(ours))}, not {_shown(repr(theirs))}"
+def _difference(path: str, before: object, now: object) -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(key for key in now if key not in before)]:
+            if before.get(key) != now.get(key):
+                return _difference(f"{path}.{key}", before.get(key), now.get(key))
+    return f"{printable(path)} is {_shown(repr(before))}, not {_shown(repr(now))}"
 
 
 def _shown(value: object) -> str:

@@ -261,17 +261,17 @@ def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> I
     The rows have a position from 1, cells, and a checksum or None. A trial that has changed since it was written or is
     missing raises a ValueError.
     """
-    found = after
+    last = after
     for rows in parts:
-        for position, row in enumerate(rows, found + 1):
+        for position, row in enumerate(rows, last + 1):
             if row[0] != position or position > count:
                 raise ValueError(f"trial {position} in the order of recording is missing")
             if row[-1] is not None and checksum(row[1:-1]) != row[-1]:
                 raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
-        found += len(rows)
+        last += len(rows)
         yield [row[1:-1] for row in rows]
-    if found != count:
-        raise ValueError(f"it has {count} trials, but {found} can be read")
+    if last != count:
+        raise ValueError(f"it has {count} trials, but {last} can be read")
 
 
 def trial_columns(parameters: Iterable[str], file_format: int = FORMAT) -> dict[str, str]:
@@ -302,9 +302,9 @@ def check_tables(connection: sqlite3.Connection) -> tuple[int, str]:
     if not 1 <= version <= FORMAT:
         raise ValueError(f"stores of format 1 to {FORMAT} can be read, but it is of format {version}")
     rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 100").fetchall()
-    found = dict(rows)
-    trials = str(found.pop("trials", ""))
-    if len(rows) != len(found) + 1 or found != _tables(version):
+    sources = dict(rows)
+    trials = str(sources.pop("trials", ""))
+    if len(rows) != len(sources) + 1 or sources != _tables(version):
         raise ValueError("its tables are not those of a store")
     return version, trials
 

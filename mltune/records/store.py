@@ -161,10 +161,10 @@ class Store:
             count = self._tables.count()
             if count > MOST_TRIALS:
                 raise ValueError(f"a run has at most {MOST_TRIALS} trials, but it has {count}")
-            with contextlib.closing(self._tables.trials(after)) as found:
+            with contextlib.closing(self._tables.trials(after)) as trials:
                 parts = [
                     Trials.from_rows(rows, self._names, self.header.parameters)
-                    for rows in unsealed_trials(found, after, count)
+                    for rows in unsealed_trials(trials, after, count)
                 ]
         return Trials.concatenate(parts or [Trials.from_rows([], self._names)])
 
@@ -175,11 +175,11 @@ class Store:
     def seconds(self) -> dict[str, float]:
         """Return the seconds spent in every phase of the run; see :mod:`mltune.records.store`."""
         with self._tables.reading():
-            found: dict[str, float] = dict(self._read("seconds"))
-            for name, value in found.items():
+            seconds: dict[str, float] = dict(self._read("seconds"))
+            for name, value in seconds.items():
                 if not isinstance(value, int | float) or not 0.0 <= value <= LONGEST_S:
                     raise ValueError(f"the seconds of {name!r:.60} are from 0 to {LONGEST_S:g}, got {value!r:.60}")
-        return found
+        return seconds
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
         """Replace the seconds spent in some phases."""

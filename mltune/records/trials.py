@@ -106,8 +106,8 @@ class Trials(Sequence[TrialRecord]):
 
     def in_state(self, state: TrialState) -> NDArray[np.bool_]:
         """Return which trials are in a state: ndarray of shape (n_trials,)."""
-        found: NDArray[np.bool_] = self.column("state") == str(state)
-        return found
+        mask: NDArray[np.bool_] = self.column("state") == str(state)
+        return mask
 
     @property
     def succeeded(self) -> NDArray[np.bool_]:
@@ -117,8 +117,8 @@ class Trials(Sequence[TrialRecord]):
     @property
     def timed(self) -> NDArray[np.bool_]:
         """Which trials have a time, also one that was too noisy to count: ndarray of shape (n_trials,)."""
-        known: NDArray[np.bool_] = ~np.isnan(self.column("median_s"))
-        return (self.in_state(TrialState.OK) | self.in_state(TrialState.UNSTABLE)) & known
+        mask: NDArray[np.bool_] = ~np.isnan(self.column("median_s"))
+        return (self.in_state(TrialState.OK) | self.in_state(TrialState.UNSTABLE)) & mask
 
     def fastest(self, count: int | None = None) -> Trials:
         """Return the trials that succeeded, fastest first."""
@@ -182,8 +182,8 @@ def _checked(name: str, kind: Kind, cells: Sequence[Any], numbers: Sequence[Any]
     if name == "samples_s":
         return _objects([None if samples is None else array("d", samples).tobytes() for samples in checked])
     if kind.sql == "TEXT":
-        known: dict[str, str] = {}
-        return _objects([None if text is None else known.setdefault(text, text) for text in checked])
+        columns: dict[str, str] = {}
+        return _objects([None if text is None else columns.setdefault(text, text) for text in checked])
     if kind.sql == "INTEGER" and kind.needed:
         return np.array(checked, dtype=np.int64)
     return np.array(checked, dtype=np.float64)  # None is NaN

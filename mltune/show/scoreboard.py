@@ -52,7 +52,9 @@ def markdown(document: Summary) -> str:
 def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
     strategies, datasets = document["strategies"], document["datasets"]
     yield _overall(document)
-    if rows := [_on_clock(name, *one) for name, found in strategies.items() for one in found["over_time"].items()]:
+    if rows := [
+        _on_clock(name, *curve) for name, summary in strategies.items() for curve in summary["over_time"].items()
+    ]:
         text = (
             "By a simulated clock with some compile cores and one GPU. The score is that of the best at the time in "
             "which random search, one by one, makes as many evaluations, until it is expected to be 95 % of the way "
@@ -67,7 +69,7 @@ def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
     groups = kernels | {f"GPU {name}": spaces for name, spaces in _groups(datasets, "device").items()}
     rows = [[name, str(len(spaces)), *_scores(document, spaces)] for name, spaces in groups.items()]
     yield Section("Score by kernel and by GPU", (), header, rows)
-    by_space = [[space, *(_score(found["datasets"][space]) for found in strategies.values())] for space in datasets]
+    by_space = [[space, *(_score(summary["datasets"][space]) for summary in strategies.values())] for space in datasets]
     yield Section("Score by space", ("Mean and standard error of the runs.",), ("", *strategies), by_space)
     yield _spaces(datasets)
     yield Section("Submit a strategy", _SUBMIT)
@@ -95,18 +97,18 @@ _SUBMIT = (
 
 def _overall(document: Summary) -> Section:
     strategies = document["strategies"]
-    tests = {one["second"]: one for one in document["significance"]}
-    reference = next((one["first"] for one in document["significance"]), "")
+    tests = {test["second"]: test for test in document["significance"]}
+    reference = next((test["first"] for test in document["significance"]), "")
     header = ["strategy", "score", "95 % interval", *([f"{reference} minus this", "p"] if tests else [])]
     header += [f"evaluations to {float(to):.0%} (reached)" for to in next(iter(strategies.values()))["to"]]
     rows = []
-    for name, found in strategies.items():
-        interval, test = found["score_interval"], tests.get(name)
-        cells = [name, f"{found['score']:.3f}", "-" if interval is None else "{:.3f} to {:.3f}".format(*interval)]
+    for name, summary in strategies.items():
+        interval, test = summary["score_interval"], tests.get(name)
+        cells = [name, f"{summary['score']:.3f}", "-" if interval is None else "{:.3f} to {:.3f}".format(*interval)]
         if tests:
             cells += ["", ""] if test is None else [f"{test['difference']:+.3f}", f"{test['p_adjusted']:.2g}"]
-        cells += [f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in found["to"].values()]
-        rows.append([*cells, f"{1e3 * found['seconds']['own_per_evaluation']:.2f}", str(found["seeds"])])
+        cells += [f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in summary["to"].values()]
+        rows.append([*cells, f"{1e3 * summary['seconds']['own_per_evaluation']:.2f}", str(summary["seeds"])])
     datasets, limit = document["datasets"], document["evaluations"]
     kinds = [many(len(_groups(datasets, key)), noun) for key, noun in (("kernel", "kernel"), ("device", "GPU"))]
     text = (
@@ -121,9 +123,9 @@ def _overall(document: Summary) -> Section:
     return Section("Strategies", text, [*header, "own ms", "seeds"], rows)
 
 
-def _on_clock(name: str, cores: str, found: Summary) -> list[str]:
-    seconds = (f"{to['seconds']:.2f} ({to['reached']:.0%})" for to in found["to"].values())
-    return [name, cores, _score(found), *seconds]
+def _on_clock(name: str, cores: str, summary: Summary) -> list[str]:
+    seconds = (f"{to['seconds']:.2f} ({to['reached']:.0%})" for to in summary["to"].values())
+    return [name, cores, _score(summary), *seconds]
 
 
 def _picks(document: Summary, *, draw: bool) -> Section:
@@ -133,46 +135,46 @@ def _picks(document: Summary, *, draw: bool) -> Section:
     groups = {"all GPUs": [*datasets]} | _groups(datasets, "device")
     curves = {
         group: {
-            name: [fmean(found["datasets"][space]["at"][pick] for space in spaces) for pick in at]
-            for name, found in strategies.items()
+            name: [fmean(summary["datasets"][space]["at"][pick] for space in spaces) for pick in at]
+            for name, summary in strategies.items()
         }
         for group, spaces in groups.items()
     }
     rows = [
         [group, name, *(f"{value:.3f}" for value in values)]
-        for group, found in curves.items()
-        for name, values in found.items()
+        for group, summaries in curves.items()
+        for name, values in summaries.items()
     ]
     text = ("The best after so many evaluations, as a fraction of the optimum: mean of the runs and the spaces.",)
     shown = [*enumerate(curves.items())][: MOST_FIGURES if draw else 0]
-    figures = [drawn(group, _figure, f"picks-{number}", group, at, found) for number, (group, found) in shown]
+    figures = [drawn(group, _figure, f"picks-{number}", group, at, means) for number, (group, means) in shown]
     return Section("Picks for each GPU", text, ("GPU", "strategy", *at), rows, figures=figures)
 
 
 def _figure(name: str, group: str, at: Sequence[str], curves: Mapping[str, Sequence[float]]) -> Plot:
-    made = axes(3.6, 2.5)
+    panel = axes(3.6, 2.5)
     for number, (strategy, values) in enumerate(curves.items()):
         style = {"color": SERIES[number % len(SERIES)], "linestyle": _DASHES[number // len(SERIES) % len(_DASHES)]}
         # a name that begins with _ would have no entry in the legend
-        made.plot([int(pick) for pick in at], values, label=f"\u200b{strategy}", **style)
-    made.set(xscale="log", xlabel="evaluations", ylim=(None, 1.01))
-    made.set_xticks([int(pick) for pick in at], at, minor=False)
-    made.minorticks_off()
-    made.legend(loc="lower right", fontsize=6.5, borderpad=0.0)
+        panel.plot([int(pick) for pick in at], values, label=f"\u200b{strategy}", **style)
+    panel.set(xscale="log", xlabel="evaluations", ylim=(None, 1.01))
+    panel.set_xticks([int(pick) for pick in at], at, minor=False)
+    panel.minorticks_off()
+    panel.legend(loc="lower right", fontsize=6.5, borderpad=0.0)
     best = max(curves, key=lambda strategy: curves[strategy][-1])
-    return finish(made, name, f"Picks: {group}", f"{group}: after {at[-1]} best is {best}, {curves[best][-1]:.3f}.")
+    return finish(panel, name, f"Picks: {group}", f"{group}: after {at[-1]} best is {best}, {curves[best][-1]:.3f}.")
 
 
 def _spaces(datasets: Summary) -> Section:
     header = ("space", "kernel", "problem", "GPU", "kind", "configurations", "failed", "optimum, ms")
     rows = [
         [
-            *(name, one["kernel"], one["problem"], one["device"], one.get("kind", "")),
-            *(f"{one['configurations']:,}", f"{one['failed']:,}", f"{1e3 * one['optimum_s']:.4g}"),
-            *(str(one["budget"]["evaluations"]), f"{one['budget']['seconds']:.1f}"),
-            *(one.get("in_view") or "no", one.get("source") or "not stated", one.get("licence") or "not stated"),
+            *(name, facts["kernel"], facts["problem"], facts["device"], facts.get("kind", "")),
+            *(f"{facts['configurations']:,}", f"{facts['failed']:,}", f"{1e3 * facts['optimum_s']:.4g}"),
+            *(str(facts["budget"]["evaluations"]), f"{facts['budget']['seconds']:.1f}"),
+            *(facts.get("in_view") or "no", facts.get("source") or "not stated", facts.get("licence") or "not stated"),
         ]
-        for name, one in datasets.items()
+        for name, facts in datasets.items()
     ]
     text = (
         "The budget is where random search is expected to be 95 % of the way from the median to the optimum, in "
@@ -185,8 +187,8 @@ def _spaces(datasets: Summary) -> Section:
 def _seen(document: Summary) -> Iterator[str]:
     """Yield what strategies had seen of the spaces before, and what is not in the figures."""
     datasets = document["datasets"]
-    unseen = [name for name, one in datasets.items() if not one.get("in_view")]
-    kernels = sum(one.get("in_view") == "kernel" for one in datasets.values())
+    unseen = [name for name, facts in datasets.items() if not facts.get("in_view")]
+    kernels = sum(facts.get("in_view") == "kernel" for facts in datasets.values())
     yield (
         "The constants of mltune's own search were set, and the resources of its kernels described, with the spaces in "
         f"view that come with mltune: {len(datasets) - len(unseen) - kernels} of {len(datasets)} here, and {kernels} "
@@ -203,7 +205,7 @@ def _seen(document: Summary) -> Iterator[str]:
         "Other packages' strategies have their default options. Kernel Tuner's hybrid_vndx and adaptive_tabu_greywolf "
         "were designed on its own benchmark kernels, GEMM and convolution among them."
     )
-    samples = [name for name, one in datasets.items() if one.get("kind") not in ("complete", "pruned")]
+    samples = [name for name, facts in datasets.items() if facts.get("kind") not in ("complete", "pruned")]
     if samples:
         yield f"The optimum of {many(len(samples), 'space')} is that of a sample: {', '.join(samples)}."
     for name, dataset in datasets.items():
@@ -220,17 +222,17 @@ def _seen(document: Summary) -> Iterator[str]:
 def _groups(datasets: Summary, key: str) -> dict[str, list[str]]:
     """Return the names of the spaces by what they have in common."""
     groups: dict[str, list[str]] = {}
-    for name, one in datasets.items():
-        groups.setdefault(one[key], []).append(name)
+    for name, facts in datasets.items():
+        groups.setdefault(facts[key], []).append(name)
     return groups
 
 
 def _scores(document: Summary, spaces: Sequence[str]) -> list[str]:
     """Return the mean score of each strategy over some spaces."""
-    found = [one["datasets"] for one in document["strategies"].values()]
+    found = [strategy["datasets"] for strategy in document["strategies"].values()]
     return [f"{fmean(figures[space]['score'] for space in spaces):.3f}" for figures in found]
 
 
-def _score(found: Summary) -> str:
-    error = found["score_error"]
-    return f"{found['score']:.3f}" + ("" if error is None else f" ± {error:.3f}")
+def _score(summary: Summary) -> str:
+    error = summary["score_error"]
+    return f"{summary['score']:.3f}" + ("" if error is None else f" ± {error:.3f}")

@@ -74,18 +74,18 @@ def bound_and_reasons(run: TuneResult) -> tuple[dict[str, Any] | None, list[str]
 
 def _reasons(best: _Facts, other: _Facts) -> list[str]:
     """Return the two facts that differ most in favour of the best, in words."""
-    (ours, our_limits), (theirs, limits) = best, other
-    found = {}
+    (facts, our_limits), (other_facts, limits) = best, other
+    reasons = {}
     for name, (sign, words) in _FACTS.items():
-        if name in ours and name in theirs:
-            more, less = (ours[name], theirs[name]) if sign > 0 else (theirs[name], ours[name])
-            found[words.format(ours[name], theirs[name])] = more / max(less, 1e-9)
+        if name in facts and name in other_facts:
+            higher, less = (facts[name], other_facts[name]) if sign > 0 else (other_facts[name], facts[name])
+            reasons[words.format(facts[name], other_facts[name])] = higher / max(less, 1e-9)
     if limits and our_limits:
         binding = max(limits, key=limits.__getitem__)
         words = f"at least {milliseconds(our_limits[binding])} of {binding}, not {milliseconds(limits[binding])}"
-        found[words] = limits[binding] / max(our_limits.values())
-    order = sorted(found, key=found.__getitem__, reverse=True)
-    return [text for text in order if found[text] >= LEAST][:2]
+        reasons[words] = limits[binding] / max(our_limits.values())
+    order = sorted(reasons, key=reasons.__getitem__, reverse=True)
+    return [text for text in order if reasons[text] >= LEAST][:2]
 
 
 def _facts(run: TuneResult, trials: Sequence[TrialRecord]) -> list[_Facts]:

@@ -70,20 +70,20 @@ def median_of_looks(take: Callable[[int], Sequence[float]], within: float, confi
     'slower'
     """
     logs: list[float] = []
-    found, edge = None, math.log1p(within)
+    estimate, edge = None, math.log1p(within)
     for look in range(LOOKS):
         while (lacking := (FIRST << look) - len(logs)) > 0:
-            more = take(lacking)
-            if not more:
-                return "undecided", found
-            logs += more
+            logs_taken = take(lacking)
+            if not logs_taken:
+                return "undecided", estimate
+            logs += logs_taken
         last = median_interval(logs, 1 - (1 - confidence) / LOOKS)
-        found = last.exp()
+        estimate = last.exp()
         if last.low > edge or last.high < -edge:
-            return "slower" if last.low > edge else "faster", found
+            return "slower" if last.low > edge else "faster", estimate
         if -edge <= last.low and last.high <= edge:
-            return "equal", found
-    return "undecided", found
+            return "equal", estimate
+    return "undecided", estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,12 @@ class GateResult:
         kind = "" if self.passed else "error" if self.verdict == "undecided" else "failure"
         case = f"{self.problem} on {self.device}: {self.new} against {self.old}"
         name, summary = (quoteattr(printable(text, 5000)) for text in (case, self.summary()))
-        found = f"<{kind} type={quoteattr(self.verdict)} message={summary}/>" if kind else ""
+        element = f"<{kind} type={quoteattr(self.verdict)} message={summary}/>" if kind else ""
         counts = f'tests="1" failures="{int(kind == "failure")}" errors="{int(kind == "error")}"'
         return (
             f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuite name="mltune gate" {counts}>'
-            f'<testcase classname="mltune.gate" name={name} time="{self.seconds:.3f}">{found}</testcase></testsuite>\n'
+            f'<testcase classname="mltune.gate" name={name} time="{self.seconds:.3f}">'
+            f"{element}</testcase></testsuite>\n"
         ).encode()
 
 
@@ -224,12 +225,14 @@ def compare(
     from mltune.measure.runner import GpuRunner
 
     versions, problem, rng = (old, new), old.problem, np.random.default_rng(seed)
-    builds = [one.built(device.architecture) for one in versions]
+    builds = [version.built(device.architecture) for version in versions]
     facts = tuple(map(partial(_facts, device), versions, builds)) if explain else ()
     result = partial(GateResult, old=old.name, new=new.name, problem=problem.label, device=device.name, facts=facts)
     result = partial(result, within=within, confidence=confidence)
     pair = _Pair(name=problem.name, problem=problem.kind, parameters={}, entry="of each build", versions=versions)
-    right = next((one for one in (old, new, bundle) if one is not None and one.kernel is not None), None)
+    right = next(
+        (version for version in (old, new, bundle) if version is not None and version.kernel is not None), None
+    )
     times_s: list[Sequence[float]] = []
     try:
         for place, build in enumerate(builds):
@@ -246,14 +249,14 @@ def compare(
                     return []
                 places = rng.permutation(2)
                 pairs = min(count, max(1, PAIRS // size)) * size
-                orders = [(one, 1 - one) for one in rng.integers(2, size=pairs).tolist()]
+                orders = [(first, 1 - first) for first in rng.integers(2, size=pairs).tolist()]
                 entries = [({"version": int(place)}, builds[place]) for place in places]
                 raced = runner.race(entries, min(left_s, REQUEST_S), orders)
                 if not raced.rounds:
                     raise _FailedError(1, raced.state, raced.detail)
-                found = np.array(raced.samples_s)[:, np.argsort(places)]
-                times_s.extend(found.tolist())
-                sums = found[: len(found) // size * size].reshape(-1, size, 2).sum(axis=1)
+                samples_s = np.array(raced.samples_s)[:, np.argsort(places)]
+                times_s.extend(samples_s.tolist())
+                sums = samples_s[: len(samples_s) // size * size].reshape(-1, size, 2).sum(axis=1)
                 logs: list[float] = np.log(sums[:, 1] / sums[:, 0]).tolist()
                 return logs
 
@@ -302,16 +305,16 @@ def _facts(device: Device, version: Version, build: Build) -> dict[str, Any]:
 
     launch = version.launch(variables_of(version.problem, device))
     threads, shared_bytes = math.prod(launch.block), launch.shared_bytes + (build.shared_bytes or 0)
-    known = {name: getattr(build, name) for name in ("registers", "spill_bytes", "stack_bytes", "code_bytes")}
-    known |= {"shared_bytes": shared_bytes, "threads": threads, "blocks": math.prod(launch.grid)}
+    facts = {name: getattr(build, name) for name in ("registers", "spill_bytes", "stack_bytes", "code_bytes")}
+    facts |= {"shared_bytes": shared_bytes, "threads": threads, "blocks": math.prod(launch.grid)}
     if build.registers is not None:
         warps = occupancy(device, threads, build.registers, shared_bytes).warps_per_sm[0]
-        known["occupancy"] = float(warps) * device.warp_size / device.max_threads_per_sm
+        facts["occupancy"] = float(warps) * device.warp_size / device.max_threads_per_sm
     try:
         loop = main_loop(disassemble(build.cubin)) if build.cubin else None
     except DeviceError:  # there is no disassembler
         loop = None
     if loop is not None:
-        known |= {f"{name} in the main loop": count for name, count in sorted(loop.counts.items())}
-        known["register bank conflicts"] = loop.conflicts
-    return {name: value for name, value in known.items() if value is not None}
+        facts |= {f"{name} in the main loop": count for name, count in sorted(loop.counts.items())}
+        facts["register bank conflicts"] = loop.conflicts
+    return {name: value for name, value in facts.items() if value is not None}

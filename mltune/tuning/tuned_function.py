@@ -162,8 +162,8 @@ class TunedFunction:
 
     def chosen(self, *arguments: Any) -> Choice:
         """Return the choice of earlier calls with these sizes, else what would be taken with effort ``"none"``."""
-        known = self._known.get(self._key(arguments)) or self._choose(self._case(arguments), arguments, "none")
-        return known[0]
+        choice = self._known.get(self._key(arguments)) or self._choose(self._case(arguments), arguments, "none")
+        return choice[0]
 
     def explain(self, *arguments: Any) -> str:
         """Return :meth:`chosen` in words: the configuration, where it comes from, and its times."""
@@ -178,7 +178,7 @@ class TunedFunction:
 
     def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         size = self._kernel[2](*arguments) if callable(self._kernel[2]) else self._kernel[2]
-        layouts = [_layout_of(type(one))(one) for one in arguments]  # type: ignore[arg-type]
+        layouts = [_layout_of(type(argument))(argument) for argument in arguments]  # type: ignore[arg-type]
         return size if type(size) in (int, tuple, str) else _sizes(size), *layouts
 
     def _first(self, key: Any, arguments: Sequence[Any]) -> tuple[Choice, Callable[..., None]]:
@@ -198,17 +198,17 @@ class TunedFunction:
         choice.first_s = time.perf_counter() - begun
         return self._known[key]
 
-    def _choose(self, case: _Case, arguments: Sequence[Any], asked: str) -> tuple[Choice, Mapping[str, int]]:
+    def _choose(self, case: _Case, arguments: Sequence[Any], level: str) -> tuple[Choice, Mapping[str, int]]:
         version, wisdom = _version(self.file), Wisdom.load(self.file)
         match, is_tuned = _look_up(wisdom, case), False
-        if not _suffices(match, asked):
+        if not _suffices(match, level):
             with ExitStack() as stack:  # one process tunes these sizes, others wait and read
-                is_alone = self._is_alone(stack, case, asked)
+                is_alone = self._is_alone(stack, case, level)
                 if _version(self.file) != version:
                     wisdom = Wisdom.load(self.file)
                     match = _look_up(wisdom, case)
-                if is_tuned := is_alone and not _suffices(match, asked):
-                    wisdom = self._tune(case, arguments, asked, wisdom)
+                if is_tuned := is_alone and not _suffices(match, level):
+                    wisdom = self._tune(case, arguments, level, wisdom)
                     match = _look_up(wisdom, case)
         return self._choice(case, match, wisdom, is_tuned=is_tuned)
 
@@ -234,39 +234,42 @@ class TunedFunction:
         from mltune.device.query import driver_version, query_device
         from mltune.measure.build import with_known_options
 
-        stand_ins = [_stand_in(position, one) for position, one in enumerate(arguments)]
-        devices = [getattr(one, "device", None) for one in arguments]
-        numbers = [getattr(one, "id", getattr(one, "index", None)) for one in devices]  # of CuPy, of PyTorch
+        stand_ins = [_stand_in(position, argument) for position, argument in enumerate(arguments)]
+        devices = [getattr(argument, "device", None) for argument in arguments]
+        numbers = [getattr(device, "id", getattr(device, "index", None)) for device in devices]  # of CuPy, of PyTorch
         index = next((number for number in numbers if isinstance(number, int)), 0)
         device, driver = query_device(index), driver_version()
-        with self._made_of(arguments, stand_ins, keep=False) as made:
-            made, problem = with_sizes(made)
-            kernel, _ = with_known_options(made.in_variants(), made.architecture_on(device.architecture))
+        with self._made_of(arguments, stand_ins, keep=False) as kernel_made:
+            kernel_made, problem = with_sizes(kernel_made)
+            kernel, _ = with_known_options(kernel_made.in_variants(), kernel_made.architecture_on(device.architecture))
         space = make_space(kernel, variables_of(problem, device))
         kernel = replace(kernel, default=default_configuration(kernel, space))
         return _Case(kernel, problem, space, index, device, driver)
 
-    def _made_of(self, arguments: Sequence[Any], given: Sequence[Any], **options: Any) -> AbstractContextManager[Any]:
+    def _made_of(self, arguments: Sequence[Any], passed: Sequence[Any], **options: Any) -> AbstractContextManager[Any]:
         (name, source, _, parameters), size = self._kernel, _sizes(self._key(arguments)[0])
-        return kernel_of_call(self._call, name, source, size, given, parameters, **self._made, **options)
+        return kernel_of_call(self._call, name, source, size, passed, parameters, **self._made, **options)
 
-    def _tune(self, case: _Case, arguments: Sequence[Any], asked: str, wisdom: Wisdom) -> Wisdom:
+    def _tune(self, case: _Case, arguments: Sequence[Any], level: str, wisdom: Wisdom) -> Wisdom:
         """Tune, add the outcome to the file, and return what is then known; a run that was killed goes on."""
         from mltune.results.tuned_kernel import cupy_array
         from mltune.tuning import tuner
 
         check_source(case.kernel, case.problem, case.device)
-        copied = [one if hasattr(one, "get") or hasattr(one, "detach") else cupy_array(one) for one in arguments]
+        copied = [
+            argument if hasattr(argument, "get") or hasattr(argument, "detach") else cupy_array(argument)
+            for argument in arguments
+        ]
         users, file = file_of_run(AUTO, replayed=False), self.file
         assert file is not None  # noqa: S101 - it is locked
         known = wisdom.merge(load_wisdom(users, required=False)) if users and users != file else wisdom
-        siblings = Siblings(tuple(one for one in known if isinstance(one, Entry)))
-        with self._made_of(arguments, copied, **self._judged) as made, self._shown() as report:
-            kernel, problem = with_sizes(made)
+        siblings = Siblings(tuple(entry for entry in known if isinstance(entry, Entry)))
+        with self._made_of(arguments, copied, **self._judged) as kernel_made, self._shown() as report:
+            kernel, problem = with_sizes(kernel_made)
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
-            identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), asked, self._seed]
+            identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), level, self._seed]
             run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
-            options: dict[str, Any] = {"time_s": TIME_S[asked], "seed": self._seed, "run": run, "wisdom": NONE}
+            options: dict[str, Any] = {"time_s": TIME_S[level], "seed": self._seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
             try:
                 result = tuner.tune(request, progress=report, siblings=siblings)
@@ -279,9 +282,9 @@ class TunedFunction:
             raise KeyboardInterrupt
         if result.best is None or not result.settled:
             shutil.rmtree(run, ignore_errors=True)
-            why = "; ".join({f"{one.state} {one.detail}": None for one in result.records})
+            why = "; ".join({f"{record.state} {record.detail}": None for record in result.records})
             raise RunError(f"a configuration must work, but of {case.problem.label} none does: {printable(why, 600)}.")
-        versions = {**result.header.versions, EFFORT: asked}
+        versions = {**result.header.versions, EFFORT: level}
         found = replace(result, problem=case.problem, header=replace(result.header, versions=versions))
         outcome = outcomes(found, case.driver)
         try:
@@ -312,8 +315,8 @@ class TunedFunction:
         detail = "tuned by this process" if is_tuned else f"{self.file}: {match}"
         if match.relation == "gpu":
             warnings.warn(f"{label}: {detail}; MLTUNE_EFFORT=quick tunes it here.", MltuneWarning, stacklevel=5)
-        origin, found = origins.get(match.relation, "nearest"), entry.versions.get(EFFORT, "")
-        return Choice(label, entry.configuration, origin, detail, found, entry.median_s, entry.default_s), codes
+        origin, level = origins.get(match.relation, "nearest"), entry.versions.get(EFFORT, "")
+        return Choice(label, entry.configuration, origin, detail, level, entry.median_s, entry.default_s), codes
 
 
 def _version(file: Path | None) -> tuple[int, ...] | None:
@@ -340,24 +343,24 @@ def _runs() -> Path:
         return Path(tempfile.mkdtemp(prefix="mltune-"))
 
 
-def _suffices(match: Match | None, asked: str) -> bool:
+def _suffices(match: Match | None, level: str) -> bool:
     """Return whether what is known needs no tuning: it was found for these sizes, with at least as much effort."""
     if match is None or match.relation != "problem":
-        return asked == "none"
-    return TIME_S.get(match.entry.versions.get(EFFORT, ""), math.inf) >= TIME_S[asked]
+        return level == "none"
+    return TIME_S.get(match.entry.versions.get(EFFORT, ""), math.inf) >= TIME_S[level]
 
 
 def _types(problem: Mapping[str, Any]) -> list[tuple[Any, int]]:
-    return [(one.get("dtype"), len(one.get("shape", ()))) for one in problem.get("arguments", ())]
+    return [(argument.get("dtype"), len(argument.get("shape", ()))) for argument in problem.get("arguments", ())]
 
 
-def _sizes(given: Any) -> tuple[Any, ...]:
+def _sizes(value: Any) -> tuple[Any, ...]:
     """Return the problem size of a call as a tuple."""
-    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
-    sizes = tuple(given) if several else (given,)
-    if all(isinstance(one, str) or (isinstance(one, int | float | np.integer) and one > 0) for one in sizes):
+    several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+    sizes = tuple(value) if several else (value,)
+    if all(isinstance(size, str) or (isinstance(size, int | float | np.integer) and size > 0) for size in sizes):
         return sizes
-    raise UsageError(f"a problem size is a positive number, a tuple or a text, got {printable(repr(given), 100)}.")
+    raise UsageError(f"a problem size is a positive number, a tuple or a text, got {printable(repr(value), 100)}.")
 
 
 def _is_of_cupy(kind: type) -> bool:
@@ -372,21 +375,21 @@ def _layout_of(kind: type) -> Callable[[Any], Any]:
     if _is_of_cupy(kind):
         return attrgetter("shape", "strides", "dtype", "data.device_id")
     if hasattr(kind, "stride"):  # of PyTorch
-        return lambda one: (one.shape, one.stride(), one.dtype, one.device)
-    return lambda one: str({**getattr(one, "__cuda_array_interface__", {}), "data": None})
+        return lambda tensor: (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return lambda array: str({**getattr(array, "__cuda_array_interface__", {}), "data": None})
 
 
 def _stand_in(position: int, value: Any) -> Any:
     """Return a scalar, or an array on the host with the type and the shape of one on a GPU, which has no memory."""
     if isinstance(value, np.generic):
         return value
-    found = dict[str, Any]()
+    interface = dict[str, Any]()
     with suppress(AttributeError, RuntimeError, TypeError):  # such as of a tensor on the host
-        found = (value.detach() if hasattr(value, "detach") else value).__cuda_array_interface__
-        one, strides = np.zeros((), found["typestr"]), found.get("strides")
-        if strides is None or np.lib.stride_tricks.as_strided(one, found["shape"], strides).flags.c_contiguous:
-            return np.broadcast_to(one, found["shape"])
-    kind = f"strides of {found['strides']} bytes" if found.get("strides") else type(value).__name__
+        interface = (value.detach() if hasattr(value, "detach") else value).__cuda_array_interface__
+        element, strides = np.zeros((), interface["typestr"]), interface.get("strides")
+        if strides is None or np.lib.stride_tricks.as_strided(element, interface["shape"], strides).flags.c_contiguous:
+            return np.broadcast_to(element, interface["shape"])
+    kind = f"strides of {interface['strides']} bytes" if interface.get("strides") else type(value).__name__
     raise UsageError(
         "an argument is a NumPy scalar, such as numpy.int32(n), or an array on a GPU, stored by rows without gaps, got "
         f"{kind} as argument {position}."

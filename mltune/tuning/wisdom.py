@@ -89,11 +89,11 @@ def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
     return NearRun((is_far, of_another_case, distance(other.flops, problem.flops), run.slug), run)
 
 
-def nearest(found: Iterable[NearRun | None]) -> tuple[Sweep, ...]:
+def nearest(runs_near: Iterable[NearRun | None]) -> tuple[Sweep, ...]:
     """Return the sweeps of the nearest runs, at most :data:`MOST_SIBLINGS`, without those that have hardly begun."""
-    runs = (one.run for one in sorted(filter(None, found), key=lambda one: one.distance))
-    known = (run for run in runs if run.records.succeeded.sum() >= FEWEST)
-    return tuple(_sweep(run) for run in itertools.islice(known, MOST_SIBLINGS))
+    runs = (near.run for near in sorted(filter(None, runs_near), key=lambda near: near.distance))
+    measured = (run for run in runs if run.records.succeeded.sum() >= FEWEST)
+    return tuple(_sweep(run) for run in itertools.islice(measured, MOST_SIBLINGS))
 
 
 def _sweep(run: TuneResult) -> Sweep:
@@ -121,12 +121,12 @@ def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
 
 
 def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
-    patterns, found = [f"{at}/{name}" for at in ("*", f"*/{PROBLEMS}/*") for name in (FILE, POINTER)], []
+    patterns, runs = [f"{at}/{name}" for at in ("*", f"*/{PROBLEMS}/*") for name in (FILE, POINTER)], []
     for path in itertools.chain.from_iterable(map(directory.parent.glob, patterns)):
         with contextlib.suppress(OSError):
             if path.parent != directory:
-                found.append((path.stat().st_mtime, path.parent))
-    for _, folder in sorted(found, reverse=True)[:LATEST]:
+                runs.append((path.stat().st_mtime, path.parent))
+    for _, folder in sorted(runs, reverse=True)[:LATEST]:
         run = read_or_set_aside(folder.name, partial(_of_this_kernel, session, folder))
         if run is not None and not isinstance(run, Unread):
             yield run
@@ -165,8 +165,8 @@ def sibling_model(
         if trained is not None:
             parameters = trained.parameters
         with one_thread():  # the compilers have the other cores
-            completed = (replace(one, columns=session.kernel.with_defaults(one.columns)) for one in sweeps)
-            members = tuple(fit_member(one, parameters) for one in completed)
+            completed = (replace(sweep, columns=session.kernel.with_defaults(sweep.columns)) for sweep in sweeps)
+            members = tuple(fit_member(sweep, parameters) for sweep in completed)
         model = PretrainedModel(session.kernel.name, parameters, members + (trained.members if trained else ()))
         save_model(model, path)
     elif path.with_suffix(".json").is_file():
@@ -221,8 +221,8 @@ def known_configurations(
     """
     recorded = store.fact(FACT)
     if recorded is None and (file is not None or siblings) and len(store) == 0:
-        known = Wisdom(siblings) if file is None else load_wisdom(file, required=required).merge(Wisdom(siblings))
-        recorded = _look_up(session, known, events)
+        wisdom = Wisdom(siblings) if file is None else load_wisdom(file, required=required).merge(Wisdom(siblings))
+        recorded = _look_up(session, wisdom, events)
         store.set_fact(FACT, recorded)
     return _checked(recorded or [], store.directory)
 
@@ -236,9 +236,9 @@ def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
     if not result.settled or result.interrupted:
         return
     try:
-        found = outcomes(result, driver_of(session.versions))
-        if len(found):
-            found.add_to(file)
+        entries = outcomes(result, driver_of(session.versions))
+        if len(entries):
+            entries.add_to(file)
     except (WisdomError, ValueError) as error:  # such as a name that is longer than a wisdom takes
         warnings.warn(f"the winner was not added to the wisdom: {error}", MltuneWarning, stacklevel=3)
 

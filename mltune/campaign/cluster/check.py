@@ -84,23 +84,23 @@ def random_builds(count: int) -> tuple[Source, list[str]]:
 
 
 def _workers(client: Client) -> list[dict[str, Any]]:
-    known = {**workers_with(client, GPU), **workers_with(client, COMPILE)}
-    answers = client.run(worker_facts, workers=list(known), on_error="return") if known else {}
-    found = []
-    for address, facts in known.items():
+    workers = {**workers_with(client, GPU), **workers_with(client, COMPILE)}
+    answers = client.run(worker_facts, workers=list(workers), on_error="return") if workers else {}
+    rows = []
+    for address, facts in workers.items():
         answer = answers.get(address)
-        theirs, devices, _ = answer if isinstance(answer, tuple) else ({"error": str(answer)}, (), "")
-        found.append(
+        versions_there, devices, _ = answer if isinstance(answer, tuple) else ({"error": str(answer)}, (), "")
+        rows.append(
             {
                 "name": str(facts["name"]),
                 "address": address,
                 "resources": {name: facts["resources"][name] for name in (GPU, COMPILE) if name in facts["resources"]},
-                "versions": theirs,
+                "versions": versions_there,
                 "device": devices[0].name if devices and GPU in facts["resources"] else None,
-                "fits": theirs == versions(),
+                "fits": versions_there == versions(),
             }
         )
-    return sorted(found, key=lambda one: (one["name"], one["address"]))
+    return sorted(rows, key=lambda row: (row["name"], row["address"]))
 
 
 def _latency(client: Client) -> float | None:
@@ -123,7 +123,7 @@ def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] |
     except WorkerError:
         return None
     fresh = f"// {time.time_ns()}\n"  # in no cache
-    jobs = [Job(cache_key(source, fresh + one, "check"), fresh + one) for one in macros]
+    jobs = [Job(cache_key(source, fresh + macro, "check"), fresh + macro) for macro in macros]
     try:
         _build(farm, source, jobs[:1])  # the compile processes start
         begun = time.perf_counter()

@@ -109,10 +109,10 @@ class Cluster:
 
     def _answering(self, client: Client, lost_until: float) -> list[GpuWorker]:
         """Return the GPU workers that answer now: none that is being killed, and none of a scheduler that is lost."""
-        ours, workers = versions(), []
+        versions_here, workers = versions(), []
         try:
-            found = workers_with(client, GPU)
-            answers = client.run(worker_facts, workers=list(found), on_error="return") if found else {}
+            candidates = workers_with(client, GPU)
+            answers = client.run(worker_facts, workers=list(candidates), on_error="return") if candidates else {}
         except (WorkerError, OSError) as error:
             if time.monotonic() >= lost_until:
                 raise WorkerError(f"the scheduler of the cluster {self._where} must answer, but: {error}.") from error
@@ -122,13 +122,13 @@ class Cluster:
                 raise UsageError(f"every GPU worker must have mltune, but {address} says: {printable(answer)}.")
             if not isinstance(answer, tuple):
                 continue
-            theirs, devices, reason = answer
-            if theirs["mltune"] != ours["mltune"]:
+            versions_there, devices, reason = answer
+            if versions_there["mltune"] != versions_here["mltune"]:
                 raise UsageError(
-                    f"all hosts must have the same version of mltune, but this one has {ours['mltune']} and "
-                    f"{address} has {theirs['mltune']}."
+                    f"all hosts must have the same version of mltune, but this one has {versions_here['mltune']} and "
+                    f"{address} has {versions_there['mltune']}."
                 )
-            device, facts = devices[0] if devices else None, found[address]
+            device, facts = devices[0] if devices else None, candidates[address]
             workers.append(GpuWorker(str(facts["name"]), device, reason, facts["host"]))
         return workers
 
@@ -162,10 +162,10 @@ def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], s
 
     def query(_: None) -> tuple[dict[str, str], tuple[Device, ...], str]:
         try:
-            found = available_devices()
+            devices = available_devices()
         except MltuneError as error:
             return versions(), (), str(error).removesuffix(".")
-        return versions(), found, "" if found else "the NVIDIA driver shows none"
+        return versions(), devices, "" if devices else "the NVIDIA driver shows none"
 
     return query
 
@@ -195,8 +195,8 @@ def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
         Dask or cryptography is not installed.
     """
     if where != LOCAL:
-        with contextlib.closing(Cluster(where)) as found:
-            yield found
+        with contextlib.closing(Cluster(where)) as connected:
+            yield connected
         return
     distributed = import_distributed()
     from dask import config
@@ -212,9 +212,9 @@ def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
         tempfile.TemporaryDirectory(prefix="mltune-") as folder,
         config.set({**_NO_ROUTES, "temporary-directory": folder}),  # Dask's own has a name that others can take first
         distributed.SpecCluster(workers=workers, scheduler=scheduler, security=security) as cluster,
-        contextlib.closing(Cluster(cluster.scheduler_address, security)) as found,
+        contextlib.closing(Cluster(cluster.scheduler_address, security)) as connected,
     ):
-        yield found
+        yield connected
 
 
 def _own_certificate(distributed: Any) -> Any:

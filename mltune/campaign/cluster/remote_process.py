@@ -62,13 +62,13 @@ def remote_workers(
     cluster: Cluster, plan: Plan, target: str, heartbeat_timeout_s: float
 ) -> tuple[list[DeviceWorker], dict[str, Device]]:
     """Return the device workers of a plan on a cluster, and the facts of their GPUs by the names of the workers."""
-    found = cluster.known
-    hosts = Counter(found[name].host for name in plan.devices)
+    gpu_workers = cluster.known
+    hosts = Counter(gpu_workers[name].host for name in plan.devices)
     workers = [
-        DeviceWorker(name, RemoteProcess(cluster, name, target, hosts[found[name].host]), heartbeat_timeout_s)
+        DeviceWorker(name, RemoteProcess(cluster, name, target, hosts[gpu_workers[name].host]), heartbeat_timeout_s)
         for name in plan.devices
     ]
-    return workers, {name: gpu for name in plan.devices if (gpu := found[name].device) is not None}
+    return workers, {name: gpu for name in plan.devices if (gpu := gpu_workers[name].device) is not None}
 
 
 class RemoteProcess:
@@ -182,14 +182,14 @@ class RemoteProcess:
 
     def _ask(self, client: Client, received: int, timeout_s: float) -> list[Update] | None:
         """Return the messages after the first ``received``; None where the task does not run."""
-        asked = _in_thread(client.run, take, self._key, received, workers=[self._address], on_error="return")
+        answers = _in_thread(client.run, take, self._key, received, workers=[self._address], on_error="return")
         deadline = time.monotonic() + timeout_s
-        while not asked.done() and time.monotonic() < deadline:
-            wait([asked], timeout=POLL_S)
+        while not answers.done() and time.monotonic() < deadline:
+            wait([answers], timeout=POLL_S)
             if self._given_up.is_set():
                 raise ChildDiedError("it was given up")
         try:
-            answer = asked.result(timeout=0.0).get(self._address)
+            answer = answers.result(timeout=0.0).get(self._address)
         except LocalTimeoutError:
             with contextlib.suppress(Exception):
                 client.restart_workers([self._address], timeout=_RESTART_S, raise_for_error=False)
@@ -271,9 +271,9 @@ class _Receiver:
 
     def _check_asked(self, header: RunHeader) -> None:
         """Check that a run is of the kernel and the problem that the worker was given."""
-        asked = self._request.request
-        wanted = replace(header, kernel=asked.kernel.name, problem=asked.problem.to_json())
-        if difference := header.difference(wanted):
+        request = self._request.request
+        expected = replace(header, kernel=request.kernel.name, problem=request.problem.to_json())
+        if difference := header.difference(expected):
             raise ValueError(f"a worker sends the records of the run that it was given, but of its own {difference}")
 
 

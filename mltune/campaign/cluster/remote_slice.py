@@ -224,11 +224,11 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
         folder, *parts = name.split("/")
         if name not in RUN_FILES and (folder != WINNER or not parts or not {"", ".", ".."}.isdisjoint(parts)):
             raise UsageError(f"a file of a run is {', '.join(RUN_FILES)} or lies in {WINNER}/, got {name!r:.200}.")
-    known = dict(files_in(directory, with_winner=True))
-    sent, here = _of_winner(files), _of_winner(known)
+    present = dict(files_in(directory, with_winner=True))
+    sent, here = _of_winner(files), _of_winner(present)
     try:
         for name in files.keys() & set(RUN_FILES):
-            if known.get(name) != files[name]:
+            if present.get(name) != files[name]:
                 write_file_atomically(directory / name, files[name], inside=directory)
         if sent and sent != here:
             replace_folder_atomically(directory / WINNER, sent, WINNER_FOLDER, inside=directory)
@@ -244,12 +244,12 @@ def _of_winner(files: Mapping[str, bytes]) -> dict[str, bytes]:
 class _Sender:
     """Sends the events and the records of a run that are new since the last message."""
 
-    def __init__(self, mailbox: Mailbox, run: Path, log: Path, known: Changes | None) -> None:
+    def __init__(self, mailbox: Mailbox, run: Path, log: Path, changes: Changes | None) -> None:
         self._mailbox = mailbox
         self._run = run
         self._events = log / EVENT_LOG
         self._offset = 0
-        self._upto = (0, 0) if known is None else known.upto
+        self._upto = (0, 0) if changes is None else changes.upto
         self._facts: tuple[Mapping[str, Any], Mapping[str, float]] | None = None
         self._declared: Any = None
 

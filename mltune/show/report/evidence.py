@@ -72,13 +72,13 @@ def read_input(directory: Path, read: Callable[[Path, str], TuneResult] = read_r
     begun = runs_in(directory)
     if is_plan(directory):  # asked after it was found to be either: a plan may be writing its first files
         plan: str | None = _plan(directory / PLAN_FILE)
-        found = [_read(path, path.name, read) for path in _folders(directory, events)]
+        problems = [_read(path, path.name, read) for path in _folders(directory, events)]
         title = _title(plan or "") or directory.resolve().name
     else:
-        plan, found = None, [_read(path, "", read) for path in begun]
-        title = found[0].problem.label if isinstance(found[0], TuneResult) else found[0].slug
-    runs = [run for run in found if isinstance(run, TuneResult)]
-    return ReportInput(directory, plan, title, runs, [run for run in found if isinstance(run, Unread)], events)
+        plan, problems = None, [_read(path, "", read) for path in begun]
+        title = problems[0].problem.label if isinstance(problems[0], TuneResult) else problems[0].slug
+    runs = [run for run in problems if isinstance(run, TuneResult)]
+    return ReportInput(directory, plan, title, runs, [run for run in problems if isinstance(run, Unread)], events)
 
 
 def _folders(directory: Path, events: Sequence[Mapping[str, Any]]) -> list[Path]:
@@ -86,9 +86,9 @@ def _folders(directory: Path, events: Sequence[Mapping[str, Any]]) -> list[Path]
 
     Kernels that were left out, because another one is faster than they can be, have none.
     """
-    found = sorted(path.name for path in directory.glob(f"{PROBLEMS}/*") if path.is_dir())
-    left_out = {event.get("slug") for event in events if event["event"] == "left_out"} - set(found)
-    ordered = dict.fromkeys([*(slug for slug in planned(events) if slug not in left_out), *found])
+    folders = sorted(path.name for path in directory.glob(f"{PROBLEMS}/*") if path.is_dir())
+    left_out = {event.get("slug") for event in events if event["event"] == "left_out"} - set(folders)
+    ordered = dict.fromkeys([*(slug for slug in planned(events) if slug not in left_out), *folders])
     return [directory / PROBLEMS / name for name in ordered if SLUG.fullmatch(name)]
 
 
@@ -269,8 +269,8 @@ class Evidence:
         work, peak = (1, 1.0) if rate.peak is None else (rate.work, rate.peak)
         with np.errstate(all="ignore"):
             measured, predicted = (work / (times * peak) for times in (self.times, self.run.predicted_s(logs)))
-        known = np.isfinite(logs) & np.isfinite(measured)
-        predicted, measured = np.minimum(predicted[known], _LARGEST_SHARE), measured[known]
+        finite = np.isfinite(logs) & np.isfinite(measured)
+        predicted, measured = np.minimum(predicted[finite], _LARGEST_SHARE), measured[finite]
         return Predictions(predicted, measured, _rank_correlation(predicted, measured))
 
     @cached_property
@@ -313,11 +313,11 @@ class Evidence:
         return None
 
     def _two_most_important(self) -> tuple[str, str] | None:
-        found = self.importance
-        if found is None or len(found) < 2:
+        shares = self.importance
+        if shares is None or len(shares) < 2:
             return None
         order = list(self.run.header.parameters)
-        first, second = sorted(list(found)[:2], key=order.index)
+        first, second = sorted(list(shares)[:2], key=order.index)
         return first, second
 
     @cached_property
@@ -345,15 +345,15 @@ class Evidence:
 
 def failures(runs: Sequence[TuneResult]) -> list[Failure]:
     """Return the kinds of failure that occurred, the most frequent first, with the first example that has a message."""
-    found: list[Failure] = []
+    failures: list[Failure] = []
     for state in FAILURES:
         failed = [(run.slug, run.records.take(run.records.in_state(state))) for run in runs]
         count = sum(len(trials) for _, trials in failed)
         examples = [(slug, record) for slug, trials in failed for record in trials[:MOST_EXAMPLES]]
         candidates = [Failure(str(state), count, slug, record) for slug, record in examples]
         if candidates:
-            found.append(next((one for one in candidates if one.detail), candidates[0]))
-    return sorted(found, key=lambda failure: -failure.count)
+            failures.append(next((candidate for candidate in candidates if candidate.detail), candidates[0]))
+    return sorted(failures, key=lambda failure: -failure.count)
 
 
 def time_use(seconds: Mapping[str, float | None]) -> dict[str, float]:

@@ -69,43 +69,43 @@ def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
         raise NotDrawableError(f"its last time on record is after {end_at:.3g} {curve.unit}")
     lowest, highest = CURVE_FROM * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
     width, height = (WIDE_IN, 2.9) if alone else (NARROW_IN, 1.8)
-    made = axes(width, height, left=0.72)
+    panel = axes(width, height, left=0.72)
     scale, unit = _time_unit(end_at) if curve.unit == "s" else (1.0, "trials")
-    made.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-    made.step(curve.at / scale, curve.share, where="post", color=SERIES[0])
-    made.set(ylim=(lowest, highest), xlim=(0.0, end_at / scale or 1.0), xlabel=unit)
-    made.set_ylabel(f"of {shortened(curve.of)}")
-    made.yaxis.set_major_formatter(_percent)
-    made.locator_params(nbins=5)
+    panel.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    panel.step(curve.at / scale, curve.share, where="post", color=SERIES[0])
+    panel.set(ylim=(lowest, highest), xlim=(0.0, end_at / scale or 1.0), xlabel=unit)
+    panel.set_ylabel(f"of {shortened(curve.of)}")
+    panel.yaxis.set_major_formatter(_percent)
+    panel.locator_params(nbins=5)
     end = f"{100 * curve.share[-1]:.1f} % of {curve.of} after {curve.at[-1] / scale:.3g} {unit}"
     improved = float(curve.at[-2]) / scale if len(curve.at) > 1 else 0.0
-    return finish(made, name, f"Best so far: {label}", f"{label}: {end}, last improved at {improved:.3g}.")
+    return finish(panel, name, f"Best so far: {label}", f"{label}: {end}, last improved at {improved:.3g}.")
 
 
-def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
+def predicted_and_measured(predictions: Predictions, name: str, label: str) -> Plot:
     """Plot measured over predicted speed, as shares of the peak."""
-    both = np.stack([found.predicted, found.measured])
+    both = np.stack([predictions.predicted, predictions.measured])
     high = min(1.05 * float(both.max()), CLIPPED)
     if not high > 1e-9:
         raise NotDrawableError(f"the fastest trial is at {both.max():.3g} of the peak")
-    made = axes(NARROW_IN, 2.7, left=0.72)
-    made.plot([0.0, high], [0.0, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    panel = axes(NARROW_IN, 2.7, left=0.72)
+    panel.plot([0.0, high], [0.0, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     inside = (both <= high).all(axis=0)
     every = int(inside.sum()) // MOST_POINTS + 1
-    dots(made, found.predicted[inside][::every], found.measured[inside][::every], SERIES[0])
-    made.set(xlim=(0.0, high), ylim=(0.0, high), xlabel="predicted share of peak", ylabel="measured share of peak")
-    made.xaxis.set_major_formatter(_percent)
-    made.yaxis.set_major_formatter(_percent)
-    made.locator_params(nbins=5)
-    rank, outside = found.rank_correlation, int((~inside).sum())
+    dots(panel, predictions.predicted[inside][::every], predictions.measured[inside][::every], SERIES[0])
+    panel.set(xlim=(0.0, high), ylim=(0.0, high), xlabel="predicted share of peak", ylabel="measured share of peak")
+    panel.xaxis.set_major_formatter(_percent)
+    panel.yaxis.set_major_formatter(_percent)
+    panel.locator_params(nbins=5)
+    rank, outside = predictions.rank_correlation, int((~inside).sum())
     ranked = "too few for a rank correlation" if rank is None else f"rank correlation {rank:.2f}"
     sampled = f" One in {every} is drawn." if every > 1 else ""
     beyond = f" Not drawn: {outside} beyond {100 * CLIPPED:.0f} % of the peak." if outside else ""
     return finish(
-        made,
+        panel,
         name,
         f"Predicted and measured: {label}",
-        f"{label}: {many(len(found.measured), 'trial')} predicted and measured; {ranked}. "
+        f"{label}: {many(len(predictions.measured), 'trial')} predicted and measured; {ranked}. "
         f"Correct predictions are on the dashed line.{sampled}{beyond}",
     )
 
@@ -153,7 +153,7 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
     totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in TIME_USE}
     spent, few = _most({label: sum(use.values()) for label, use in spent.items()}, spent, "that took longest")
     longest = min(max(map(len, spent)), LONGEST_LABEL)
-    made = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.085 * longest, top=0.6)
+    panel = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.085 * longest, top=0.6)
     scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
     place = np.arange(len(spent))
     done = np.zeros(len(spent))
@@ -161,41 +161,41 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
         if not totals[phase]:
             continue
         widths = np.array([parts[phase] for parts in spent.values()]) / scale
-        made.barh(place, widths, left=done, height=0.7, color=colour, label=meaning)
+        panel.barh(place, widths, left=done, height=0.7, color=colour, label=meaning)
         done += widths
-    made.set_yticks(place, [shortened(label) for label in spent])
-    made.set(xlabel=unit, ylim=(len(spent) - 0.4, -0.6))
-    made.grid(visible=False, axis="y")
-    made.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
+    panel.set_yticks(place, [shortened(label) for label in spent])
+    panel.set(xlabel=unit, ylim=(len(spent) - 0.4, -0.6))
+    panel.grid(visible=False, axis="y")
+    panel.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
     everything = max(sum(totals.values()), 1e-9)
     shares = ", ".join(
         f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in TIME_USE.items() if totals[phase]
     )
     omitted = f" Not drawn: {'; '.join(left_out)}." if left_out else ""
-    return finish(made, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.{few}{omitted}")
+    return finish(panel, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.{few}{omitted}")
 
 
-def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
+def reference_over_time(evidence: Evidence, name: str, label: str) -> Plot | None:
     """Plot the time of the reference kernel over the run, relative to its usual time; None if nothing is to be seen."""
-    found, change = each.run.references, each.reference_changes
-    if len(found) < FEWEST_REFERENCES and not drifts(found):
+    references, change = evidence.run.references, evidence.reference_changes
+    if len(references) < FEWEST_REFERENCES and not drifts(references):
         return None
-    at = np.array([reference.elapsed_s for reference in found])
+    at = np.array([reference.elapsed_s for reference in references])
     reach = max(0.005, 1.2 * float(np.abs(change).max()))
     if not (reach < 1e6 and at.max() < MOST_SECONDS):
         raise NotDrawableError(f"it differs by up to {reach:.3g} times from its usual time, in {at.max():.3g} s")
-    made = axes(NARROW_IN, 1.8, left=0.8)
+    panel = axes(NARROW_IN, 1.8, left=0.8)
     scale, unit = _time_unit(float(at.max()))
-    made.plot(at / scale, change, color=SERIES[1])
-    dots(made, at / scale, change, SERIES[1], size=4.0)
-    made.set(ylim=(-reach, reach), xlabel=unit, ylabel="change of time")
-    made.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g} %")
-    made.locator_params(nbins=5)
+    panel.plot(at / scale, change, color=SERIES[1])
+    dots(panel, at / scale, change, SERIES[1], size=4.0)
+    panel.set(ylim=(-reach, reach), xlabel=unit, ylabel="change of time")
+    panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g} %")
+    panel.locator_params(nbins=5)
     return finish(
-        made,
+        panel,
         name,
         f"Reference kernel over time: {label}",
-        f"{label}: {each.run.problem.reference or REFERENCE} was timed {len(found)} times, between "
+        f"{label}: {evidence.run.problem.reference or REFERENCE} was timed {len(references)} times, between "
         f"{100 * change.min():+.2f} and {100 * change.max():+.2f} % from its usual time.",
     )
 
@@ -241,9 +241,9 @@ ONE_LABEL = 1.4
 LONGEST_NAME = 26
 
 
-def not_drawn(each: Evidence) -> str:
+def not_drawn(evidence: Evidence) -> str:
     """Return why the winner of a problem is in no roofline; empty where it is in one."""
-    run, rate, intensity = each.run, each.run.rate, each.intensity
+    run, rate, intensity = evidence.run, evidence.run.rate, evidence.intensity
     if run.best_time_s is None:
         return "no trial succeeded"
     if not rate.work:
@@ -271,9 +271,11 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
     by label.
     """
     runs = {
-        label: each.run
-        for label, each in evidence.items()
-        if each.run.rate.unit == GB_PER_S and not each.run.flops and not not_drawn(each)
+        label: evidence_of_run.run
+        for label, evidence_of_run in evidence.items()
+        if evidence_of_run.run.rate.unit == GB_PER_S
+        and not evidence_of_run.run.flops
+        and not not_drawn(evidence_of_run)
     }
     if not runs:
         return None
@@ -283,19 +285,19 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
     speeds = np.array([run.rate.of(run.best_time_s) for run in runs.values()])
     limit = device.memory_bytes_per_s / GB_PER_S.size
     longest = min(max(map(len, runs)), LONGEST_LABEL)
-    made = axes(WIDE_IN, 0.95 + 0.24 * len(runs), left=0.25 + 0.085 * longest, top=0.3)
+    panel = axes(WIDE_IN, 0.95 + 0.24 * len(runs), left=0.25 + 0.085 * longest, top=0.3)
     place = np.arange(len(runs))
-    made.barh(place, speeds, height=0.7, color=SERIES[0])
-    made.axvline(limit, color=INK, linewidth=1.1)
-    made.annotate(
+    panel.barh(place, speeds, height=0.7, color=SERIES[0])
+    panel.axvline(limit, color=INK, linewidth=1.1)
+    panel.annotate(
         f"memory {limit / 1e3:.3g} TB/s", (limit, -0.5), (-3, 4), textcoords="offset points", ha="right", va="bottom"
     )
-    made.set_yticks(place, [shortened(label) for label in runs])
-    made.set(xlabel=GB_PER_S.name, xlim=(0.0, 1.05 * max(limit, speeds.max())), ylim=(len(runs) - 0.5, -0.5))
-    made.grid(visible=False, axis="y")
+    panel.set_yticks(place, [shortened(label) for label in runs])
+    panel.set(xlabel=GB_PER_S.name, xlim=(0.0, 1.05 * max(limit, speeds.max())), ylim=(len(runs) - 0.5, -0.5))
+    panel.grid(visible=False, axis="y")
     ends = dict.fromkeys(f"{100 * share:.3g}" for share in (min(shares.values()), max(shares.values())))
     return finish(
-        made,
+        panel,
         name,
         f"Memory bandwidth of {device.name}",
         f"{device.name}: the best of {many(count, 'problem')} whose memory traffic alone is "
@@ -305,27 +307,31 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
 
 def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
     """Plot the winners of one device and of known intensity under its roofline; None without any."""
-    drawn = [each for each in evidence if each.intensity is not None and not not_drawn(each)]
+    drawn = [
+        evidence_of_run
+        for evidence_of_run in evidence
+        if evidence_of_run.intensity is not None and not not_drawn(evidence_of_run)
+    ]
     if not drawn:
         return None
-    runs = [each.run for each in drawn]
+    runs = [evidence_of_run.run for evidence_of_run in drawn]
     device = runs[0].device
     rates = np.array([run.flops / (run.best_time_s or math.inf) for run in runs])
-    intensities = np.array([each.intensity for each in drawn])
+    intensities = np.array([evidence_of_run.intensity for evidence_of_run in drawn])
     ordered = sorted(runs, key=lambda run: run.problem.arithmetic)
     roofs = {run.problem.arithmetic: peak_of(run.problem, run.device) for run in ordered}
-    made = axes(5.4, 3.1, left=0.75)
-    _draw_roofs(made, roofs, device.memory_bytes_per_s, rates, float(intensities.max()))
+    panel = axes(5.4, 3.1, left=0.75)
+    _draw_roofs(panel, roofs, device.memory_bytes_per_s, rates, float(intensities.max()))
     kinds = _kinds([run.problem.name for run in runs])
     for kind, colour in zip(dict.fromkeys(sorted(kinds)), (*SERIES, INK), strict=False):
-        some = np.array(kinds) == kind
-        dots(made, intensities[some], rates[some] / 1e12, colour, size=6.0, label=kind[:LONGEST_NAME])
-    made.set(xlabel="arithmetic intensity, flop per byte", ylabel="TFLOPS")
-    made.legend(loc="lower right", handlelength=0.3)
+        of_kind = np.array(kinds) == kind
+        dots(panel, intensities[of_kind], rates[of_kind] / 1e12, colour, size=6.0, label=kind[:LONGEST_NAME])
+    panel.set(xlabel="arithmetic intensity, flop per byte", ylabel="TFLOPS")
+    panel.legend(loc="lower right", handlelength=0.3)
     shares = [rate / roofs[run.problem.arithmetic] for run, rate in zip(runs, rates, strict=True)]
     ends = dict.fromkeys(f"{100 * share:.3g}" for share in (min(shares), max(shares)))
     return finish(
-        made,
+        panel,
         name,
         f"Roofline of {device.name}",
         f"{device.name}: the best of {many(len(runs), 'problem')} under the limits of "
@@ -335,8 +341,8 @@ def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
 
 def _kinds(names: Sequence[str]) -> list[str]:
     """Return the names, with "other" in place of the rarest ones where there are more names than colours."""
-    known = sorted(set(names), key=names.count, reverse=True)[: len(SERIES)]
-    return [name if name in known else "other" for name in names]
+    frequent = sorted(set(names), key=names.count, reverse=True)[: len(SERIES)]
+    return [name if name in frequent else "other" for name in names]
 
 
 def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -346,7 +352,7 @@ def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
     [('fp64, fp32 peak 66.9 TFLOPS', 66900000000000.0), ('fp16 peak 134 TFLOPS', 134000000000000.0)]
     """
     groups: list[dict[str, float]] = []
-    for name, roof in sorted(roofs.items(), key=lambda one: one[1]):
+    for name, roof in sorted(roofs.items(), key=lambda roof: roof[1]):
         if not groups or roof > ONE_LABEL * max(groups[-1].values()):
             groups.append({})
         groups[-1][name] = roof
@@ -355,12 +361,12 @@ def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
         names: dict[str, list[str]] = {}
         for name, roof in group.items():
             names.setdefault(f"{roof / 1e12:.3g}", []).append(name)
-        parts = ", ".join(f"{', '.join(some)} peak {text}" for text, some in names.items())
+        parts = ", ".join(f"{', '.join(labels)} peak {text}" for text, labels in names.items())
         labels.append((f"{parts} TFLOPS", max(group.values())))
     return labels
 
 
-def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, rates: Floats, highest: float) -> None:
+def _draw_roofs(panel: Any, roofs: Mapping[str, float], bytes_per_s: float, rates: Floats, highest: float) -> None:
     """Draw a roofline for each arithmetic: the limit of the memory, then the peak.
 
     The vertical axis begins :data:`DECADES` below the highest peak, or below the slowest winner; the horizontal one
@@ -370,16 +376,16 @@ def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, rates
 
     peak = max(roofs.values())
     low, top = min(peak / 10**DECADES, rates.min() / 2.0), 2.0 * max(peak, rates.max())
-    left, right = low / bytes_per_s, 2.0 * max(highest, peak / bytes_per_s)
+    lowest, right = low / bytes_per_s, 2.0 * max(highest, peak / bytes_per_s)
     for roof in roofs.values():
-        x = np.array([left, roof / bytes_per_s, right])
-        made.plot(x, np.minimum(x * bytes_per_s, roof) / 1e12, color=INK, linewidth=1.1)
+        x = np.array([lowest, roof / bytes_per_s, right])
+        panel.plot(x, np.minimum(x * bytes_per_s, roof) / 1e12, color=INK, linewidth=1.1)
     for text, roof in _peak_labels(roofs):
-        made.annotate(text, (right, roof / 1e12), (0, 3), textcoords="offset points", ha="right")
-    made.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low / 1e12, top / 1e12))
+        panel.annotate(text, (right, roof / 1e12), (0, 3), textcoords="offset points", ha="right")
+    panel.set(xscale="log", yscale="log", xlim=(lowest, right), ylim=(low / 1e12, top / 1e12))
     text = f"memory {bytes_per_s / 1e12:.3g} TB/s"
-    made.annotate(text, (left, low / 1e12), (30, 6), textcoords="offset points")
-    for axis, (first, last) in ((made.xaxis, (left, right)), (made.yaxis, (low, top))):
+    panel.annotate(text, (lowest, low / 1e12), (30, 6), textcoords="offset points")
+    for axis, (first, last) in ((panel.xaxis, (lowest, right)), (panel.yaxis, (low, top))):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if last < 500.0 * first else (1.0,)))
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_locator(NullLocator())

@@ -135,7 +135,7 @@ def _entry(run: TuneResult, folder: str | None, recorded: Optimum | None) -> dic
         "state": "declared",
         "interval_s": [low_s, high_s] if timed else None,
         **(_rate_intervals(run, low_s, high_s) if timed else {}),
-        "finalists": [_finalist(run, best, one, declared) for one in declared.finalists],
+        "finalists": [_finalist(run, best, finalist, declared) for finalist in declared.finalists],
         "ties": figures["ties"],
         "rejected": {str(number): reason for number, reason in declared.rejected.items()},
         "verified": figures["verified"],
@@ -208,21 +208,21 @@ def _compared(reference: Mapping[str, Any] | None) -> str | None:
     return "faster" if low > 1.0 else "slower" if high < 1.0 else "level"
 
 
-def _finalist(run: TuneResult, winner: TrialRecord, one: Finalist, declared: Declaration) -> dict[str, Any]:
+def _finalist(run: TuneResult, winner: TrialRecord, finalist: Finalist, declared: Declaration) -> dict[str, Any]:
     """Return a finalist, with the parameters in which it differs from the winner."""
-    record, differs = run.trial(one.number), {}
+    record, differs = run.trial(finalist.number), {}
     if record is not None:
         differs = {
             name: value for name, value in record.configuration.items() if value != winner.configuration.get(name)
         }
     return {
-        "trial": one.number,
-        "median_s": one.median_s,
-        "interval_s": [one.low_s, one.high_s],
-        **_rates(run, one.median_s),
-        "ratio": one.ratio,
-        "ratio_interval": [one.ratio_low, one.ratio_high],
-        "tie": one.number in declared.ties,
+        "trial": finalist.number,
+        "median_s": finalist.median_s,
+        "interval_s": [finalist.low_s, finalist.high_s],
+        **_rates(run, finalist.median_s),
+        "ratio": finalist.ratio,
+        "ratio_interval": [finalist.ratio_low, finalist.ratio_high],
+        "tie": finalist.number in declared.ties,
         "differs": differs,
     }
 

@@ -55,15 +55,15 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
     entries, names = document["winners"], {run.problem.reference for run in source.runs if run.problem.reference}
     reference = names.pop() if len(names) == 1 else "the reference"
     evidence = [Evidence(run) for run in source.runs]
-    known = list(zip(evidence, entries, strict=False))
+    pairs = list(zip(evidence, entries, strict=False))
     notable = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
     with contextlib.nullcontext() if quick else plotting():
-        roofs, time = ([], None) if quick else _of_all(known)
-        drawn_slugs = set() if quick else furthest_behind(entry for _, entry in known)
-        problems = [_problem(each, entry, reference, quick=quick) for each, entry in known]
-        for number, (problem, (each, entry)) in enumerate(zip(problems, known, strict=True)):
+        roofs, time = ([], None) if quick else _of_all(pairs)
+        drawn_slugs = set() if quick else furthest_behind(entry for _, entry in pairs)
+        problems = [_problem(evidence_of_run, entry, reference, quick=quick) for evidence_of_run, entry in pairs]
+        for number, (problem, (each, entry)) in enumerate(zip(problems, pairs, strict=True)):
             if entry["slug"] in drawn_slugs:
-                problem |= _figures(number, each, entry["label"], alone=len(known) == 1)
+                problem |= _figures(number, each, entry["label"], alone=len(pairs) == 1)
     return {
         "attention": _attention(source, document),
         "problems": problems,
@@ -78,9 +78,9 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         "importance": {} if quick else _by_kernel(evidence),
         "failures": failures(source.runs),
         "references": sum(len(run.references) for run in source.runs),
-        "discarded": sum(each.discarded for each in evidence),
+        "discarded": sum(evidence_of_run.discarded for evidence_of_run in evidence),
         "roofs": roofs,
-        "off_roofs": [(entry["label"], reason) for each, entry in known if (reason := not_drawn(each))],
+        "off_roofs": [(entry["label"], reason) for each, entry in pairs if (reason := not_drawn(each))],
         "time": time,
         "reference": reference,
         "compared": _compared(document, reference),
@@ -91,16 +91,16 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
     }
 
 
-def _of_all(known: Sequence[tuple[Evidence, Entry]]) -> tuple[list[Plot | Omission], Plot | Omission | None]:
+def _of_all(pairs: Sequence[tuple[Evidence, Entry]]) -> tuple[list[Plot | Omission], Plot | Omission | None]:
     """Draw the rooflines of each device, and the time use of all problems."""
     roofs = []
-    for at, device in enumerate(distinct(each.run.device for each, _ in known)):
-        here = {entry["label"]: each for each, entry in known if each.run.device == device}
+    for at, device in enumerate(distinct(evidence.run.device for evidence, _ in pairs)):
+        here = {entry["label"]: evidence for evidence, entry in pairs if evidence.run.device == device}
         roofs += [
             drawn(f"The roofline of {device.name}", roofline, [*here.values()], f"roofline-{at}"),
             drawn(f"The memory bandwidth of {device.name}", bandwidths, here, f"bandwidth-{at}"),
         ]
-    seconds = {entry["label"]: entry["seconds"] for _, entry in known}
+    seconds = {entry["label"]: entry["seconds"] for _, entry in pairs}
     return [roof for roof in roofs if roof is not None], drawn("Time use", figures.time_bars, seconds, "time")
 
 
@@ -117,13 +117,13 @@ def furthest_behind(entries: Iterable[Entry]) -> set[str]:
     return {entry["slug"] for entry in sorted(entries, key=place)[:MOST_DRAWN]}
 
 
-def _problem(each: Evidence, entry: Entry, reference: str, *, quick: bool) -> dict[str, Any]:
+def _problem(evidence: Evidence, entry: Entry, reference: str, *, quick: bool) -> dict[str, Any]:
     """Return the details of a problem without its figures."""
     return {
         "entry": entry,
-        "evidence": each,
-        "importance": None if quick else each.importance,
-        "table": tables.finalists(entry, reference) if entry["finalists"] else tables.fastest(each.run),
+        "evidence": evidence,
+        "importance": None if quick else evidence.importance,
+        "table": tables.finalists(entry, reference) if entry["finalists"] else tables.fastest(evidence.run),
         **dict.fromkeys(("curve", "predicted", "heat", "over_time")),
     }
 
@@ -145,26 +145,28 @@ def _figures(number: int, each: Evidence, label: str, *, alone: bool) -> dict[st
 
 def _competing(source: ReportInput, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries of the problems with several kernels, those of a problem together, the fastest first."""
-    known = {entry["slug"]: entry for entry in entries}
-    return [known[run.slug] for group in by_problem(source.runs) if len(group) > 1 for run in group]
+    by_slug = {entry["slug"]: entry for entry in entries}
+    return [by_slug[run.slug] for group in by_problem(source.runs) if len(group) > 1 for run in group]
 
 
 def _by_kernel(evidence: Sequence[Evidence]) -> dict[str, dict[str, float]]:
     """Return the mean importance of the most important parameters of each kernel."""
-    known: dict[str, list[Mapping[str, float]]] = {}
-    for each in evidence:
-        if each.importance is not None:
-            known.setdefault(each.run.kernel, []).append(each.importance)
-    means = {kernel: mean_importance(those) for kernel, those in known.items()}
+    by_kernel: dict[str, list[Mapping[str, float]]] = {}
+    for evidence_of_run in evidence:
+        if evidence_of_run.importance is not None:
+            by_kernel.setdefault(evidence_of_run.run.kernel, []).append(evidence_of_run.importance)
+    means = {kernel: mean_importance(those) for kernel, those in by_kernel.items()}
     return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items()}
 
 
 def _compared(document: Mapping[str, Any], reference: str) -> str:
     """Write how many winners are faster and slower than the reference; empty where none was compared with it."""
-    found = document["against_reference"]
+    compared = document["against_reference"]
     wordings = {"faster": "faster than", "level": "as fast as", "slower": "slower than"}
-    parts = [f"{found[verdict]} {wording} {reference}" for verdict, wording in wordings.items() if found.get(verdict)]
-    apart = document["with_winner"] - sum(found.values())
+    parts = [
+        f"{compared[verdict]} {wording} {reference}" for verdict, wording in wordings.items() if compared.get(verdict)
+    ]
+    apart = document["with_winner"] - sum(compared.values())
     return ", ".join([*parts, f"{apart} not compared"] if apart and parts else parts)
 
 
@@ -224,10 +226,12 @@ def interruptions(events: Sequence[Mapping[str, Any]]) -> str:
                 signals.append("")
                 broken = True
             running = False
-    count, known = len(signals), Counter(filter(None, signals))
+    count, counted = len(signals), Counter(filter(None, signals))
     if not count:
         return ""
-    by = ", ".join(f"{_times(number)} by {signal}" if count > 1 else f"by {signal}" for signal, number in known.items())
+    by = ", ".join(
+        f"{_times(number)} by {signal}" if count > 1 else f"by {signal}" for signal, number in counted.items()
+    )
     again = "" if resumed == count else f" {_times(resumed)}"
     return f"interrupted {_times(count)}{f' ({by})' if by else ''}{f' and resumed{again}' if resumed else ''}"
 

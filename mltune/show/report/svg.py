@@ -119,12 +119,12 @@ def axes(width_in: float, height_in: float, *, left: float = 0.52, top: float = 
     right, bottom = 0.2, 0.42
     width, height = width_in - left - right, height_in - bottom - top
     box = (left / width_in, bottom / height_in, width / width_in, height / height_in)
-    made = figure.add_axes(box)
-    made.patch.set_visible(False)
-    return made
+    panel = figure.add_axes(box)
+    panel.patch.set_visible(False)
+    return panel
 
 
-def dots(made: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: str | None = None) -> None:
+def dots(panel: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: str | None = None) -> None:
     """Plot points as one path of zero-length lines with round ends: a tenth of the file size of markers.
 
     Points on the edge of the axes are drawn as a whole.
@@ -133,17 +133,17 @@ def dots(made: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: st
 
     gaps = np.full(len(x), np.nan)
     path = (np.column_stack([x, x, gaps]).ravel(), np.column_stack([y, y, gaps]).ravel())
-    made.plot(*path, color=colour, linewidth=size, solid_capstyle="round", alpha=0.65, label=label, clip_on=False)
+    panel.plot(*path, color=colour, linewidth=size, solid_capstyle="round", alpha=0.65, label=label, clip_on=False)
 
 
-def finish(made: Any, name: str, title: str, caption: str) -> Plot:
+def finish(panel: Any, name: str, title: str, caption: str) -> Plot:
     """Return the plot of axes made by :func:`axes`, with its text alternative; in the context of :func:`plotting`.
 
     ``name`` is unique in the page, and made of letters, digits and ``-``.
     """
     import matplotlib
 
-    figure, file = made.figure, io.StringIO()
+    figure, file = panel.figure, io.StringIO()
     matplotlib.rcParams["svg.hashsalt"] = name  # ids are then unique in the page, and reproducible
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
     width_pt, height_pt = figure.get_size_inches() * 72.0
@@ -165,12 +165,12 @@ def _shorten(svg: str) -> str:
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r" font-family: [^;\"]*;?", "", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", svg)
-    svg = _SIZES.sub(lambda found: f'{found[1]}="{_LONG_NUMBER.sub(_rounded, found[2])}"', svg)
+    svg = _SIZES.sub(lambda match: f'{match[1]}="{_LONG_NUMBER.sub(_rounded, match[2])}"', svg)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
     for stands_for, colour in _THEMED.items():
         svg = svg.replace(stands_for, colour)
     return svg.replace("xlink:href", "href").replace("<g>\n</g>\n", "")
 
 
-def _rounded(found: re.Match[str]) -> str:
-    return f"{float(found[0]):.1f}".removesuffix(".0")
+def _rounded(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.1f}".removesuffix(".0")

@@ -56,8 +56,8 @@ def kernels(entries: Sequence[Entry], reference: str) -> Table:
 def predictions(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
     """Return the table of predictions and skips by problem."""
     rows = [
-        {**entry, "predictions": each.predictions, "audit": each.run.audit()}
-        for entry, each in zip(entries, evidence, strict=False)
+        {**entry, "predictions": evidence_of_run.predictions, "audit": evidence_of_run.run.audit()}
+        for entry, evidence_of_run in zip(entries, evidence, strict=False)
     ]
     faster = number("faster than the winner", ("optimum", "skipped_faster"), small=_best_skipped)
     columns = [
@@ -91,7 +91,11 @@ def times(entries: Sequence[Entry], total: Mapping[str, float]) -> Table:
 def deviations(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
     """Return the table of the deviations of the reference kernel from its usual time."""
     each_of = zip(entries, evidence, strict=False)
-    rows = [{**entry, "drift": drift} for entry, each in each_of for drift in drifts(each.run.references)]
+    rows = [
+        {**entry, "drift": drift}
+        for entry, evidence_of_run in each_of
+        for drift in drifts(evidence_of_run.run.references)
+    ]
     columns = [
         _problem(),
         Column("trials on record", lambda row: f"{row['drift'].first + 1} to {row['drift'].last}"),
@@ -108,14 +112,14 @@ def events(listed: Sequence[tuple[str, str]]) -> Table:
 def finalists(entry: Entry, reference: str) -> Table:
     """Return the table of the finalists of a problem, and of the reference kernel where it was among them."""
     rows = []
-    for one in entry["finalists"]:
-        won, place = one["trial"] == entry["trial"], " (tie)" if one["tie"] else ""
+    for finalist in entry["finalists"]:
+        won, place = finalist["trial"] == entry["trial"], " (tie)" if finalist["tie"] else ""
         rows.append(
             {
-                **one,
-                "name": f"{one['trial']}{' (winner)' if won else place}",
-                "ratio_interval": None if won else one["ratio_interval"],
-                "differs": configuration(one["differs"]),
+                **finalist,
+                "name": f"{finalist['trial']}{' (winner)' if won else place}",
+                "ratio_interval": None if won else finalist["ratio_interval"],
+                "differs": configuration(finalist["differs"]),
             }
         )
     raced = entry["reference"]
@@ -156,8 +160,8 @@ def _interval_of_ratio(row: Mapping[str, Any]) -> str:
 
 
 def _rank(entry: Entry) -> str:
-    found = entry["optimum"]
-    return f"rank {found['rank']:,} of {found['configurations']:,}" if found else ""
+    best = entry["optimum"]
+    return f"rank {best['rank']:,} of {best['configurations']:,}" if best else ""
 
 
 def _best_skipped(entry: Entry) -> str:

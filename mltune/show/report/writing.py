@@ -50,7 +50,7 @@ LONGEST_TEXT = 1_000
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 
 
-def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def html(document: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """Return the report as one page of HTML without external resources.
 
     The page has a content security policy that allows only its own style and script: no text from a store can run a
@@ -60,12 +60,12 @@ def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
     script = (TEMPLATES / "page.js").read_text("utf-8")
     values = {
-        **found,
-        "many": len(found["problems"]) > MOST_OPEN,
+        **parts,
+        "many": len(parts["problems"]) > MOST_OPEN,
         "most_parameters": MOST_PARAMETERS,
         "most_attention": MOST_ATTENTION,
         "fewest_rows": FEWEST_ROWS,
-        "plan": None if found["plan"] is None else Markup("<pre>{}</pre>").format(clean(found["plan"])),
+        "plan": None if parts["plan"] is None else Markup("<pre>{}</pre>").format(clean(parts["plan"])),
         "style": style(),
         "script": script,
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -73,9 +73,9 @@ def html(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     return render("page.html", document, values)
 
 
-def markdown(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def markdown(document: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """Return the report as Markdown: the same findings, without figures."""
-    return render("report.md", document, found)
+    return render("report.md", document, parts)
 
 
 def style() -> str:
@@ -83,7 +83,7 @@ def style() -> str:
     return "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("colours.css", "page.css"))
 
 
-def render(template: str, document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def render(template: str, document: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """Return what a template makes of some values: every text is cut and escaped, for HTML or for Markdown."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -111,7 +111,7 @@ def render(template: str, document: Mapping[str, Any], found: Mapping[str, Any])
         "unit": unit_of,
         "code": _code,
     }
-    return environment.get_template(template).render(document=document, **found)
+    return environment.get_template(template).render(document=document, **parts)
 
 
 def hardware(device: Mapping[str, Any]) -> str:
@@ -214,9 +214,9 @@ def write_report(
     with _into(folder):
         check_replaceable({} if overwrite else report_files(folder))
         document = _collect(source, folder, overwrite=overwrite)
-        found = sections(source, document, quick=quick)
-        _write(folder / MARKDOWN, markdown(document, found), overwrite=overwrite)
-        _write(folder / HTML, html(document, found), overwrite=overwrite)
+        parts = sections(source, document, quick=quick)
+        _write(folder / MARKDOWN, markdown(document, parts), overwrite=overwrite)
+        _write(folder / HTML, html(document, parts), overwrite=overwrite)
     return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
 
 
@@ -305,10 +305,10 @@ def _files(winner: Path) -> dict[str, bytes] | None:
         for entry in entries:
             if not entry.is_file(follow_symlinks=False) or not _PLAIN_NAME.fullmatch(entry.name):
                 continue
-            left = MOST_BYTES - sum(map(len, files.values()))
-            if len(files) == MOST_FILES or entry.stat(follow_symlinks=False).st_size > left:
+            free_bytes = MOST_BYTES - sum(map(len, files.values()))
+            if len(files) == MOST_FILES or entry.stat(follow_symlinks=False).st_size > free_bytes:
                 return None
-            files[entry.name] = read_file(winner / entry.name, left, inside=winner)
+            files[entry.name] = read_file(winner / entry.name, free_bytes, inside=winner)
     return files
 
 
