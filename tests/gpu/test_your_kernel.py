@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import importing
+
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/your-kernel.md"
@@ -26,6 +28,12 @@ def test_the_page_runs(tmp_path):
 
 def run(*arguments, folder):
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=importing(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, f"{arguments}: {done.stderr}"
