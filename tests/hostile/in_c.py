@@ -14,12 +14,14 @@ VALUES = (1, 2, 7, 64, 1000)
 def compare_with_python(bundle: Path, out: Path, driver: Path) -> None:
     """Write a bundle as a library of its default configuration; every launch is the one of Python, or there is none."""
     from mltune.device.known import H200
+    from mltune.kernel.expressions import parse
     from mltune.kernel.reader import load_kernel
     from mltune.library.content import alignment_of, configuration_of, kernel_parameters, name_of
     from mltune.library.dispatcher import Dispatcher
     from mltune.library.folder import write_library
     from mltune.library.source import Content, check_name
     from mltune.records.trial import Build, TrialState
+    from mltune.results.winner import formula, known_values
 
     kernel = load_kernel(bundle)
     if kernel.arrays is None:
@@ -30,6 +32,10 @@ def compare_with_python(bundle: Path, out: Path, driver: Path) -> None:
     build = Build(TrialState.OK, cubin=b"\x7fELF" + bytes([len(widths), *widths]), registers=32, spill_bytes=0)
     configuration = dict(kernel.completed(kernel.default))
     name, device = name_of(problem), {"name": H200.name, "compute_capability": (9, 0), "sm_count": H200.sm_count}
+    values = known_values(kernel, problem, H200, configuration)
+    fixed = [parse(formula(one.expression, values, kernel.derived)) for one in kernel.needed]
+    if not all(one.holds({}) for one in fixed if not one.names):
+        return  # it is in no search space
     check_name(name)
     content = Content(
         name, {"kind": problem.kind, **problem.to_json()}, problem.formula, problem.size_names, problem.size_names[:1],

@@ -57,7 +57,9 @@ def _repository(place: Place, path: Path) -> None:
 
 def _run(place: Place, path: Path) -> None:
     """Leave the directory of an own run, with files of somebody else in it."""
-    shutil.copytree(place.base / "store", path)
+    shutil.copytree(
+        place.base / "store", path, ignore=shutil.ignore_patterns("run.lock")
+    )  # which is mltune's to change
     for name in place.rng.sample(INSIDE, 6):
         if not (path / name).exists():
             (path / name).write_bytes(place.rng.choice(list(TEXTS.values())))
