@@ -280,7 +280,7 @@ def next_slice(
         A task without a standing has spent nothing.
     busy : collection of str
         Slugs of the tasks that other devices work on.
-    left : float, optional
+    remaining : float, optional
         The rest of the budget, where it is less than the standings say because time has passed outside of runs:
         seconds of each device, or trials in all.
 

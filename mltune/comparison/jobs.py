@@ -140,7 +140,7 @@ def _outcome(job: Job, fresh: Callable[[], Strategy], recording: Recording, eval
 class Forecast:
     """The time until all runs have ended, from those that have ended: a run takes as long as its strategy works.
 
-    ``jobs`` are the runs to come, ``known`` those that ended earlier.
+    ``jobs`` are the runs to come, ``outcomes`` those that ended earlier.
     """
 
     def __init__(self, evaluations: int, processes: int, jobs: Iterable[Job], outcomes: Iterable[Outcome] = ()) -> None:

@@ -172,7 +172,7 @@ def paired_test(scores: Sequence[Floats], reference_scores: Sequence[Floats], se
 
     Parameters
     ----------
-    ours, theirs : sequence of ndarray of shape (n_runs,)
+    scores, reference_scores : sequence of ndarray of shape (n_runs,)
         Scores, one array per space.
 
     Returns

@@ -220,7 +220,7 @@ def scores(
 
     Parameters
     ----------
-    each, sweeps : sequence of Sweep
+    sweeps_of_datasets, sweeps : sequence of Sweep
         The sweep of each dataset, and those that the members of the model were fitted to.
     """
     scores_by_name = {}
