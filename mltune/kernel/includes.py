@@ -6,6 +6,7 @@ whichever file includes it.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from mltune.files.text import printable
 MAX_HEADERS = 3000
 """Most headers that a source includes."""
 
-MAX_NAMES = 20_000
+MAX_NAMES = 10_000
 """Most different names in ``#include`` that are looked for."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^>"\n]{1,200})[>"]', re.MULTILINE)
@@ -118,10 +119,14 @@ class IncludeFolders:
 
     def _read(self, path: str, read: dict[str, str]) -> bool:
         """Read a header below one of the folders; return whether there is one."""
-        label = next((folder for folder in self.folders if PurePosixPath(path).is_relative_to(folder)), None)
+        header = PurePosixPath(path)
+        label = next((folder for folder in self.folders if header.is_relative_to(folder)), None)
         if label is None or not self.law.fullmatch(path):
             return False
-        file = self.folders[label] / PurePosixPath(path).relative_to(label)
+        relative = header.relative_to(label)
+        if not os.path.lexists(f"{self.folders[label]}/{relative}"):  # most names, and far quicker than to open it
+            return False
+        file = self.folders[label] / relative
         try:
             text = read_text(file, self.most_bytes - sum(map(len, read.values())), inside=self.inside)
         except (FileNotFoundError, NotADirectoryError):

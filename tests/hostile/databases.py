@@ -134,13 +134,14 @@ def reseal(connection: psycopg.Connection, run: uuid.UUID) -> None:
     columns = {name: [one.name for one in table.columns][2:-1] for name, table in others.items()}
     for name, found in {**columns, "trials": [*KINDS, "configuration"]}.items():
         names = ", ".join(f'"{column}"' for column in found)
-        for row, *cells in connection.execute(
-            f"SELECT ctid, {names} FROM mltune.{name} WHERE run = %s", (run,)
-        ).fetchall():
-            with contextlib.suppress(*UNREADABLE):  # no header, no configuration
-                if name == "trials":
-                    cells += [cells[-1][parameter] for parameter in json.loads(header)["parameters"]]
-                    del cells[len(KINDS)]
-                connection.execute(
-                    f"UPDATE mltune.{name} SET checksum = %s WHERE ctid = %s::tid", (checksum(tuple(cells)), row)
-                )
+        query = f"SELECT ctid, {names} FROM mltune.{name} WHERE run = %s"
+        with contextlib.suppress(ValueError):  # more digits than Python reads: the table keeps its checksums
+            rows = connection.execute(query, (run,)).fetchall()
+            for row, *cells in rows:
+                with contextlib.suppress(*UNREADABLE):  # no header, no configuration
+                    if name == "trials":
+                        cells += [cells[-1][parameter] for parameter in json.loads(header)["parameters"]]
+                        del cells[len(KINDS)]
+                    connection.execute(
+                        f"UPDATE mltune.{name} SET checksum = %s WHERE ctid = %s::tid", (checksum(tuple(cells)), row)
+                    )

@@ -542,7 +542,7 @@ def _a_hundred_thousand_references(place: Place) -> None:
 
 
 @corpus("store", *("show", "show_json", "load_run", "follow", "export", "dashboard", "report", "resume"))
-def _a_run_of_200000_trials(place: Place) -> None:
+def _a_run_of_100000_trials(place: Place) -> None:
     """A run of days, with right checksums."""
     with edited(place, seal=False) as database:
         from mltune.records.rows import checksum
@@ -555,7 +555,7 @@ def _a_run_of_200000_trials(place: Place) -> None:
         marks = ", ".join("?" * len(names))
 
         def numbered() -> Iterator[tuple[Any, ...]]:
-            for number in range(200_000):
+            for number in range(100_000):
                 cells = list(rows[number % len(rows)][1:-1])
                 cells[at - 1] = number
                 yield (number + 1, *cells, checksum(tuple(cells)))
