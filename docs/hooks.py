@@ -1,5 +1,6 @@
 """Hook of the site: names of the Python interface, options of the commands, and roles of docstrings."""
 
+import json
 import re
 from typing import Any
 
@@ -7,14 +8,17 @@ import typer.main
 
 import mltune
 from mltune.cli import app
+from mltune.resolve.options import DECLARED, USUAL
 
 PUBLIC = re.compile(r"^::: mltune\.(\w+)\n(?:    options:\n)?", re.MULTILINE)
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code>")
 OPTIONS = "<!-- the options of all commands -->"
+OPTIONS_OF_A_RUN = "<!-- the options of a run -->"
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Show a name of ``mltune`` where it is defined, under its public name, and list the options of the commands."""
+    """Show a name of ``mltune`` where it is defined, under its public name, and list options."""
+    markdown = markdown.replace(OPTIONS_OF_A_RUN, "\n".join(_options_of_a_run()))
     if OPTIONS in markdown:
         markdown = markdown.replace(OPTIONS, "\n".join(_options(typer.main.get_command(app), "mltune")))
     return PUBLIC.sub(_at_its_module, markdown + "\n")
@@ -43,3 +47,12 @@ def _options(command: Any, path: str) -> list[str]:
     rows = [(option, " ".join(meaning.split()).replace("|", "\\|")) for option, meaning in records]
     table = [f"| `{option}` | {meaning} |" for option, meaning in rows if option not in ("--json", "--help")]
     return [f"## {path}", "", command.help.split("\n\n")[0], "", "| option | meaning |", "|---|---|", *table, ""]
+
+
+def _options_of_a_run() -> list[str]:
+    """Return the table of the options of a run: the keys of ``[options]`` in a plan."""
+    rows = []
+    for name, (kind, option) in DECLARED.items():
+        default = "none" if USUAL[name] is None else f"`{json.dumps(USUAL[name])}`"
+        rows.append(f"| `{name}` | {kind.partition(' ')[0]} | {default} | {option.meaning} |")
+    return ["| key | type | default | meaning |", "|---|---|---|---|", *rows]

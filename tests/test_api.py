@@ -19,8 +19,8 @@ from mltune import errors
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import DatasetError, MltuneError, MltuneWarning, UsageError
 from mltune.resolve import device as target
+from mltune.resolve.options import DECLARED, USUAL
 from mltune.resolve.plan_file import _OptionsTable
-from mltune.resolve.request import USUAL
 
 ROOT = Path(__file__).resolve().parents[1]
 DATASET = "h200-sgemm-nt-4096-random"
@@ -66,6 +66,13 @@ class TestImport:
         defaults = {one.name: one.default for one in inspect.signature(mltune.tune).parameters.values()}
         assert {name: defaults[name] for name in USUAL} == USUAL
         assert _OptionsTable().model_dump() == USUAL
+        assert [name for name in USUAL if f"\n    {name} : " not in mltune.tune.__doc__] == []
+
+    def test_the_types_of_a_function_are_those_of_the_declaration_and_paths(self):
+        types = mltune.tune.__annotations__
+        assert {name: types[name].replace("str | Path", "str") for name in USUAL} == {
+            name: kind for name, (kind, _) in DECLARED.items()
+        }
 
     @pytest.mark.parametrize("name", ["tune", "sweep", "run", "bound", "predict", "compare", "import_dataset"])
     def test_an_option_that_is_not_given_is_none_or_auto(self, name):

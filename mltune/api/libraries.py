@@ -83,7 +83,7 @@ def build_library(
     progress, interrupt
         See :func:`mltune.run`.
     **options
-        ``search``, ``skip``, ``stop``, ``variants``, ``enough``, ``prior`` and ``wisdom`` of :func:`mltune.tune`.
+        Options of every run (docs/reference/plans.md#options).
 
     Returns
     -------

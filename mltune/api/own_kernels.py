@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown
 from mltune.errors import MltuneWarning
-from mltune.resolve.request import RunOptions
+from mltune.resolve.options import RunOptions
 
 if TYPE_CHECKING:
     from mltune.results.progress import Report

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
-from mltune.resolve.request import RunOptions, ShapeOptions
+from mltune.resolve.options import RunOptions, run_options
+from mltune.resolve.request import ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.api.results import Swept
@@ -136,6 +137,7 @@ def tune(
     >>> result.best_config["BLK_M"] in (32, 64, 96, 128, 192, 256)
     True
     """
+    options = run_options(locals())
     from mltune.resolve.plan import Plan
     from mltune.resolve.resolve import resolve
 
@@ -152,14 +154,7 @@ def tune(
         run=directory,
         store=store or "",
         compile_on=compile_on or "",
-        search=search,
-        skip=skip,
-        stop=stop,
-        variants=variants,
-        enough=enough,
-        compilers=compilers,
-        prior=str(prior),
-        wisdom=str(wisdom),
+        **options,
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
@@ -212,8 +207,8 @@ def tune_sizes(
     device : str
         ``"auto"``, ``"all"``, ``"cuda:N"``, or ``"replay"``: the recorded timings of each size.
     **options
-        ``search``, ``skip``, ``stop``, ``variants``, ``enough``, ``prior``, ``wisdom`` and ``compilers`` of
-        :func:`tune`; ``run``, ``store``, ``compile_on``, ``progress`` and ``interrupt`` of :func:`mltune.run`.
+        Options of every run (docs/reference/plans.md#options), and ``run``, ``store``, ``compile_on``, ``progress``
+        and ``interrupt`` of :func:`mltune.run`.
 
     Raises
     ------

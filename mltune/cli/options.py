@@ -18,9 +18,9 @@ from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, STRICTEST
-from mltune.records.trial import SEARCHES
+from mltune.resolve.options import DECLARED, Option, whole_number
 from mltune.resolve.problems import DEFAULT_KERNEL
-from mltune.resolve.request import LARGEST_SEED, whole_number
+from mltune.resolve.request import LARGEST_SEED
 
 MOST_PROBLEMS = 1000
 """Most problems of several values of ``--size``: those of a plan."""
@@ -213,6 +213,20 @@ def flag(option: str, meaning: str) -> Any:
     return Annotated[bool, typer.Option(option, help=meaning)]
 
 
+def declared(name: str, kind: str, option: Option) -> Any:
+    """Return the annotation of an option of runs; None where commands do not offer it."""
+    written = f"--{name}"
+    if not option.in_commands:
+        return None
+    if option.choices:
+        return choice(written, option.choices, option.meaning)
+    if option.is_share:
+        return share(written, option.meaning, 1, 100)
+    if kind == "bool":
+        return flag(f"{written}/--no-{name}", option.meaning)
+    return text(written, option.metavar, option.meaning)
+
+
 def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> Any:
     """Return the annotation of an argument."""
     complete = completion.BY_NAME.get(metavar)
@@ -279,23 +293,7 @@ OPTIONS: dict[str, Any] = {
     "trials": number("--trials", "Most configurations that are compiled.", 1),
     "time": text("--time", "TIME", "Most time: 20s, 30m, 1h30m."),
     "seed": number("--seed", "The same seed proposes the same trials.", 0, LARGEST_SEED),
-    "search": choice("--search", SEARCHES, "The search strategy; the others than model are for comparison."),
-    "skip": flag("--skip/--no-skip", "Skip what is predicted to be slow."),
-    "stop": flag("--stop/--no-stop", "End once half of the measurements, at least 250, gained less than 1 %."),
-    "variants": flag("--variants/--no-variants", "Try the fastest with other options of the compiler, too."),
-    "enough": share("--enough", "End once the best reaches this share of the upper bound (mltune bound).", 1, 100),
-    "prior": text(
-        "--prior",
-        "auto|none|NAME|FILE",
-        "The pretrained model to start from. auto is that of the kernel, unless it lost against physics where it was "
-        "judged; in replay none.",
-    ),
-    "wisdom": text(
-        "--wisdom",
-        "auto|none|FILE",
-        "The best known configurations: measured first, and the winner is added. auto is the user's file on a GPU, and "
-        "none in replay.",
-    ),
+    **{name: declared(name, kind, option) for name, (kind, option) in DECLARED.items()},
     "run": file("--run", "DIR", "Directory of the run; an existing run is resumed."),
     "store": text(
         "--store",

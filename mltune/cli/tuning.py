@@ -54,7 +54,6 @@ from mltune.show import table
         "A built-in kernel, or the folder of a bundle; several compete.  [default: the built-in ones of the accuracy "
         "class, or the replayed one]",
     ),
-    compilers=None,
 )
 def tune(
     options: Given,

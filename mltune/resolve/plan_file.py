@@ -20,6 +20,7 @@ from pydantic import (
     StrictStr,
     StringConstraints,
     ValidationError,
+    create_model,
 )
 
 from mltune.dataset.dataset import load_manifest
@@ -35,6 +36,7 @@ from mltune.problem.kinds import KINDS
 from mltune.problem.problem import ACCURACIES, Problem
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target
+from mltune.resolve.options import DECLARED, USUAL
 from mltune.resolve.plan import (
     MAX_BUDGET_S,
     MAX_BUDGET_TRIALS,
@@ -48,7 +50,7 @@ from mltune.resolve.plan import (
     rivals,
 )
 from mltune.resolve.problems import DEFAULT_KERNEL, candidates, check_accuracies
-from mltune.resolve.request import RunOptions, TuneRequest, parse_duration
+from mltune.resolve.request import TuneRequest, parse_duration
 
 MAX_BYTES = 2**20
 """Largest plan file."""
@@ -82,17 +84,23 @@ class _PlanTable(_Table):
     produce: Annotated[list[Literal["report", "winners", "datasets"]], Field(max_length=3)] = ["report", "winners"]
 
 
-class _OptionsTable(_Table):
-    """``[options]``: :class:`mltune.resolve.request.RunOptions`."""
+_STRICT: Mapping[str, Any] = {
+    "bool": StrictBool,
+    "int | None": StrictInt | None,
+    "float | None": StrictFloat | StrictInt | None,
+    "str": _NameOrPath,
+}
+"""How the types of options are read; their laws are those of requests."""
 
-    search: StrictStr = RunOptions.search
-    skip: StrictBool = RunOptions.skip
-    stop: StrictBool = RunOptions.stop
-    variants: StrictBool = RunOptions.variants
-    enough: StrictFloat | StrictInt | None = RunOptions.enough
-    compilers: StrictInt | None = RunOptions.compilers
-    prior: _NameOrPath = RunOptions.prior
-    wisdom: _NameOrPath = RunOptions.wisdom
+
+_OptionsTable = create_model(
+    "_OptionsTable",
+    __base__=_Table,
+    __doc__="``[options]``: :class:`mltune.resolve.options.RunOptions`.",
+    **{
+        name: (StrictStr if option.choices else _STRICT[kind], USUAL[name]) for name, (kind, option) in DECLARED.items()
+    },
+)
 
 
 class _ProblemsTable(_Table):
@@ -121,7 +129,7 @@ class _Document(_Table):
     """A plan file."""
 
     plan: _PlanTable
-    options: _OptionsTable = _OptionsTable()
+    options: _OptionsTable = _OptionsTable()  # type: ignore[valid-type]
     problems: Annotated[list[_ProblemsTable], Field(min_length=1, max_length=MAX_TASKS)]
 
 

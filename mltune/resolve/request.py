@@ -1,19 +1,17 @@
-"""Tuning requests: what one run tunes, on which device, with which budget; the options of commands and plans."""
+"""Tuning requests: what one run tunes, on which device, with which budget."""
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import Problem
-from mltune.records.trial import SEARCHES
 from mltune.resolve.device import Target
+from mltune.resolve.options import DECLARED, RunOptions, whole_number
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -37,62 +35,6 @@ class ShapeOptions(TypedDict, total=False):
 SHAPE: tuple[str, ...] = tuple(ShapeOptions.__annotations__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The options of every run: of :func:`mltune.tune`, of ``mltune tune``, and of ``[options]`` in a plan.
-
-    Attributes
-    ----------
-    search : str
-        One of :data:`mltune.records.trial.SEARCHES`; the others than ``"model"`` are for comparison.
-    skip : bool
-        Whether gates skip configurations that are predicted to be slow.
-    stop : bool
-        Whether a search by ``"model"`` ends by itself when it has gained little for long.
-    variants : bool
-        Whether the fastest configurations are tried with other options of the compiler, too
-        (:mod:`mltune.kernel.compiler_parameters`). A run that goes on does as it began.
-    enough : float or None
-        The run ends once the best reaches this share of the upper bound (:mod:`mltune.cost.bound`); None never.
-    compilers : int or None
-        Compile processes; None is one per core.
-    prior : str
-        The pretrained model that the search starts from (:func:`mltune.cost.model_file.choose_model`).
-    wisdom : str
-        File of the best known configurations, which are measured first and to which the winner is added. ``"none"`` for
-        none; ``"auto"`` is the user's file on a GPU (:func:`mltune.known.wisdom_file.default_file`), none in replay.
-    """
-
-    search: str = "model"
-    skip: bool = True
-    stop: bool = True
-    variants: bool = True
-    enough: float | None = None
-    compilers: int | None = None
-    prior: str = "auto"
-    wisdom: str = "auto"
-
-    @property
-    def fits_models(self) -> bool:
-        """Whether the search fits models: to propose, or to skip."""
-        return self.search == "model" or self.skip
-
-
-USUAL: Mapping[str, Any] = {option.name: option.default for option in fields(RunOptions)}
-"""The defaults of :class:`RunOptions`."""
-
-
-def unusual(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that differ from their defaults.
-
-    Examples
-    --------
-    >>> unusual({"search": "model", "skip": False})
-    {'skip': False}
-    """
-    return {name: value for name, value in options.items() if value != USUAL[name]}
-
-
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""
 
@@ -104,8 +46,6 @@ LARGEST_SEED = 2**31 - 1
 
 LONGEST_S = 366 * 86_400.0
 """Longest time of a run, seconds."""
-
-_LONGEST_VALUE = 60
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 
@@ -152,34 +92,12 @@ class TuneRequest(RunOptions):
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)
-        for name, value, least in (("trials", self.trials, 0), ("compilers", self.compilers, 1)):
-            if value is not None:
-                whole_number(name, value, least)
-        if self.enough is not None and not 0 < self.enough <= 1:
-            raise UsageError(f"enough is a share of the upper bound, above 0 and at most 1, got {self.enough:g}.")
+        if self.trials is not None:
+            whole_number("trials", self.trials, 0)
+        for name, (_, option) in DECLARED.items():
+            option.check(name, getattr(self, name))
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
-        if self.search not in SEARCHES:
-            hint = did_you_mean(str(self.search), SEARCHES) or "."
-            raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
-
-
-def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Return the value of an option that is a whole number from ``least`` to ``most``.
-
-    Examples
-    --------
-    >>> whole_number("trials", 300, 1)
-    300
-    """
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least or (most is not None and number > most):
-        law = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} is a whole number {law}, got {printable(repr(value), _LONGEST_VALUE)}.")
-    return number
 
 
 def parse_duration(text: str) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import UsageError
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target, choose, find_gpus, first_gpu, parse_device
+from mltune.resolve.options import unusual, whole_number
 from mltune.resolve.plan import (
     MAX_BUDGET_TRIALS,
     MAX_RIVALS,
@@ -34,7 +35,7 @@ from mltune.resolve.problems import (
     recorded_problem,
     shaped_problem,
 )
-from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration, unusual, whole_number
+from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device

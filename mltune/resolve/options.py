@@ -1,0 +1,123 @@
+"""The options of a run, declared once: functions, commands, plan files, requests and the documentation follow."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import UsageError
+from mltune.files.text import did_you_mean, printable
+from mltune.records.trial import SEARCHES
+
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of an option besides its type and its default.
+
+    `meaning` is its line in the help of commands, and `metavar` how its value is called there. A number is at least
+    `least`, a text one of `choices`. A share is from 0 to 1, and a percentage in a command.
+    """
+
+    meaning: str
+    metavar: str = ""
+    choices: Sequence[str] = ()
+    least: int | None = None
+    is_share: bool = False
+    in_commands: bool = True
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError where a value breaks the law of the option."""
+        if self.choices and value not in self.choices:
+            hint = did_you_mean(str(value), self.choices) or "."
+            raise UsageError(f"{name} is one of {', '.join(self.choices)}, got {value!r}{hint}")
+        if self.least is not None and value is not None:
+            whole_number(name, value, self.least)
+        if self.is_share and value is not None and not 0 < value <= 1:
+            raise UsageError(f"{name} is a share of the upper bound, above 0 and at most 1, got {value:g}.")
+
+
+def _option(default: Any, meaning: str, metavar: str = "", **law: Any) -> Any:
+    return field(default=default, metadata={"option": Option(meaning, metavar, **law)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of every run: of :func:`mltune.tune`, of ``mltune tune``, and of ``[options]`` in a plan.
+
+    A new option is a field here, and a parameter of :func:`mltune.tune`, where its docstring says more; a test
+    compares them.
+    """
+
+    search: str = _option("model", "The search strategy; the others than model are for comparison.", choices=SEARCHES)
+    skip: bool = _option(True, "Skip what is predicted to be slow.")
+    stop: bool = _option(True, "End once half of the measurements, at least 250, gained less than 1 %.")
+    variants: bool = _option(True, "Try the fastest with other options of the compiler, too.")
+    enough: float | None = _option(
+        None, "End once the best reaches this share of the upper bound (mltune bound).", is_share=True
+    )
+    compilers: int | None = _option(None, "Compile processes; by default one per core.", least=1, in_commands=False)
+    prior: str = _option(
+        "auto",
+        "The pretrained model to start from. auto is that of the kernel, unless it lost against physics where it was "
+        "judged; in replay none.",
+        "auto|none|NAME|FILE",
+    )
+    wisdom: str = _option(
+        "auto",
+        "The best known configurations: measured first, and the winner is added. auto is the user's file on a GPU, and "
+        "none in replay.",
+        "auto|none|FILE",
+    )
+
+    @property
+    def fits_models(self) -> bool:
+        """Whether the search fits models: to propose, or to skip."""
+        return self.search == "model" or self.skip
+
+
+DECLARED: Mapping[str, tuple[str, Option]] = {
+    field.name: (str(field.type), field.metadata["option"]) for field in fields(RunOptions)
+}
+"""The options of every run by name: the type as it is written, and what is known of it."""
+
+USUAL: Mapping[str, Any] = {field.name: field.default for field in fields(RunOptions)}
+"""The defaults of :class:`RunOptions`."""
+
+
+def unusual(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from their defaults.
+
+    Examples
+    --------
+    >>> unusual({"search": "model", "skip": False})
+    {'skip': False}
+    """
+    return {name: value for name, value in options.items() if value != USUAL[name]}
+
+
+def run_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run among the arguments of a function; paths become texts."""
+    return {name: str(value) if isinstance(value := arguments[name], Path) else value for name in USUAL}
+
+
+def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
+    """Return the value of an option that is a whole number from ``least`` to ``most``.
+
+    Examples
+    --------
+    >>> whole_number("trials", 300, 1)
+    300
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        law = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{name} is a whole number {law}, got {printable(repr(value), _LONGEST_VALUE)}.")
+    return number
