@@ -154,47 +154,18 @@ def tune_kernel(
     >>> result.best_config, result.best_time_s  # doctest: +SKIP
     ({'block_size_x': 128, 'entry_name': '', 'register_usage_level': 5}, 4.1e-06)
     """
-    begun = perf_counter()
-    from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
+    begun, arguments_of_call = perf_counter(), locals()
+    from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
     from mltune.resolve.device import choose, parse_device
     from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
     from mltune.results.run import KernelResult, disagreement
     from mltune.tuning import tuner
 
-    call = check_call(
-        {
-            "lang": lang,
-            "compiler_options": compiler_options,
-            "smem_args": smem_args,
-            "metrics": metrics,
-            **ignored,
-        },
-        strategy_options,
-    )
-    with kernel_of_call(
-        call,
-        kernel_name,
-        kernel_source,
-        problem_size,
-        arguments,
-        tune_params,
-        smem_args=smem_args,
-        defines=defines,
-        grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
-        restrictions=restrictions,
-        answer=answer,
-        verify=verify,
-        absolute=atol,
-        constants=cmem_args,
-        block_names=block_size_names,
-        default=default,
-        compiler=compiler if isinstance(compiler, Mapping) else None,
-        flops=flops,
-        bytes=bytes,
-    ) as kernel:
+    call, options = read_call(arguments_of_call, ignored)
+    with kernel_of_call(call) as kernel:
         assert kernel.arrays is not None  # noqa: S101 - it has arguments
-        trials = call.trials if trials is None else trials
-        limit_s = call.time_s if time is None else time
+        trials = options.trials if trials is None else trials
+        limit_s = options.time_s if time is None else time
         time_s = None if limit_s is None else parse_duration(str(limit_s))
         problem = kernel.arrays.problem()
         target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
@@ -214,7 +185,7 @@ def tune_kernel(
             result = tuner.tune(request, progress=report, stop=interrupted, begun=begun)
     if answer is None and verify is None and (notice := disagreement(result)):
         warnings.warn(notice, MltuneWarning, stacklevel=2)
-    return KernelResult.of(result, call.metrics)
+    return KernelResult.of(result, options.metrics)
 
 
 def run_kernel(
@@ -270,24 +241,13 @@ def run_kernel(
     >>> mltune.run_kernel("twice", source, 4, [array], {"block_size_x": 4})  # doctest: +SKIP
     [array([2., 2., 2., 2.], dtype=float32)]
     """
-    from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
+    arguments_of_call = {**locals(), "tune_params": {name: [value] for name, value in params.items()}}
+    from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
     from mltune.resolve.device import parse_device
     from mltune.tuning.session import run_once
 
-    call = check_call({"lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **ignored}, None)
+    call, _ = read_call(arguments_of_call, ignored)
     target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
-    with kernel_of_call(
-        call,
-        kernel_name,
-        kernel_source,
-        problem_size,
-        arguments,
-        {name: [value] for name, value in params.items()},
-        smem_args=smem_args,
-        defines=defines,
-        grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
-        constants=cmem_args,
-        block_names=block_size_names,
-    ) as kernel:
+    with kernel_of_call(call) as kernel:
         arrays = run_once(kernel, target.cuda or 0 if target is not None else 0)
     return [arrays.get(f"argument_{position}", value) for position, value in enumerate(arguments)]

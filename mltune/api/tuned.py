@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from mltune.tuning.tuned_function import TunedFunction
 
 
-_SAME = ("restrictions", "defines", "default", "compiler")
-_MADE = {name: name for name in _SAME} | {"cmem_args": "constants", "block_size_names": "block_names"}
-"""Options of a kernel, and their names in :func:`mltune.kernel.python_kernel.make_kernel`."""
+_OF_KERNELS = {
+    *("grid_div_x", "grid_div_y", "grid_div_z", "restrictions", "answer", "atol", "verify", "cmem_args", "defines"),
+    *("block_size_names", "default", "compiler", "smem_args", "compiler_options", "lang", "metrics"),
+}
+"""Options that say what a kernel is; others are refused or change nothing."""
 
 
 def tuned_kernel(
@@ -95,26 +97,19 @@ def tuned_kernel(
     >>> print(add.explain(c, a, b, numpy.int32(c.size)))  # doctest: +SKIP
     add 1000000x1000000x1000000x1000000: block_size_x=128 ...: tuned by this process; measured there: 6.21 us, ...
     """
-    from mltune.kernel.kernel_tuner_call import check_call
+    from mltune.kernel.kernel_tuner_call import read_call
     from mltune.known.effort import effort as checked
     from mltune.known.wisdom_file import AUTO, file_of_run
-    from mltune.tuning.tuned_function import TunedFunction
+    from mltune.tuning.tuned_function import TunedFunction, TunedKernel
 
-    settings = {here: options.pop(name, None) for name, here in _MADE.items()}
-    settings |= {"grid_divisors": tuple(options.pop(f"grid_div_{axis}", None) for axis in "xyz")}
-    settings |= {"absolute": options.pop("atol", 1e-6), "smem_args": options.get("smem_args")}
-    settings["compiler"] = settings["compiler"] if isinstance(settings["compiler"], Mapping) else None
-    judged = {name: options.pop(name, None) for name in ("answer", "verify")}
-    return TunedFunction(
-        (kernel_name, kernel_source, problem_size, tune_params),
-        check_call(options, None),
-        settings,
-        judged,
-        file_of_run(AUTO, replayed=False) if file is None else Path(os.path.realpath(file)),
-        checked(effort) if effort else "",
-        seed,
-        functools.partial(shown, progress, "RunDisplay"),
+    arguments = {"kernel_name": kernel_name, "kernel_source": kernel_source, "problem_size": problem_size}
+    arguments |= {"tune_params": tune_params, "arguments": (), "atol": 1e-6}
+    arguments |= {name: options.pop(name) for name in [*options] if name in _OF_KERNELS}
+    call, _ = read_call(arguments, options)
+    kernel = TunedKernel(
+        call, checked(effort) if effort else "", seed, functools.partial(shown, progress, "RunDisplay")
     )
+    return TunedFunction(kernel, file_of_run(AUTO, replayed=False) if file is None else Path(os.path.realpath(file)))
 
 
 def tuned(

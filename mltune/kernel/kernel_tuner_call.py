@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
 from mltune.kernel.expressions import parse
-from mltune.kernel.python_kernel import PythonKernel, make_kernel
+from mltune.kernel.python_kernel import KernelCall, PythonKernel, make_kernel
 from mltune.kernel.reader import MAX_SOURCE_BYTES
 
 Metric = Callable[[dict[str, Any]], Any]
@@ -41,6 +41,7 @@ _WITHOUT_EFFECT = {
 
 _DEFINITION = re.compile(r"-D\s*([A-Za-z_]\w*)(?:=(.*))?")
 _READ = ("lang", "objective", "objectives", "smem_args", "metrics", "compiler_options")
+_SAME = ("problem_size", "arguments", "restrictions", "answer", "verify", "default")
 
 _REFUSED = {
     "texmem_args": "textures are not supported; read the array itself",
@@ -129,37 +130,38 @@ def read_sources(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], di
     return text, headers, () if text is first else (Path(first).resolve().parent,)
 
 
+def read_call(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[KernelCall, CallOptions]:
+    """Read a call: the arguments that a function has by Kernel Tuner's names, and the others that it was given."""
+    checked = {name: arguments[name] for name in _READ if name in arguments}
+    options = check_call({**checked, **others}, arguments.get("strategy_options"))
+    compiler = arguments.get("compiler")
+    call = KernelCall(
+        name=arguments["kernel_name"],
+        source=arguments["kernel_source"],
+        parameters=arguments["tune_params"],
+        grid_divisors=tuple(arguments.get(f"grid_div_{axis}") for axis in "xyz"),
+        absolute=arguments.get("atol", 0.0),
+        shared=(arguments.get("smem_args") or {}).get("size", 0),
+        constants=arguments.get("cmem_args") or {},
+        defines={**options.defines, **(arguments.get("defines") or {})},
+        block_names=arguments.get("block_size_names") or (),
+        options=options.options,
+        compiler=compiler if isinstance(compiler, Mapping) else {},
+        include=options.include,
+        flops=arguments.get("flops", 0),
+        bytes=arguments.get("bytes", 0),
+        **{name: arguments.get(name) for name in _SAME},
+    )
+    return call, options
+
+
 @contextmanager
-def kernel_of_call(
-    call: CallOptions,
-    name: str,
-    source: Any,
-    problem_size: Any,
-    arguments: Sequence[Any],
-    parameters: Mapping[str, Sequence[Any]],
-    *,
-    smem_args: Mapping[str, Any] | None,
-    defines: Mapping[str, Any] | None,
-    keep: bool = True,
-    **options: Any,
-) -> Iterator[PythonKernel]:
+def kernel_of_call(call: KernelCall, *, keep: bool = True) -> Iterator[PythonKernel]:
     """Make the kernel of a call; the content of its arguments is kept as files until the end of the context, or not."""
-    text, headers, include = read_sources(source)
+    text, headers, include = read_sources(call.source)
+    call = replace(call, source=text, headers=headers, include=(*include, *call.include))
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
-        yield make_kernel(
-            name,
-            text,
-            problem_size,
-            arguments,
-            parameters,
-            folder=Path(folder) if keep else None,
-            headers=headers,
-            include=(*include, *call.include),
-            shared=(smem_args or {}).get("size", 0),
-            defines={**call.defines, **(defines or {})},
-            options=call.options,
-            **options,
-        )
+        yield make_kernel(call, Path(folder) if keep else None)
 
 
 def _text(source: str | Path) -> str:

@@ -124,60 +124,61 @@ class PythonKernel(Kernel):
         return x, y, z
 
 
-def make_kernel(
-    name: str,
-    source: str | Callable[[dict[str, Any]], str],
-    problem_size: Any,
-    arguments: Sequence[Any],
-    parameters: Mapping[str, Sequence[Any]],
-    *,
-    folder: Path | None,
-    grid_divisors: Sequence[Divisors] = (None, None, None),
-    restrictions: Any = None,
-    answer: Any = None,
-    verify: Callable[..., Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-    absolute: float = 0.0,
-    shared: int | Callable[[dict[str, Any]], Any] = 0,
-    constants: Mapping[str, Any] | None = None,
-    defines: Mapping[str, Any] | None = None,
-    block_names: Sequence[str] | None = None,
-    default: Mapping[str, Any] | None = None,
-    options: Sequence[str] = (),
-    compiler: Mapping[str, Sequence[Any]] | None = None,
-    include: Sequence[Path] = (),
-    flops: int = 0,
-    bytes: int = 0,
-) -> PythonKernel:
-    """Make a kernel from the arguments of :func:`mltune.tune_kernel`.
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel as :func:`mltune.tune_kernel` is given it, under mltune's names.
+
+    `headers` are texts by the names under which the source includes them, `include` folders of headers. `absolute` is
+    added to the tolerance of every output; `flops` and `bytes` are 0 where they are unknown.
+    """
+
+    name: str
+    source: Any
+    problem_size: Any
+    arguments: Sequence[Any]
+    parameters: Mapping[str, Sequence[Any]]
+    grid_divisors: Sequence[Divisors] = (None, None, None)
+    restrictions: Any = None
+    answer: Any = None
+    verify: Callable[..., Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    absolute: float = 0.0
+    shared: int | Callable[[dict[str, Any]], Any] = 0
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    defines: Mapping[str, Any] = field(default_factory=dict)
+    block_names: Sequence[str] = ()
+    default: Mapping[str, Any] | None = None
+    options: Sequence[str] = ()
+    compiler: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    include: Sequence[Path] = ()
+    flops: int = 0
+    bytes: int = 0
+
+
+def make_kernel(call: KernelCall, folder: Path | None) -> PythonKernel:
+    """Make the kernel of a call, whose source is a text or a function that returns one.
 
     Its arrays are kept in a folder for the process that runs it; without one, content and scalars are unknown, and only
-    types and shapes count. ``include`` are folders of headers, ``absolute`` is
-    added to the tolerance of every output, and ``flops`` and ``bytes`` are 0 where they are unknown.
+    types and shapes count.
     """
-    for key in (*parameters, *(defines or {})):
+    for key in (*call.parameters, *call.defines):
         check_macro_name(key)
-    coded = {key: _coded(key, list(values)) for key, values in parameters.items()}
+    coded = {key: _coded(key, list(values)) for key, values in call.parameters.items()}
     lists = {key: list(values.listed) for key, values in coded.items()}
-    if callable(answer):
-        answer = answer(*arguments)
-    answers = [None] * len(arguments) if answer is None else [on_host(array) for array in answer]
-    if len(answers) != len(arguments):
-        raise UsageError(
-            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
-        )
-    expressions, functions = _split(restrictions)
-    threads = (*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :])
-    generator = source if callable(source) else None
-    text = _generated(source, {key: values[0] for key, values in lists.items()}) if callable(source) else source
-    verification = _pickled(verify, None if answer is None else answers, absolute) if verify else b""
-    right = [None] * len(arguments) if verify else answers
-    definition = _definition(_plain_name(name), arguments, constants or {}, right, absolute, folder, flops, bytes)
-    folders = {f"include{position or ''}": path for position, path in enumerate(include)}
-    included = _headers(text, headers or {}, folders)
-    varied, controls = _compiler_parameters(compiler or {}, [*coded], [text, *included.texts.values()], name)
+    answers = _answers(call)
+    expressions, functions = _split(call.restrictions)
+    threads = (*call.block_names, *BLOCK_NAMES[len(call.block_names) :])
+    generator = call.source if callable(call.source) else None
+    text = call.source
+    if generator is not None:
+        text = _generated(generator, {key: values[0] for key, values in lists.items()})
+    verification = _pickled(call.verify, answers, call.absolute) if call.verify else b""
+    definition = _definition(call, None if call.verify else answers, folder)
+    folders = {f"include{position or ''}": path for position, path in enumerate(call.include)}
+    included = _headers(text, call.headers, folders)
+    varied, controls = _compiler_parameters(call.compiler, [*coded], [text, *included.texts.values()], call.name)
     kernel = PythonKernel(
-        name=_plain_name(name),
+        name=_plain_name(call.name),
         problem="arrays",
         parameters=integers_of(coded),
         compiler_parameters=integers_of(varied),
@@ -185,7 +186,7 @@ def make_kernel(
         controls=controls,
         labels=labels_of(coded),
         source=text,
-        entry=name,
+        entry=call.name,
         headers=included.texts,
         header_paths=included.paths,
         include=tuple(folders),
@@ -194,19 +195,32 @@ def make_kernel(
             *(Restriction(expression, "a restriction of the call") for expression in expressions),
             *_fits(threads, coded),
         ),
-        default={} if default is None else _default(default, coded),
+        default={} if call.default is None else _default(call.default, coded),
         arrays=definition,
-        problem_size=_sizes(problem_size),
-        options=tuple(options),
-        divisors=tuple(grid_divisors),
+        problem_size=_sizes(call.problem_size),
+        options=tuple(call.options),
+        divisors=tuple(call.grid_divisors),
         block_names=threads,
-        dynamic_shared=shared,
-        defines=dict(defines or {}),
+        dynamic_shared=call.shared,
+        defines=dict(call.defines),
         generator=generator,
         verify=verification,
     )
     kernel = replace(kernel, source_hash=_hash(kernel, kernel.problem_size))
     return _restricted(kernel, functions) if functions else kernel
+
+
+def _answers(call: KernelCall) -> list[Any] | None:
+    """Return the right content of each argument on the host, None for inputs; None where no answer is given."""
+    answer = call.answer(*call.arguments) if callable(call.answer) else call.answer
+    if answer is None:
+        return None
+    answers = [on_host(array) for array in answer]
+    if len(answers) != len(call.arguments):
+        raise UsageError(
+            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(call.arguments)}."
+        )
+    return answers
 
 
 def _hash(kernel: PythonKernel, problem_size: Sequence[Size]) -> str:
@@ -275,31 +289,23 @@ def _headers(source: str, texts: Mapping[str, str], folders: Mapping[str, Path])
     return Headers(included.texts, {**included.paths, **elsewhere})
 
 
-def _definition(
-    name: str,
-    arguments: Sequence[Any],
-    constants: Mapping[str, Any],
-    answers: Sequence[Any],
-    absolute: float,
-    folder: Path | None,
-    flops: int,
-    work_bytes: int,
-) -> ArraysDefinition:
+def _definition(call: KernelCall, answers: Sequence[Any] | None, folder: Path | None) -> ArraysDefinition:
     definitions, files = [], {}
-    for position, (value, right) in enumerate(zip(arguments, answers, strict=True)):
+    for position, (value, right) in enumerate(
+        zip(call.arguments, answers or [None] * len(call.arguments), strict=True)
+    ):
         key = f"argument_{position}"
-        definitions.append(_argument(key, value, "inout", folder, absolute))
+        definitions.append(_argument(key, value, "inout", folder, call.absolute))
         if right is not None and folder is not None:
             array = np.asarray(on_host(value))
             right = np.asarray(right, dtype=array.dtype)
             if right.size != array.size:
                 raise UsageError(f"an answer has the size of its argument, got {right.size} for {array.size} of {key}.")
             files[key] = _kept(folder, right.reshape(-1))
-    definitions += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
-    work = [parse(str(int(amount))) if amount else None for amount in (flops, work_bytes)]
-    return ArraysDefinition(
-        name, {}, tuple(definitions), flops=work[0], bytes=work[1], arithmetic=arithmetic_of(definitions), answer=files
-    )
+    definitions += [_argument(key, value, "constant", folder, 0.0) for key, value in call.constants.items()]
+    flops, work_bytes = (parse(str(int(amount))) if amount else None for amount in (call.flops, call.bytes))
+    work = {"flops": flops, "bytes": work_bytes, "arithmetic": arithmetic_of(definitions)}
+    return ArraysDefinition(_plain_name(call.name), {}, tuple(definitions), answer=files, **work)  # type: ignore[arg-type]
 
 
 def _argument(key: str, value: Any, role: Any, folder: Path | None, absolute: float) -> ArgumentDefinition:

@@ -24,8 +24,8 @@ from mltune.files.folders import cache_folder
 from mltune.files.locks import HeldError
 from mltune.files.text import printable
 from mltune.kernel.bundle import variables_of
-from mltune.kernel.kernel_tuner_call import CallOptions, kernel_of_call
-from mltune.kernel.python_kernel import on_host, with_sizes
+from mltune.kernel.kernel_tuner_call import kernel_of_call
+from mltune.kernel.python_kernel import KernelCall, PythonKernel, on_host, with_sizes
 from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
@@ -111,6 +111,19 @@ class _Case:
     driver: str
 
 
+@dataclass(frozen=True)
+class TunedKernel:
+    """The kernel of a tuned function, as a call without its arguments, and how it is tuned.
+
+    `effort` is empty for that of the environment; `shown` opens the display of a run.
+    """
+
+    call: KernelCall
+    effort: str
+    seed: int
+    shown: Callable[[], AbstractContextManager[Report | None]]
+
+
 @dataclass(eq=False, repr=False)
 class TunedFunction:
     """A kernel in the best known configuration for the sizes of each call; made by :func:`mltune.tuned_kernel`.
@@ -121,14 +134,8 @@ class TunedFunction:
         The wisdom in which choices are kept; None where the user's is switched off.
     """
 
-    _kernel: tuple[str, Any, Any, Mapping[str, Sequence[Any]]]
-    _call: CallOptions
-    _made: Mapping[str, Any]
-    _judged: Mapping[str, Any]
+    _kernel: TunedKernel
     file: Path | None
-    _effort: str
-    _seed: int
-    _shown: Callable[[], AbstractContextManager[Report | None]]
     _known: dict[Any, tuple[Choice, Callable[..., None]]] = field(default_factory=dict)
 
     def __call__(self, *arguments: Any) -> None:
@@ -177,7 +184,8 @@ class TunedFunction:
         return pd.DataFrame(rows).drop(columns="configuration", errors="ignore")
 
     def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        size = self._kernel[2](*arguments) if callable(self._kernel[2]) else self._kernel[2]
+        size = self._kernel.call.problem_size
+        size = size(*arguments) if callable(size) else size
         layouts = [_layout_of(type(argument))(argument) for argument in arguments]  # type: ignore[arg-type]
         return size if type(size) in (int, tuple, str) else _sizes(size), *layouts
 
@@ -186,12 +194,12 @@ class TunedFunction:
         from mltune.results.tuned_kernel import load_code
 
         begun, case = time.perf_counter(), self._case(arguments)
-        choice, codes = self._choose(case, arguments, effort(self._effort) or "quick")
+        choice, codes = self._choose(case, arguments, effort(self._kernel.effort) or "quick")
         kernel, problem, device = case.kernel, case.problem, case.device
         if choice.origin == "default":  # no run has checked the source
             check_source(kernel, problem, device)
         build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
-        constants = {name: np.asarray(on_host(value)) for name, value in (self._made["constants"] or {}).items()}
+        constants = {name: np.asarray(on_host(value)) for name, value in self._kernel.call.constants.items()}
         loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
         is_plain = all(issubclass(kind, np.generic) or _is_of_cupy(kind) for kind in map(type, arguments))
         self._known[key] = choice, loaded if is_plain else loaded.launch
@@ -239,16 +247,19 @@ class TunedFunction:
         numbers = [getattr(device, "id", getattr(device, "index", None)) for device in devices]  # of CuPy, of PyTorch
         index = next((number for number in numbers if isinstance(number, int)), 0)
         device, driver = query_device(index), driver_version()
-        with self._made_of(arguments, stand_ins, keep=False) as kernel_made:
+        with self._made_of(arguments, stand_ins, judged=False) as kernel_made:
             kernel_made, problem = with_sizes(kernel_made)
             kernel, _ = with_known_options(kernel_made.in_variants(), kernel_made.architecture_on(device.architecture))
         space = make_space(kernel, variables_of(problem, device))
         kernel = replace(kernel, default=default_configuration(kernel, space))
         return _Case(kernel, problem, space, index, device, driver)
 
-    def _made_of(self, arguments: Sequence[Any], passed: Sequence[Any], **options: Any) -> AbstractContextManager[Any]:
-        (name, source, _, parameters), size = self._kernel, _sizes(self._key(arguments)[0])
-        return kernel_of_call(self._call, name, source, size, passed, parameters, **self._made, **options)
+    def _made_of(
+        self, arguments: Sequence[Any], passed: Sequence[Any], *, judged: bool = True
+    ) -> AbstractContextManager[PythonKernel]:
+        """Make the kernel for the size of a call; where it is not judged, content and answers do not count."""
+        call = replace(self._kernel.call, problem_size=_sizes(self._key(arguments)[0]), arguments=passed)
+        return kernel_of_call(call if judged else replace(call, answer=None, verify=None), keep=judged)
 
     def _tune(self, case: _Case, arguments: Sequence[Any], level: str, wisdom: Wisdom) -> Wisdom:
         """Tune, add the outcome to the file, and return what is then known; a run that was killed goes on."""
@@ -264,12 +275,12 @@ class TunedFunction:
         assert file is not None  # noqa: S101 - it is locked
         known = wisdom.merge(load_wisdom(users, required=False)) if users and users != file else wisdom
         siblings = Siblings(tuple(entry for entry in known if isinstance(entry, Entry)))
-        with self._made_of(arguments, copied, **self._judged) as kernel_made, self._shown() as report:
+        with self._made_of(arguments, copied) as kernel_made, self._kernel.shown() as report:
             kernel, problem = with_sizes(kernel_made)
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
-            identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), level, self._seed]
+            identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), level, self._kernel.seed]
             run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
-            options: dict[str, Any] = {"time_s": TIME_S[level], "seed": self._seed, "run": run, "wisdom": NONE}
+            options: dict[str, Any] = {"time_s": TIME_S[level], "seed": self._kernel.seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
             try:
                 result = tuner.tune(request, progress=report, siblings=siblings)

@@ -10,7 +10,7 @@ from mltune.device.known import H200
 from mltune.errors import BundleError, UsageError
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.compiler_parameters import BUILT_IN, variant_of
-from mltune.kernel.python_kernel import make_kernel
+from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
@@ -40,9 +40,8 @@ def bundle(folder: Path, compiler: str = "", source: str = SOURCE) -> Kernel:
 
 def in_python(folder, compiler=None, source=SOURCE, values=None, **options):
     arguments = [np.ones(4, np.float32)]
-    return make_kernel(
-        "entry", source, 4, arguments, values or {"WIDTH": [1, 2]}, folder=folder, compiler=compiler, **options
-    )
+    call = KernelCall("entry", source, 4, arguments, values or {"WIDTH": [1, 2]}, compiler=compiler or {}, **options)
+    return make_kernel(call, folder)
 
 
 def test_every_kernel_with_a_source_has_those_that_are_built_in_but_its_space_does_not(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
-from mltune.kernel.python_kernel import PythonKernel, make_kernel, with_sizes
+from mltune.kernel.python_kernel import KernelCall, PythonKernel, make_kernel, with_sizes
 from mltune.kernel.space import default_configuration
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
@@ -37,7 +37,7 @@ def made(tmp_path: Path) -> Any:
         given = arguments or [np.zeros(1000, np.float32), np.ones((10, 100), np.float32), N]
         name = options.pop("name", "add")
         source = options.pop("source", SOURCE)
-        return make_kernel(name, source, problem_size, given, parameters, folder=tmp_path, **options)
+        return make_kernel(KernelCall(name, source, problem_size, given, parameters, **options), tmp_path)
 
     return make
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_used_is_refused(made: Any, options: Any, message: str) -
 
 def test_its_problem_is_on_record_and_read_again(tmp_path: Path) -> None:
     arrays = [np.arange(count, dtype=np.float32) for count in range(1, 40)]  # names of files are hashes of all kinds
-    kernel = make_kernel("add", SOURCE, 10, [*arrays, np.int32(3)], {"block_size_x": [32, 64]}, folder=tmp_path)
+    kernel = make_kernel(KernelCall("add", SOURCE, 10, [*arrays, np.int32(3)], {"block_size_x": [32, 64]}), tmp_path)
     assert kernel.arrays is not None
     document = kernel.arrays.problem().to_json()
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
 from mltune.device.known import H200
-from mltune.kernel.python_kernel import make_kernel
+from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder, with_known_options
 from mltune.measure.bundle_check import check_bundle
@@ -53,7 +53,7 @@ def test_variants_of_a_configuration_are_different_code_of_another_name():
 def test_the_name_of_any_kernel_can_be_changed(source, name, tmp_path):
     import numpy as np
 
-    kernel = make_kernel(name, source, 1, [np.ones(4, np.float32)], {"WIDTH": [1, 2]}, folder=tmp_path)
+    kernel = make_kernel(KernelCall(name, source, 1, [np.ones(4, np.float32)], {"WIDTH": [1, 2]}), tmp_path)
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
         plain, changed = (builder.submit({"WIDTH": 2, "entry_name": one}).result(120) for one in (0, 1))
     assert plain.state is changed.state is TrialState.OK, changed.detail

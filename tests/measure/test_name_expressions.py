@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
-from mltune.kernel.python_kernel import make_kernel
+from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.measure.build import NvrtcBuilder, compile_options, definitions
 from mltune.measure.compiler import Source, code_bytes
 from mltune.process.child import Child
@@ -91,10 +91,8 @@ def test_what_is_not_in_the_source_is_a_compile_error(compiled, text: str, entry
 
 
 def test_every_configuration_of_a_template_has_its_own_name(tmp_path: Path) -> None:
-    kernel = make_kernel(
-        "fill<KIND, TILE>", TEMPLATE, 1, [], {"TILE": [1, 2], "KIND": ["float", "half_"], "SCALE": [0.5, 2]},
-        folder=tmp_path,
-    )  # fmt: skip
+    values = {"TILE": [1, 2], "KIND": ["float", "half_"], "SCALE": [0.5, 2]}
+    kernel = make_kernel(KernelCall("fill<KIND, TILE>", TEMPLATE, 1, [], values), tmp_path)
     kernel = replace(kernel, source=f"struct half_ {{ short bits; explicit half_(float) {{}} }};\n{TEMPLATE}")
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
         futures = [builder.submit({"TILE": tile, "KIND": kind, "SCALE": 0}) for tile in (1, 2) for kind in (0, 1)]

@@ -17,7 +17,7 @@ from winners import a_winner, cuda_include
 
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.expressions import parse
-from mltune.kernel.python_kernel import make_kernel
+from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.array_values import DTYPES, STORAGE
 from mltune.problem.arrays import Argument, ArraysProblem
@@ -60,16 +60,16 @@ def bundle_winner(problem: ArraysProblem | None = None) -> Winner:
 
 def python_winner(folder: Path) -> Winner:
     """Return a winner of a template given in Python, with labels, constant and shared memory."""
-    kernel = make_kernel(
+    call = KernelCall(
         "add<TILE>",
         SOURCE,
         1000,
         [np.zeros(1000, np.float32), np.ones((10, 100), np.float32), np.int32(1000)],
         {"block_size_x": [64, 128], "TILE": [1, 2], "KIND": ["float", "half"], "SHARE": [0.5, 0.25]},
-        folder=folder,
         shared=lambda p: 8 * p["block_size_x"],
         constants={"filter": np.ones(3, np.float32)},
     )
+    kernel = make_kernel(call, folder)
     winner = a_winner()
     record = replace(winner.record, configuration={"block_size_x": 128, "TILE": 2, "KIND": 1, "SHARE": 1})
     build = replace(winner.build, entry="_Z3addILi2EEvPfPKfi")
