@@ -18,10 +18,11 @@ from typing import Any
 
 from harness import gpu_provenance, parser_of, write
 
-from mltune.api.versions import two_versions
 from mltune.device.query import query_device
+from mltune.library.machine_code import READERS
 from mltune.process.child import ChildPool
 from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
+from mltune.tuning.versions import two_versions
 
 LENGTH, LONGER = 100_000, 102_000
 SOURCE = """
@@ -98,7 +99,7 @@ def main() -> None:
                     for case, (old, new, shape) in cases.items():
                         if time.perf_counter() > until:
                             continue
-                        with two_versions(old, new, None, None, shape) as made:
+                        with two_versions(old, new, None, None, shape, READERS) as made:
                             found = compare(
                                 *(one(device, {}) for one in made),
                                 device=device,

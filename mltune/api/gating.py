@@ -83,14 +83,15 @@ def gate(
     >>> mltune.gate("HEAD~1:kernels/mine", "kernels/mine", within=0.02).verdict  # doctest: +SKIP
     'equal'
     """
-    from mltune.api.versions import two_versions
     from mltune.device.query import query_device
     from mltune.errors import UsageError
     from mltune.files.atomic import write_product
     from mltune.files.owned import JUNIT
+    from mltune.library.machine_code import READERS
     from mltune.resolve.device import Target, parse_device
     from mltune.resolve.request import parse_duration
     from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
+    from mltune.tuning.versions import two_versions
 
     check_places({} if junit is None else {Path(junit): JUNIT}, overwrite=overwrite)
     target, limit_s = parse_device(device) or Target(cuda=0), parse_duration(str(time))
@@ -100,7 +101,7 @@ def gate(
         raise UsageError(f"{law}, got within={within}, confidence={confidence}.")
     if target.cuda is None:
         raise UsageError(f"versions are compared on a GPU, got {target}; --device is auto or cuda:N.")
-    with two_versions(str(old), str(new), kernel, problem, shape) as makers:
+    with two_versions(str(old), str(new), kernel, problem, shape, READERS) as makers:
         gpu = query_device(target.cuda)
         options: dict[str, Any] = {"limit_s": limit_s, "seed": seed, "explain": explain, "within": within}
         versions = [make(gpu, config or {}) for make in makers]

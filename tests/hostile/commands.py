@@ -284,11 +284,12 @@ def _gate(old: object, new: object, kernel: str | None = None) -> int:
     """Make both versions of a gate, with their launches: what the gate does before it needs a GPU."""
 
     def make() -> None:
-        from mltune.api.versions import two_versions
         from mltune.device.known import H200
         from mltune.kernel.bundle import variables_of
+        from mltune.library.machine_code import READERS
+        from mltune.tuning.versions import two_versions
 
-        with two_versions(str(old), str(new), kernel, None, {}) as made:
+        with two_versions(str(old), str(new), kernel, None, {}, READERS) as made:
             for version in [one(H200, {}) for one in made]:
                 launch = version.launch(variables_of(version.problem, H200))
                 assert all(type(one) is int and 0 < one < 2**31 for one in launch.grid), launch.grid

@@ -12,13 +12,14 @@ from c_library import content_of, rewrite
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mltune.api.versions import two_versions
 from mltune.device.known import H200
 from mltune.errors import MltuneError
 from mltune.kernel.bundle import variables_of
 from mltune.library.folder import read_library, write_library
 from mltune.library.loaded import Library, load_library
+from mltune.library.machine_code import READERS
 from mltune.problem.gemm import parse_problem
+from mltune.tuning.versions import two_versions
 from tests.hostile.values import change, damaged, to_json
 
 SHARED = "libsgemm_nt.so"
@@ -38,7 +39,7 @@ def library(tmp_path_factory):
 
 
 def gate(folder):
-    with two_versions(str(folder), str(folder), None, None, {"size": 200}) as makings:
+    with two_versions(str(folder), str(folder), None, None, {"size": 200}, READERS) as makings:
         for version in [make(H200, {}) for make in makings]:
             launch = version.launch(variables_of(version.problem, H200))
             assert min(*launch.grid, *launch.block, launch.shared_bytes) >= 0

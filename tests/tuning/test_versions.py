@@ -14,7 +14,6 @@ from own_bundle import write_bundle
 from winners import PROBLEMS, SMALL, a_winner
 
 import mltune
-from mltune.api.versions import two_versions
 from mltune.cli import main
 from mltune.device import query
 from mltune.device.known import H200
@@ -22,6 +21,7 @@ from mltune.errors import LibraryError, MltuneError, UsageError
 from mltune.kernel.bundle import variables_of
 from mltune.library.choice import choice
 from mltune.library.folder import machine_code, read_document, write_library
+from mltune.library.machine_code import READERS
 from mltune.measure import runner
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
@@ -30,13 +30,14 @@ from mltune.results.winner_folder import write_winner
 from mltune.tuning import gate as gates
 from mltune.tuning.finals import Interval
 from mltune.tuning.gate import GateResult
+from mltune.tuning.versions import two_versions
 from tests.library.c_library import content_of, rewrite
 
 SOURCE = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] = WIDTH * 1.0f; }\n'
 
 
 def made(old, new, *, kernel=None, problem=None, config=None, **shape):
-    with two_versions(str(old), str(new), kernel, problem, shape) as makings:
+    with two_versions(str(old), str(new), kernel, problem, shape, READERS) as makings:
         return [one(H200, config or {}) for one in makings]
 
 

@@ -7,27 +7,22 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from mltune.api.revisions import load_revision
 from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import row
-from mltune.kernel.expressions import launch_of, parse
-from mltune.kernel.launch import Launch
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.kernel.space import default_configuration
-from mltune.library.choice import choice
-from mltune.library.folder import machine_code, read_document
-from mltune.problem.kinds import kind_of_name, problem_from_json, problem_from_name
+from mltune.problem.kinds import kind_of_name, problem_from_name
 from mltune.problem.problem import Problem, RunnableProblem
-from mltune.records.trial import Build, TrialState
 from mltune.resolve.problems import Shape, given_options, shaped_problem
-from mltune.results.tuned_kernel import read_winner
+from mltune.results.machine_code import MachineCode
 from mltune.tuning.gate import Version
+from mltune.tuning.revisions import load_revision
 from mltune.tuning.session import make_space
 
 if TYPE_CHECKING:
@@ -36,10 +31,13 @@ if TYPE_CHECKING:
 Making = Callable[["Device", Mapping[str, int]], Version]
 """What makes a version for a GPU, with some values of parameters."""
 
+Readers = Mapping[str, Callable[[Path], MachineCode]]
+"""What reads the machine code in a folder, by the name of a file in it."""
+
 
 @contextlib.contextmanager
 def two_versions(
-    old: str, new: str, kernel: str | Path | None, problem: str | None, shape: Shape
+    old: str, new: str, kernel: str | Path | None, problem: str | None, shape: Shape, readers: Readers
 ) -> Iterator[list[Making]]:
     """Find two versions and the problem on which they are compared, and the bundle of two winners of one.
 
@@ -47,7 +45,7 @@ def two_versions(
     """
     with tempfile.TemporaryDirectory() as scratch:
         names = [old, new]
-        subjects = [_found(name, kernel, Path(scratch) / str(place)) for place, name in enumerate(names)]
+        subjects = [_subject(name, kernel, Path(scratch) / str(place), readers) for place, name in enumerate(names)]
         if kernel is not None and not any(isinstance(subject, Kernel) for subject in subjects):
             names, subjects = [*names, str(kernel)], [*subjects, load_kernel(kernel)]
         bundle = next((subject for subject in subjects if isinstance(subject, Kernel)), None)
@@ -59,18 +57,15 @@ def two_versions(
         yield [partial(maker, name, what) for maker, name, what in zip(makers, names, subjects, strict=True)]
 
 
-def _found(name: str, kernel: str | Path | None, scratch: Path) -> Kernel | MachineCode:
+def _subject(name: str, kernel: str | Path | None, scratch: Path, readers: Readers) -> Kernel | MachineCode:
     """Return the kernel that a name means, or the machine code of a winner or a library."""
     path = Path(name)
     if ":" in name and not is_bundle(name) and not path.exists():
         return load_revision(name, scratch)
     if path.suffix == ".cu":
         return load_kernel(kernel or path.parent, source=path)
-    if (path / "winner.json").is_file():
-        return _of_winner(path)
-    if (path / "library.json").is_file():
-        return _of_library(path)
-    return load_kernel(name)
+    read = next((reader for file, reader in readers.items() if (path / file).is_file()), None)
+    return load_kernel(name) if read is None else read(path)
 
 
 def _problem(name: str | None, shape: Shape, bundle: Kernel | None, recorded: Problem | None) -> RunnableProblem:
@@ -124,44 +119,3 @@ def _recorded(
             f"and what its conditions on sizes allow, and that is {problem.label}."
         )
     return Version(name, problem, *launched)
-
-
-class MachineCode(NamedTuple):
-    """Machine code of a winner or a library that was read: its problem, and what is launched at some sizes.
-
-    ``at`` returns the launch for variables and the build, or None where nothing is for these sizes.
-    """
-
-    problem: Problem
-    at: Callable[[Mapping[str, int]], tuple[Callable[[Mapping[str, int]], Launch], Build] | None]
-
-
-def _of_winner(folder: Path) -> MachineCode:
-    document, cubin = read_winner(folder)
-    problem, launch = problem_from_json(document.problem), document.launch
-    formulas = (launch.at_other_sizes or launch).model_dump()
-    build = Build(TrialState.OK, cubin=cubin, entry=document.kernel.function, **document.build.model_dump())
-
-    def at(sizes: Mapping[str, int]) -> tuple[Callable[[Mapping[str, int]], Launch], Build] | None:
-        if launch.at_other_sizes is None and problem.variables() != sizes:
-            return None
-        if not all(parse(text).holds(sizes) for text in launch.sizes_must_satisfy):
-            return None
-        return partial(launch_of, formulas, launch.launched), build
-
-    return MachineCode(problem, at)
-
-
-def _of_library(folder: Path) -> MachineCode:
-    """Read a library's document and source; its shared object is not even opened."""
-    document = read_document(folder)
-
-    def at(sizes: Mapping[str, int]) -> tuple[Callable[[Mapping[str, int]], Launch], Build] | None:
-        number = choice(document, sizes) if {*document.sizes} <= sizes.keys() else None
-        if number is None:
-            return None
-        configuration = document.configurations[number]
-        build = Build(TrialState.OK, cubin=machine_code(folder, document, number), entry=configuration.entry)
-        return partial(launch_of, configuration.launch.model_dump(), configuration.launch.launched), build
-
-    return MachineCode(problem_from_json(document.problem), at)

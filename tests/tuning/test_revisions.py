@@ -8,10 +8,11 @@ import zlib
 import pytest
 from own_bundle import write_bundle
 
-from mltune.api import revisions
-from mltune.api.versions import two_versions
 from mltune.device.known import H200
 from mltune.errors import UsageError
+from mltune.library.machine_code import READERS
+from mltune.tuning import revisions
+from mltune.tuning.versions import two_versions
 
 SOURCE = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] = 1.0f; } // $Format:%H$\n'
 ATTRIBUTES = "* filter=hostile diff=hostile merge=hostile export-subst ident\nown.cu working-tree-encoding=UTF-16\n"
@@ -66,7 +67,7 @@ class Repository:
 
     def loaded(self, name):
         """Return the kernel of a version."""
-        with two_versions(name, name, None, None, {}) as makings:
+        with two_versions(name, name, None, None, {}, READERS) as makings:
             return makings[0](H200, {}).kernel
 
     def refusal(self, name):
