@@ -28,6 +28,16 @@ def shown(progress: Any, display: str) -> Iterator[Any]:
 
 
 @contextmanager
+def attended(display: str = "RunDisplay", **patience: float) -> Iterator[dict[str, Any]]:
+    """Show the progress of a command until it ends; yield the progress and the interrupt, which heeds signals."""
+    from mltune.process.signals import Interrupt
+    from mltune.show import live
+
+    with getattr(live, display)() as progress, Interrupt(**patience) as interrupt:
+        yield {"progress": progress, "interrupt": interrupt}
+
+
+@contextmanager
 def interruptible(interrupt: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
     """Return the callable that ends a run: by default true after a first Ctrl-C; a second one acts as usual."""
     pressed = threading.Event()

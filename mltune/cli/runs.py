@@ -10,6 +10,7 @@ import typer
 
 from mltune import api
 from mltune.api.campaigns import export_runs, local_runs, stored_runs
+from mltune.api.display import attended
 from mltune.cli import completion
 from mltune.cli.application import Given, answer, app, command, command_group, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
@@ -42,13 +43,10 @@ def run(options: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
     Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
     winner or was set aside.
     """
-    from mltune.process.signals import Interrupt
-    from mltune.show.live import RunDisplay
-
     directory = options["run"] or (options["plan"] if Path(options["plan"]).is_dir() else None)
     with on_end(at_end, directory) as ending:
-        with RunDisplay() as progress, Interrupt() as interrupt:
-            result = api.run(**options, progress=progress, interrupt=interrupt)
+        with attended() as attendance:
+            result = api.run(**options, **attendance)
         answer_campaign(result, ending, as_json)
 
 

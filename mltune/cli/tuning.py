@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mltune import api
+from mltune.api.display import attended
 from mltune.api.models import card_of
 from mltune.cli.application import Given, again, answer, command, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
@@ -117,9 +118,7 @@ def _tune_shapes(
 
 
 def _tune(options: Given, ending: Ending, as_json: bool) -> None:
-    from mltune.process.signals import Interrupt
     from mltune.show import tables
-    from mltune.show.live import RunDisplay
 
     several = several_sizes(options["size"])
     if len(several) > 1:
@@ -127,18 +126,18 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
         if both := [f"--{name}" for name, value in extents.items() if value is not None]:
             raise UsageError(f"several sizes are given by --size, but there is {', '.join(both)} too; leave one out.")
         del options["size"]
-        with RunDisplay() as progress, Interrupt() as interrupt:
-            result = api.tune_sizes(sizes=several, **options, progress=progress, interrupt=interrupt)
-        return answer_campaign(result, ending, as_json)
+        with attended() as attendance:
+            campaign = api.tune_sizes(sizes=several, **options, **attendance)
+        return answer_campaign(campaign, ending, as_json)
     options["size"] = sizes(options["size"])
-    with RunDisplay() as progress, Interrupt() as interrupt:
-        found = api.tune(**options, progress=progress, interrupt=interrupt)
-    for trial, reason in (found.declaration.rejected if found.declaration else {}).items():
+    with attended() as attendance:
+        result = api.tune(**options, **attendance)
+    for trial, reason in (result.declaration.rejected if result.declaration else {}).items():
         table.write(f"trial {trial} was faster, but failed the last verification: {reason}", stderr=True)
-    document = api.summarise(found)
-    ending.run, ending.interrupted = document["run"], found.interrupted
+    document = api.summarise(result)
+    ending.run, ending.interrupted = document["run"], result.interrupted
     ending.summary = tables.in_one_line(document)
-    if found.interrupted:
+    if result.interrupted:
         say_resumed_by(*sys.argv[1:], *(() if options["run"] else ("--run", document["run"])))
     answer(document, as_json, lambda: tables.tuned(document), "report", document["run"])
     fail_if(document["best"] is None)
@@ -346,12 +345,10 @@ def scoreboard(options: Given, as_json: AsJson = False) -> None:
 
 
 def _compare(function: Callable[..., Any], options: Given, as_json: bool) -> None:
-    from mltune.process.signals import Interrupt
     from mltune.show import tables
-    from mltune.show.live import ComparisonDisplay
 
-    with ComparisonDisplay() as progress, Interrupt(patience_s=PATIENCE_S) as interrupt:
-        comparison = function(**options, progress=progress, interrupt=interrupt)
+    with attended("ComparisonDisplay", patience_s=PATIENCE_S) as attendance:
+        comparison = function(**options, **attendance)
     table.write(f"written: {comparison.directory}", stderr=True)
     for job, error in comparison.errors.items():
         table.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)

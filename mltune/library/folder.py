@@ -81,6 +81,8 @@ def write_library(folder: Path, content: Content, *, overwrite: bool = False) ->
 
 def check_place(folder: Path, *, overwrite: bool = False) -> None:
     """Refuse a folder that holds anything but a library, file by file as its list of hashes says."""
+    if folder.name in ("", ".."):
+        raise LibraryError(f"a library is written to a folder with a name of its own, got {printable(folder, 300)}.")
     try:
         fact = "" if overwrite else foreign_in(folder, LIBRARY)
     except OSError as error:

@@ -14,6 +14,7 @@ import mltune
 import mltune.campaign.competition
 import mltune.resolve.resolve  # the function that tests exchange is that of the module
 from mltune.api import libraries
+from mltune.campaign import library as library_module
 from mltune.device.known import H200
 from mltune.errors import BundleError, DamagedRunError, LibraryError, RunError, UsageError
 from mltune.kernel.reader import load_kernel
@@ -177,10 +178,10 @@ def clock(build, monkeypatch):
         monkeypatch.setattr(TuneResult, "elapsed_s", property(lambda run: share_s))
         return tune_all(plan, run, **options)
 
-    for module in (libraries, building):
+    for module in (libraries, library_module, building):
         monkeypatch.setattr(module, "perf_counter", clock)
     monkeypatch.setattr(libraries, "carry_out", carry_out)
-    monkeypatch.setattr(libraries, "_time", clock.time)
+    monkeypatch.setattr(library_module, "_time", clock.time)
     return clock
 
 
@@ -262,7 +263,7 @@ def failing(clock, fails):
 
 def test_a_size_at_which_the_default_is_wrong_costs_that_size_alone(build, clock, monkeypatch):
     clock.each_s = 0.01
-    monkeypatch.setattr(libraries, "_time", failing(clock, lambda m: m in (MANY[0], MANY[60])))
+    monkeypatch.setattr(library_module, "_time", failing(clock, lambda m: m in (MANY[0], MANY[60])))
     report = build(MANY[::3], trials=None, time="300s")["report"]
     assert [one["size"]["m"] for one in report["failed"]] == [MANY[0], MANY[60]]
     assert "not at 64" in report["failed"][0]["error"]
@@ -271,7 +272,7 @@ def test_a_size_at_which_the_default_is_wrong_costs_that_size_alone(build, clock
 
 
 def test_where_the_default_is_wrong_everywhere_the_error_says_so(build, clock, monkeypatch):
-    monkeypatch.setattr(libraries, "_time", failing(clock, lambda _: True))
+    monkeypatch.setattr(library_module, "_time", failing(clock, lambda _: True))
     with pytest.raises(RunError, match=r"none could be timed at any size\. the default configuration .* but not at"):
         build(MANY[::3], trials=None, time="300s")
 
@@ -284,12 +285,12 @@ def test_a_building_that_was_killed_while_timing_keeps_its_time_in_all(build, cl
             raise KeyboardInterrupt
         return clock.time(*given, **options)
 
-    monkeypatch.setattr(libraries, "_time", die)
+    monkeypatch.setattr(library_module, "_time", die)
     with pytest.raises(KeyboardInterrupt):
         build(MANY, trials=None, time="100s")
     before = len(clock.timed)
     assert before > 10
-    monkeypatch.setattr(libraries, "_time", clock.time)
+    monkeypatch.setattr(library_module, "_time", clock.time)
     build(MANY, trials=None, time="100s")
     assert clock.now <= 1.1 * 100 + 10
     assert len(clock.timed) > before
@@ -321,11 +322,11 @@ def test_two_buildings_at_once_in_one_run_end_alike(build, clock, monkeypatch, t
     clock.each_s, documents = 0.01, []
 
     def meanwhile(*given, **options):
-        monkeypatch.setattr(libraries, "_time", clock.time)
+        monkeypatch.setattr(library_module, "_time", clock.time)
         documents.append(build(out="other"))
         return clock.time(*given, **options)
 
-    monkeypatch.setattr(libraries, "_time", meanwhile)
+    monkeypatch.setattr(library_module, "_time", meanwhile)
     documents.append(build())
     assert documents[0]["report"] == documents[1]["report"]
     assert json.loads((tmp_path / "run" / CROSS).read_text())["seconds"] > 0

@@ -1,0 +1,216 @@
+"""The campaign of a library: how many sizes are tuned in its time, their tunes, and its building."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from mltune.campaign.products import CampaignResult
+from mltune.device.facts import Device
+from mltune.errors import RunError, UsageError
+from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.space import default_configuration
+from mltune.library import spec as specs
+from mltune.library.building import Building, Tune
+from mltune.library.content import kernel_parameters, name_of
+from mltune.library.source import Content, check_name
+from mltune.library.spec import Spec
+from mltune.measure import build as builds
+from mltune.problem.problem import RunnableProblem
+from mltune.process.child import ChildPool
+from mltune.records.directory import PLAN_FILE, PROBLEMS, is_begun, is_plan
+from mltune.records.trial import BATCH
+from mltune.resolve import device as devices
+from mltune.resolve.device import Target
+from mltune.resolve.placement import place
+from mltune.resolve.plan import REPLAY, Plan
+from mltune.resolve.plan_file import load_plan
+from mltune.resolve.problems import contenders, kernels_for, named_kernel, shaped_problem
+from mltune.resolve.request import GPU_TIME_S, parse_duration
+from mltune.resolve.resolve import plan_of
+from mltune.results.reader import read_run
+from mltune.tuning.cross import time_configurations
+from mltune.tuning.session import make_space
+
+_CROSS_SHARE = 0.4
+"""Most of the time that the timing of candidates takes."""
+
+_CROSS_S = 0.25
+"""Seconds that are kept for it, for each size and kernel: 40 candidates of 6 ms, as on an H200."""
+
+_SLICE_S = 2.5
+"""Seconds of a tune besides its compiles and the count of its space: all of it took 1 to 1.7 on an H200."""
+
+_AT_ONCE, _COMPILERS = 4, 4
+"""Most sizes that a GPU is tuned for at once, and compile processes of each; compiles take far longer than timing."""
+
+_BATCHES = 3
+"""Batches of compiles that a tune is worth beginning for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLibrary:
+    """A library that is to be built: its description, the plan of its tunes, and all its problems.
+
+    `time_s` are the seconds from `begun` on, infinite where trials are counted.
+    """
+
+    spec: Spec
+    plan: Plan
+    problems: Sequence[RunnableProblem]
+    time_s: float
+    begun: float
+
+    def content(self, carry_out: Callable[..., CampaignResult], stop: Callable[[], bool]) -> Content:
+        """Tune, time the candidates, and choose; ``carry_out`` runs a plan."""
+        with ExitStack() as stack:
+            campaign = carry_out(self.plan, interrupt=stop)
+            if campaign.interrupted:
+                raise RunError(f"the tuning was interrupted: the same command with --run {campaign.directory} goes on.")
+            placed = place(self.plan, *devices.find_gpus())
+            tunes = _tunes(placed, campaign.directory)
+            tuned_s = sum(tune.run.elapsed_s for tune in tunes) / len(placed.devices)
+            left_s = self.time_s - max(perf_counter() - self.begun, tuned_s)
+            at_once = placed.devices.count(placed.devices[0])
+            pools = SimpleQueue[ChildPool]()
+            for _ in range(at_once):
+                pools.put(stack.enter_context(closing(ChildPool())))
+            return Building(
+                self.spec,
+                self.problems,
+                tunes,
+                partial(_time, placed, pools=pools, compilers=1),  # tunes have compiled what is timed
+                builds.build_one,
+                campaign.directory,
+                left_s,
+                placed.replayed,
+                stop,
+                at_once,
+            ).content()
+
+
+def plan_library(
+    spec: Spec, device: str, run: str | Path | None, options: Mapping[str, Any], begun: float
+) -> PlannedLibrary:
+    """Plan the tunes of as many sizes as there is time for."""
+    gpus = devices.find_gpus()[0]
+    builds.nvrtc_version()  # raises where nothing can be compiled
+    problems, kernels = _subjects(spec, device, gpus)
+    options = {name: value for name, value in options.items() if value is not None}
+    time_s, tunes_s = _times(spec, len(kernels), replayed=device == REPLAY or not gpus)
+    slice_s, at_once = 0.0, 1
+    if math.isfinite(time_s):
+        used = () if device == REPLAY else gpus if device == "all" else gpus[:1]
+        compilers = options.get("compilers") or builds.available_cores() // max(1, len(used))
+        at_once = max(1, min(_AT_ONCE, compilers // _COMPILERS)) if used else 1
+        compilers //= at_once
+        options |= {"compilers": compilers} if "compilers" in options else {}
+        slice_s = _slice_s(problems[0], kernels, used, compilers)
+        count = max(2, min(spec.library.tuned, int(tunes_s * max(1, len(used)) * at_once / slice_s)))
+        spec = replace(spec, tuned=_begun(run, problems) or specs.representatives(spec.sizes, spec.weights, count))
+    plan = plan_of(
+        [problems[place] for place in spec.tuned],
+        kernels,
+        gpus,
+        device=device,
+        seed=spec.library.seed,
+        trials=spec.library.trials,
+        time=tunes_s if math.isfinite(time_s) else spec.library.time,
+        least_s=slice_s,
+        at_once=at_once,
+        produce=(),
+        options=options,
+    )
+    return PlannedLibrary(spec, plan, problems, time_s, begun)
+
+
+def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[RunnableProblem], list[Kernel]]:
+    """Return the problems of all sizes, and the kernels that compete, which can be in one library."""
+    settings = spec.library
+    subject, bundle = named_kernel(
+        settings.operation, settings.kernel[0] if settings.kernel else None, settings.accuracy
+    )
+    of_arrays = bundle is not None and bundle.arrays is not None and subject in (None, bundle.name)
+    problems = []
+    for size in spec.sizes:
+        shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)
+        problem = shaped_problem(subject, bundle, {"trans": settings.trans, **shape}, device)
+        assert isinstance(problem, RunnableProblem)  # noqa: S101 - it has a name
+        problems.append(problem)
+    first = problems[0]
+    kernels = kernels_for(first, settings.kernel, settings.accuracy) if settings.kernel or bundle is None else [bundle]
+    if bundle is None and device != REPLAY:
+        kernels = contenders(kernels, first, gpus)
+    check_name(settings.name or name_of(first))
+    for kernel in kernels:
+        kernel_parameters(kernel, first)  # which has an error for arguments that a library cannot have
+    if any(problem.macros() != first.macros() for problem in problems):
+        raise UsageError("the sizes of a library share machine code, but single products and batches have their own.")
+    if not {*("" if of_arrays else "mnk")} <= {*spec.extents} <= {*first.size_names}:
+        raise UsageError(
+            f"the sizes of a library are those of its operation, {', '.join(first.size_names) or 'none'}, and "
+            f"those of a product have m, n and k, got {', '.join(spec.extents)}."
+        )
+    return problems, kernels
+
+
+def _begun(run: str | Path | None, problems: Sequence[RunnableProblem]) -> tuple[int, ...]:
+    """Return the places of the problems that a run has begun to tune: it goes on with its sizes."""
+    if run is None or not is_plan(Path(run)):
+        return ()
+    labels = {task.problem.label for task in load_plan(Path(run) / PLAN_FILE).tasks}
+    return tuple(place for place, problem in enumerate(problems) if problem.label in labels)
+
+
+def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
+    """Return the seconds of a building, and those of its tunes; infinite where trials are counted."""
+    settings = spec.library
+    if settings.trials is not None or (replayed and settings.time is None):
+        return math.inf, math.inf
+    time_s = GPU_TIME_S * len(spec.tuned) if settings.time is None else parse_duration(settings.time)
+    return time_s, round(time_s - min(_CROSS_SHARE * time_s, _CROSS_S * len(spec.sizes) * kernels), 3)
+
+
+def _slice_s(problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence[Device], compilers: int) -> float:
+    """Return the seconds that a size should be tuned for, by what its spaces and the default configurations take."""
+    batches, slice_s = _BATCHES * BATCH / max(compilers, 1), _SLICE_S * len(kernels)
+    for kernel in kernels if gpus else ():
+        begun, space = perf_counter(), make_space(kernel, variables_of(problem, gpus[0]))
+        default, _ = default_configuration(kernel, space), space.count
+        slice_s += perf_counter() - begun
+        if default:
+            slice_s += batches * builds.build_one(kernel, problem, gpus[0].architecture, default).compile_s
+    return slice_s
+
+
+def _tunes(plan: Plan, directory: Path) -> list[Tune]:
+    """Return the runs that have trials."""
+    folders = [(task, directory / PROBLEMS / task.slug) for task in plan.tasks]
+    tunes = [Tune(task.problem, task.kernel, read_run(at, task.slug)) for task, at in folders if is_begun(at)]  # type: ignore[arg-type]
+    if not any(tune.run.best_record for tune in tunes):
+        raise RunError(f"a library needs a configuration that runs, but there is none in {directory}.")
+    return tunes
+
+
+def _time(
+    plan: Plan, kernel: Kernel, problem: RunnableProblem, *arguments: Any, pools: SimpleQueue[ChildPool], **options: Any
+) -> list[float | None]:
+    """Time configurations on the first GPU of a placed plan, or take their recorded times."""
+    recorded = {(*task.bundle, task.problem): task.target for task in plan.tasks}
+    target = recorded.get((kernel.folder, kernel.preset, problem))
+    if not plan.replayed:
+        target = Target(cuda=int(plan.devices[0].removeprefix("cuda:")))
+    if target is None:
+        return []
+    pool = pools.get()
+    try:
+        return time_configurations(kernel, problem, target, *arguments, pool=pool, **options)
+    finally:
+        pools.put(pool)
