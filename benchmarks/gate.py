@@ -21,7 +21,7 @@ from harness import gpu_provenance, parser_of, write
 from mltune.device.query import query_device
 from mltune.library.machine_code import READERS
 from mltune.process.child import ChildPool
-from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
+from mltune.tuning.gate import CONFIDENCE, WITHIN, GateRule, compare
 from mltune.tuning.versions import two_versions
 
 LENGTH, LONGER = 100_000, 102_000
@@ -104,10 +104,7 @@ def main() -> None:
                                 *(one(device, {}) for one in made),
                                 device=device,
                                 index=0,
-                                within=WITHIN,
-                                confidence=CONFIDENCE,
-                                limit_s=options.limit,
-                                seed=run,
+                                rule=GateRule(limit_s=options.limit, within=WITHIN, confidence=CONFIDENCE, seed=run),
                                 pool=pool,
                             )
                         kept = ("verdict", "detail", "ratio", "median_s", "pairs", "seconds")

@@ -65,7 +65,7 @@ def campaign(
         os.environ["XDG_CACHE_HOME"] = scratch
         placed = place(parse_plan(text, "gemm"), *find_gpus())
         with Interrupt() as stop:  # what it has until then is reported
-            result = run_plan(placed, Path(scratch) / "campaign", stop=stop, siblings=True)
+            result = run_plan(placed, Path(scratch) / "campaign", stop=stop)
         runs = [result.read(folder, folder.name) for folder in runs_in(result.directory)]
         for run in runs if keep else ():
             if run.best is not None:

@@ -79,7 +79,7 @@ def run(
     4
     """
     begun = perf_counter()
-    from mltune.campaign.campaign import run_plan
+    from mltune.campaign.campaign import CampaignSettings, run_plan
     from mltune.files.owned import check_replaceable
     from mltune.files.reading import reason
     from mltune.records.directory import PLAN_FILE, is_plan, new_directory
@@ -115,10 +115,8 @@ def run(
                 directory,
                 progress=report,
                 stop=interrupted,
-                store=store or "",
-                compile_on=compile_on or "",
                 cluster=workers,
-                overwrite=overwrite,
+                settings=CampaignSettings(store=store or "", compile_on=compile_on or "", overwrite=overwrite),
                 begun=begun,
             )
 

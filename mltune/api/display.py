@@ -28,7 +28,7 @@ def shown(progress: Any, display: str) -> Iterator[Any]:
 
 
 @contextmanager
-def attended(display: str = "RunDisplay", **patience: float) -> Iterator[dict[str, Any]]:
+def attended(display: str = "RunDisplay", **patience: Any) -> Iterator[dict[str, Any]]:
     """Show the progress of a command until it ends; yield the progress and the interrupt, which heeds signals."""
     from mltune.process.signals import Interrupt
     from mltune.show import live

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from mltune.api.places import check_places
 from mltune.resolve.request import ShapeOptions
@@ -90,22 +90,19 @@ def gate(
     from mltune.library.machine_code import READERS
     from mltune.resolve.device import Target, parse_device
     from mltune.resolve.request import parse_duration
-    from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
+    from mltune.tuning.gate import GateRule, compare
     from mltune.tuning.versions import two_versions
 
     check_places({} if junit is None else {Path(junit): JUNIT}, overwrite=overwrite)
     target, limit_s = parse_device(device) or Target(cuda=0), parse_duration(str(time))
-    within, confidence = WITHIN if within is None else within, CONFIDENCE if confidence is None else confidence
-    if not (0 < within <= 0.5 <= confidence <= 0.9999):
-        law = "0 < within <= 0.5 <= confidence <= 0.9999 must hold"
-        raise UsageError(f"{law}, got within={within}, confidence={confidence}.")
+    rates = {name: value for name, value in (("within", within), ("confidence", confidence)) if value is not None}
+    rule = GateRule(limit_s=limit_s, seed=seed, explain=explain, **rates)
     if target.cuda is None:
         raise UsageError(f"versions are compared on a GPU, got {target}; --device is auto or cuda:N.")
     with two_versions(str(old), str(new), kernel, problem, shape, READERS) as makers:
         gpu = query_device(target.cuda)
-        options: dict[str, Any] = {"limit_s": limit_s, "seed": seed, "explain": explain, "within": within}
         versions = [make(gpu, config or {}) for make in makers]
-        result = compare(*versions, device=gpu, index=target.cuda, confidence=confidence, **options)
+        result = compare(*versions, device=gpu, index=target.cuda, rule=rule)
     if junit is not None:
         write_product(Path(junit), result.to_junit(), JUNIT, overwrite=overwrite)
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
 from mltune.resolve.options import RunOptions, run_options
-from mltune.resolve.request import ShapeOptions
+from mltune.resolve.request import Limits, ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.api.results import Swept
@@ -147,35 +148,27 @@ def tune(
         shape,
         kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
         accuracy=accuracy,
-        device=device,
-        trials=trials,
-        time=time,
-        seed=seed,
+        limits=Limits(device=device, trials=trials, time=time, seed=seed),
         run=directory,
-        store=store or "",
-        compile_on=compile_on or "",
         **options,
     )
+    records: dict[str, Any] = {"store": store or "", "compile_on": compile_on or ""}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
         import optuna  # noqa: F401 - imported here for the sake of the filter
     warn(notices)
     with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
         if isinstance(resolved, Plan):
+            from mltune.campaign.campaign import CampaignSettings
             from mltune.campaign.competition import tune_choice
 
+            settings = CampaignSettings(**records)
             return tune_choice(
-                resolved,
-                run=directory,
-                store=store or "",
-                progress=report,
-                stop=interrupted,
-                compile_on=compile_on or "",
-                begun=begun,
+                resolved, run=directory, settings=settings, progress=report, stop=interrupted, begun=begun
             )
         from mltune.tuning import tuner
 
-        return tuner.tune(resolved, progress=report, stop=interrupted, begun=begun)
+        return tuner.tune(replace(resolved, **records), progress=report, stop=interrupted, begun=begun)
 
 
 def tune_sizes(
@@ -234,10 +227,7 @@ def tune_sizes(
         sizes=sizes,
         kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
         accuracy=accuracy,
-        device=device,
-        trials=trials,
-        time=time,
-        seed=seed,
+        limits=Limits(device=device, trials=trials, time=time, seed=seed),
         **options,
     )
     assert isinstance(resolved, Plan)  # noqa: S101

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,32 @@ LAST_S = 1.0
 """Seconds before the deadline of an interruption that are kept for the last output."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSettings:
+    """How a campaign is carried out.
+
+    Attributes
+    ----------
+    heartbeat_timeout_s : float
+        Seconds without a message after which a worker is killed and replaced.
+    siblings : bool
+        Whether a new problem first measures the best configurations of the other problems of its kernel.
+    store : str
+        URL of the PostgreSQL database for the records of new problems. By default it is the database of the other
+        problems, or the records are in files.
+    compile_on : str
+        Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
+    overwrite : bool
+        Whether the report replaces files that mltune did not write. Without it these are kept, and a message says so.
+    """
+
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    siblings: bool = True
+    store: str = ""
+    compile_on: str = ""
+    overwrite: bool = False
+
+
 def run_plan(
     plan: Plan,
     directory: Path,
@@ -64,12 +90,8 @@ def run_plan(
     progress: CampaignReport | None = None,
     stop: Callable[[], bool] = bool,
     worker: str | Callable[[], Process] = DEVICE_WORKER,
-    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
-    siblings: bool = True,
-    store: str = "",
-    compile_on: str = "",
     cluster: Cluster | None = None,
-    overwrite: bool = False,
+    settings: CampaignSettings = CampaignSettings(),
     begun: float | None = None,
 ) -> CampaignResult:
     """Carry out a plan, or resume it.
@@ -87,19 +109,9 @@ def run_plan(
     worker : str or callable
         Target of the worker processes (:class:`mltune.process.child.Child`), or a function that returns one for each
         device; on a cluster a target.
-    heartbeat_timeout_s : float
-        Seconds without a message after which a worker is killed and replaced.
-    siblings : bool
-        Whether a new problem first measures the best configurations of the other problems of its kernel.
-    store : str
-        URL of the PostgreSQL database for the records of new problems. By default it is the database of the other
-        problems, or the records are in files.
-    compile_on : str
-        Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
     cluster : Cluster, optional
         The cluster whose workers are the devices of the plan (:func:`mltune.resolve.placement.place_on_workers`).
-    overwrite : bool
-        Whether the report replaces files that mltune did not write. Without it these are kept, and a message says so.
+    settings : CampaignSettings
     begun : float, optional
         When the call began, on the clock of :func:`time.perf_counter`; by default now. The budget counts from then.
 
@@ -120,26 +132,16 @@ def run_plan(
     try:
         claim_directory(plan, directory)
         if cluster is None:
-            workers = [DeviceWorker(device, _process(worker, device), heartbeat_timeout_s) for device in plan.devices]
+            timeout_s = settings.heartbeat_timeout_s
+            workers = [DeviceWorker(device, _process(worker, device), timeout_s) for device in plan.devices]
             gpus: dict[str, Device] = {}
         else:
             from mltune.campaign.cluster.remote_process import remote_workers
 
             assert isinstance(worker, str)  # noqa: S101
-            workers, gpus = remote_workers(cluster, plan, worker, heartbeat_timeout_s)
-        campaign = Campaign(
-            plan,
-            directory,
-            progress,
-            stop,
-            workers,
-            gpus,
-            siblings,
-            database_of(runs_in(directory), store),
-            compile_on,
-            begun,
-            overwrite,
-        )
+            workers, gpus = remote_workers(cluster, plan, worker, settings.heartbeat_timeout_s)
+        settings = replace(settings, store=database_of(runs_in(directory), settings.store))
+        campaign = Campaign(plan, directory, progress, stop, workers, gpus, settings, begun)
         with contextlib.closing(campaign):
             campaign.run()
         return campaign.finish()
@@ -168,14 +170,12 @@ class Campaign:
     stop: Callable[[], bool]
     workers: Sequence[DeviceWorker]
     gpus: Mapping[str, Device]
-    siblings: bool
-    store: str
-    compile_on: str
+    settings: CampaignSettings
     begun: float
-    overwrite: bool
 
     def __post_init__(self) -> None:
-        self.compile_on = address_of(self.compile_on) if self.compile_on else ""  # other hosts may lack the file
+        cluster = self.settings.compile_on  # other hosts may lack the file
+        self.compile_on = address_of(cluster) if cluster else ""
         self.log = EventLog(self.directory)
         self.outdone: set[str] = set()
         self.scheduler = Scheduler(self.plan, self.directory, self.stop, self.gpus)
@@ -229,7 +229,7 @@ class Campaign:
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        report = write_report(*produced, self._deadline, overwrite=self.overwrite, quick=interrupted)
+        report = write_report(*produced, self._deadline, overwrite=self.settings.overwrite, quick=interrupted)
         if report is not None:
             self.log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
         return CampaignResult(self.directory, self.scheduler.standings, interrupted, report, self.scheduler.read)
@@ -289,7 +289,7 @@ class Campaign:
             choice=task.choice,
             finals=bool(self.plan.produce),
             **{
-                "store": self.store,
+                "store": self.settings.store,
                 "compilers": self._compilers(),
                 "compile_on": self.compile_on,
                 **self.plan.options,
@@ -305,7 +305,7 @@ class Campaign:
                 limit=time_slice.limit,
                 elapsed_s=self.elapsed_s,
             )
-        siblings = self.scheduler.siblings(task) if self.siblings else None
+        siblings = self.scheduler.siblings(task) if self.settings.siblings else None
         worker.start(time_slice, SliceRequest(request, task.slug, self.directory, repair, siblings))
 
     def _of_other_models(self, worker: DeviceWorker) -> list[str]:

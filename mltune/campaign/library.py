@@ -33,7 +33,7 @@ from mltune.resolve.placement import place
 from mltune.resolve.plan import REPLAY, Plan
 from mltune.resolve.plan_file import load_plan
 from mltune.resolve.problems import contenders, kernels_for, named_kernel, shaped_problem
-from mltune.resolve.request import GPU_TIME_S, parse_duration
+from mltune.resolve.request import GPU_TIME_S, Limits, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
 from mltune.tuning.cross import time_configurations
@@ -115,14 +115,17 @@ def plan_library(
         slice_s = _slice_s(problems[0], kernels, used, compilers)
         count = max(2, min(spec.library.tuned, int(tunes_s * max(1, len(used)) * at_once / slice_s)))
         spec = replace(spec, tuned=_begun(run, problems) or specs.representatives(spec.sizes, spec.weights, count))
+    limits = Limits(
+        device=device,
+        trials=spec.library.trials,
+        time=tunes_s if math.isfinite(time_s) else spec.library.time,
+        seed=spec.library.seed,
+    )
     plan = plan_of(
         [problems[place] for place in spec.tuned],
         kernels,
         gpus,
-        device=device,
-        seed=spec.library.seed,
-        trials=spec.library.trials,
-        time=tunes_s if math.isfinite(time_s) else spec.library.time,
+        limits,
         least_s=slice_s,
         at_once=at_once,
         produce=(),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -263,6 +263,15 @@ def read_table(
     return _imported(read_contents(path, layout), source=str(path), **facts)
 
 
+class Origin(TypedDict, total=False):
+    """Where timings are from, as :func:`import_table` describes it."""
+
+    name: str | None
+    kind: Kind
+    source: str
+    licence: str
+
+
 def import_table(
     path: str | Path,
     *,
@@ -270,10 +279,7 @@ def import_table(
     problem: Problem,
     device: Device,
     layout: Layout | None = None,
-    name: str | None = None,
-    kind: Kind = "search",
-    source: str = "",
-    licence: str = "",
+    **origin: Unpack[Origin],
 ) -> Imported:
     """Make a dataset of a table; :func:`read_table` says what a table is.
 
@@ -317,13 +323,13 @@ def import_table(
     return _imported(
         contents,
         parameters=parameters,
-        name=name or slug(path.stem),
-        kind=kind,
+        name=origin.get("name") or slug(path.stem),
+        kind=origin.get("kind", "search"),
         kernel=kernel.name if isinstance(kernel, Kernel) else kernel,
         problem=problem,
         device=device,
-        source=source or path.name,
-        licence=licence,
+        source=origin.get("source") or path.name,
+        licence=origin.get("licence", ""),
     )
 
 

@@ -135,6 +135,7 @@ def read_call(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[
     checked = {name: arguments[name] for name in _READ if name in arguments}
     options = check_call({**checked, **others}, arguments.get("strategy_options"))
     compiler = arguments.get("compiler")
+    same: dict[str, Any] = {name: arguments.get(name) for name in _SAME}
     call = KernelCall(
         name=arguments["kernel_name"],
         source=arguments["kernel_source"],
@@ -150,7 +151,7 @@ def read_call(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[
         include=options.include,
         flops=arguments.get("flops", 0),
         bytes=arguments.get("bytes", 0),
-        **{name: arguments.get(name) for name in _SAME},
+        **same,
     )
     return call, options
 

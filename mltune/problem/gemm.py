@@ -317,7 +317,13 @@ class GemmProblem:
         scalars, types = (self.alpha, self.alpha, self.beta), self.types
         return {
             name: random_matrix(
-                xp, generator, dtype, rows, columns * self.batch, ld, integers, unread=not scalar, is_sum=types.is_sum
+                xp,
+                generator,
+                dtype,
+                (rows, columns * self.batch, ld),
+                integers=integers,
+                unread=not scalar,
+                is_sum=types.is_sum,
             )
             for name, dtype, (rows, columns), ld, scalar in zip(
                 "ABC", (types.operand, types.operand, types.result), self.shapes(), leading, scalars, strict=True

@@ -149,20 +149,20 @@ def random_matrix(
     xp: Any,
     generator: Any,
     dtype: str,
-    rows: int,
-    columns: int,
-    leading: int,
-    integers: bool,
+    extents: tuple[int, int, int],
     *,
+    integers: bool,
     unread: bool,
     is_sum: bool = False,
 ) -> Any:
     """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module ``xp``.
 
+    The extents are its rows, its columns and its leading dimension.
     The padding between the rows and the leading dimension is NaN, and so is all of a matrix that must stay ``unread``.
     With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`. Half precision is rounded from single.
     With ``is_sum`` the parts of an element are those of a double-double number.
     """
+    rows, columns, leading = extents
     is_half, is_complex = dtype in ("float16", "bfloat16"), dtype.startswith("complex")
     drawn = np.dtype("float32" if is_half else dtype)
     values = generator.random(leading * columns * (2 if is_complex else 1), dtype=drawn.char.lower())

@@ -93,14 +93,11 @@ _STRICT: Mapping[str, Any] = {
 """How the types of options are read; their laws are those of requests."""
 
 
-_OptionsTable = create_model(
-    "_OptionsTable",
-    __base__=_Table,
-    __doc__="``[options]``: :class:`mltune.resolve.options.RunOptions`.",
-    **{
-        name: (StrictStr if option.choices else _STRICT[kind], USUAL[name]) for name, (kind, option) in DECLARED.items()
-    },
-)
+_OPTIONS: dict[str, Any] = {
+    name: (StrictStr if option.choices else _STRICT[kind], USUAL[name]) for name, (kind, option) in DECLARED.items()
+}
+_OptionsTable = create_model("_OptionsTable", __base__=_Table, **_OPTIONS)
+"""``[options]``: the options of every run."""
 
 
 class _ProblemsTable(_Table):
@@ -291,7 +288,7 @@ class _Reader:
             raise self.error("plan.title", f"a title is one line of printable text, got {table.title!r}")
         self.unit, budget = self.budget(table.budget)
         devices = self.devices()
-        tasks, options = self.tasks(), self.document.options.model_dump(exclude_unset=True)
+        tasks, options = self.tasks(), self.document.options.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
         try:
             TuneRequest(tasks[0].problem, tasks[0].kernel, Target(), **options)
         except MltuneError as error:

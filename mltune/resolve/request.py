@@ -35,6 +35,16 @@ class ShapeOptions(TypedDict, total=False):
 SHAPE: tuple[str, ...] = tuple(ShapeOptions.__annotations__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """On what, for how long and with which seed is tuned, as it is named: see :func:`mltune.tune`."""
+
+    device: str = "auto"
+    trials: int | None = None
+    time: str | float | None = None
+    seed: int = 0
+
+
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""
 

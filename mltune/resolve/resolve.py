@@ -35,7 +35,7 @@ from mltune.resolve.problems import (
     recorded_problem,
     shaped_problem,
 )
-from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration
+from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, Limits, TuneRequest, parse_duration
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -62,13 +62,8 @@ def resolve(
     sizes: Sizes = (None,),
     kernels: Sequence[str | Path] = (),
     accuracy: str | None = None,
-    device: str = "auto",
-    trials: int | None = None,
-    time: str | float | None = None,
-    seed: int = 0,
+    limits: Limits | None = None,
     run: Path | None = None,
-    store: str = "",
-    compile_on: str = "",
     **options: Any,
 ) -> tuple[TuneRequest | Plan, tuple[str, ...]]:
     """Resolve the options of ``mltune tune``.
@@ -86,15 +81,12 @@ def resolve(
         Names or folders.
     accuracy : str, optional
         The accuracy class of the kernels.
-    device : str
-        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``; for a plan also ``"all"``, or ``"replay"``: the recorded timings
-        of each problem.
-    trials, time : int, str, float or None
-        The budget, of all problems together. For a plan one of both; by default that of a single run for each problem.
+    limits : Limits, optional
+        The device is ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``; for a plan also ``"all"``, or ``"replay"``: the
+        recorded timings of each problem. The budget is that of all problems together. For a plan it has trials or time;
+        by default that of a single run for each problem.
     run : pathlib.Path, optional
         Directory of the run: one of a single kernel goes on with that kernel.
-    store, compile_on
-        Of a request; those of a plan are arguments of :func:`mltune.campaign.campaign.run_plan`.
     **options
         Further fields of :class:`TuneRequest` that a plan may have under ``[options]``.
 
@@ -110,8 +102,8 @@ def resolve(
     UsageError
         There is no such problem, kernel or device, sizes are equal, or the budget cannot be shared out.
     """
-    limits: dict[str, Any] = {"device": device, "trials": trials, "time": time, "seed": seed}
-    single = {"run": run, "store": store, "compile_on": compile_on, **limits, **options}
+    limits = limits or Limits()
+    device, single = limits.device, {"run": run, **vars(limits), **options}
     if device.startswith(f"{REPLAY}:"):
         if len(sizes) > 1 or len(kernels) > 1:
             several = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{len(kernels)} kernels"
@@ -129,7 +121,7 @@ def resolve(
     elif bundle is None and device != REPLAY:
         competing = contenders(competing, problems[0], find_gpus()[0])
     if len(problems) > 1 or len(competing) > 1:
-        return plan_of(problems, competing, find_gpus()[0], **limits, options=options), ()
+        return plan_of(problems, competing, find_gpus()[0], limits, options=options), ()
     any_shape = not given_options(shape) and isinstance(problem, str | Path)
     return _single(problems[0], competing[0], accuracy, any_shape=any_shape, **single)
 
@@ -160,11 +152,8 @@ def plan_of(
     problems: Sequence[Problem],
     kernels: Sequence[Kernel],
     gpus: Sequence[Device],
+    limits: Limits,
     *,
-    device: str = "auto",
-    trials: int | None = None,
-    time: str | float | None = None,
-    seed: int = 0,
     least_s: float = 0.0,
     at_once: int = 1,
     produce: Collection[str] = ("report", "winners"),
@@ -176,7 +165,7 @@ def plan_of(
     ----------
     gpus : sequence of Device
         The GPUs of this machine (:func:`mltune.resolve.device.find_gpus`).
-    device, trials, time, seed, options
+    limits, options
         See :func:`resolve`.
     least_s : float
         Seconds that every problem should get at first, as far as they are there.
@@ -195,7 +184,7 @@ def plan_of(
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
     >>> problems = [problem_from_name("sgemm", trans="NT", size=size) for size in (512, 4096)]
-    >>> plan = plan_of(problems, [load_kernel("gemm_simt")], (), trials=300)
+    >>> plan = plan_of(problems, [load_kernel("gemm_simt")], (), Limits(trials=300))
     >>> plan.title, [task.slug for task in plan.tasks], plan.tasks[0].minimum
     ('sgemm NT at 2 sizes', ['sgemm-nt-512', 'sgemm-nt-4096'], 100.0)
     """
@@ -210,6 +199,7 @@ def plan_of(
             f"at most {MAX_RIVALS} kernels compete, for at most {MAX_TASKS} tasks in all, got {len(kernels)} kernels "
             f"and {len(problems)} sizes."
         )
+    device, trials, time = limits.device, limits.trials, limits.time
     if device not in ("all", REPLAY):
         parse_device(device)
     for kernel in kernels:
@@ -230,13 +220,13 @@ def plan_of(
         budget, minimum = _shared_time(time, len(problems), len(kernels), workers, least_s)
     unit: Unit = "s" if trials is None else "trials"
     first, count = problems[0], len(problems)
-    limits = {"time_s": budget} if unit == "s" else {}
-    TuneRequest(first, kernels[0], Target(), seed=seed, **{**limits, **unusual_options})  # checks them
+    checked = {"time_s": budget} if unit == "s" else {}
+    TuneRequest(first, kernels[0], Target(), seed=limits.seed, **{**checked, **unusual_options})
     title = first.label if count == 1 else f"{first.case or first.name} at {count} sizes"
     drafts = [Task("", kernels[0], problem, None, 1.0, minimum) for problem in problems]
     tasks = in_order(rivals(draft, kernels, unit) for draft in drafts)
     written = frozenset(produce) - ({"report"} if count == 1 else set())
-    plan = Plan(title, title, unit, budget, tasks, devices, seed, written, unusual_options)
+    plan = Plan(title, title, unit, budget, tasks, devices, limits.seed, written, unusual_options)
     return replace(plan, text=write_plan(plan))
 
 

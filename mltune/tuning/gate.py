@@ -199,6 +199,22 @@ class GateResult:
         ).encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRule:
+    """How two versions are compared: see :func:`mltune.gate`; `limit_s` are the most seconds of the timing."""
+
+    limit_s: float
+    within: float = WITHIN
+    confidence: float = CONFIDENCE
+    seed: int = 0
+    explain: bool = False
+
+    def __post_init__(self) -> None:
+        if not (0 < self.within <= 0.5 <= self.confidence <= 0.9999):
+            law = "0 < within <= 0.5 <= confidence <= 0.9999 must hold"
+            raise UsageError(f"{law}, got within={self.within}, confidence={self.confidence}.")
+
+
 class _FailedError(Exception):
     """A version that fails: its place, the state, and the detail."""
 
@@ -210,11 +226,7 @@ def compare(
     *,
     device: Device,
     index: int,
-    within: float,
-    confidence: float,
-    limit_s: float,
-    seed: int = 0,
-    explain: bool = False,
+    rule: GateRule,
     pool: ChildPool | None = None,
 ) -> GateResult:
     """Compare two versions on a GPU, with the worker of a pool if one is given; see :func:`mltune.gate`.
@@ -224,11 +236,11 @@ def compare(
     """
     from mltune.measure.runner import GpuRunner
 
-    versions, problem, rng = (old, new), old.problem, np.random.default_rng(seed)
+    versions, problem, rng = (old, new), old.problem, np.random.default_rng(rule.seed)
     builds = [version.built(device.architecture) for version in versions]
-    facts = tuple(map(partial(_facts, device), versions, builds)) if explain else ()
+    facts = tuple(map(partial(_facts, device), versions, builds)) if rule.explain else ()
     result = partial(GateResult, old=old.name, new=new.name, problem=problem.label, device=device.name, facts=facts)
-    result = partial(result, within=within, confidence=confidence)
+    result = partial(result, within=rule.within, confidence=rule.confidence)
     pair = _Pair(name=problem.name, problem=problem.kind, parameters={}, entry="of each build", versions=versions)
     right = next(
         (version for version in (old, new, bundle) if version is not None and version.kernel is not None), None
@@ -240,11 +252,11 @@ def compare(
         baseline = partial(_baseline, right, device) if problem.needs_baseline and right is not None else None
         with GpuRunner(pair, problem, index, device=device, baseline=baseline, pool=pool) as runner:
             shorter_s = min(_verify(runner, place, build) for place, build in enumerate(builds))
-            size = max(1, min(MOST_PAIRS, math.ceil(SamplingRule().resolution_s / (within * shorter_s))))
+            size = max(1, min(MOST_PAIRS, math.ceil(SamplingRule().resolution_s / (rule.within * shorter_s))))
             started = time.perf_counter()
 
             def take(count: int) -> list[float]:
-                left_s = started + limit_s - time.perf_counter()
+                left_s = started + rule.limit_s - time.perf_counter()
                 if left_s <= 0:
                     return []
                 places = rng.permutation(2)
@@ -260,7 +272,7 @@ def compare(
                 logs: list[float] = np.log(sums[:, 1] / sums[:, 0]).tolist()
                 return logs
 
-            verdict, ratio = median_of_looks(take, within, confidence)
+            verdict, ratio = median_of_looks(take, rule.within, rule.confidence)
     except _FailedError as error:
         place, state, detail = error.args
         if place == 0:

@@ -134,10 +134,10 @@ def start(
     """Run a plan in its own process, as the command line does, but with time to end on a busy machine."""
     script = (
         "import sys; from pathlib import Path; from mltune.process.signals import Interrupt\n"
-        "from mltune.campaign.campaign import run_plan; from tests.campaign.conftest import placed\n"
+        "from mltune.campaign.campaign import CampaignSettings, run_plan; from tests.campaign.conftest import placed\n"
         "with Interrupt(float(sys.argv[4])) as interrupt:\n"
         "    run_plan(placed(sys.argv[2]), Path(sys.argv[1]), stop=interrupt, worker=sys.argv[3],\n"
-        "             heartbeat_timeout_s=6.0)\n"
+        "             settings=CampaignSettings(heartbeat_timeout_s=6.0))\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", script, str(directory), plan, worker, str(patience_s)],

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from mltune.campaign.campaign import run_plan
+from mltune.campaign.campaign import CampaignSettings, run_plan
 from mltune.records.directory import FILE, POINTER, runs_in
 from tests.campaign.conftest import (
     LEARNED,
@@ -61,7 +61,8 @@ def test_a_lost_database_changes_no_record(learned, postgres, tmp_path):
 
     crashing = threading.Thread(target=crash)
     crashing.start()
-    run_plan(placed(LEARNED), directory, store=url, worker="tests.campaign.device_workers:impatient_worker")
+    settings = CampaignSettings(store=url)
+    run_plan(placed(LEARNED), directory, settings=settings, worker="tests.campaign.device_workers:impatient_worker")
     crashing.join()
     assert records_of(directory) == records_of(learned.directory)
     assert declarations_of(directory) == declarations_of(learned.directory)

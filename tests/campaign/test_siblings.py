@@ -2,6 +2,7 @@
 
 import pytest
 
+from mltune.campaign.campaign import CampaignSettings
 from mltune.records.store import Store
 from mltune.results.reader import read_run
 from tests.campaign.conftest import SIMPLE, carry_out, events_of, kill, records_of, start, stored_trials, wait_until
@@ -64,7 +65,7 @@ def test_a_campaign_that_is_killed_and_resumed_proposes_the_same(trials, uninter
 
 
 def test_it_can_be_switched_off(tmp_path):
-    carry_out(PLAN.replace("96 trials", "64 trials") + SIMPLE, tmp_path, siblings=False)
+    carry_out(PLAN.replace("96 trials", "64 trials") + SIMPLE, tmp_path, settings=CampaignSettings(siblings=False))
     assert known(tmp_path) == {FIRST: [], SECOND: []}
 
 

@@ -1,6 +1,7 @@
 """What a command names, resolved to a request or a plan."""
 
 import shutil
+from dataclasses import fields
 
 import pytest
 
@@ -11,8 +12,15 @@ from mltune.problem.gemm import GemmProblem
 from mltune.resolve.placement import place
 from mltune.resolve.plan import MAX_RIVALS, Plan
 from mltune.resolve.plan_file import parse_plan
-from mltune.resolve.request import TuneRequest
+from mltune.resolve.request import Limits, TuneRequest
 from mltune.resolve.resolve import plan_of, resolve
+
+
+def with_limits(options):
+    """Return options with those that are limits in one."""
+    limits = {field.name for field in fields(Limits)}
+    others = {name: value for name, value in options.items() if name not in limits}
+    return {**others, "limits": Limits(**{name: options[name] for name in limits & options.keys()})}
 
 
 @pytest.fixture
@@ -21,7 +29,7 @@ def plan_on(monkeypatch):
 
     def resolved(gpus, problem, sizes, *, shape=None, **options):
         monkeypatch.setattr("mltune.resolve.resolve.find_gpus", lambda: ((H200,) * gpus, ""))
-        plan, notices = resolve(problem, shape or {}, sizes=sizes, **options)
+        plan, notices = resolve(problem, shape or {}, sizes=sizes, **with_limits(options))
         assert isinstance(plan, Plan)
         assert not notices
         return plan
@@ -108,7 +116,7 @@ def test_a_run_of_a_kernel_that_is_no_longer_tried_goes_on_with_it(make_run, tmp
     monkeypatch.setattr("mltune.resolve.resolve.find_gpus", lambda: ((H200,), ""))
     if begun:
         make_run.of(kernel=begun)(tmp_path / "run")
-    request, _ = resolve("dgemm", {"trans": "NT", "size": 64}, device="cuda:0", run=tmp_path / "run")
+    request, _ = resolve("dgemm", {"trans": "NT", "size": 64}, limits=Limits(device="cuda:0"), run=tmp_path / "run")
     assert request.kernel.name == tried
 
 
@@ -135,11 +143,12 @@ def test_what_a_plan_file_could_not_hold_is_refused(plan_on):
             plan_on(1, "sgemm", [512, 4096], **options)
     kernel, problem = load_kernel("gemm_simt"), GemmProblem("s", "N", "N", 8, 8, 8)
     with pytest.raises(UsageError, match=f"at most {MAX_RIVALS} kernels"):
-        plan_of([problem], [kernel] * (MAX_RIVALS + 1), ())
+        plan_of([problem], [kernel] * (MAX_RIVALS + 1), (), Limits())
 
 
 def test_one_kernel_and_one_size_are_a_request():
-    request, notices = resolve("sgemm", {"size": 4096}, kernels=["gemm_simt"], device="cuda:1", time="20s", seed=3)
+    limits = Limits(device="cuda:1", time="20s", seed=3)
+    request, notices = resolve("sgemm", {"size": 4096}, kernels=["gemm_simt"], limits=limits)
     assert isinstance(request, TuneRequest)
     assert (request.problem.label, request.kernel.name, request.target.cuda) == ("sgemm NT 4096", "gemm_simt", 1)
     assert (request.trials, request.time_s, request.seed, notices) == (None, 20.0, 3, ())
@@ -148,4 +157,4 @@ def test_one_kernel_and_one_size_are_a_request():
 def test_a_dataset_holds_one_problem_of_one_kernel():
     for options in ({"sizes": [512, 4096]}, {"kernels": ["gemm_simt", "gemm_shared"]}):
         with pytest.raises(UsageError, match="a dataset holds one problem of one kernel"):
-            resolve("sgemm", {}, device="replay:h200-sgemm-nt-4096-random", **options)
+            resolve("sgemm", {}, limits=Limits(device="replay:h200-sgemm-nt-4096-random"), **options)

@@ -74,7 +74,7 @@ CARRY_OUT = """
 import contextlib, sys
 from pathlib import Path
 from mltune.campaign.cluster.gpu_workers import Cluster
-from mltune.campaign.campaign import run_plan
+from mltune.campaign.campaign import CampaignSettings, run_plan
 from mltune.resolve.placement import place_on_workers
 from mltune.resolve.plan_file import parse_plan
 from mltune.process.signals import Interrupt
@@ -82,7 +82,7 @@ from mltune.process.signals import Interrupt
 with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
     workers = {worker.name: worker.device for worker in cluster.workers(60.0)}
     plan = place_on_workers(parse_plan(sys.argv[3], "test"), workers)
-    run_plan(plan, Path(sys.argv[2]), cluster=cluster, stop=stop, store=sys.argv[4])
+    run_plan(plan, Path(sys.argv[2]), cluster=cluster, stop=stop, settings=CampaignSettings(store=sys.argv[4]))
 """
 
 
