@@ -313,7 +313,9 @@ class ArraysProblem:
         try:
             fields = _ArraysDocument.model_validate(dict(document))
         except ValidationError as error:
-            raise ProblemError(f"a problem of kind arrays: {problems_of(error, document, model=_Document)}.") from error
+            raise ProblemError(
+                f"a problem of kind arrays: {problems_of(error, document, model=_ArraysDocument)}."
+            ) from error
         return cls(
             fields.name,
             tuple(fields.sizes.items()),

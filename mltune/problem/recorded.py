@@ -105,4 +105,4 @@ def _check(document: Mapping[str, Any]) -> None:
     try:
         _RecordedDocument.model_validate(dict(document))
     except ValidationError as error:
-        raise ProblemError(f"a recorded problem: {problems_of(error, document, model=_Document)}.") from error
+        raise ProblemError(f"a recorded problem: {problems_of(error, document, model=_RecordedDocument)}.") from error
