@@ -21,7 +21,7 @@ from harness import gpu_provenance, parser_of, write
 from mltune.api.versions import two_versions
 from mltune.device.query import query_device
 from mltune.process.child import ChildPool
-from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
+from mltune.tuning.gate import CONFIDENCE, WITHIN, compare_versions
 
 LENGTH, LONGER = 100_000, 102_000
 SOURCE = """
@@ -99,7 +99,7 @@ def main() -> None:
                         if time.perf_counter() > until:
                             continue
                         with two_versions(old, new, None, None, shape) as made:
-                            found = compare(
+                            found = compare_versions(
                                 *(one(device, {}) for one in made),
                                 device=device,
                                 index=0,

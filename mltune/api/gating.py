@@ -90,7 +90,7 @@ def gate(
     from mltune.files.owned import JUNIT
     from mltune.resolve.device import Target, parse_device
     from mltune.resolve.request import parse_duration
-    from mltune.tuning.gate import CONFIDENCE, WITHIN, compare
+    from mltune.tuning.gate import CONFIDENCE, WITHIN, compare_versions
 
     check_places({} if junit is None else {Path(junit): JUNIT}, overwrite=overwrite)
     target, limit_s = parse_device(device) or Target(cuda=0), parse_duration(str(time))
@@ -104,7 +104,7 @@ def gate(
         gpu = query_device(target.cuda)
         options: dict[str, Any] = {"limit_s": limit_s, "seed": seed, "explain": explain, "within": within}
         versions = [make(gpu, config or {}) for make in makers]
-        result = compare(*versions, device=gpu, index=target.cuda, confidence=confidence, **options)
+        result = compare_versions(*versions, device=gpu, index=target.cuda, confidence=confidence, **options)
     if junit is not None:
         write_product(Path(junit), result.to_junit(), JUNIT, overwrite=overwrite)
     return result
