@@ -21,7 +21,7 @@ from harness import gpu_provenance, parser_of, write
 from mltune.device.query import query_device
 from mltune.library.machine_code import READERS
 from mltune.process.child import ChildPool
-from mltune.tuning.gate import CONFIDENCE, WITHIN, GateRule, compare
+from mltune.tuning.gate import CONFIDENCE, WITHIN, GateRule, compare_versions
 from mltune.tuning.versions import two_versions
 
 LENGTH, LONGER = 100_000, 102_000
@@ -100,7 +100,7 @@ def main() -> None:
                         if time.perf_counter() > until:
                             continue
                         with two_versions(old, new, None, None, shape, READERS) as made:
-                            found = compare(
+                            found = compare_versions(
                                 *(one(device, {}) for one in made),
                                 device=device,
                                 index=0,

@@ -47,11 +47,11 @@ class Bars:
         import cupy
 
         from mltune.device.query import query_device
-        from mltune.measure.stopwatch import Stopwatch
+        from mltune.measure.stopwatch import SeriesStopwatch
 
         self.cupy = cupy
         self.device = query_device(0)
-        self._stopwatch = Stopwatch(self.device.l2_bytes)
+        self._stopwatch = SeriesStopwatch(self.device.l2_bytes)
 
     def seconds(self, launch: Callable[[], Any]) -> float:
         """Return the median time of some work on the default stream."""

@@ -148,8 +148,8 @@ def compare(
     >>> compared.strategies, compared.fraction("random", "h200-dgemm-nt-4096-random").shape
     (('random', 'first_to_last'), (2, 20))
     """
-    from mltune.comparison.comparison import compare as run
     from mltune.comparison.comparison import compare_request
+    from mltune.comparison.comparison import compare_strategies as run
     from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
     from mltune.show import scoreboard as page
 

@@ -90,7 +90,7 @@ def gate(
     from mltune.library.machine_code import READERS
     from mltune.resolve.device import Target, parse_device
     from mltune.resolve.request import parse_duration
-    from mltune.tuning.gate import GateRule, compare
+    from mltune.tuning.gate import GateRule, compare_versions
     from mltune.tuning.versions import two_versions
 
     check_places({} if junit is None else {Path(junit): JUNIT}, overwrite=overwrite)
@@ -102,7 +102,7 @@ def gate(
     with two_versions(str(old), str(new), kernel, problem, shape, READERS) as makers:
         gpu = query_device(target.cuda)
         versions = [make(gpu, config or {}) for make in makers]
-        result = compare(*versions, device=gpu, index=target.cuda, rule=rule)
+        result = compare_versions(*versions, device=gpu, index=target.cuda, rule=rule)
     if junit is not None:
         write_product(Path(junit), result.to_junit(), JUNIT, overwrite=overwrite)
     return result

@@ -225,7 +225,7 @@ def devices(
     from mltune.files.atomic import write_product
     from mltune.files.owned import FACTS
     from mltune.files.text import printable
-    from mltune.measure.libraries import Library, find_libraries
+    from mltune.measure.libraries import CudaLibrary, find_libraries
     from mltune.resolve.device import find_gpus
 
     if out is not None and (Path(out).suffix.lower() != ".json" or not (measure or facts)):
@@ -234,7 +234,7 @@ def devices(
             "--out my-gpu.json`."
         )
     check_places({} if out is None else {Path(out): FACTS}, overwrite=overwrite)
-    reason, libraries, problems = "", list[Library](), list[str]()
+    reason, libraries, problems = "", list[CudaLibrary](), list[str]()
     unmeasured: dict[str, str] = {}
     if measure:
         from mltune.measure.device_rates import measure_device

@@ -5,7 +5,7 @@ logarithm of the time, so that d further seconds gain c (1 / t - 1 / (t + d)). T
 estimated from its own curve, which consists of steps: on recorded curves the gain of the last doubling of the time does
 not predict that of the next one (rank correlations from -0.4 to 0.4, mean 0). Two other quantities do: the mean gain of
 the last doubling over all problems, and the distance of a problem from the fastest of its siblings, the same product
-with other transpositions (rank correlations from 0.4 to 0.7). See benchmarks/plan_sharing.py.
+with other transpositions (rank correlations from 0.4 to 0.7). docs/explanation/time-sharing.md has the study.
 
 The sum of all gains is largest where the marginal gains p c / t^2 are equal (p: priority): t is proportional to
 sqrt(p c).

@@ -17,7 +17,7 @@ from mltune.comparison.journal import DATASET, STRATEGY, Job, Journal, Outcome
 from mltune.comparison.models import start_models
 from mltune.comparison.results import Comparison, PartialComparison, Runs
 from mltune.comparison.scores import best_so_far, spent_seconds
-from mltune.comparison.simulation import Recording, Source, Strategy, Trace
+from mltune.comparison.simulation import Recording, RecordingSource, Strategy, Trace
 from mltune.comparison.strategies import COMPILERS, MOST_CORES, Given, fingerprint, named, split, with_cores
 from mltune.errors import RunError, UsageError
 from mltune.files.text import many, printable
@@ -57,7 +57,7 @@ class CompareRequest:
     """
 
     strategies: Mapping[str, Strategy]
-    sources: tuple[Source, ...]
+    sources: tuple[RecordingSource, ...]
     evaluations: int
     seeds: int
     processes: int
@@ -119,7 +119,7 @@ def compare_request(
     if table is None:
         sources = _datasets(datasets)
     else:
-        sources = (Source(table.stem, table, _split(parameters), time, aggregate),)
+        sources = (RecordingSource(table.stem, table, _split(parameters), time, aggregate),)
     return CompareRequest(
         strategies=selected,
         sources=sources,
@@ -133,7 +133,7 @@ def compare_request(
     )
 
 
-def default_output(strategies: Iterable[str], sources: Sequence[Source], evaluations: int) -> Path:
+def default_output(strategies: Iterable[str], sources: Sequence[RecordingSource], evaluations: int) -> Path:
     """Return the directory that belongs to a comparison: the same command finds what it has done before.
 
     The number of seeds is not part of it: more seeds add to fewer.
@@ -144,7 +144,7 @@ def default_output(strategies: Iterable[str], sources: Sequence[Source], evaluat
     return named_directory(f"compare-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]}")
 
 
-def compare(
+def compare_strategies(
     request: CompareRequest, progress: Report | None = None, stop: Callable[[], bool] = bool
 ) -> Comparison | PartialComparison:
     """Run the jobs that are not in the journal, and return the comparison of all that are.
@@ -256,16 +256,16 @@ def _split(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-def _datasets(text: str | None) -> tuple[Source, ...]:
+def _datasets(text: str | None) -> tuple[RecordingSource, ...]:
     """Return the datasets of some names, paths and folders; a shipped dataset comes before a folder of its name."""
     from mltune.dataset.dataset import datasets_in, list_datasets, shipped_datasets
 
     names: Sequence[str] = _split(text) or (EVERY,)
     if tuple(names) == (EVERY,):
-        return tuple(Source(manifest.name) for manifest in list_datasets())
+        return tuple(RecordingSource(manifest.name) for manifest in list_datasets())
     shipped = shipped_datasets()
     folders = {name: datasets_in(Path(name)) for name in names if name not in shipped and Path(name).is_dir()}
-    return tuple(Source(str(path)) for name in names for path in folders.get(name, (name,)))
+    return tuple(RecordingSource(str(path)) for name in names for path in folders.get(name, (name,)))
 
 
 def _cores(text: str) -> int:

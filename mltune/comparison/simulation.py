@@ -154,7 +154,7 @@ def _known(seconds: Floats) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordingSource:
     """The source of a recording: a dataset by name or path, or a bare table with a name to show.
 
     The other attributes are of the table (:func:`mltune.dataset.importing.read_table`); its ``parameters`` are empty

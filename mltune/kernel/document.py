@@ -20,7 +20,7 @@ from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.includes import Headers
 from mltune.kernel.launch import plain_entry
-from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, Document, PresetTable
+from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, KernelDocument, PresetTable
 from mltune.problem.array_values import INITIAL
 from mltune.problem.arrays import ArraysProblem, default_tolerance
 from mltune.problem.kinds import KINDS
@@ -45,18 +45,18 @@ class BundleFiles:
     controls: Mapping[str, bytes]
 
 
-def make_kernel(document: Document, files: BundleFiles) -> Kernel:
+def make_kernel(document: KernelDocument, files: BundleFiles) -> Kernel:
     """Make the kernel of a document; a ``BundleError`` names the key of what it breaks."""
     return _Maker(document).kernel(files)
 
 
-def make_presets(document: Document, whole: Kernel) -> dict[str, Kernel]:
+def make_presets(document: KernelDocument, whole: Kernel) -> dict[str, Kernel]:
     """Make the presets of a document from its whole kernel."""
     return {name: _Maker(document).preset(whole, name, table) for name, table in document.presets.items()}
 
 
 class _Maker:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: KernelDocument) -> None:
         self.document = document
         self.problem = document.kernel.problem
         hint = did_you_mean(self.problem, KINDS)

@@ -22,7 +22,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import MOST_CONTROLS_BYTES, controls_in
 from mltune.kernel.document import BundleFiles, make_kernel, make_presets
 from mltune.kernel.includes import Headers, IncludeFolders
-from mltune.kernel.schema import HEADER_PATH, Document
+from mltune.kernel.schema import HEADER_PATH, KernelDocument
 
 MAX_DOCUMENT_BYTES = 2**20
 """Largest size of a kernel.toml."""
@@ -131,17 +131,17 @@ def _read(path: Path, limit: int) -> str:
     return text.removeprefix("\ufeff")
 
 
-def _validated(path: Path, text: str) -> Document:
+def _validated(path: Path, text: str) -> KernelDocument:
     try:
         document = parse_toml(text)
-        return Document.model_validate(document)
+        return KernelDocument.model_validate(document)
     except ValidationError as error:
-        raise _refused(path, problems_of(error, document, model=Document)) from error
+        raise _refused(path, problems_of(error, document, model=KernelDocument)) from error
     except ValueError as error:
         raise _refused(path, f"a kernel.toml must be valid TOML: {error}") from error
 
 
-def _files(path: Path, document: Document, source_file: Path | None) -> BundleFiles:
+def _files(path: Path, document: KernelDocument, source_file: Path | None) -> BundleFiles:
     """Read the files that a document names."""
     table, folder = document.kernel, path.parent
     source = None if table.source is None else _read(source_file or folder / table.source, MAX_SOURCE_BYTES)
@@ -156,7 +156,7 @@ def _files(path: Path, document: Document, source_file: Path | None) -> BundleFi
     return BundleFiles(folder, source, _headers(path, document, source or "", texts), arrays, controls)
 
 
-def _headers(path: Path, document: Document, source: str, listed: Mapping[str, str]) -> Headers:
+def _headers(path: Path, document: KernelDocument, source: str, listed: Mapping[str, str]) -> Headers:
     """Return the headers that are listed, and those that the source includes from folders of the bundle."""
     table, root = document.kernel, path.parent
     try:

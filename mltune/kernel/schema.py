@@ -171,7 +171,7 @@ class ReferenceTable(_Table):
 Sizes = Annotated[dict[VariableName, Annotated[StrictInt, Field(ge=0, lt=2**53)]], Field(max_length=60)]
 
 
-class Document(_Table):
+class KernelDocument(_Table):
     """A whole kernel.toml."""
 
     kernel: KernelTable

@@ -42,7 +42,7 @@ _MOST_PARTS = 1_000  # of an object or a list in an entry: an error for each of 
 _LOCK_TIMEOUT_S = 30.0
 
 
-class _Document(BaseModel):
+class _WisdomDocument(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal[1]
@@ -90,12 +90,12 @@ def read(path: Path) -> list[Outcome]:
     try:
         document = parse_json(read_file(path, MAX_BYTES))
         _check_head(document)
-        entries = _Document.model_validate(document).entries
+        entries = _WisdomDocument.model_validate(document).entries
         return [_entry(raw, number) for number, raw in enumerate(entries)]
     except FileNotFoundError:
         return []
     except ValidationError as error:
-        raise _refused(path, problems_of(error, document, model=_Document)) from None
+        raise _refused(path, problems_of(error, document, model=_WisdomDocument)) from None
     except (OSError, ValueError) as error:
         raise _refused(path, reason(error)) from None
 

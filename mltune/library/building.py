@@ -63,7 +63,7 @@ class Tune(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class LibraryCandidate:
     """A configuration of a kernel that may be in a library, and the places of the sizes whose tuning found it."""
 
     kernel: Kernel
@@ -81,12 +81,12 @@ class Candidate:
         """What two kernels differ in whose configurations cannot be timed together."""
         return self.kernel.folder, self.kernel.preset, self.kernel.varied
 
-    def launches(self) -> list[Candidate]:
+    def launches(self) -> list[LibraryCandidate]:
         """Return it with all values of the parameters that are passed at launch, which have the same machine code."""
         names, values = self.kernel.launch_parameters.keys(), self.kernel.launch_parameters.values()
         combinations = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
         return [
-            Candidate(self.kernel, {**self.configuration, **dict(zip(names, combination, strict=True))})
+            LibraryCandidate(self.kernel, {**self.configuration, **dict(zip(names, combination, strict=True))})
             for combination in combinations
         ]
 
@@ -234,13 +234,13 @@ class Building:
                 break
             self._add_times(places[begin : begin + self.at_once], rare.tolist(), _FIRST_UNTIL)
 
-    def _found(self) -> list[Candidate]:
+    def _found(self) -> list[LibraryCandidate]:
         """Return the candidates, the most promising first.
 
         They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
         each kernel; the first ones with other launches; and the next ones of each size.
         """
-        by_key: dict[str, Candidate] = {}
+        by_key: dict[str, LibraryCandidate] = {}
         ranked = [
             (at, [by_key.setdefault(candidate.key, candidate) for candidate in self._ranked(at)])
             for at in self.spec.tuned
@@ -252,19 +252,19 @@ class Building:
             general = (candidate for candidate in of_size if candidate in everywhere and self._is_fallback(candidate))
             promising.append((at, [*itertools.islice(general, 1)]))
         kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes]
-        defaults = (Candidate(kernel, kernel.completed(kernel.default)) for kernel in kernels if kernel.default)
+        defaults = (LibraryCandidate(kernel, kernel.completed(kernel.default)) for kernel in kernels if kernel.default)
         of_each = [*{default.key: default for default in defaults}.values()]
         promising += [(at, of_each) for at, _ in ranked]
         promising += [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
             promising += [(at, of_size[rank : rank + 1]) for at, of_size in ranked]
-        chosen: dict[str, Candidate] = {}
+        chosen: dict[str, LibraryCandidate] = {}
         for at, candidates in promising:
             for candidate in candidates:
                 chosen.setdefault(candidate.key, by_key.get(candidate.key, candidate)).found_at.add(at)
         return [*chosen.values()]
 
-    def _ranked(self, place: int) -> list[Candidate]:
+    def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""
         runs = [
             (run, kernel.recorded_with(run.header.parameters))
@@ -275,12 +275,14 @@ class Building:
         timed = [(record, kernel) for run, kernel in runs for record in run.records.fastest(_MOST_LOOKED_AT)]
         timed.sort(key=lambda pair: pair[0].median_s or math.inf)
         won = [(run.best_record, kernel) for run, kernel in runs[:1]]
-        return [Candidate(kernel, record.configuration) for record, kernel in (*won, *timed) if record is not None]
+        return [
+            LibraryCandidate(kernel, record.configuration) for record, kernel in (*won, *timed) if record is not None
+        ]
 
-    def _described(self, candidate: Candidate, build: Build) -> Configuration:
+    def _described(self, candidate: LibraryCandidate, build: Build) -> Configuration:
         return configuration_of(candidate.kernel, self.problems[0], self.device, candidate.configuration, build)
 
-    def _built(self, candidate: Candidate) -> Configuration:
+    def _built(self, candidate: LibraryCandidate) -> Configuration:
         """Return a configuration with its machine code, which is the same at all sizes."""
         build = self.build(candidate.kernel, self.problems[0], self.device.architecture, candidate.configuration)
         if build.state is not TrialState.OK:
@@ -300,7 +302,7 @@ class Building:
         """Whether candidates are valid at sizes, of shape (n_sizes, n_candidates)."""
         return np.isfinite(self._tiles[..., 0])
 
-    def _tiles_of(self, candidates: Sequence[Candidate]) -> Floats:
+    def _tiles_of(self, candidates: Sequence[LibraryCandidate]) -> Floats:
         """Return tiles and work of launches, of shape (n_sizes, n_candidates, 2); NaN where one is not valid."""
         tiles = np.full((len(self.problems), len(candidates), 2), np.nan)
         for source in {candidate.source for candidate in candidates}:

@@ -10,12 +10,12 @@ from mltune.errors import ExpressionError
 from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.expressions import launch_of, parse
 from mltune.library.dispatcher import Dispatcher, Node
-from mltune.library.document import ConfigurationOfLibrary, Document
+from mltune.library.document import ConfigurationOfLibrary, LibraryDocument
 
 _NONE = float("nan")
 
 
-def choice(document: Document, sizes: Mapping[str, int]) -> int | None:
+def choice(document: LibraryDocument, sizes: Mapping[str, int]) -> int | None:
     """Return the number of the configuration that runs for some sizes with a workspace that is large enough.
 
     Nothing of the library runs. It is None where no configuration is valid for the sizes.

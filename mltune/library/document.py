@@ -117,7 +117,7 @@ class _Dispatcher(_Table):
             )
 
 
-class Document(_Table):
+class LibraryDocument(_Table):
     """A ``library.json``; see docs/reference/library.md."""
 
     format: Literal[FORMAT]  # type: ignore[valid-type]

@@ -21,7 +21,7 @@ from mltune.files.owned import LIBRARY, foreign_in
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
-from mltune.library.document import FORMAT, HASH, Document, hash_of
+from mltune.library.document import FORMAT, HASH, LibraryDocument, hash_of
 from mltune.library.source import ABI, Content, c_files
 
 DOCUMENT = "library.json"
@@ -117,9 +117,9 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
 def _check(document: Mapping[str, Any]) -> None:
     """Refuse a document that no reader accepts."""
     try:
-        Document.model_validate(document)
+        LibraryDocument.model_validate(document)
     except ValidationError as error:
-        fact = problems_of(error, document, model=Document)
+        fact = problems_of(error, document, model=LibraryDocument)
         raise LibraryError(f"a library must have a document that mltune reads, but {fact}.") from error
     size = len(json.dumps(document, indent=1)) + 1
     if size > _MAX_DOCUMENT_BYTES:
@@ -129,7 +129,7 @@ def _check(document: Mapping[str, Any]) -> None:
         )
 
 
-def machine_code(folder: Path, document: Document, number: int) -> bytes:
+def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
     """Return the machine code of a configuration of a library with this document, from its C source.
 
     Raises
@@ -151,7 +151,7 @@ def machine_code(folder: Path, document: Document, number: int) -> bytes:
     raise LibraryError(f"a library has the machine code in its C source, but {printable(file, 300)}: {fact}.")
 
 
-def read_document(folder: Path) -> Document:
+def read_document(folder: Path) -> LibraryDocument:
     """Read the document of a library, and compare it with its own hash; no other file is read.
 
     Raises
@@ -167,18 +167,18 @@ def read_document(folder: Path) -> Document:
                 f"it has format {printable(content.get('format'), 20)} and ABI {printable(content.get('abi'), 20)}, "
                 f"and this mltune reads format {FORMAT} and ABI {ABI}; build it again"
             )
-        document = Document.model_validate(content)
+        document = LibraryDocument.model_validate(content)
         if document.document_sha256 != hash_of(content):
             raise ValueError(f"it is damaged: its SHA-256 is not its {HASH}")
         return document
     except ValidationError as error:
-        fact = problems_of(error, content, model=Document)
+        fact = problems_of(error, content, model=LibraryDocument)
     except (OSError, ValueError) as error:
         fact = reason(error)
     raise _refused(folder / DOCUMENT, fact)
 
 
-def read_library(folder: Path) -> tuple[Document, bytes]:
+def read_library(folder: Path) -> tuple[LibraryDocument, bytes]:
     """Read the document and the shared object of a library, with the hashes of all files compared.
 
     Raises
@@ -212,7 +212,7 @@ def read_library(folder: Path) -> tuple[Document, bytes]:
     return document, shared
 
 
-def _hashed(file: Path, document: Document, limit: int) -> bytes:
+def _hashed(file: Path, document: LibraryDocument, limit: int) -> bytes:
     """Return the content of a file of a library; a ValueError where it is not that of the document."""
     data = read_file(file, limit, inside=file.parent)
     if hashlib.sha256(data).hexdigest() != document.sha256[file.name]:

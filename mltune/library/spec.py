@@ -32,7 +32,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class _Library(_Table):
+class _LibraryTable(_Table):
     """``[library]``."""
 
     operation: _Text
@@ -67,8 +67,8 @@ class _Sizes(_Table):
         return self
 
 
-class _Document(_Table):
-    library: _Library
+class _SpecDocument(_Table):
+    library: _LibraryTable
     sizes: _Sizes
 
 
@@ -90,7 +90,7 @@ class Spec:
         Which of them are tuned.
     """
 
-    library: _Library
+    library: _LibraryTable
     extents: tuple[str, ...]
     sizes: tuple[Mapping[str, int], ...]
     weights: tuple[float, ...]
@@ -116,7 +116,7 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
     try:
         if not isinstance(spec, Mapping):
             place, content = Path(spec).parent, parse_toml(read_text(spec, MAX_BYTES))
-        document = _Document.model_validate(content)
+        document = _SpecDocument.model_validate(content)
         rng = np.random.default_rng(document.library.seed)
         counted = _counted(document.sizes, place, rng, document.library.timed)
         sizes, weights = _drawn(counted, document.library.timed)
@@ -126,7 +126,7 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
             document.library, tuple(sizes[0]), sizes, weights, representatives(sizes, weights, document.library.tuned)
         )
     except ValidationError as error:
-        fact = problems_of(error, content, model=_Document)
+        fact = problems_of(error, content, model=_SpecDocument)
     except (OSError, ValueError) as error:
         fact = reason(error)
     raise LibraryError(f"a library is described as in docs/reference/library.md, but {printable(where, 300)}: {fact}.")

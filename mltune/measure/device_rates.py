@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mltune.kernel.launch import Launch
-    from mltune.measure.stopwatch import Stopwatch
+    from mltune.measure.stopwatch import SeriesStopwatch
 
 RUNS = 9
 """Runs of each micro-kernel that are timed."""
@@ -149,10 +149,10 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]],
     device = query_device(index)
     import cupy
 
-    from mltune.measure.stopwatch import Stopwatch
+    from mltune.measure.stopwatch import SeriesStopwatch
 
     cupy.cuda.Device(index).use()
-    stopwatch = Stopwatch(device.l2_bytes)
+    stopwatch = SeriesStopwatch(device.l2_bytes)
     out = cupy.zeros(max(THREADS, device.sm_count * BLOCKS[-1][0] * BLOCK_WORDS), dtype=cupy.uint64)
     stopwatch.take(lambda: stopwatch.spin(_WARM_UP_S), 1)
 
@@ -173,7 +173,7 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]],
 
 def _rates(
     micro_kernel: MicroKernel,
-    stopwatch: Stopwatch,
+    stopwatch: SeriesStopwatch,
     device: Device,
     bind: Callable[[Launch], Callable[[], None]],
     places: int,
@@ -226,7 +226,7 @@ def enough_rounds(time_of: Callable[[int], float]) -> int:
         rounds = min(_MOST_ROUNDS, rounds * max(2, min(_MOST_GROWTH, int(RUN_S / time_s))))
 
 
-def _launch_times(stopwatch: Stopwatch, launch: Callable[[], None]) -> list[float]:
+def _launch_times(stopwatch: SeriesStopwatch, launch: Callable[[], None]) -> list[float]:
     """Return the time that each launch adds to a queue that the GPU never finds empty, of several series."""
 
     def series() -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CudaLibrary:
     """A library as it was found; version and path are empty where it was not."""
 
     name: str
@@ -35,21 +35,21 @@ class Library:
     path: str = ""
 
 
-def find_libraries() -> tuple[list[Library], list[str]]:
+def find_libraries() -> tuple[list[CudaLibrary], list[str]]:
     """Load the libraries as a run does, without a GPU; return them and the problems with them.
 
     They are the driver, NVRTC, cuBLAS, CuPy, cuda-bindings and NVML. Without a driver, a missing library is no problem.
     """
     cuda, problems = None, [mixed_installation()]
-    driver, nvrtc, cublas = Library("NVIDIA driver"), Library("NVRTC"), Library("cuBLAS")
+    driver, nvrtc, cublas = CudaLibrary("NVIDIA driver"), CudaLibrary("NVRTC"), CudaLibrary("cuBLAS")
     try:
         cuda = driver_version()
-        driver = Library(driver.name, f"CUDA {cuda}", loaded_library("cuda"))
+        driver = CudaLibrary(driver.name, f"CUDA {cuda}", loaded_library("cuda"))
     except DeviceError:
         pass
     problems += package_problems(cuda)
     try:
-        nvrtc = Library(nvrtc.name, nvrtc_version(), loaded_library("nvrtc"))
+        nvrtc = CudaLibrary(nvrtc.name, nvrtc_version(), loaded_library("nvrtc"))
         if cuda is not None:
             check_fits_driver(cuda)
     except DeviceError as error:
@@ -64,7 +64,7 @@ def find_libraries() -> tuple[list[Library], list[str]]:
     return [driver, nvrtc, cublas, *cupys, *packages], [text.removesuffix(".") for text in problems if text]
 
 
-def _cublas() -> Library:
+def _cublas() -> CudaLibrary:
     """Load cuBLAS as the reference does, and ask it for its version, which needs no GPU."""
     with warnings.catch_warnings(action="ignore"):  # CuPy warns of two CuPys
         load_cublas()
@@ -73,18 +73,18 @@ def _cublas() -> Library:
     for part in range(3):
         library.cublasGetProperty(part, ctypes.byref(number))
         numbers.append(str(number.value))
-    return Library("cuBLAS", ".".join(numbers), path)
+    return CudaLibrary("cuBLAS", ".".join(numbers), path)
 
 
-def _package(distribution: str, module: str) -> Library:
+def _package(distribution: str, module: str) -> CudaLibrary:
     """Return a package, with its version if it was installed as a distribution."""
     spec = find_module(module)
     if spec is None:
-        return Library(distribution)
+        return CudaLibrary(distribution)
     try:
-        return Library(distribution, version(distribution), spec.origin or "")
+        return CudaLibrary(distribution, version(distribution), spec.origin or "")
     except PackageNotFoundError:
-        return Library(distribution, "unknown", spec.origin or "")
+        return CudaLibrary(distribution, "unknown", spec.origin or "")
 
 
 _CUPY_THAT_FINDS_PACKAGES = 14

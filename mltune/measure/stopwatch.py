@@ -22,7 +22,7 @@ _READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state du
 _READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
 
 
-class Stopwatch:
+class SeriesStopwatch:
     """Times launches with CUDA events, in series that are queued as a whole before the first of them runs.
 
     On an idle stream the GPU reaches the event before a launch earlier than the launch itself, and the launch latency
@@ -103,7 +103,7 @@ class Readings:
 class MonitoredKernel:
     """A kernel on the GPU (see :class:`mltune.measure.timing.TimedKernel`)."""
 
-    def __init__(self, stopwatch: Stopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
+    def __init__(self, stopwatch: SeriesStopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
         self._stopwatch = stopwatch
         self._nvml = nvml
         self._launch = launch

@@ -23,7 +23,7 @@ from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_mem
 from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
-from mltune.measure.stopwatch import MonitoredKernel, Readings, Stopwatch
+from mltune.measure.stopwatch import MonitoredKernel, Readings, SeriesStopwatch
 from mltune.measure.timing import ClockMonitor, RaceResult, Series, UsualClock, run_rounds, sample
 from mltune.measure.turns import turn
 from mltune.measure.verification import OperandChecksums, Verification, run_once
@@ -73,7 +73,7 @@ class Worker:
 
         cupy.cuda.Device(device_index).use()
         self.problem = problem
-        self.stopwatch = Stopwatch(device.l2_bytes)
+        self.stopwatch = SeriesStopwatch(device.l2_bytes)
         self.usual_clock = UsualClock()
         self._device_index, self._gpu_name = device_index, device.name
         self._own_verifications: dict[RunnableProblem, tuple[Verification, OperandChecksums]] = {}

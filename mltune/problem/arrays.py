@@ -101,7 +101,7 @@ class Argument:
         }
 
 
-class _Document(BaseModel):
+class _ArraysDocument(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["arrays"] = "arrays"
@@ -311,9 +311,11 @@ class ArraysProblem:
     def from_json(cls, document: Mapping[str, Any]) -> ArraysProblem:
         """Rebuild a problem from :meth:`to_json`; it can be read and replayed. Only its kernel makes it runnable."""
         try:
-            fields = _Document.model_validate(dict(document))
+            fields = _ArraysDocument.model_validate(dict(document))
         except ValidationError as error:
-            raise ProblemError(f"a problem of kind arrays: {problems_of(error, document, model=_Document)}.") from error
+            raise ProblemError(
+                f"a problem of kind arrays: {problems_of(error, document, model=_ArraysDocument)}."
+            ) from error
         return cls(
             fields.name,
             tuple(fields.sizes.items()),

@@ -24,7 +24,7 @@ _Variable = Annotated[StrictStr, matching("[A-Za-z][A-Za-z0-9_]{0,63}", "be a na
 _Value = Annotated[StrictInt, Field(gt=-(2**62), lt=2**62)]
 
 
-class _Document(BaseModel):
+class _RecordedDocument(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["recorded"] = "recorded"
@@ -103,6 +103,6 @@ class RecordedProblem:
 
 def _check(document: Mapping[str, Any]) -> None:
     try:
-        _Document.model_validate(dict(document))
+        _RecordedDocument.model_validate(dict(document))
     except ValidationError as error:
-        raise ProblemError(f"a recorded problem: {problems_of(error, document, model=_Document)}.") from error
+        raise ProblemError(f"a recorded problem: {problems_of(error, document, model=_RecordedDocument)}.") from error

@@ -122,7 +122,7 @@ class _SizesTable(_Table):
     sizes: Annotated[list[dict[StrictStr, StrictInt]], Field(min_length=1, max_length=MAX_TASKS)] = [{}]
 
 
-class _Document(_Table):
+class _PlanDocument(_Table):
     """A plan file."""
 
     plan: _PlanTable
@@ -258,21 +258,21 @@ def _value(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _validated(where: str, text: str) -> _Document:
+def _validated(where: str, text: str) -> _PlanDocument:
     try:
         document = parse_toml(text)
     except ValueError as error:
         raise PlanError(f"{where}: a plan must be valid TOML: {error}. {_SEE}") from error
     try:
-        return _Document.model_validate(document)
+        return _PlanDocument.model_validate(document)
     except ValidationError as error:
-        raise PlanError(f"{where}: {problems_of(error, document, model=_Document)}. {_SEE}") from error
+        raise PlanError(f"{where}: {problems_of(error, document, model=_PlanDocument)}. {_SEE}") from error
 
 
 class _Reader:
     """Expands a document to a plan, and checks what a schema cannot."""
 
-    def __init__(self, where: str, document: _Document) -> None:
+    def __init__(self, where: str, document: _PlanDocument) -> None:
         self.where = where
         self.document = document
         self.kernels: dict[str, Kernel] = {}

@@ -219,7 +219,7 @@ class _FailedError(Exception):
     """A version that fails: its place, the state, and the detail."""
 
 
-def compare(
+def compare_versions(
     old: Version,
     new: Version,
     bundle: Version | None = None,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +10,6 @@ from mltune.comparison.clock import best_over_time, ended_seconds
 from mltune.comparison.scores import best_so_far
 from mltune.comparison.simulation import BUILD, Recording, Trace, simulate
 from mltune.comparison.strategies import strategy
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def trace(*builds: tuple[int, int, float], skipped: Sequence[int] = ()) -> Trace:
@@ -83,27 +80,3 @@ def test_where_all_costs_are_the_same_one_by_one_scores_the_same_over_time(recor
     at_s = recording.evaluation_s * np.arange(1.0, 61.0)
     best_s = best_over_time(recording.median_s, traces, [ended_seconds(one, recording, 16) for one in traces], at_s)
     np.testing.assert_array_equal(best_s, best_so_far(recording.median_s, traces, 60))
-
-
-@pytest.mark.parametrize("cores", [1, 3, 16])
-def test_the_simulation_of_clusters_agrees_for_one_gpu(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    """It plays the same traces event by event, with several GPUs and with messages."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    cluster_simulation = pytest.importorskip("cluster_simulation")
-    search_width = pytest.importorskip("search_width")
-    name = "h200-softmax-16384x4096-random"
-    made = search_width.make_trace(name, search_width.widths()["gradual 48"], 0, 120)
-    rows, ends = [], [0]
-    for batch in made.batches:
-        own_s = [batch.search_s, *[0.0] * len(batch.indices)]
-        rows += [
-            (index, measured, ends[batch.after], own, 0.0)
-            for index, measured, own in zip(batch.indices, batch.measured, own_s, strict=False)
-        ]
-        ends.append(len(rows))
-    recording = search_width.recording(name)
-    played = Trace(np.array(rows, BUILD))
-    reached = recording.optimum_s >= cluster_simulation.TARGET * recording.median_s[played.indices]
-    problem = cluster_simulation.Problem(name, made)
-    simulated_s = cluster_simulation.Simulation(cluster_simulation.Cluster(1, cores), [problem]).run()
-    assert ended_seconds(played, recording, cores)[reached].min() == pytest.approx(simulated_s)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.comparison.comparison import CompareRequest, Progress, compare, compare_request, default_output
+from mltune.comparison.comparison import CompareRequest, Progress, compare_request, compare_strategies, default_output
 from mltune.comparison.jobs import OWN_S, run_jobs
 from mltune.comparison.journal import Job
 from mltune.comparison.results import write_results
-from mltune.comparison.simulation import Recording, Source
+from mltune.comparison.simulation import Recording, RecordingSource
 from mltune.comparison.strategies import named
 from mltune.cost.model_file import load_card, load_model, save_model
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError, RunError, UsageError
@@ -22,7 +22,7 @@ from mltune.files.folders import assets
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+def source(tmp_path_factory: pytest.TempPathFactory) -> RecordingSource:
     """Return a bare table of 120 configurations, two of which failed."""
     path = tmp_path_factory.mktemp("tables") / "bowl.csv"
     lines = ["a,b,c,time_ms"]
@@ -34,10 +34,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
                 )
                 lines.append(f"{a},{b},{c},{time}")
     path.write_text("\n".join(lines) + "\n")
-    return Source("bowl", path, ("a", "b", "c"), "time_ms")
+    return RecordingSource("bowl", path, ("a", "b", "c"), "time_ms")
 
 
-def request(source: Source, output: Path, **changes) -> CompareRequest:
+def request(source: RecordingSource, output: Path, **changes) -> CompareRequest:
     values = {"strategies": ("random", "astra"), "evaluations": 20, "seeds": 3, "processes": 1, "share": (1, 1)}
     values |= changes
     return CompareRequest(sources=(source,), output=output, **values | {"strategies": named(values["strategies"])[0]})
@@ -51,75 +51,75 @@ class Reported(list[int]):
             self.append(progress.done)
 
 
-def test_every_job_is_run_once_and_a_second_comparison_runs_none(source: Source, tmp_path: Path) -> None:
+def test_every_job_is_run_once_and_a_second_comparison_runs_none(source: RecordingSource, tmp_path: Path) -> None:
     reported = Reported()
-    first = compare(request(source, tmp_path, processes=2), reported)
+    first = compare_strategies(request(source, tmp_path, processes=2), reported)
     assert reported == [1, 2, 3, 4, 5, 6]
-    again = compare(request(source, tmp_path), reported)
+    again = compare_strategies(request(source, tmp_path), reported)
     assert len(reported) == 6
     for pair, runs in first.runs.items():
         assert runs.seeds == (0, 1, 2)
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
 
 
-def test_more_seeds_go_on_from_those_that_are_there(source: Source, tmp_path: Path) -> None:
-    compare(request(source, tmp_path))
+def test_more_seeds_go_on_from_those_that_are_there(source: RecordingSource, tmp_path: Path) -> None:
+    compare_strategies(request(source, tmp_path))
     reported = Reported()
-    more = compare(request(source, tmp_path, seeds=4), reported)
+    more = compare_strategies(request(source, tmp_path, seeds=4), reported)
     assert reported == [7, 8]
     assert more.runs["random", "bowl"].seeds == (0, 1, 2, 3)
 
 
-def test_a_strategy_may_have_fewer_seeds(source: Source, tmp_path: Path) -> None:
-    comparison = compare(request(source, tmp_path, fewer_seeds={"astra": 2}))
+def test_a_strategy_may_have_fewer_seeds(source: RecordingSource, tmp_path: Path) -> None:
+    comparison = compare_strategies(request(source, tmp_path, fewer_seeds={"astra": 2}))
     assert comparison.runs["random", "bowl"].seeds == (0, 1, 2)
     assert comparison.runs["astra", "bowl"].seeds == (0, 1)
 
 
-def test_shares_are_disjoint_and_are_joined(source: Source, tmp_path: Path) -> None:
+def test_shares_are_disjoint_and_are_joined(source: RecordingSource, tmp_path: Path) -> None:
     shares = [request(source, tmp_path, seeds=5, share=(part, 2)) for part in (1, 2)]
     jobs = [set(share.jobs()) for share in shares]
     assert not jobs[0] & jobs[1]
     assert jobs[0] | jobs[1] == set(request(source, tmp_path, seeds=5).jobs())
     for share in shares:
-        part = compare(share)
+        part = compare_strategies(share)
         assert (part.runs, part.missing, part.errors, part.directory) == (len(share.jobs()), 0, {}, tmp_path)
         assert part.to_json()["share"] == f"{share.share[0]}/2"
     reported = Reported()
-    joined = compare(request(source, tmp_path, seeds=5), reported)
+    joined = compare_strategies(request(source, tmp_path, seeds=5), reported)
     assert not reported
     assert joined.runs["random", "bowl"].seeds == (0, 1, 2, 3, 4)
 
 
-def test_an_interrupted_comparison_keeps_what_has_ended(source: Source, tmp_path: Path) -> None:
+def test_an_interrupted_comparison_keeps_what_has_ended(source: RecordingSource, tmp_path: Path) -> None:
     def interrupt(progress) -> None:
         if progress.done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare(request(source, tmp_path), interrupt)
+        compare_strategies(request(source, tmp_path), interrupt)
     reported = Reported()
-    compare(request(source, tmp_path), reported)
+    compare_strategies(request(source, tmp_path), reported)
     assert reported == [3, 4, 5, 6]
 
 
-def test_a_comparison_that_is_stopped_returns_what_has_ended(source: Source, tmp_path: Path) -> None:
+def test_a_comparison_that_is_stopped_returns_what_has_ended(source: RecordingSource, tmp_path: Path) -> None:
     reported = Reported()
-    stopped = compare(request(source, tmp_path, processes=1), reported, lambda: len(reported) == 2)
+    stopped = compare_strategies(request(source, tmp_path, processes=1), reported, lambda: len(reported) == 2)
     assert stopped.missing == 4
     assert {runs.seeds for runs in stopped.runs.values()} == {(0,)}
     assert write_results(stopped, tmp_path)["missing"] == 4
-    assert compare(request(source, tmp_path)).missing == 0
+    assert compare_strategies(request(source, tmp_path)).missing == 0
 
 
-def test_a_comparison_that_is_stopped_at_once_says_that_it_goes_on(source: Source, tmp_path: Path) -> None:
+def test_a_comparison_that_is_stopped_at_once_says_that_it_goes_on(source: RecordingSource, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the same command goes on"):
-        compare(request(source, tmp_path), None, lambda: True)
+        compare_strategies(request(source, tmp_path), None, lambda: True)
 
 
-def test_what_there_is_to_know_is_said_before_the_first_run(source: Source, tmp_path: Path) -> None:
+def test_what_there_is_to_know_is_said_before_the_first_run(source: RecordingSource, tmp_path: Path) -> None:
     said: list[Progress] = []
-    found = compare(request(source, tmp_path, strategies=("tpe",)), said.append)
+    found = compare_strategies(request(source, tmp_path, strategies=("tpe",)), said.append)
     messages = [one.message for one in said if one.message]
     account = "120 rows, 120 distinct, 2 failed; 120 of 120 configurations have no compile seconds: 1 s each is assumed"
     assert messages == [f"bowl: {account}", f"3 runs in {tmp_path}"]
@@ -149,7 +149,7 @@ def with_times(recording: Recording, times: object) -> Recording:
     return changed
 
 
-def test_a_process_that_dies_takes_no_other_job_with_it(source: Source) -> None:
+def test_a_process_that_dies_takes_no_other_job_with_it(source: RecordingSource) -> None:
     recording = source.load()
     recordings = {
         "bowl": recording,
@@ -181,56 +181,56 @@ def edit(journal: Path, change: Callable[[dict], object]) -> None:
     journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: Path) -> None:
+def test_a_job_that_fails_is_recorded_and_tried_again(source: RecordingSource, tmp_path: Path) -> None:
     def fail(run: dict) -> None:
         if run["strategy"] == "astra":
             run |= {"builds": None, "error": "Traceback\nValueError: lost\x1b[2J\n"}
 
     wanted = request(source, tmp_path)
-    compare(wanted)
+    compare_strategies(wanted)
     edit(tmp_path / "runs-1of1.jsonl", fail)
     reported = Reported()
-    found = compare(wanted, reported, lambda: True)
+    found = compare_strategies(wanted, reported, lambda: True)
     assert found.strategies == ("random",)
     assert {(job.strategy, error) for job, error in found.errors.items()} == {("astra", "ValueError: lost [2J")}
-    assert compare(wanted, reported).strategies == ("random", "astra")
+    assert compare_strategies(wanted, reported).strategies == ("random", "astra")
     assert reported == [4, 5, 6]
-    assert not compare(wanted, reported, lambda: True).errors
+    assert not compare_strategies(wanted, reported, lambda: True).errors
 
 
-def test_a_comparison_without_any_run_says_why(source: Source, tmp_path: Path) -> None:
+def test_a_comparison_without_any_run_says_why(source: RecordingSource, tmp_path: Path) -> None:
     wanted = request(source, tmp_path, strategies=("astra",))
-    compare(wanted)
+    compare_strategies(wanted)
     edit(tmp_path / "runs-1of1.jsonl", lambda run: run.update(builds=None, error="no power"))
     with pytest.raises(RunError, match="no power"):
-        compare(wanted, None, lambda: True)
+        compare_strategies(wanted, None, lambda: True)
 
 
 @pytest.mark.parametrize("name", ["runs-1of1.jsonl", "runs-2of2.jsonl", "summary.json"])
-def test_nothing_is_written_through_a_link(source: Source, tmp_path: Path, name: str) -> None:
+def test_nothing_is_written_through_a_link(source: RecordingSource, tmp_path: Path, name: str) -> None:
     (tmp_path / "canary").write_text("")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).symlink_to("../canary")
     with pytest.raises(RunDirectoryError, match=f"{name} is a link to ../canary"):
-        compare(request(source, tmp_path / "out"))
+        compare_strategies(request(source, tmp_path / "out"))
     assert (tmp_path / "canary").read_text() == ""
 
 
-def test_another_comparison_does_not_mix_with_this_one(source: Source, tmp_path: Path) -> None:
-    compare(request(source, tmp_path))
+def test_another_comparison_does_not_mix_with_this_one(source: RecordingSource, tmp_path: Path) -> None:
+    compare_strategies(request(source, tmp_path))
     with pytest.raises(RunDirectoryError, match="evaluations"):
-        compare(request(source, tmp_path, evaluations=21))
+        compare_strategies(request(source, tmp_path, evaluations=21))
     changed = tmp_path / "bowl.csv"
     changed.write_text(source.table.read_text().replace("1.5", "1.6"))
     with pytest.raises(RunDirectoryError, match="same content of dataset bowl"):
-        compare(request(Source("bowl", changed, ("a", "b", "c"), "time_ms"), tmp_path))
+        compare_strategies(request(RecordingSource("bowl", changed, ("a", "b", "c"), "time_ms"), tmp_path))
 
 
 @pytest.fixture(scope="session")
-def written(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(source: RecordingSource, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the journal of a comparison."""
     folder = tmp_path_factory.mktemp("comparison")
-    compare(request(source, folder))
+    compare_strategies(request(source, folder))
     return folder / "runs-1of1.jsonl"
 
 
@@ -257,36 +257,38 @@ def with_evaluation(index: object, own_s: object, recorded_s: object) -> Callabl
     ],
 )
 @pytest.mark.sampled(5, system=13)
-def test_a_run_that_was_lost_or_damaged_is_done_again(written: Path, source: Source, tmp_path: Path, damage) -> None:
+def test_a_run_that_was_lost_or_damaged_is_done_again(
+    written: Path, source: RecordingSource, tmp_path: Path, damage
+) -> None:
     shutil.copyfile(written, tmp_path / written.name)
     edit(tmp_path / written.name, lambda run: damage(run) if (run["strategy"], run["seed"]) == ("random", 1) else None)
     reported = Reported()
-    again = compare(request(source, tmp_path), reported)
+    again = compare_strategies(request(source, tmp_path), reported)
     assert reported == [6]
-    first = compare(request(source, written.parent))
+    first = compare_strategies(request(source, written.parent))
     for pair, runs in first.runs.items():
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
 
 
 @pytest.mark.parametrize(("whole", "more"), [(0, 0), (1, 0), (1, 40), (3, 500), (6, -2)])
 def test_what_is_left_of_a_journal_is_continued(
-    written: Path, source: Source, tmp_path: Path, whole: int, more: int
+    written: Path, source: RecordingSource, tmp_path: Path, whole: int, more: int
 ) -> None:
     """A kill or a full disk may leave an empty file, or a part of the last line; the first line has the facts."""
     lines = written.read_bytes().splitlines(keepends=True)
     (tmp_path / written.name).write_bytes(b"".join(lines[:whole]) + (lines[whole][:more] if more else b""))
     reported = Reported()
-    again = compare(request(source, tmp_path), reported)
+    again = compare_strategies(request(source, tmp_path), reported)
     assert reported == list(range(max(whole, 1), 7))
-    for pair, runs in compare(request(source, written.parent)).runs.items():
+    for pair, runs in compare_strategies(request(source, written.parent)).runs.items():
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
-    assert compare(request(source, tmp_path), reported).missing == 0
+    assert compare_strategies(request(source, tmp_path), reported).missing == 0
     assert len(reported) == 7 - max(whole, 1)
 
 
-def test_seconds_are_kept_exactly(source: Source, tmp_path: Path) -> None:
-    first = compare(request(source, tmp_path))
-    again = compare(request(source, tmp_path))
+def test_seconds_are_kept_exactly(source: RecordingSource, tmp_path: Path) -> None:
+    first = compare_strategies(request(source, tmp_path))
+    again = compare_strategies(request(source, tmp_path))
     for pair, runs in first.runs.items():
         np.testing.assert_array_equal(runs.spent_s, again.runs[pair].spent_s)
 
@@ -302,15 +304,17 @@ def test_seconds_are_kept_exactly(source: Source, tmp_path: Path) -> None:
         lambda path: path.write_bytes(b'{"facts": {"evaluations": [20]}}\n'),
     ],
 )
-def test_what_is_no_journal_is_refused(written: Path, source: Source, tmp_path: Path, name: str, damage) -> None:
+def test_what_is_no_journal_is_refused(
+    written: Path, source: RecordingSource, tmp_path: Path, name: str, damage
+) -> None:
     shutil.copyfile(written, tmp_path / name)
     damage(tmp_path / name)
     with pytest.raises(DamagedRunError, match=name) as refusal:
-        compare(request(source, tmp_path))
+        compare_strategies(request(source, tmp_path))
     assert str(refusal.value).isprintable()
 
 
-def test_the_same_command_finds_its_directory(source: Source) -> None:
+def test_the_same_command_finds_its_directory(source: RecordingSource) -> None:
     where = default_output(["tpe", "random"], [source], 400)
     assert where == default_output(["random", "tpe"], [source], 400)
     others = [
@@ -346,9 +350,9 @@ def test_what_cannot_be_compared_is_refused(wrong: dict, message: str) -> None:
         compare_request(**(asked | wrong))
 
 
-def test_the_score_over_time_is_that_of_each_number_of_cores(source: Source, tmp_path: Path) -> None:
+def test_the_score_over_time_is_that_of_each_number_of_cores(source: RecordingSource, tmp_path: Path) -> None:
     strategies = ("mltune:batch=4:in_flight=1", "random")
-    comparison = compare(request(source, tmp_path, strategies=strategies, cores=(1, 4), evaluations=60))
+    comparison = compare_strategies(request(source, tmp_path, strategies=strategies, cores=(1, 4), evaluations=60))
     assert comparison.strategies == strategies, "searches with some cores are no strategies of their own"
     found = comparison.summary["strategies"]
     assert {name: [*one["over_time"]] for name, one in found.items()} == {name: ["1", "4"] for name in found}
@@ -361,8 +365,8 @@ def test_the_score_over_time_is_that_of_each_number_of_cores(source: Source, tmp
     assert budget["seconds"] == pytest.approx(budget["evaluations"] * comparison.recordings["bowl"].evaluation_s)
 
 
-def test_seconds_are_those_of_the_search_with_so_many_cores(source: Source, tmp_path: Path) -> None:
-    played = compare(request(source, tmp_path, strategies=("mltune", "random"), cores=(4,)))
+def test_seconds_are_those_of_the_search_with_so_many_cores(source: RecordingSource, tmp_path: Path) -> None:
+    played = compare_strategies(request(source, tmp_path, strategies=("mltune", "random"), cores=(4,)))
     assert ("mltune:compilers=4", "bowl") in played.runs
     other = {("mltune:compilers=4", "bowl"): played.runs["random", "bowl"]}
     found = replace(played, runs={**played.runs, **other}).summary["strategies"]
@@ -370,7 +374,7 @@ def test_seconds_are_those_of_the_search_with_so_many_cores(source: Source, tmp_
     assert found["mltune"]["score"] == played.summary["strategies"]["mltune"]["score"] != found["random"]["score"]
 
 
-def test_a_strategy_with_fewer_seeds_has_them_with_all_cores(source: Source, tmp_path: Path) -> None:
+def test_a_strategy_with_fewer_seeds_has_them_with_all_cores(source: RecordingSource, tmp_path: Path) -> None:
     wanted = request(source, tmp_path, strategies=("mltune", "random"), fewer_seeds={"mltune": 1}, cores=(1, 4))
     names = [job.strategy for job in wanted.jobs() if job.seed]
     assert [job.strategy for job in wanted.jobs()][:4] == [
@@ -396,10 +400,12 @@ def other_model(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
-def test_a_model_is_replayed_and_what_it_has_seen_is_said(other_model: Path, source: Source, tmp_path: Path) -> None:
+def test_a_model_is_replayed_and_what_it_has_seen_is_said(
+    other_model: Path, source: RecordingSource, tmp_path: Path
+) -> None:
     own = f"mltune:prior={other_model}"
     asked = {"strategies": ("mltune", "mltune:prior=auto", own), "evaluations": 3, "seeds": 1}
-    found = compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
+    found = compare_strategies(request(RecordingSource(SOFTMAX), tmp_path / "out", **asked))
     seen, unseen = found.recordings[SOFTMAX].notices
     assert seen.startswith("mltune:prior=auto starts from the model softmax, which has learned from this dataset")
     assert seen.endswith(f"trained on {SOFTMAX}")
@@ -410,30 +416,30 @@ def test_a_model_is_replayed_and_what_it_has_seen_is_said(other_model: Path, sou
     assert found.summary["datasets"][SOFTMAX]["notices"] == [seen, unseen]
     first = {name: runs.traces[0].indices.tolist() for (name, _), runs in found.runs.items()}
     assert first["mltune:prior=auto"] == first[own] != first["mltune"]
-    without = compare(request(source, tmp_path / "without", strategies=("mltune:prior=auto",), seeds=1))
+    without = compare_strategies(request(source, tmp_path / "without", strategies=("mltune:prior=auto",), seeds=1))
     assert without.recordings["bowl"].notices == ("there is no model, and mltune:prior=auto searches without one",)
     shutil.copyfile(assets("models") / "transpose.npy", other_model.with_suffix(".npy"))
     shutil.copyfile(assets("models") / "transpose.json", other_model.with_suffix(".json"))
     with pytest.raises(ModelError, match="other is of transpose"):
-        compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
+        compare_strategies(request(RecordingSource(SOFTMAX), tmp_path / "out", **asked))
 
 
 def test_another_model_does_not_continue_the_runs(other_model: Path, tmp_path: Path) -> None:
     asked = {"strategies": (f"mltune:prior={other_model}",), "evaluations": 2, "seeds": 1}
-    compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
+    compare_strategies(request(RecordingSource(SOFTMAX), tmp_path / "out", **asked))
     card = load_card(other_model)
     model = load_model(other_model)
     save_model(replace(model, members=model.members * 2), other_model)
     assert load_card(other_model).sha256 != card.sha256
     with pytest.raises(RunDirectoryError, match="same content of strategy mltune:prior="):
-        compare(request(Source(SOFTMAX), tmp_path / "out", **asked))
+        compare_strategies(request(RecordingSource(SOFTMAX), tmp_path / "out", **asked))
 
 
-def test_results_are_written_and_agree(source: Source, tmp_path: Path) -> None:
+def test_results_are_written_and_agree(source: RecordingSource, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     import pyarrow.parquet as pq
 
-    comparison = compare(request(source, tmp_path, evaluations=60, seeds=6))
+    comparison = compare_strategies(request(source, tmp_path, evaluations=60, seeds=6))
     document = write_results(comparison, tmp_path, {"table.md": "é"})
     assert (tmp_path / "table.md").read_text() == "é"
     assert json.loads((tmp_path / "summary.json").read_text()) == document

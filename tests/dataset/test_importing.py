@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from mltune.comparison.comparison import compare_request
-from mltune.comparison.simulation import Source
+from mltune.comparison.simulation import RecordingSource
 from mltune.dataset.dataset import datasets_in, load_dataset, write_dataset
 from mltune.dataset.formats import Layout
 from mltune.dataset.importing import Imported, import_table
@@ -290,7 +290,7 @@ def test_a_kernel_without_a_bundle_has_its_parameters_alone(tmp_path: Path) -> N
     assert kernel.labelled({"block": 16, "mode": 1}) == {"block": 16, "mode": "b"}
     assert "only the parameters are known" in notice
     write_dataset(dataset, tmp_path / "out")
-    assert Source(str(tmp_path / "out/theirs.json")).load().kernel == kernel
+    assert RecordingSource(str(tmp_path / "out/theirs.json")).load().kernel == kernel
 
 
 def test_a_kernel_with_a_bundle_is_that_bundle() -> None:

@@ -50,9 +50,9 @@ def _checksums():
 
 
 def _series():
-    from mltune.measure.stopwatch import Stopwatch
+    from mltune.measure.stopwatch import SeriesStopwatch
 
-    stopwatch = Stopwatch(50_000_000)
+    stopwatch = SeriesStopwatch(50_000_000)
     stopwatch.take(lambda: stopwatch.spin(1e-6), 1)
     looked = []
     times_s = [1e-3, 4e-3, 2e-3]

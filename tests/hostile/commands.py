@@ -658,7 +658,9 @@ def junit_to(folder: Path) -> int:
     from mltune.tuning import gate
 
     query.query_device = lambda index: H200
-    gate.compare = lambda old, new, **options: gate.GateResult("equal", old.name, new.name, "p", "d", 0.01, 0.99)
+    gate.compare_versions = lambda old, new, **options: gate.GateResult(
+        "equal", old.name, new.name, "p", "d", 0.01, 0.99
+    )
     return _cli("gate", "transpose", "transpose", "--junit", _target(folder))
 
 

@@ -74,7 +74,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(worker, "query_device", lambda index: replace(H200, l2_bytes=1 << 20))
     monkeypatch.setattr(worker, "pci_bus_id", lambda index: "")
     monkeypatch.setattr(worker, "Nvml", Nvml)
-    monkeypatch.setattr("mltune.measure.stopwatch.Stopwatch.spin", lambda self, duration_s: None)
+    monkeypatch.setattr("mltune.measure.stopwatch.SeriesStopwatch.spin", lambda self, duration_s: None)
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mltune
-from mltune.comparison.simulation import Simulation, Source
+from mltune.comparison.simulation import RecordingSource, Simulation
 from mltune.files.folders import assets
 from mltune.files.owned import COMMENT
 from mltune.show.scoreboard import html, markdown
@@ -138,7 +138,7 @@ def test_names_of_strangers_are_text_and_nothing_is_loaded_or_run(board: mltune.
 def test_a_table_of_a_known_kernel_was_in_view(tmp_path: Path, columns: str, expected: str) -> None:
     rows = [",".join([str(row)] * (columns.count(",") + 1) + [str(1.0 + row)]) for row in range(4)]
     (tmp_path / "t.csv").write_text("\n".join([f"{columns},time_ms", *rows]))
-    found = Source("t", tmp_path / "t.csv", tuple(columns.split(",")), "time_ms").load()
+    found = RecordingSource("t", tmp_path / "t.csv", tuple(columns.split(",")), "time_ms").load()
     assert (found.origin["in_view"], found.origin["source"]) == (expected, "t.csv")
 
 

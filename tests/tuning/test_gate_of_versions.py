@@ -16,7 +16,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.measure import runner as runner_module
 from mltune.records.trial import Build, TrialState
 from mltune.tuning.finals import Interval
-from mltune.tuning.gate import GateResult, GateRule, Version, compare, median_of_looks
+from mltune.tuning.gate import GateResult, GateRule, Version, compare_versions, median_of_looks
 
 RECORDED = ("h200-sgemm-nt-1024-random", "h200-sgemm-nt-4096-random", "h200-reduction-67108864-random")
 """GEMMs of .06 and 3 ms, and a kernel that waits for memory: its times have a heavy tail."""
@@ -106,7 +106,7 @@ def gate(idle_workers, monkeypatch):
 
         versions = version("<old> & 'it'", old), version('new "\x1b[1m"', new)
         rule = GateRule(limit_s=limit_s, **options)
-        return compare(*versions, device=H200, index=0, rule=rule, pool=idle_workers.pool)
+        return compare_versions(*versions, device=H200, index=0, rule=rule, pool=idle_workers.pool)
 
     return run
 
@@ -169,10 +169,10 @@ def test_an_answer_is_that_of_a_version_that_is_compiled_here(idle_workers, tmp_
     monkeypatch.setattr(Version, "built", lambda version, architecture: build)
     options = {"device": H200, "index": 0, "rule": GateRule(limit_s=9.0)}
     if known == "new":
-        assert compare(*versions, **options, pool=idle_workers.pool).verdict == "failed"
+        assert compare_versions(*versions, **options, pool=idle_workers.pool).verdict == "failed"
     else:
         with pytest.raises(BundleError, match="must give the right answer"):
-            compare(*versions, **options, pool=idle_workers.pool)
+            compare_versions(*versions, **options, pool=idle_workers.pool)
 
 
 def test_the_time_is_limited(gate):

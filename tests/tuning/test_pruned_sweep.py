@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from mltune.comparison.simulation import PRUNED, Source
+from mltune.comparison.simulation import PRUNED, RecordingSource
 from mltune.dataset.dataset import load_dataset
 from mltune.dataset.merging import merge_datasets
 from mltune.errors import DatasetError, RunDirectoryError, RunError, UsageError
@@ -131,7 +131,7 @@ def test_model_is_trained_on_a_pruned_dataset(swept):
 
 
 def test_a_comparison_says_that_it_is_no_whole_space(swept):
-    assert Source(str(swept[0].dataset)).load().notices == (PRUNED,)
+    assert RecordingSource(str(swept[0].dataset)).load().notices == (PRUNED,)
 
 
 def test_union_of_pruned_datasets_promises_nothing(swept):

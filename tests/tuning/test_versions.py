@@ -342,7 +342,7 @@ def test_the_exit_code_says_the_verdict(bundle, tmp_path, monkeypatch, capsys, v
             verdict, old.name, new.name, "own", "H200", 0.02, 0.95, facts, detail, ratio, (1e-3, 2e-3), 64
         )
 
-    monkeypatch.setattr(gates, "compare", decided)
+    monkeypatch.setattr(gates, "compare_versions", decided)
     monkeypatch.setattr(query, "query_device", lambda index: H200)
     options = ["--within", "2%", "--confidence", "95", "--time", "9s", "--explain", "--junit", str(tmp_path / "x.xml")]
     for further in ([], ["--json"]):
