@@ -130,7 +130,13 @@ def read_sources(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], di
 
 
 @contextmanager
-def kernel_of_call(
+def kernel_of_call(*of_call: Any, **options: Any) -> Iterator[PythonKernel]:
+    """Make the kernel of a call as :func:`make_of_call` does, with its arguments, which are kept as files meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
+        yield make_of_call(*of_call, folder=Path(folder), **options)
+
+
+def make_of_call(
     call: CallOptions,
     name: str,
     source: Any,
@@ -140,26 +146,25 @@ def kernel_of_call(
     *,
     smem_args: Mapping[str, Any] | None,
     defines: Mapping[str, Any] | None,
-    keep: bool = True,
+    folder: Path | None = None,
     **options: Any,
-) -> Iterator[PythonKernel]:
-    """Make the kernel of a call; the content of its arguments is kept as files until the end of the context, or not."""
+) -> PythonKernel:
+    """Make the kernel of a call; without a folder for its arguments only their types and shapes count."""
     text, headers, include = read_sources(source)
-    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
-        yield make_kernel(
-            name,
-            text,
-            problem_size,
-            arguments,
-            parameters,
-            folder=Path(folder) if keep else None,
-            headers=headers,
-            include=(*include, *call.include),
-            shared=(smem_args or {}).get("size", 0),
-            defines={**call.defines, **(defines or {})},
-            options=call.options,
-            **options,
-        )
+    return make_kernel(
+        name,
+        text,
+        problem_size,
+        arguments,
+        parameters,
+        folder=folder,
+        headers=headers,
+        include=(*include, *call.include),
+        shared=(smem_args or {}).get("size", 0),
+        defines={**call.defines, **(defines or {})},
+        options=call.options,
+        **options,
+    )
 
 
 def _text(source: str | Path) -> str:

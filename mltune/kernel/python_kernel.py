@@ -159,20 +159,10 @@ def make_kernel(
         check_macro_name(key)
     coded = {key: _coded(key, list(values)) for key, values in parameters.items()}
     lists = {key: list(values.listed) for key, values in coded.items()}
-    if callable(answer):
-        answer = answer(*arguments)
-    answers = [None] * len(arguments) if answer is None else [on_host(array) for array in answer]
-    if len(answers) != len(arguments):
-        raise UsageError(
-            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
-        )
     expressions, functions = _split(restrictions)
     threads = (*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :])
     generator = source if callable(source) else None
     text = _generated(source, {key: values[0] for key, values in lists.items()}) if callable(source) else source
-    verification = _pickled(verify, None if answer is None else answers, absolute) if verify else b""
-    right = [None] * len(arguments) if verify else answers
-    definition = _definition(_plain_name(name), arguments, constants or {}, right, absolute, folder, flops, bytes)
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
     included = _headers(text, headers or {}, folders)
     varied, controls = _compiler_parameters(compiler or {}, [*coded], [text, *included.texts.values()], name)
@@ -195,7 +185,6 @@ def make_kernel(
             *_fits(threads, coded),
         ),
         default={} if default is None else _default(default, coded),
-        arrays=definition,
         problem_size=_sizes(problem_size),
         options=tuple(options),
         divisors=tuple(grid_divisors),
@@ -203,10 +192,45 @@ def make_kernel(
         dynamic_shared=shared,
         defines=dict(defines or {}),
         generator=generator,
-        verify=verification,
     )
-    kernel = replace(kernel, source_hash=_hash(kernel, kernel.problem_size))
+    kernel = with_arguments(
+        replace(kernel, source_hash=_hash(kernel, kernel.problem_size)),
+        arguments,
+        folder=folder,
+        answer=answer,
+        verify=verify,
+        absolute=absolute,
+        constants=constants,
+        flops=flops,
+        bytes=bytes,
+    )
     return _restricted(kernel, functions) if functions else kernel
+
+
+def with_arguments(
+    kernel: PythonKernel,
+    arguments: Sequence[Any],
+    *,
+    folder: Path | None,
+    answer: Any = None,
+    verify: Callable[..., Any] | None = None,
+    absolute: float = 0.0,
+    constants: Mapping[str, Any] | None = None,
+    flops: int = 0,
+    bytes: int = 0,
+) -> PythonKernel:
+    """Return a kernel with the arguments of a call and with what its outputs must be; see :func:`make_kernel`."""
+    if callable(answer):
+        answer = answer(*arguments)
+    answers = [None] * len(arguments) if answer is None else [on_host(array) for array in answer]
+    if len(answers) != len(arguments):
+        raise UsageError(
+            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
+        )
+    verification = _pickled(verify, None if answer is None else answers, absolute) if verify else b""
+    right = [None] * len(arguments) if verify else answers
+    definition = _definition(kernel.name, arguments, constants or {}, right, absolute, folder, flops, bytes)
+    return replace(kernel, arrays=definition, verify=verification)
 
 
 def _hash(kernel: PythonKernel, problem_size: Sequence[Size]) -> str:

@@ -14,7 +14,7 @@ from mltune.errors import WisdomError
 from mltune.files.text import printable
 from mltune.kernel.space import SearchSpace, find
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
-from mltune.known.wisdom_file import default_file, locked, read, write
+from mltune.known.wisdom_file import default_file, locked, read, stamp_of, write
 from mltune.problem.problem import accepts
 
 if TYPE_CHECKING:
@@ -155,10 +155,7 @@ class Wisdom:
         WisdomError
             The file cannot be read or written, or is no wisdom.
         """
-        with locked(Path(path)) as target:
-            merged = Wisdom(chain(read(target), self.entries))
-            write(target, merged.entries)
-        return merged
+        return WisdomFile(Path(path)).add(self)
 
     @classmethod
     def merge_files(cls, files: Iterable[Path | str], out: Path | str) -> Wisdom:
@@ -272,6 +269,34 @@ class Wisdom:
         return isinstance(other, Wisdom) and [entry.text for entry in self] == [entry.text for entry in other]
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class WisdomFile:
+    """A file of which each content is read once: again only after another process has written it.
+
+    Without a path there is no file, and nothing is known.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._stamp: tuple[int, ...] | None = ()
+        self._content = Wisdom()
+
+    def read(self) -> Wisdom:
+        """Return what the file holds now; errors are those of :meth:`Wisdom.load`."""
+        stamp = None if self.path is None else stamp_of(self.path)
+        if self.path is not None and stamp != self._stamp:
+            self._content, self._stamp = Wisdom(read(self.path)), stamp
+        return self._content
+
+    def add(self, wisdom: Wisdom) -> Wisdom:
+        """Merge entries into the file; see :meth:`Wisdom.add_to`."""
+        assert self.path is not None  # noqa: S101
+        with locked(self.path) as target:
+            merged = self.read().merge(wisdom)
+            write(target, merged.entries)
+            self._content, self._stamp = merged, stamp_of(target)
+        return merged
 
 
 class _Relations:

@@ -201,6 +201,14 @@ def locked_key(path: Path, key: str, timeout_s: float) -> Iterator[None]:
         yield
 
 
+def stamp_of(path: Path) -> tuple[int, ...] | None:
+    """Return what tells one content of a file from another; None where there is no file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
 def _lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 

@@ -250,19 +250,18 @@ def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Dev
         if kernel.arrays is not None:
             from mltune.device.known import H200
 
-            check_source(kernel, problem, H200)
+            space = make_space(kernel, variables_of(problem, H200))
+            check_source(replace(kernel, default=default_configuration(kernel, space)), problem, H200)
         raise
     return device, driver
 
 
 def check_source(kernel: Kernel, problem: RunnableProblem, device: Device) -> None:
-    """Check the space and the launch of a kernel for a device and, where NVRTC is installed, source and arguments."""
+    """Check the launch of a kernel's default and, where NVRTC is installed, its source and arguments."""
     from mltune.measure.build import NvrtcBuilder
     from mltune.measure.source_check import entry_probes, with_probe
 
-    variables = variables_of(problem, device)
-    kernel = replace(kernel, default=default_configuration(kernel, make_space(kernel, variables)))
-    kernel.launch(kernel.default, variables)
+    kernel.launch(kernel.default, variables_of(problem, device))
     with suppress(DeviceError), NvrtcBuilder(with_probe(kernel), problem, device.architecture, workers=1) as builder:
         make_baseline(kernel, problem, device, builder)
         plain = builder.submit(kernel.default).result()

@@ -24,6 +24,7 @@ from mltune.cost.regressors import Preloading
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.space import SearchSpace
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.timing import finals_s, race_within, within_limits
 from mltune.process.child import ChildPool
@@ -63,6 +64,7 @@ def tune(
     pool: ChildPool | None = None,
     siblings: Siblings | None = None,
     begun: float | None = None,
+    space: SearchSpace | None = None,
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
@@ -83,6 +85,8 @@ def tune(
         Knowledge from the other problems of a campaign.
     begun : float, optional
         When the call began, on the clock of :func:`time.perf_counter`: its time counts from then, by default from now.
+    space : SearchSpace, optional
+        That of the kernel on the GPU, where the caller has made it.
     """
     siblings = siblings or Siblings()
     if events is None and request.run is not None:
@@ -100,6 +104,7 @@ def tune(
             _kernel(request),
             request.problem,
             target,
+            space=space,
             compilers=request.compilers,
             compile_on=request.compile_on,
             pool=pool,
