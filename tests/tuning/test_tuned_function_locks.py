@@ -95,7 +95,7 @@ def test_an_outcome_is_kept_while_a_stopped_process_holds_the_file(world, tmp_pa
 
 @pytest.fixture
 def opened(tmp_path):
-    """The reads of the file so far: an audit hook cannot be taken away, but it can be told to do nothing."""
+    """Return the reads of the file so far: an audit hook cannot be taken away, but it can be told to do nothing."""
     opened, is_on, file = [], [True], str(tmp_path / "add.json")
 
     def note(event, details):
