@@ -303,13 +303,13 @@ class _Relations:
     """The relations of entries to a problem on a GPU."""
 
     def __init__(self, problem: Problem, document: str, gpu: Gpu, driver: str | None) -> None:
-        self._problem, self._wanted, self._gpu, self._driver = problem, document, gpu, driver
+        self._problem, self._document, self._gpu, self._driver = problem, document, gpu, driver
         self._case, self._sizes = _case_and_sizes(problem)
 
     def match(self, entry: Entry) -> Match | None:
         """Return the match of an entry; None where it is of no use for the problem."""
         same_driver = self._driver in (None, entry.driver)
-        if canonical(entry.problem) == self._wanted:
+        if canonical(entry.problem) == self._document:
             if entry.device == self._gpu:
                 return Match(entry, "problem", same_driver=same_driver)
             is_near = entry.device.architecture == self._gpu.architecture != NO_CUDA

@@ -111,11 +111,11 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "workspace_bytes": launch.workspace_bytes,
         "launched": list(launch.arguments),
         "arguments": [
-            *(one for one in arguments if one.get("role") != "constant"),
+            *(argument for argument in arguments if argument.get("role") != "constant"),
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
             *_workspace(launch),
         ],
-        "constants": [one for one in arguments if one.get("role") == "constant"],
+        "constants": [argument for argument in arguments if argument.get("role") == "constant"],
         "at_other_sizes": launch_formulas(winner),
         "sizes_must_satisfy": size_restrictions(winner),
     }

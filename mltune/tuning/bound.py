@@ -72,7 +72,7 @@ class ProblemBound:
         The unit that does the operations, such as ``"tensor_fp64"``.
     hardware : mapping of str to float
         Least time in seconds of any kernel on that unit, by ``"arithmetic"`` and ``"memory"``.
-    best, given : LimitedConfiguration
+    best, stated : LimitedConfiguration
         The configuration that can take the least time: of the kernel, and among those that were asked for.
     examined, count : int
         Configurations among which the best was found, and those of the space.
@@ -81,7 +81,7 @@ class ProblemBound:
     unit: str
     hardware: Mapping[str, float]
     best: LimitedConfiguration
-    given: LimitedConfiguration | None
+    stated: LimitedConfiguration | None
     examined: int
     count: int
 
@@ -91,7 +91,7 @@ def find_bound(
 ) -> ProblemBound:
     """Compute the upper bound on a problem from the facts of a GPU, without a measurement.
 
-    The bound of a configuration, or of the best one that has its values, is ``given``.
+    The bound of a configuration, or of the best one that has its values, is ``stated``.
 
     Examples
     --------

@@ -279,16 +279,16 @@ class Rounds:
     space: SearchSpace
     pruner: Pruner
     observer: Observer
-    _asked: int = field(default=0, init=False)
+    _planned: int = field(default=0, init=False)
 
     def plan(self) -> Sequence[Candidate]:
         """Return the next round; see :meth:`mltune.tuning.loop.Planner.plan`."""
         while self.pruner.ready and (request := self.pruner.ask()) is not None:
             candidates: list[Candidate] = []
             for indices, source in ((request.chosen, request.proposed_by), (request.beside, "random")):
-                candidates += _candidates(self.space, indices, self._asked, request.number, source)
-                self._asked += len(indices)
-            self.observer.trials_limit = self._asked
+                candidates += _candidates(self.space, indices, self._planned, request.number, source)
+                self._planned += len(indices)
+            self.observer.trials_limit = self._planned
             if candidates:
                 return candidates
         return ()

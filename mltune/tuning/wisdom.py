@@ -275,18 +275,19 @@ def load_wisdom(file: Path, *, required: bool) -> Wisdom:
 
 def _look_up(session: Session, wisdom: Wisdom, events: EventWriter) -> list[dict[str, int]]:
     driver, space = driver_of(session.versions), session.space
-    found = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST, space=space)
-    if found:
-        events("wisdom", detail="; ".join(map(str, found)))
-    coded = (match.entry.codes(session.kernel) for match in found)
+    matches = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST, space=space)
+    if matches:
+        events("wisdom", detail="; ".join(map(str, matches)))
+    coded = (match.entry.codes(session.kernel) for match in matches)
     return [configuration for configuration in coded if configuration is not None]
 
 
 def _checked(recorded: Any, directory: Path) -> list[dict[str, int]]:
     """Return the recorded configurations."""
     good = isinstance(recorded, list) and all(
-        isinstance(one, dict) and all(type(value) is int and abs(value) <= LARGEST for value in one.values())
-        for one in recorded
+        isinstance(configuration, dict)
+        and all(type(value) is int and abs(value) <= LARGEST for value in configuration.values())
+        for configuration in recorded
     )
     if not good or len(recorded) > MOST:
         raise DamagedRunError(
@@ -301,13 +302,18 @@ def _entries(result: TuneResult, driver: str) -> list[Entry]:
     declaration = result.declaration
     if declaration is None:
         return []
-    best = {one.number: one for one in declaration.finalists if one.number in (declaration.number, *declaration.ties)}
-    known = [one for one in result.measured() if one.proposed_by == "wisdom" and one.number not in declaration.rejected]
-    again = {one.number: rank_records({one.number: one.measurement})[0] for one in known if one.measurement}
-    again |= {one.number: one for one in declaration.finalists if one.number in again}
+    best = {declaration.number, *declaration.ties}
+    finalists = {
+        record.number: rank_records({record.number: record.measurement})[0]
+        for record in result.measured()
+        if record.measurement and record.proposed_by == "wisdom" and record.number not in declaration.rejected
+    }
+    finalists |= {
+        finalist.number: finalist for finalist in declaration.finalists if finalist.number in best | finalists.keys()
+    }
     return [
         _entry(result, driver, finalist, verified=declaration.verified and number in best)
-        for number, finalist in (again | best).items()
+        for number, finalist in finalists.items()
     ]
 
 
@@ -330,7 +336,7 @@ def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: boo
     record = result.trial(finalist.number)
     assert record is not None  # noqa: S101 - a finalist is on record
     reference = None if result.declaration is None else result.declaration.reference
-    default = (one.median_s for one in result.measured() if one.proposed_by == "default")
+    default = (record.median_s for record in result.measured() if record.proposed_by == "default")
     return Entry.model_validate(
         {
             **_facts(result, driver, record),
