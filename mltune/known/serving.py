@@ -85,13 +85,6 @@ def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> st
 def with_kept(existing: bytes, tuned: bytes) -> bytes:
     """Return a file of tuned configurations with what an existing one has for other numbers of rows, and its texts.
 
-    Raises
-    ------
-    ValueError
-        The existing file is none of configurations.
-
-    Examples
-    --------
     >>> with_kept(b'{"1": {"num_warps": 4}, "triton_version": "3.6.0"}', b'{"16": {"num_warps": 8}}').split()[:2]
     [b'{', b'"triton_version":']
     """

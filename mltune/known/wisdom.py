@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -161,17 +162,14 @@ class Wisdom:
     def merge_files(cls, files: Iterable[Path | str], out: Path | str) -> Wisdom:
         """Merge files into another, which need not exist, and return what is in it.
 
-        The lock of the written file is held from reading to writing: several processes may do so at the same time.
+        Several processes may do so at the same time.
 
         Raises
         ------
         WisdomError
             A file cannot be read or written, or is no wisdom.
         """
-        with locked(Path(out)) as target:
-            merged = cls(chain.from_iterable(read(Path(file)) for file in (target, *files)))
-            write(target, merged.entries)
-        return merged
+        return cls(chain.from_iterable(read(Path(file)) for file in files)).add_to(out)
 
     def merge(self, *wisdoms: Wisdom) -> Wisdom:
         """Return a wisdom with the entries of all."""
@@ -244,17 +242,15 @@ class Wisdom:
         related = _Relations(problem, document, gpu, driver)
         matches = map(related.match, Wisdom(entry for entry in of_source if entry.named not in failed).best())
         distinct: dict[str, Match] = {}
-        for match in sorted(filter(None, matches), key=lambda match_of_case: match_of_case.rank):
+        for match in sorted(filter(None, matches), key=attrgetter("rank")):
             if match.entry.named not in distinct and (space is None or _is_in(space, match.entry, kernel)):
                 distinct[match.entry.named] = match
-        near = [match_of_case for match_of_case in distinct.values() if match_of_case.relation in ("problem", "size")][
-            :MOST_OF_CASE
-        ]
-        beside = [match_of_case for match_of_case in distinct.values() if match_of_case.relation in ("case", "gpu")]
-        far = [match_of_case for match_of_case in distinct.values() if match_of_case.relation == "precision"][
-            :MOST_OF_PRECISIONS
-        ]
-        return [*near, *beside, *far][:most]
+        limits = {("problem", "size"): MOST_OF_CASE, ("case", "gpu"): most, ("precision",): MOST_OF_PRECISIONS}
+        groups = (
+            islice((match for match in distinct.values() if match.relation in relations), limit)
+            for relations, limit in limits.items()
+        )
+        return list(islice(chain.from_iterable(groups), most))
 
     def __len__(self) -> int:
         """Return the number of entries."""

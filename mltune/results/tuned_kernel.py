@@ -225,15 +225,7 @@ def cupy_array(value: Any) -> Any:
 
 
 def load_winner(folder: Path) -> TunedKernel:
-    """Load the kernel of a winner's folder.
-
-    Raises
-    ------
-    RunDirectoryError
-        The folder holds no machine code: the run was replayed, or has no winner yet.
-    DeviceError
-        CuPy is not installed, or there is no GPU.
-    """
+    """Load the kernel of a winner's folder; a RunDirectoryError where it has no machine code."""
     document, code = read_winner(folder)
     shapes = document.launch
     (gx, gy, gz), (bx, by, bz) = shapes.grid, shapes.block
@@ -244,10 +236,7 @@ def load_winner(folder: Path) -> TunedKernel:
 def load_code(code: bytes, name: str, launch: Launch, constants: Mapping[str, NDArray[Any]]) -> TunedKernel:
     """Load machine code into the current GPU; constants are copied to the ``__constant__`` symbols of their names.
 
-    Raises
-    ------
-    DeviceError
-        CuPy is not installed, or there is no GPU.
+    A DeviceError says that there is no CuPy or no GPU.
     """
     try:
         import cupy

@@ -135,14 +135,7 @@ DOCUMENT = "winner.json"
 def write_winner(folder: Path, winner: Winner) -> None:
     """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
 
-    It contains ``kernel.cu`` with its headers and its file of controls, ``kernel.cubin``, ``winner.json``,
-    ``README.txt`` and the examples of the problem kind; for a winner without machine code (in replay) only
-    ``winner.json``, with the reason. See docs/reference/winner.md. The parent of the folder is created if necessary.
-
-    Raises
-    ------
-    DiskFullError
-        The folder cannot be written, for example because the disk is full. An existing one is unchanged.
+    A winner without machine code (in replay) has only winner.json, with the reason. See docs/reference/winner.md.
     """
     write_folder(folder, winner_files(winner, datetime.now(UTC).isoformat(timespec="seconds")))
 
@@ -159,15 +152,7 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the folder of a winner in place of an existing one; see :func:`replace_folder_atomically`.
-
-    Raises
-    ------
-    RunDirectoryError
-        The folder holds something that mltune did not write.
-    DiskFullError
-        The folder cannot be written. An existing one is unchanged.
-    """
+    """Write the folder of a winner in place of an existing one, as a whole or not at all."""
     try:
         replace_folder_atomically(folder, files, WINNER)
     except ForeignFileError as error:

@@ -114,17 +114,10 @@ def sweep(
     values: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> Path:
-    """Time configurations and write a dataset into the directory of the run.
+    """Time a random sample of so many configurations, or all, and write a dataset into the directory of the run.
 
     An existing run is resumed. The result is the Parquet file; its manifest is in the same directory. A Ctrl-C raises a
-    KeyboardInterrupt with the directory of the run.
-
-    Parameters
-    ----------
-    count : int or None
-        Size of a uniform random sample of the space; None takes every configuration.
-    values : mapping of str to sequence of int, optional
-        Values of some parameters: a sub-space.
+    KeyboardInterrupt with the directory of the run. ``values`` are those of some parameters, for a sub-space.
     """
     session = _open(request, values, replay=False)
     if count is None:
@@ -213,13 +206,7 @@ def _name_of(session: Session, kind: Kind) -> str:
 
 
 def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, replay: bool) -> Session:
-    """Open the session of a sweep.
-
-    Parameters
-    ----------
-    replay : bool
-        Whether a complete dataset may be replayed.
-    """
+    """Open the session of a sweep; a complete dataset may be replayed where ``replay`` says so."""
     if request.run is not None:
         check_no_plan(request.run)
     target = request.target

@@ -68,25 +68,10 @@ def tune(
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
-    Parameters
-    ----------
-    progress : callable, optional
-        Called about twice a second.
-    stop : callable
-        Called at least once a second while trials are under way; true ends the run with the best so far.
-    slug : str
-        Name of the problem in its plan.
-    events : callable, optional
-        Writes the events of a campaign; by default they go to ``events.jsonl`` in the directory of the run, which must
-        not be that of a plan.
-    pool : ChildPool, optional
-        Where compile processes and the worker of the GPU wait for the next run; without one they end with this one.
-    siblings : Siblings, optional
-        Knowledge from the other problems of a campaign.
-    begun : float, optional
-        When the call began, on the clock of :func:`time.perf_counter`: its time counts from then, by default from now.
-    space : SearchSpace, optional
-        That of the kernel on the GPU, where the caller has made it.
+    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the name of the
+    problem in its plan, the writer of its events, the pool in which processes wait for the next run, and what it knows
+    from other problems; a run by itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on
+    the clock of :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
     """
     siblings = siblings or Siblings()
     if events is None and request.run is not None:
@@ -179,12 +164,8 @@ def _start_model(
 ) -> PretrainedModel | None:
     """Return the model that a run starts from, after noting its name and where it is far from its training.
 
-    A model that is left out is a warning only where the user names it.
-
-    Parameters
-    ----------
-    alone : bool
-        Whether the run belongs to no campaign: it then learns from the runs beside it.
+    A model that is left out is a warning only where the user names it. A run that is alone, in no campaign, learns from
+    the runs beside it.
     """
     begins, sweeps = len(store) == 0, siblings.sweeps
     if alone and begins and request.prior == AUTO and session.gpu is not None:

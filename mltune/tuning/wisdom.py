@@ -54,15 +54,7 @@ MOST_TRIALS = 15_000
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """Knowledge from the other problems of a campaign.
-
-    Attributes
-    ----------
-    entries : tuple of Entry
-        Their best configurations so far, which are measured first.
-    sweeps : tuple of Sweep
-        Measurements of the most similar ones: a model that is trained on them takes the place of the shipped one.
-    """
+    """Knowledge from the other problems of a campaign: entries to measure first, and sweeps to train a model on."""
 
     entries: tuple[Entry, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
@@ -148,14 +140,8 @@ def sibling_model(
 ) -> PretrainedModel | None:
     """Return the model of other runs' sweeps that a run starts from; None without one.
 
-    Parameters
-    ----------
-    directory : pathlib.Path
-        That of the run.
-    chosen : ChosenModel, optional
-        A model whose closest regressors are added.
-    begins : bool
-        Whether the run has no trials: only then is a model trained. Later the one in the directory is loaded.
+    It is trained only where the run begins; later the one in the directory of the run is loaded. The closest regressors
+    of the chosen model are added.
     """
     path, parameters = directory / STEM, session.space.names
     if begins:
@@ -203,21 +189,8 @@ def known_configurations(
 ) -> list[dict[str, int]]:
     """Return the configurations that a run measures first: those of its first start, also where it is resumed.
 
-    Parameters
-    ----------
-    events : callable
-        Writes an event that names the entries found.
-    required : bool
-        Whether a wisdom that cannot be read is an error. Otherwise it is a warning.
-    siblings : sequence of Entry
-        Entries of the other problems of a campaign, looked up as those of a wisdom are.
-
-    Raises
-    ------
-    WisdomError
-        The wisdom cannot be read.
-    DamagedRunError
-        The store does not hold configurations.
+    They come from the file, which must be readable where it is required, and from the other problems of a campaign; an
+    event names them.
     """
     recorded = store.fact(FACT)
     if recorded is None and (file is not None or siblings) and len(store) == 0:
