@@ -275,15 +275,15 @@ class WisdomFile:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._stamp: tuple[int, ...] | None = ()
-        self._content = Wisdom()
+        self._content: tuple[Any, Wisdom] = (), Wisdom()  # the stamp of the file and what it held: threads see both
 
     def read(self) -> Wisdom:
         """Return what the file holds now; errors are those of :meth:`Wisdom.load`."""
-        stamp = None if self.path is None else stamp_of(self.path)
-        if self.path is not None and stamp != self._stamp:
-            self._content, self._stamp = Wisdom(read(self.path)), stamp
-        return self._content
+        stamp_read, wisdom = self._content
+        if self.path is not None and (stamp := stamp_of(self.path)) != stamp_read:
+            wisdom = Wisdom(read(self.path))
+            self._content = stamp, wisdom
+        return wisdom
 
     def add(self, wisdom: Wisdom) -> Wisdom:
         """Merge entries into the file; see :meth:`Wisdom.add_to`."""
@@ -291,7 +291,7 @@ class WisdomFile:
         with locked(self.path) as target:
             merged = self.read().merge(wisdom)
             write(target, merged.entries)
-            self._content, self._stamp = merged, stamp_of(target)
+            self._content = stamp_of(target), merged
         return merged
 
 

@@ -14,7 +14,7 @@ from mltune.files.atomic import replace_folder_atomically
 from mltune.files.owned import WINNER, ForeignFileError
 from mltune.files.reading import reason
 from mltune.records.versions import __version__
-from mltune.results.rating import declared_rating
+from mltune.results.rating import RATED, declared_rating
 from mltune.results.winner import launch_formulas, size_restrictions
 from mltune.results.winner_texts import fill_templates, header_files, kernel_source
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the document's format."""
-
-
-_RATED = ("median_s", "interval_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
 
 
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
@@ -73,7 +70,7 @@ def _timing(winner: Winner) -> dict[str, Any]:
     rated = declared_rating(winner.problem, winner.device, declaration, None)
     return {
         "trial": winner.record.number,
-        **{name: rated[name] for name in _RATED},
+        **{name: rated[name] for name in (*RATED, "interval_s")},
         "share_of_reference_interval": rated["interval_share_of_reference"],
         "ties": [
             {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}

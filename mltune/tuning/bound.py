@@ -37,15 +37,7 @@ _PARENTS, _VARIANTS, _PATIENCE = 64, 4_000, 3
 
 @dataclass(frozen=True, slots=True)
 class LimitedConfiguration:
-    """A configuration with the least time that it can take.
-
-    Attributes
-    ----------
-    codes : mapping of str to int
-        The configuration with the positions of values that are not integers.
-    limits : mapping of str to float
-        Least time in seconds by what limits it: :data:`mltune.cost.bound.LIMITS`.
-    """
+    """A configuration, also in codes, with the least seconds it can take by :data:`mltune.cost.bound.LIMITS`."""
 
     configuration: Mapping[str, int | float | str]
     codes: Mapping[str, int]
@@ -66,16 +58,9 @@ class LimitedConfiguration:
 class ProblemBound:
     """The upper bound on a problem.
 
-    Attributes
-    ----------
-    unit : str
-        The unit that does the operations, such as ``"tensor_fp64"``.
-    hardware : mapping of str to float
-        Least time in seconds of any kernel on that unit, by ``"arithmetic"`` and ``"memory"``.
-    best, stated : LimitedConfiguration
-        The configuration that can take the least time: of the kernel, and among those that were asked for.
-    examined, count : int
-        Configurations among which the best was found, and those of the space.
+    ``hardware`` is the least time in seconds of any kernel on the unit that does the operations, by ``"arithmetic"``
+    and ``"memory"``. The ``best`` configuration of the kernel was found among ``examined`` of ``count``; ``stated`` is
+    the best one with the values that were asked for.
     """
 
     unit: str

@@ -48,24 +48,10 @@ REACHED = 0.6
 class Session:
     """The parts of a run. A context manager that starts and ends builder and runner.
 
-    Attributes
-    ----------
-    space : SearchSpace
-        On a GPU all valid configurations; in replay the recorded ones.
-    versions : mapping of str to str
-        Versions of the software that determines measurements.
-    gpu : GpuRunner or None
-        The runner, if it runs on a GPU.
-    recorded : Dataset or None
-        The replayed dataset.
-    batch : int
-        Most proposals of the first batch; the later ones follow from the seconds of trials.
-    compilers : float
-        Builds made in parallel; infinite in replay, where builds take no time.
-    default : mapping of str to int
-        The default configuration, which is measured early; empty where there is none.
-    begun : float
-        When it was opened, on the clock of :func:`time.perf_counter`: the run's time includes its start.
+    The ``space`` has all valid configurations on a GPU, in replay the recorded ones. ``batch`` is the most proposals of
+    the first batch; the later ones follow from the seconds of trials. In replay builds take no time: ``compilers`` is
+    infinite. The ``default`` configuration is measured early; it is empty where there is none. The run's time includes
+    its start: it has ``begun`` when it was opened, on the clock of :func:`time.perf_counter`.
     """
 
     kernel: Kernel

@@ -43,26 +43,10 @@ MOST_ROWS = 200_000
 class Pruned:
     """The result of a pruned sweep.
 
-    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two. The time of a complete
-    sweep is estimated from the random sample: the mean seconds of a configuration, times the size of the space.
-
-    Attributes
-    ----------
-    audit : PruningAudit
-    compilers : int
-        Compile processes; in replay 1.
-    compile_s, gpu_s : float
-        Seconds of compiling, of all compilers together, and of verifying and timing.
-    planning_s : float
-        Seconds of fits and predictions, most of them while compilers work.
-    total_s : float
-        Seconds of the sweep: elapsed; in replay the planning and the busier of compilers and GPU.
-    complete_s : float
-        Estimated seconds of a complete sweep.
-    replayed : bool
-        Whether all seconds but those of the planning were recorded earlier.
-    dataset : pathlib.Path or None
-        The Parquet file.
+    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two, in replay after
+    planning. ``compile_s`` are the seconds of all compilers together. ``complete_s`` is an estimate for a complete
+    sweep from the random sample: the mean seconds of a configuration, times the size of the space. Where it was
+    replayed, all seconds but those of the planning were recorded earlier.
     """
 
     audit: PruningAudit

@@ -200,10 +200,7 @@ def scores(
 ) -> dict[str, Any]:
     """Judge a model on each large dataset by the closest members of other groups; return :func:`score` by dataset.
 
-    Parameters
-    ----------
-    sweeps_of_datasets, sweeps : sequence of Sweep
-        The sweep of each dataset, and those that the members of the model were fitted to.
+    ``sweeps_of_datasets`` has the sweep of each dataset, ``sweeps`` those that the members were fitted to.
     """
     scores_by_name = {}
     for dataset, sweep in zip(datasets, sweeps_of_datasets, strict=True):

@@ -265,7 +265,7 @@ class TunedFunction:
         assert file is not None  # noqa: S101 - it is locked
         merged = wisdom.merge(load_wisdom(users, required=False)) if users and users != file else wisdom
         siblings = Siblings(tuple(entry for entry in merged if isinstance(entry, Entry)))
-        of_call = {name: self._settings[name] for name in ("absolute", "constants")} | self._judged
+        of_call = {**{name: self._settings[name] for name in ("absolute", "constants")}, **self._judged}
         with tempfile.TemporaryDirectory(prefix="mltune-") as folder, self._shown() as report:
             kernel, problem = with_sizes(with_arguments(case.stated, copied, folder=Path(folder), **of_call))
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
