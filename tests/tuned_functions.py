@@ -22,7 +22,7 @@ from mltune.device import query
 from mltune.device.known import H200
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.space import default_configuration
-from mltune.known.wisdom import Wisdom
+from mltune.known.wisdom import WisdomFile
 from mltune.measure import build as build_module
 from mltune.measure import runner as runner_module
 from mltune.records.trial import Build
@@ -83,8 +83,9 @@ class World:
         def open_session(kernel: Any, problem: Any, target: Any, **options: Any) -> session.Session:
             with self.tunings.open("a") as file:
                 file.write("x")
-            variables = variables_of(problem, self.device)
-            space = session.make_space(kernel, variables)
+            space = options.get("space")
+            if space is None:
+                space = session.make_space(kernel, variables_of(problem, self.device))
             runner = imaginary_runner(kernel=kernel, problem=problem, pool=pool)
             parts = Builder(self.behaviours), runner, {"driver": "13.0"}
             default = default_configuration(kernel, space)
@@ -136,7 +137,7 @@ def main(file: str, n: str, deed: str) -> None:
     monkeypatch = MonkeyPatch()
     World(monkeypatch, Path(file).parent)
     if deed == "die":
-        monkeypatch.setattr(Wisdom, "add_to", lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(WisdomFile, "add", lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
     elif deed == "hang":
         monkeypatch.setattr(tuner, "tune", lambda *arguments, **options: _hang(Path(file).with_name("hangs")))
     elif deed:

@@ -69,7 +69,7 @@ def bound(
     else:  # of a single kernel
         bounds = [(kernels[0], find_bound(named, kernels[0], facts, configuration=config))]
     bundle, best = bounds[0]
-    loop = read_code(named, bundle, facts, best.given or best.best) if code else None
+    loop = read_code(named, bundle, facts, best.stated or best.best) if code else None
     return UpperBound(named, facts, {rival.label: bound for rival, bound in bounds}, loop)
 
 

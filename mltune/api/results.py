@@ -62,7 +62,7 @@ class UpperBound:
     @property
     def given(self) -> LimitedConfiguration | None:
         """The best configuration with the values that were given."""
-        return self.bounds[self.kernel].given
+        return self.bounds[self.kernel].stated
 
     def to_json(self) -> dict[str, Any]:
         """Return the bound as plain JSON values: what ``mltune bound --json`` prints."""
@@ -77,7 +77,7 @@ class UpperBound:
             "unit": best.unit,
             "hardware": dict(best.hardware),
             "best": _limited(best.best),
-            "given": None if best.given is None else _limited(best.given),
+            "given": None if best.stated is None else _limited(best.stated),
             "examined": best.examined,
             "configurations": best.count,
             "rivals": [{"kernel": name, "unit": rival.unit, "best": _limited(rival.best)} for name, rival in rivals],

@@ -157,12 +157,16 @@ def read_call(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[
 
 
 @contextmanager
-def kernel_of_call(call: KernelCall, *, keep: bool = True) -> Iterator[PythonKernel]:
-    """Make the kernel of a call; the content of its arguments is kept as files until the end of the context, or not."""
-    text, headers, include = read_sources(call.source)
-    call = replace(call, source=text, headers=headers, include=(*include, *call.include))
+def kernel_of_call(call: KernelCall) -> Iterator[PythonKernel]:
+    """Make the kernel of a call; the content of its arguments is kept as files until the end of the context."""
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
-        yield make_kernel(call, Path(folder) if keep else None)
+        yield make_of_call(call, Path(folder))
+
+
+def make_of_call(call: KernelCall, folder: Path | None = None) -> PythonKernel:
+    """Make the kernel of a call; without a folder for its arguments only their types and shapes count."""
+    text, headers, include = read_sources(call.source)
+    return make_kernel(replace(call, source=text, headers=headers, include=(*include, *call.include)), folder)
 
 
 def _text(source: str | Path) -> str:

@@ -165,15 +165,12 @@ def make_kernel(call: KernelCall, folder: Path | None) -> PythonKernel:
         check_macro_name(key)
     coded = {key: _coded(key, list(values)) for key, values in call.parameters.items()}
     lists = {key: list(values.listed) for key, values in coded.items()}
-    answers = _answers(call)
     expressions, functions = _split(call.restrictions)
     threads = (*call.block_names, *BLOCK_NAMES[len(call.block_names) :])
     generator = call.source if callable(call.source) else None
     text = call.source
     if generator is not None:
         text = _generated(generator, {key: values[0] for key, values in lists.items()})
-    verification = _pickled(call.verify, answers, call.absolute) if call.verify else b""
-    definition = _definition(call, None if call.verify else answers, folder)
     folders = {f"include{position or ''}": path for position, path in enumerate(call.include)}
     included = _headers(text, call.headers, folders)
     varied, controls = _compiler_parameters(call.compiler, [*coded], [text, *included.texts.values()], call.name)
@@ -196,7 +193,6 @@ def make_kernel(call: KernelCall, folder: Path | None) -> PythonKernel:
             *_fits(threads, coded),
         ),
         default={} if call.default is None else _default(call.default, coded),
-        arrays=definition,
         problem_size=_sizes(call.problem_size),
         options=tuple(call.options),
         divisors=tuple(call.grid_divisors),
@@ -204,10 +200,17 @@ def make_kernel(call: KernelCall, folder: Path | None) -> PythonKernel:
         dynamic_shared=call.shared,
         defines=dict(call.defines),
         generator=generator,
-        verify=verification,
     )
-    kernel = replace(kernel, source_hash=_hash(kernel, kernel.problem_size))
+    kernel = with_arguments(replace(kernel, source_hash=_hash(kernel, kernel.problem_size)), call, folder)
     return _restricted(kernel, functions) if functions else kernel
+
+
+def with_arguments(kernel: PythonKernel, call: KernelCall, folder: Path | None) -> PythonKernel:
+    """Return a kernel with the arguments of a call and with what its outputs must be; see :func:`make_kernel`."""
+    answers = _answers(call)
+    verification = _pickled(call.verify, answers, call.absolute) if call.verify else b""
+    definition = _definition(call, None if call.verify else answers, folder)
+    return replace(kernel, arrays=definition, verify=verification)
 
 
 def _answers(call: KernelCall) -> list[Any] | None:

@@ -17,13 +17,6 @@ EFFORTS = ("none", "quick", "full")
 def effort(level: str = "") -> str:
     """Return the effort that a program gives, else that of the environment; empty where neither says anything.
 
-    Raises
-    ------
-    UsageError
-        There is no such effort.
-
-    Examples
-    --------
     >>> effort() in ("", *EFFORTS)
     True
     """

@@ -223,11 +223,6 @@ def choose(entries: Iterable[Entry]) -> Entry:
     Verified entries come before others. Of these, an entry can win if its median is below the upper ends of all
     intervals. The fastest of them ties with the others whose intervals contain its median; the first of the ties in the
     canonical order of configurations is chosen.
-
-    Parameters
-    ----------
-    entries : iterable of Entry
-        At least one.
     """
     ranked = list(entries)
     ranked = [entry for entry in ranked if entry.verified] or ranked

@@ -75,7 +75,7 @@ def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> st
     if blocks or of_fp8:
         ending += f",block_shape=[{(',' if of_vllm else ', ').join(map(str, blocks))}]"
     folder = f"configs/triton_{facts['triton'].replace('.', '_')}/" if form == "sglang-moe" else ""
-    path = folder + ",".join(f"{one}={shape.get(one)}" for one in FORMATS[form]) + f"{ending}.json"
+    path = folder + ",".join(f"{name}={shape.get(name)}" for name in FORMATS[form]) + f"{ending}.json"
     if not _PATH.fullmatch(path) or "M" not in shape:
         parts = f"a shape with M, {' and '.join(FORMATS[form])}, and SERVING has dtype and block_shape"
         raise UsageError(f"{form}: the name of a file is made of {parts}, got {path:.300}.")
@@ -85,13 +85,6 @@ def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> st
 def with_kept(existing: bytes, tuned: bytes) -> bytes:
     """Return a file of tuned configurations with what an existing one has for other numbers of rows, and its texts.
 
-    Raises
-    ------
-    ValueError
-        The existing file is none of configurations.
-
-    Examples
-    --------
     >>> with_kept(b'{"1": {"num_warps": 4}, "triton_version": "3.6.0"}', b'{"16": {"num_warps": 8}}').split()[:2]
     [b'{', b'"triton_version":']
     """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,7 +15,7 @@ from mltune.errors import WisdomError
 from mltune.files.text import printable
 from mltune.kernel.space import SearchSpace, find
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
-from mltune.known.wisdom_file import default_file, locked, read, write
+from mltune.known.wisdom_file import default_file, locked, read, stamp_of, write
 from mltune.problem.problem import accepts
 
 if TYPE_CHECKING:
@@ -155,26 +156,20 @@ class Wisdom:
         WisdomError
             The file cannot be read or written, or is no wisdom.
         """
-        with locked(Path(path)) as target:
-            merged = Wisdom(chain(read(target), self.entries))
-            write(target, merged.entries)
-        return merged
+        return WisdomFile(Path(path)).add(self)
 
     @classmethod
     def merge_files(cls, files: Iterable[Path | str], out: Path | str) -> Wisdom:
         """Merge files into another, which need not exist, and return what is in it.
 
-        The lock of the written file is held from reading to writing: several processes may do so at the same time.
+        Several processes may do so at the same time.
 
         Raises
         ------
         WisdomError
             A file cannot be read or written, or is no wisdom.
         """
-        with locked(Path(out)) as target:
-            merged = cls(chain.from_iterable(read(Path(file)) for file in (target, *files)))
-            write(target, merged.entries)
-        return merged
+        return cls(chain.from_iterable(read(Path(file)) for file in files)).add_to(out)
 
     def merge(self, *wisdoms: Wisdom) -> Wisdom:
         """Return a wisdom with the entries of all."""
@@ -247,17 +242,15 @@ class Wisdom:
         related = _Relations(problem, document, gpu, driver)
         matches = map(related.match, Wisdom(entry for entry in of_source if entry.named not in failed).best())
         distinct: dict[str, Match] = {}
-        for match in sorted(filter(None, matches), key=lambda match_of_case: match_of_case.rank):
+        for match in sorted(filter(None, matches), key=attrgetter("rank")):
             if match.entry.named not in distinct and (space is None or _is_in(space, match.entry, kernel)):
                 distinct[match.entry.named] = match
-        near = [match_of_case for match_of_case in distinct.values() if match_of_case.relation in ("problem", "size")][
-            :MOST_OF_CASE
-        ]
-        beside = [match_of_case for match_of_case in distinct.values() if match_of_case.relation in ("case", "gpu")]
-        far = [match_of_case for match_of_case in distinct.values() if match_of_case.relation == "precision"][
-            :MOST_OF_PRECISIONS
-        ]
-        return [*near, *beside, *far][:most]
+        limits = {("problem", "size"): MOST_OF_CASE, ("case", "gpu"): most, ("precision",): MOST_OF_PRECISIONS}
+        groups = (
+            islice((match for match in distinct.values() if match.relation in relations), limit)
+            for relations, limit in limits.items()
+        )
+        return list(islice(chain.from_iterable(groups), most))
 
     def __len__(self) -> int:
         """Return the number of entries."""
@@ -274,17 +267,45 @@ class Wisdom:
     __hash__ = None  # type: ignore[assignment]
 
 
+class WisdomFile:
+    """A file of which each content is read once: again only after another process has written it.
+
+    Without a path there is no file, and nothing is known.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._content: tuple[Any, Wisdom] = (), Wisdom()  # the stamp of the file and what it held: threads see both
+
+    def read(self) -> Wisdom:
+        """Return what the file holds now; errors are those of :meth:`Wisdom.load`."""
+        stamp_read, wisdom = self._content
+        if self.path is not None and (stamp := stamp_of(self.path)) != stamp_read:
+            wisdom = Wisdom(read(self.path))
+            self._content = stamp, wisdom
+        return wisdom
+
+    def add(self, wisdom: Wisdom) -> Wisdom:
+        """Merge entries into the file; see :meth:`Wisdom.add_to`."""
+        assert self.path is not None  # noqa: S101
+        with locked(self.path) as target:
+            merged = self.read().merge(wisdom)
+            write(target, merged.entries)
+            self._content = stamp_of(target), merged
+        return merged
+
+
 class _Relations:
     """The relations of entries to a problem on a GPU."""
 
     def __init__(self, problem: Problem, document: str, gpu: Gpu, driver: str | None) -> None:
-        self._problem, self._wanted, self._gpu, self._driver = problem, document, gpu, driver
+        self._problem, self._document, self._gpu, self._driver = problem, document, gpu, driver
         self._case, self._sizes = _case_and_sizes(problem)
 
     def match(self, entry: Entry) -> Match | None:
         """Return the match of an entry; None where it is of no use for the problem."""
         same_driver = self._driver in (None, entry.driver)
-        if canonical(entry.problem) == self._wanted:
+        if canonical(entry.problem) == self._document:
             if entry.device == self._gpu:
                 return Match(entry, "problem", same_driver=same_driver)
             is_near = entry.device.architecture == self._gpu.architecture != NO_CUDA

@@ -79,13 +79,7 @@ def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
 
 
 def read(path: Path) -> list[Outcome]:
-    """Read the entries of a file; none where it does not exist.
-
-    Raises
-    ------
-    WisdomError
-        The file cannot be read, or is no wisdom.
-    """
+    """Read the entries of a file; none where it does not exist."""
     document: Any = None
     try:
         document = parse_json(read_file(path, MAX_BYTES))
@@ -126,13 +120,7 @@ def _widest(value: Any) -> int:
 
 
 def write(path: Path, entries: Sequence[Outcome]) -> None:
-    """Write a file in place of an existing one; readers see the old content or the new.
-
-    Raises
-    ------
-    WisdomError
-        The file cannot be written, or would be larger than :func:`read` takes.
-    """
+    """Write a file in place of an existing one; readers see the old content or the new."""
     document = {"format": FORMAT, "entries": [entry.to_json() for entry in entries]}
     data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
     if len(entries) > MOST_ENTRIES or len(data) > MAX_BYTES:
@@ -151,13 +139,8 @@ def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[Path]:
     """Hold the lock of a file: one process at a time reads it and writes it again.
 
     The lock is a file beside it, because the file itself is replaced. The yielded path is that of the file itself,
-    where the given one is a link.
-
-    Raises
-    ------
-    WisdomError
-        The folder cannot be written, or another process holds the lock for too long: then its cause is a
-        :class:`~mltune.files.locks.HeldError`.
+    where the path is a link. A WisdomError whose cause is a :class:`~mltune.files.locks.HeldError` says that another
+    process holds it.
     """
     path = Path(os.path.realpath(path))
     with contextlib.ExitStack() as stack:
@@ -178,14 +161,8 @@ def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[Path]:
 def locked_key(path: Path, key: str, timeout_s: float) -> Iterator[None]:
     """Hold the lock of a key, any text, of a file, while what the file will say of it is measured.
 
-    The file itself can be written meanwhile, and other keys are not locked.
-
-    Raises
-    ------
-    WisdomError
-        The folder cannot be written.
-    HeldError
-        Another process holds the lock for too long.
+    The file itself can be written meanwhile, and other keys are not locked. Another process that holds the lock for too
+    long is a HeldError.
     """
     path = Path(os.path.realpath(path))
     lock = path.with_name(f".{path.name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}.lock")
@@ -199,6 +176,14 @@ def locked_key(path: Path, key: str, timeout_s: float) -> Iterator[None]:
         except OSError as error:
             raise _unwritable(path, error) from error
         yield
+
+
+def stamp_of(path: Path) -> tuple[int, ...] | None:
+    """Return what tells one content of a file from another; None where there is no file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return None
 
 
 def _lock_of(path: Path) -> Path:

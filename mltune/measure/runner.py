@@ -224,10 +224,10 @@ class GpuRunner:
         bests_s = [one_s for one_s in (request.best_s, best_s) if one_s is not None]
         request = replace(request, best_s=min(bests_s, default=None))
         measured = _of_kind(Measurement, self._request(request, self._deadline_s()))
-        possible = within_limits(measured, self._problem.flops, self._peak_flops)
-        median_s = possible.median_s if possible.state is TrialState.OK else None
+        measured = within_limits(measured, self._problem.flops, self._peak_flops)
+        median_s = measured.median_s if measured.state is TrialState.OK else None
         if median_s is not None and (best_s is None or median_s < best_s):
-            self._best = possible
+            self._best = measured
         return measured
 
     def _deadline_s(self) -> float:

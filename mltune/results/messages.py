@@ -49,15 +49,8 @@ MESSAGES: dict[str, str] = {
 
 
 def message(event: Mapping[str, Any]) -> str:
-    """Write an event as one line of printable text.
+    """Write an event, of which any field may be missing or of another type, as one line of printable text.
 
-    Parameters
-    ----------
-    event : mapping
-        An event from :func:`mltune.records.events.read_events`: any of its fields may be missing or of another type.
-
-    Examples
-    --------
     >>> message({"event": "best", "tflops": 45.3, "share_of_reference": 0.98, "number": 7, "slug": "sgemm-nt-64"})
     '? sgemm-nt-64: best so far 45.30 TFLOPS, 98.0 % of cuBLAS (trial 7)'
     """

@@ -14,7 +14,7 @@ from mltune.records.declaration import Declaration
 from mltune.records.events import EventWriter, no_events
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.results.rating import declared_rating, rating
+from mltune.results.rating import RATED, declared_rating, rating
 from mltune.results.run import counts
 
 REPORT_EVERY_S = 0.5
@@ -22,9 +22,6 @@ REPORT_EVERY_S = 0.5
 
 RATE_OVER_S = 60.0
 """Seconds over which the rate of trials is averaged."""
-
-_RATED = ("tflops", "gb_per_s", "share_of_reference", "share_of_peak")
-"""Fields of a rating that events and progress have, besides the median time."""
 
 _ENDED_WELL = frozenset({TrialState.OK, TrialState.UNSTABLE, TrialState.SKIPPED})
 
@@ -79,7 +76,7 @@ class Progress:
     @property
     def best(self) -> dict[str, float | None]:
         """The rating of the fastest trial so far: fields of :func:`mltune.results.rating.rating`."""
-        return {"median_s": self.best_s, **{name: getattr(self, f"best_{name}") for name in _RATED}}
+        return {"median_s": self.best_s, **{name: getattr(self, f"best_{name}") for name in RATED[1:]}}
 
     def to_json(self) -> dict[str, Any]:
         """Return the progress as plain JSON values."""
@@ -189,7 +186,7 @@ class Observer:
             number=declared.number,
             elapsed_s=elapsed_s,
             rejected={str(number): reason for number, reason in declared.rejected.items()},
-            **{name: figures[name] for name in ("median_s", *_RATED, "ties")},
+            **{name: figures[name] for name in (*RATED, "ties")},
         )
 
     def tell(self, elapsed_s: float, message: str | None = None, *, at_once: bool = False) -> None:
@@ -212,7 +209,7 @@ class Observer:
             slug=self.slug,
             audited=self._audited,
             best_s=figures.get("median_s"),
-            **{f"best_{name}": figures.get(name) for name in _RATED},
+            **{f"best_{name}": figures.get(name) for name in RATED[1:]},
             reference=self.problem.reference,
             trials_per_min=None if rate is None else 60.0 * rate,
             left_s=self._left_s(elapsed_s, rate),

@@ -78,6 +78,9 @@ TFLOPS = Unit("TFLOPS", "tflops", 1e12, "the peak", tflops)
 GB_PER_S = Unit("GB/s", "gb_per_s", 1e9, "the memory bandwidth", gb_per_s)
 MS = Unit("ms", "ms", 1e-3, "", _ms)
 
+RATED = ("median_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
+"""Fields of a :func:`rating`, which every document of a winner has."""
+
 UNITS = (TFLOPS, GB_PER_S, MS)
 """Every unit, those that are preferred first."""
 

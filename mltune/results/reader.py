@@ -44,15 +44,7 @@ Answer = TypeVar("Answer")
 
 
 class RunReader:
-    """A reader of one run that keeps what it has read: each call reads only the trials that are new.
-
-    The run may still go on: nothing is written and nothing is locked. The parameters are those of :func:`read_run`.
-
-    Attributes
-    ----------
-    ended : Trials
-        The trials that were read, in the order in which they ended; it exists after the first call.
-    """
+    """A reader of one run, which may still go on: it keeps the trials in ``ended``, and reads those that are new."""
 
     def __init__(self, directory: Path, slug: str = "") -> None:
         self.ended: Trials
@@ -100,24 +92,10 @@ class RunReader:
 
 
 def read_run(directory: Path | str, slug: str = "") -> TuneResult:
-    """Read the run in a directory.
+    """Read the run in a directory, which may still go on; ``slug`` is the name of the problem in its plan.
 
-    Parameters
-    ----------
-    directory : path-like
-        The run directory. The run may still go on.
-    slug : str
-        Name of the problem in its plan.
+    A RunDirectoryError says that there is no run or that its store is damaged, a DiskFullError that the disk is full.
 
-    Raises
-    ------
-    RunDirectoryError
-        The directory holds no run, or its store is damaged.
-    DiskFullError
-        A full disk keeps the store from being read.
-
-    Examples
-    --------
     >>> read_run("/no/such/run")
     Traceback (most recent call last):
     mltune.errors.RunDirectoryError: a run directory holds a file run.sqlite, but there is none in /no/such/run.
@@ -210,14 +188,9 @@ def read_or_set_aside(slug: str, read: Callable[[], Answer]) -> Answer | Unread:
 
 
 def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
-    """Return the stored declaration, if every value in it can be a time.
+    """Return the stored declaration; a ValueError where a time, the winner or a finalist cannot be right.
 
     A replay verifies nothing, although older declarations say so.
-
-    Raises
-    ------
-    ValueError
-        A time is not, the winner is not a finalist, or a finalist is not on record.
     """
     if fact is None:
         return None

@@ -26,7 +26,7 @@ from mltune.records.events import BEGINNINGS, ENDS, FILE, LONGEST_LINE, planned,
 from mltune.records.store import is_written
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.funnel import Funnel, total
-from mltune.results.rating import declared_rating, rating
+from mltune.results.rating import RATED, declared_rating, rating
 from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.run import TuneResult, counts
 
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
     from mltune.records.database_runs import StoredRun
 
-
-_RATED = ("median_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
-"""Fields of a rating that the description of a dataset has of its best configuration."""
 
 MOST_LISTED = 50
 """Most runs in a list of those in a folder."""
@@ -188,16 +185,8 @@ def _state(run: TuneResult) -> str:
 def list_runs(folder: Path) -> list[dict[str, Any]]:
     """Describe the runs and campaigns in a folder that were written last: the output of ``mltune show`` without a run.
 
-    Returns
-    -------
-    list of dict
-        At most :data:`MOST_LISTED`, the newest first, each with
-
-        - ``run``, the directory; ``written``, when it was written last,
-        - ``state``: ``running``, ``ended``, ``resumable`` (interrupted or killed) or ``unreadable``,
-        - ``detail``, why it is unreadable, or how many of its problems are; else empty,
-        - ``problems``, the labels (the name of a problem that has not begun) and ``trials``, of all of them,
-        - ``best``, the rating of the best trial, where there is one problem; else None.
+    The newest comes first, and at most :data:`MOST_LISTED`. The ``state`` is ``running``, ``ended``, ``resumable``
+    (interrupted or killed) or ``unreadable``. ``best`` is the rating of the best trial where there is one problem.
     """
     written_s = {directory: at for directory in folder.glob("*") if (at := _written_s(directory)) is not None}
     newest = sorted(written_s, key=written_s.__getitem__, reverse=True)[:MOST_LISTED]
@@ -282,7 +271,7 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
         "device": device.name,
         "rows": manifest.rows,
         "counts": dict(manifest.counts),
-        **{f"best_{name}": figures.get(name) for name in _RATED},
+        **{f"best_{name}": figures.get(name) for name in RATED},
         "created": manifest.created,
         "source": manifest.source,
         "licence": manifest.licence,

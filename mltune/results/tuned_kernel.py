@@ -123,7 +123,10 @@ class TunedKernel:
         """Launch the kernel on arrays of any package, on the current stream of PyTorch where one is a tensor of it."""
         import cupy
 
-        tensors, stream = [one for one in arguments if hasattr(one, "detach")], cupy.cuda.get_current_stream()
+        tensors, stream = (
+            [argument for argument in arguments if hasattr(argument, "detach")],
+            cupy.cuda.get_current_stream(),
+        )
         if tensors:
             current = sys.modules["torch"].cuda.current_stream(tensors[0].device)
             if hasattr(cupy.cuda.Stream, "from_external") and hasattr(current, "__cuda_stream__"):
@@ -189,16 +192,16 @@ def _prepare(types: tuple[type, ...]) -> _Prepared | None:
 
     try:
         enqueue = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
-        codes = ["Q" if one is cupy.ndarray else _code(one) for one in types]
+        codes = ["Q" if kind is cupy.ndarray else _code(kind) for kind in types]
     except (AttributeError, KeyError, OSError):
         return None
     begin = struct.calcsize(_LAUNCH)
     layout = _LAUNCH + "".join(f"{code}{_SLOT - struct.calcsize(f'<{code}')}x" for code in codes)
     memory = bytearray(begin + _SLOT * len(codes))
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    pointers = (ctypes.c_void_p * (len(codes) + 1))(*(address + begin + _SLOT * one for one in range(len(codes))))
-    places = [tuple(one for one, code in enumerate(codes) if code[-1] == kind) for kind in "Qs"]
-    arrays = tuple(one for one in places[0] if types[one] is cupy.ndarray)
+    pointers = (ctypes.c_void_p * (len(codes) + 1))(*(address + begin + _SLOT * place for place in range(len(codes))))
+    places = [tuple(place for place, code in enumerate(codes) if code[-1] == kind) for kind in "Qs"]
+    arrays = tuple(place for place in places[0] if types[place] is cupy.ndarray)
     pack_into, stream = struct.Struct(layout).pack_into, cupy.cuda.get_current_stream
     return _Prepared(enqueue, memory, pack_into, arrays, places[1], stream, ctypes.c_void_p(address), pointers)
 
@@ -222,29 +225,18 @@ def cupy_array(value: Any) -> Any:
 
 
 def load_winner(folder: Path) -> TunedKernel:
-    """Load the kernel of a winner's folder.
-
-    Raises
-    ------
-    RunDirectoryError
-        The folder holds no machine code: the run was replayed, or has no winner yet.
-    DeviceError
-        CuPy is not installed, or there is no GPU.
-    """
+    """Load the kernel of a winner's folder; a RunDirectoryError where it has no machine code."""
     document, code = read_winner(folder)
-    one = document.launch
-    (gx, gy, gz), (bx, by, bz) = one.grid, one.block
-    launch = Launch((gx, gy, gz), (bx, by, bz), one.shared_bytes, tuple(one.launched), one.workspace_bytes)
+    shapes = document.launch
+    (gx, gy, gz), (bx, by, bz) = shapes.grid, shapes.block
+    launch = Launch((gx, gy, gz), (bx, by, bz), shapes.shared_bytes, tuple(shapes.launched), shapes.workspace_bytes)
     return load_code(code, document.kernel.function, launch, {})
 
 
 def load_code(code: bytes, name: str, launch: Launch, constants: Mapping[str, NDArray[Any]]) -> TunedKernel:
     """Load machine code into the current GPU; constants are copied to the ``__constant__`` symbols of their names.
 
-    Raises
-    ------
-    DeviceError
-        CuPy is not installed, or there is no GPU.
+    A DeviceError says that there is no CuPy or no GPU.
     """
     try:
         import cupy

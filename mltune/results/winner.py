@@ -98,12 +98,12 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() and c != "\\" else " " for c in text).split())
 
 
-def formula(expression: Expression, known: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> str:
+def formula(expression: Expression, values: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> str:
     """Substitute values and defining expressions for names in an expression, and evaluate its constant parts.
 
     ``ceil_div(m, BLK_M) * threads`` becomes ``"ceil_div(m, 128) * 256"``.
     """
-    return ast.unparse(_Substitution(known, derived).visit(_tree(expression.text)))
+    return ast.unparse(_Substitution(values, derived).visit(_tree(expression.text)))
 
 
 def launch_formulas(winner: Winner) -> dict[str, Any] | None:
@@ -111,28 +111,30 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
     None for a kernel given in Python: its launch is computed there, and not known at other sizes.
     """
-    return formulas_of(winner.kernel, _known(winner)) if winner.kernel.has_formulas else None
+    return formulas_of(winner.kernel, _fixed_values(winner)) if winner.kernel.has_formulas else None
 
 
-def formulas_of(kernel: Kernel, known: Mapping[str, int | float | str]) -> dict[str, Any]:
-    """Return the launch of a kernel as formulas of what is not known."""
+def formulas_of(kernel: Kernel, values: Mapping[str, int | float | str]) -> dict[str, Any]:
+    """Return the launch of a kernel as formulas of the names without values."""
     return {
-        "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
-        "block": [formula(expression, known, kernel.derived) for expression in kernel.block],
-        "shared_bytes": formula(kernel.shared_bytes, known, kernel.derived),
-        "workspace_bytes": None if kernel.workspace is None else formula(kernel.workspace, known, kernel.derived),
+        "grid": [formula(expression, values, kernel.derived) for expression in kernel.grid],
+        "block": [formula(expression, values, kernel.derived) for expression in kernel.block],
+        "shared_bytes": formula(kernel.shared_bytes, values, kernel.derived),
+        "workspace_bytes": None if kernel.workspace is None else formula(kernel.workspace, values, kernel.derived),
     }
 
 
 def size_restrictions(winner: Winner) -> dict[str, str]:
     """Return the conditions of the configuration on the problem's sizes, each with its reason."""
-    return restrictions_on(winner.kernel, _known(winner), winner.problem.size_names)
+    return restrictions_on(winner.kernel, _fixed_values(winner), winner.problem.size_names)
 
 
-def restrictions_on(kernel: Kernel, known: Mapping[str, int | float | str], sizes: Collection[str]) -> dict[str, str]:
+def restrictions_on(kernel: Kernel, values: Mapping[str, int | float | str], sizes: Collection[str]) -> dict[str, str]:
     """Return the conditions of a kernel on the sizes at which it runs, each with its reason."""
-    found = {formula(one.expression, known, kernel.derived): one.reason for one in kernel.needed}
-    return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*sizes}}
+    reasons = {
+        formula(restriction.expression, values, kernel.derived): restriction.reason for restriction in kernel.needed
+    }
+    return {text: reason for text, reason in reasons.items() if _names(_tree(text)) & {*sizes}}
 
 
 def known_values(
@@ -144,7 +146,7 @@ def known_values(
     return {**fixed, **kernel.labelled(configuration)}
 
 
-def _known(winner: Winner) -> dict[str, int | float | str]:
+def _fixed_values(winner: Winner) -> dict[str, int | float | str]:
     return known_values(winner.kernel, winner.problem, winner.device, winner.record.configuration)
 
 
@@ -159,13 +161,13 @@ def _names(tree: ast.AST) -> set[str]:
 class _Substitution(ast.NodeTransformer):
     """Replace names by values and expressions, from the leaves up."""
 
-    def __init__(self, known: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> None:
-        self._known = known
+    def __init__(self, values: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> None:
+        self._values = values
         self._derived = derived
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id in self._known:
-            value = self._known[node.id]
+        if node.id in self._values:
+            value = self._values[node.id]
             return _tree(repr(value) if isinstance(value, float | str) else str(int(value)))
         if node.id in self._derived:
             replaced: ast.expr = self.visit(_tree(self._derived[node.id].text))
@@ -195,11 +197,11 @@ def _decided(node: ast.BoolOp) -> ast.expr:
     What precedes the opposite stays: it may be undefined.
     """
     is_and = isinstance(node.op, ast.And)
-    open_ones = [one for one in node.values if not isinstance(one, ast.Constant)]
+    open_parts = [part for part in node.values if not isinstance(part, ast.Constant)]
     decides = [isinstance(value, ast.Constant) and bool(value.value) != is_and for value in node.values]
     if any(decides):
         earlier = node.values[: decides.index(True)]
-        return node if {*earlier} & {*open_ones} else _tree(str(int(not is_and)))
-    if len(open_ones) == 1 and isinstance(open_ones[0], ast.Compare | ast.BoolOp):
-        return open_ones[0]
-    return ast.BoolOp(node.op, open_ones) if len(open_ones) > 1 else node
+        return node if {*earlier} & {*open_parts} else _tree(str(int(not is_and)))
+    if len(open_parts) == 1 and isinstance(open_parts[0], ast.Compare | ast.BoolOp):
+        return open_parts[0]
+    return ast.BoolOp(node.op, open_parts) if len(open_parts) > 1 else node

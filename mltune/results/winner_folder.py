@@ -14,7 +14,7 @@ from mltune.files.atomic import replace_folder_atomically
 from mltune.files.owned import WINNER, ForeignFileError
 from mltune.files.reading import reason
 from mltune.records.versions import __version__
-from mltune.results.rating import declared_rating
+from mltune.results.rating import RATED, declared_rating
 from mltune.results.winner import launch_formulas, size_restrictions
 from mltune.results.winner_texts import fill_templates, header_files, kernel_source
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the document's format."""
-
-
-_RATED = ("median_s", "interval_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
 
 
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
@@ -73,7 +70,7 @@ def _timing(winner: Winner) -> dict[str, Any]:
     rated = declared_rating(winner.problem, winner.device, declaration, None)
     return {
         "trial": winner.record.number,
-        **{name: rated[name] for name in _RATED},
+        **{name: rated[name] for name in (*RATED, "interval_s")},
         "share_of_reference_interval": rated["interval_share_of_reference"],
         "ties": [
             {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}
@@ -111,11 +108,11 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "workspace_bytes": launch.workspace_bytes,
         "launched": list(launch.arguments),
         "arguments": [
-            *(one for one in arguments if one.get("role") != "constant"),
+            *(argument for argument in arguments if argument.get("role") != "constant"),
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
             *_workspace(launch),
         ],
-        "constants": [one for one in arguments if one.get("role") == "constant"],
+        "constants": [argument for argument in arguments if argument.get("role") == "constant"],
         "at_other_sizes": launch_formulas(winner),
         "sizes_must_satisfy": size_restrictions(winner),
     }
@@ -135,14 +132,7 @@ DOCUMENT = "winner.json"
 def write_winner(folder: Path, winner: Winner) -> None:
     """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
 
-    It contains ``kernel.cu`` with its headers and its file of controls, ``kernel.cubin``, ``winner.json``,
-    ``README.txt`` and the examples of the problem kind; for a winner without machine code (in replay) only
-    ``winner.json``, with the reason. See docs/reference/winner.md. The parent of the folder is created if necessary.
-
-    Raises
-    ------
-    DiskFullError
-        The folder cannot be written, for example because the disk is full. An existing one is unchanged.
+    A winner without machine code (in replay) has only winner.json, with the reason. See docs/reference/winner.md.
     """
     write_folder(folder, winner_files(winner, datetime.now(UTC).isoformat(timespec="seconds")))
 
@@ -159,15 +149,7 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the folder of a winner in place of an existing one; see :func:`replace_folder_atomically`.
-
-    Raises
-    ------
-    RunDirectoryError
-        The folder holds something that mltune did not write.
-    DiskFullError
-        The folder cannot be written. An existing one is unchanged.
-    """
+    """Write the folder of a winner in place of an existing one, as a whole or not at all."""
     try:
         replace_folder_atomically(folder, files, WINNER)
     except ForeignFileError as error:

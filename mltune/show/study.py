@@ -52,11 +52,6 @@ class Studies:
     Further facts of a trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in
     the order in which they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a
     campaign that cannot be read is left out, with a warning.
-
-    Raises
-    ------
-    RunDirectoryError
-        There is no run, or its directory cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -84,13 +79,7 @@ class Studies:
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))
 
     def update(self) -> int:
-        """Add the trials that have ended since the last update; return how many.
-
-        Raises
-        ------
-        RunDirectoryError
-            The file can no longer be written.
-        """
+        """Add the trials that have ended since the last update; return how many."""
         with _must_be_writable(self.path):
             return self._copy(self.storage)
 
@@ -257,13 +246,7 @@ HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def served(studies: Studies, port: int) -> Iterator[str]:
-    """Serve the dashboard to this machine while the context lasts, and yield its address; port 0 takes a free one.
-
-    Raises
-    ------
-    UsageError
-        The extra ``dashboard`` is not installed, or the port is in use.
-    """
+    """Serve the dashboard to this machine while the context lasts, and yield its address; port 0 takes a free one."""
     try:
         from optuna_dashboard import wsgi
     except ImportError as error:

@@ -37,15 +37,7 @@ _PARENTS, _VARIANTS, _PATIENCE = 64, 4_000, 3
 
 @dataclass(frozen=True, slots=True)
 class LimitedConfiguration:
-    """A configuration with the least time that it can take.
-
-    Attributes
-    ----------
-    codes : mapping of str to int
-        The configuration with the positions of values that are not integers.
-    limits : mapping of str to float
-        Least time in seconds by what limits it: :data:`mltune.cost.bound.LIMITS`.
-    """
+    """A configuration, also in codes, with the least seconds it can take by :data:`mltune.cost.bound.LIMITS`."""
 
     configuration: Mapping[str, int | float | str]
     codes: Mapping[str, int]
@@ -66,22 +58,15 @@ class LimitedConfiguration:
 class ProblemBound:
     """The upper bound on a problem.
 
-    Attributes
-    ----------
-    unit : str
-        The unit that does the operations, such as ``"tensor_fp64"``.
-    hardware : mapping of str to float
-        Least time in seconds of any kernel on that unit, by ``"arithmetic"`` and ``"memory"``.
-    best, given : LimitedConfiguration
-        The configuration that can take the least time: of the kernel, and among those that were asked for.
-    examined, count : int
-        Configurations among which the best was found, and those of the space.
+    ``hardware`` is the least time in seconds of any kernel on the unit that does the operations, by ``"arithmetic"``
+    and ``"memory"``. The ``best`` configuration of the kernel was found among ``examined`` of ``count``; ``stated`` is
+    the best one with the values that were asked for.
     """
 
     unit: str
     hardware: Mapping[str, float]
     best: LimitedConfiguration
-    given: LimitedConfiguration | None
+    stated: LimitedConfiguration | None
     examined: int
     count: int
 
@@ -91,7 +76,7 @@ def find_bound(
 ) -> ProblemBound:
     """Compute the upper bound on a problem from the facts of a GPU, without a measurement.
 
-    The bound of a configuration, or of the best one that has its values, is ``given``.
+    The bound of a configuration, or of the best one that has its values, is ``stated``.
 
     Examples
     --------

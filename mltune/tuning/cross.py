@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import wait
-from threading import TIMEOUT_MAX
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,12 +32,7 @@ def time_configurations(
 ) -> list[float | None]:
     """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
 
-    Parameters
-    ----------
-    configurations : sequence of mapping of str to int
-        With the parameters of the kernel, and valid for the problem.
-    until : float
-        When the timing ends, on the clock of :func:`time.perf_counter`: those left then are missing at the end.
+    Those left at ``until``, on the clock of :func:`time.perf_counter`, are missing at the end.
     """
     if not configurations:
         return []
@@ -48,20 +41,12 @@ def time_configurations(
     )
     with open_session(kernel, problem, target, space=space, compilers=compilers, pool=pool) as session:
         valid = [find(session.space, configuration) >= 0 for configuration in configurations]
-        builds = [
-            session.builder.submit(configuration) if here else None
-            for configuration, here in zip(configurations, valid, strict=True)
-        ]
+        measurements = session.measure(list(compress(configurations, valid)), until=until)
         times: list[float | None] = []
-        for configuration, building in zip(configurations, builds, strict=True):
-            left_s = until - time.perf_counter()
-            if left_s <= 0 or (building is not None and not wait([building], min(left_s, TIMEOUT_MAX)).done):
+        for is_valid in valid:
+            measured = next(measurements, None) if is_valid else None
+            if is_valid and measured is None:  # the time is up
                 break
-            build = None if building is None else building.result()
-            if build is None or build.state is not TrialState.OK:
-                times.append(None)
-                continue
-            measured = session.runner.submit(configuration, build).result()
-            was_timed = measured.state in (TrialState.OK, TrialState.UNSTABLE)  # its noise is no fault of it
-            times.append(measured.median_s if was_timed else None)
+            was_timed = measured is not None and measured.state in (TrialState.OK, TrialState.UNSTABLE)
+            times.append(measured.median_s if measured and was_timed else None)  # its noise is no fault of it
     return times

@@ -89,23 +89,10 @@ def _ranks(count: int, confidence: float) -> tuple[int, int]:
 
 
 def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, ...], Finalist | None]:
-    """Rank the trials of a race.
+    """Rank the trials of a race by their times in seconds, one per round; the reference's are under :data:`REFERENCE`.
 
     The winner has the smallest median. The ratio of another trial to it is the median of the ratios of both times in
-    the same round, because a disturbance of a round slows both.
-
-    Parameters
-    ----------
-    times_s : mapping of int to sequence of float
-        Run times by trial, seconds, one per round; those of the reference implementation under :data:`REFERENCE`, if it
-        took part. At least one trial and two rounds.
-
-    Returns
-    -------
-    tuple of Finalist
-        Fastest first.
-    Finalist or None
-        The reference implementation.
+    the same round, because a disturbance of a round slows both. There are at least two rounds.
     """
     medians = {number: statistics.median(times) for number, times in times_s.items() if number != REFERENCE}
     order = sorted(medians, key=lambda number: (medians[number], number))
@@ -220,36 +207,13 @@ def declare(
     until: float = math.inf,
     stop: Callable[[], bool] = bool,
 ) -> Declaration | None:
-    """Declare the winner of a run.
+    """Declare the winner of a run, whose trials are in the order of appending; None when none succeeded and passed.
 
-    On a GPU the finalists are raced against each other and the reference implementation, and the winner and its ties
-    are verified. In replay, and where a race would take too long (:func:`mltune.measure.timing.how_many_fit`), the
-    recorded times decide.
-
-    Parameters
-    ----------
-    session : Session
-        Entered.
-    trials : Trials
-        All trials of the run, in the order of appending.
-    references : sequence of Reference
-        Timings of the reference implementation, in the order taken.
-    race_s : float
-        Most seconds of a race.
-    until : float
-        When the time is up, on the clock of :func:`time.perf_counter`: no further tie of the winner is verified.
-    stop : callable
-        Checked between steps, which take at most some seconds each. Once it is true, the known times decide.
-
-    Returns
-    -------
-    Declaration or None
-        None when no trial succeeded, or none that succeeded passed the verification.
-
-    Raises
-    ------
-    DeviceLostError
-        The GPU cannot be used now. A `stop` that is true from the start does not use the GPU.
+    On a GPU the finalists are raced against each other and the reference implementation, for at most ``race_s``
+    seconds, and the winner is verified; so are its ties until ``until``, on the clock of :func:`time.perf_counter`. In
+    replay, where a race would take too long (:func:`mltune.measure.timing.how_many_fit`), and once ``stop`` is true,
+    the recorded times decide. It is asked between steps, which take some seconds each; one that is true from the start
+    uses no GPU.
     """
     drifts_of_reference = drifts(references)
     rejected: dict[int, str] = {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import TIMEOUT_MAX
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,24 +48,10 @@ REACHED = 0.6
 class Session:
     """The parts of a run. A context manager that starts and ends builder and runner.
 
-    Attributes
-    ----------
-    space : SearchSpace
-        On a GPU all valid configurations; in replay the recorded ones.
-    versions : mapping of str to str
-        Versions of the software that determines measurements.
-    gpu : GpuRunner or None
-        The runner, if it runs on a GPU.
-    recorded : Dataset or None
-        The replayed dataset.
-    batch : int
-        Most proposals of the first batch; the later ones follow from the seconds of trials.
-    compilers : float
-        Builds made in parallel; infinite in replay, where builds take no time.
-    default : mapping of str to int
-        The default configuration, which is measured early; empty where there is none.
-    begun : float
-        When it was opened, on the clock of :func:`time.perf_counter`: the run's time includes its start.
+    The ``space`` has all valid configurations on a GPU, in replay the recorded ones. ``batch`` is the most proposals of
+    the first batch; the later ones follow from the seconds of trials. In replay builds take no time: ``compilers`` is
+    infinite. The ``default`` configuration is measured early; it is empty where there is none. The run's time includes
+    its start: it has ``begun`` when it was opened, on the clock of :func:`time.perf_counter`.
     """
 
     kernel: Kernel
@@ -112,6 +100,19 @@ class Session:
         wrong = [f"{problem.label}: {check.state} {check.detail}" for problem, check in checks if check.state != "ok"]
         return "; ".join(wrong)
 
+    def measure(self, configurations: Sequence[Mapping[str, int]], *, until: float = math.inf) -> Iterator[Measurement]:
+        """Build configurations side by side, and measure them in turn; the last ones are missing after `until`."""
+        builds = [self.builder.submit(configuration) for configuration in configurations]
+        for configuration, building in zip(configurations, builds, strict=True):
+            remaining_s = until - time.perf_counter()
+            if remaining_s <= 0 or not wait([building], min(remaining_s, TIMEOUT_MAX)).done:
+                return
+            build = building.result()
+            if build.state is TrialState.OK:
+                yield self.runner.submit(configuration, build).result()
+            else:
+                yield Measurement(build.state, build.detail)
+
 
 def open_session(
     kernel: Kernel,
@@ -126,27 +127,10 @@ def open_session(
 ) -> Session:
     """Make the session of a kernel, a problem and a target.
 
-    Parameters
-    ----------
-    values : mapping of str to sequence of int, optional
-        Values of some parameters: a sub-space.
-    space : SearchSpace, optional
-        Valid configurations on a GPU, in place of all that are valid.
-    compilers : int or None
-        Compile processes; None is one per core.
-    compile_on : str
-        Cluster whose compile workers help; empty for none.
-    pool : ChildPool, optional
-        Where compile processes and the worker of the GPU wait for the next session.
+    ``values`` are those of some parameters, for a sub-space; ``space`` is a space in place of all that is valid. One
+    compile process per core works, or so many as ``compilers``, and workers of a cluster help to ``compile_on``.
+    Processes wait for the next session in the ``pool``.
 
-    Raises
-    ------
-    UsageError
-        The kernel does not solve the problem or cannot be built, the space is empty, or the device or dataset does not
-        exist.
-
-    Examples
-    --------
     >>> from mltune.dataset.dataset import load_manifest
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.resolve.device import Target
@@ -250,19 +234,18 @@ def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Dev
         if kernel.arrays is not None:
             from mltune.device.known import H200
 
-            check_source(kernel, problem, H200)
+            space = make_space(kernel, variables_of(problem, H200))
+            check_source(replace(kernel, default=default_configuration(kernel, space)), problem, H200)
         raise
     return device, driver
 
 
 def check_source(kernel: Kernel, problem: RunnableProblem, device: Device) -> None:
-    """Check the space and the launch of a kernel for a device and, where NVRTC is installed, source and arguments."""
+    """Check the launch of a kernel's default and, where NVRTC is installed, its source and arguments."""
     from mltune.measure.build import NvrtcBuilder
     from mltune.measure.source_check import entry_probes, with_probe
 
-    variables = variables_of(problem, device)
-    kernel = replace(kernel, default=default_configuration(kernel, make_space(kernel, variables)))
-    kernel.launch(kernel.default, variables)
+    kernel.launch(kernel.default, variables_of(problem, device))
     with suppress(DeviceError), NvrtcBuilder(with_probe(kernel), problem, device.architecture, workers=1) as builder:
         make_baseline(kernel, problem, device, builder)
         plain = builder.submit(kernel.default).result()
@@ -272,13 +255,7 @@ def check_source(kernel: Kernel, problem: RunnableProblem, device: Device) -> No
 
 
 def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
-    """Compile the first configuration of a kernel, run it once on a GPU, and return its arrays by name after the run.
-
-    Raises
-    ------
-    RunError
-        The kernel cannot be compiled or launched, or fails.
-    """
+    """Compile the first configuration of a kernel, run it once on a GPU, and return its arrays by name."""
     from mltune.measure.runner import GpuRunner
 
     assert kernel.arrays is not None  # noqa: S101 - it has arguments

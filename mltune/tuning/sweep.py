@@ -43,26 +43,10 @@ MOST_ROWS = 200_000
 class Pruned:
     """The result of a pruned sweep.
 
-    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two. The time of a complete
-    sweep is estimated from the random sample: the mean seconds of a configuration, times the size of the space.
-
-    Attributes
-    ----------
-    audit : PruningAudit
-    compilers : int
-        Compile processes; in replay 1.
-    compile_s, gpu_s : float
-        Seconds of compiling, of all compilers together, and of verifying and timing.
-    planning_s : float
-        Seconds of fits and predictions, most of them while compilers work.
-    total_s : float
-        Seconds of the sweep: elapsed; in replay the planning and the busier of compilers and GPU.
-    complete_s : float
-        Estimated seconds of a complete sweep.
-    replayed : bool
-        Whether all seconds but those of the planning were recorded earlier.
-    dataset : pathlib.Path or None
-        The Parquet file.
+    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two, in replay after
+    planning. ``compile_s`` are the seconds of all compilers together. ``complete_s`` is an estimate for a complete
+    sweep from the random sample: the mean seconds of a configuration, times the size of the space. Where it was
+    replayed, all seconds but those of the planning were recorded earlier.
     """
 
     audit: PruningAudit
@@ -114,17 +98,10 @@ def sweep(
     values: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> Path:
-    """Time configurations and write a dataset into the directory of the run.
+    """Time a random sample of so many configurations, or all, and write a dataset into the directory of the run.
 
     An existing run is resumed. The result is the Parquet file; its manifest is in the same directory. A Ctrl-C raises a
-    KeyboardInterrupt with the directory of the run.
-
-    Parameters
-    ----------
-    count : int or None
-        Size of a uniform random sample of the space; None takes every configuration.
-    values : mapping of str to sequence of int, optional
-        Values of some parameters: a sub-space.
+    KeyboardInterrupt with the directory of the run. ``values`` are those of some parameters, for a sub-space.
     """
     session = _open(request, values, replay=False)
     if count is None:
@@ -213,13 +190,7 @@ def _name_of(session: Session, kind: Kind) -> str:
 
 
 def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, replay: bool) -> Session:
-    """Open the session of a sweep.
-
-    Parameters
-    ----------
-    replay : bool
-        Whether a complete dataset may be replayed.
-    """
+    """Open the session of a sweep; a complete dataset may be replayed where ``replay`` says so."""
     if request.run is not None:
         check_no_plan(request.run)
     target = request.target
@@ -279,16 +250,16 @@ class Rounds:
     space: SearchSpace
     pruner: Pruner
     observer: Observer
-    _asked: int = field(default=0, init=False)
+    _planned: int = field(default=0, init=False)
 
     def plan(self) -> Sequence[Candidate]:
         """Return the next round; see :meth:`mltune.tuning.loop.Planner.plan`."""
         while self.pruner.ready and (request := self.pruner.ask()) is not None:
             candidates: list[Candidate] = []
             for indices, source in ((request.chosen, request.proposed_by), (request.beside, "random")):
-                candidates += _candidates(self.space, indices, self._asked, request.number, source)
-                self._asked += len(indices)
-            self.observer.trials_limit = self._asked
+                candidates += _candidates(self.space, indices, self._planned, request.number, source)
+                self._planned += len(indices)
+            self.observer.trials_limit = self._planned
             if candidates:
                 return candidates
         return ()

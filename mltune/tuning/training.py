@@ -103,15 +103,7 @@ def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]
 
 
 def find_datasets(name: str) -> list[Dataset]:
-    """Return the datasets of a name, of a file, of a run or a campaign, or of a folder of datasets.
-
-    Raises
-    ------
-    DatasetError
-        There is no such dataset, or the folder holds none.
-    ModelError, RunDirectoryError
-        See :func:`datasets_of_runs`.
-    """
+    """Return the datasets of a name, of a file, of a run or a campaign, or of a folder of datasets."""
     from mltune.dataset.dataset import datasets_in, load_dataset
 
     if not Path(name).is_dir():
@@ -125,17 +117,7 @@ def find_datasets(name: str) -> list[Dataset]:
 
 
 def datasets_of_runs(directory: Path) -> list[Dataset]:
-    """Return the trials of a run, or of the runs of a campaign that have enough for a model, as datasets.
-
-    Raises
-    ------
-    ModelError
-        None of them has enough.
-    RunDirectoryError
-        The directory holds no run.
-    DamagedRunError
-        A record has changed since it was written.
-    """
+    """Return the trials of a run, or of the runs of a campaign that have enough for a model, as datasets."""
     from mltune.dataset.dataset import export_run, load_dataset
 
     datasets = []
@@ -218,10 +200,7 @@ def scores(
 ) -> dict[str, Any]:
     """Judge a model on each large dataset by the closest members of other groups; return :func:`score` by dataset.
 
-    Parameters
-    ----------
-    sweeps_of_datasets, sweeps : sequence of Sweep
-        The sweep of each dataset, and those that the members of the model were fitted to.
+    ``sweeps_of_datasets`` has the sweep of each dataset, ``sweeps`` those that the members were fitted to.
     """
     scores_by_name = {}
     for dataset, sweep in zip(datasets, sweeps_of_datasets, strict=True):

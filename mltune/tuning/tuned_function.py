@@ -24,14 +24,14 @@ from mltune.files.folders import cache_folder
 from mltune.files.locks import HeldError
 from mltune.files.text import printable
 from mltune.kernel.bundle import variables_of
-from mltune.kernel.kernel_tuner_call import kernel_of_call
-from mltune.kernel.python_kernel import KernelCall, PythonKernel, on_host, with_sizes
+from mltune.kernel.kernel_tuner_call import make_of_call
+from mltune.kernel.python_kernel import KernelCall, PythonKernel, on_host, with_arguments, with_sizes
 from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
-from mltune.known.wisdom import Match, Wisdom
+from mltune.known.wisdom import Match, Wisdom, WisdomFile
 from mltune.known.wisdom_file import AUTO, NONE, file_of_run, locked_key
-from mltune.records.directory import in_use
+from mltune.records.directory import in_use, is_begun
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.wording import configuration, spaced_duration
@@ -101,8 +101,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A kernel for the sizes of a call, without its arrays, on a GPU."""
+    """A kernel for the sizes of a call, without its arrays, on a GPU: `stated` as in the call, `kernel` in variants."""
 
+    stated: PythonKernel
     kernel: Kernel
     problem: RunnableProblem
     space: SearchSpace
@@ -136,7 +137,12 @@ class TunedFunction:
 
     _kernel: TunedKernel
     file: Path | None
-    _known: dict[Any, tuple[Choice, Callable[..., None]]] = field(default_factory=dict)
+    _choices: dict[Any, tuple[Choice, Callable[..., None]]] = field(default_factory=dict)
+    _wisdom: WisdomFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without having read the file."""
+        self._wisdom = WisdomFile(self.file)
 
     def __call__(self, *arguments: Any) -> None:
         """Launch the kernel on its arguments, on the current stream; the first call with new sizes may tune.
@@ -148,7 +154,7 @@ class TunedFunction:
             current GPU and stored by rows without gaps; and NumPy scalars.
         """
         key = self._key(arguments)
-        choice, launch = self._known.get(key) or self._first(key, arguments)
+        choice, launch = self._choices.get(key) or self._first(key, arguments)
         choice.calls += 1
         launch(*arguments)
 
@@ -165,12 +171,11 @@ class TunedFunction:
             No configuration works.
         """
         key = self._key(arguments)
-        return (self._known.get(key) or self._first(key, arguments))[0]
+        return (self._choices.get(key) or self._first(key, arguments))[0]
 
     def chosen(self, *arguments: Any) -> Choice:
         """Return the choice of earlier calls with these sizes, else what would be taken with effort ``"none"``."""
-        choice = self._known.get(self._key(arguments)) or self._choose(self._case(arguments), arguments, "none")
-        return choice[0]
+        return (self._choices.get(self._key(arguments)) or self._choose(self._case(arguments), arguments, "none"))[0]
 
     def explain(self, *arguments: Any) -> str:
         """Return :meth:`chosen` in words: the configuration, where it comes from, and its times."""
@@ -180,7 +185,7 @@ class TunedFunction:
         """Return the choices of this process: a row for each, with the fields of :class:`Choice` and the parameters."""
         import pandas as pd
 
-        rows = [{**asdict(choice), **choice.configuration} for choice, _ in self._known.values()]
+        rows = [{**asdict(choice), **choice.configuration} for choice, _ in self._choices.values()]
         return pd.DataFrame(rows).drop(columns="configuration", errors="ignore")
 
     def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -202,32 +207,31 @@ class TunedFunction:
         constants = {name: np.asarray(on_host(value)) for name, value in self._kernel.call.constants.items()}
         loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
         is_plain = all(issubclass(kind, np.generic) or _is_of_cupy(kind) for kind in map(type, arguments))
-        self._known[key] = choice, loaded if is_plain else loaded.launch
+        self._choices[key] = choice, loaded if is_plain else loaded.launch
         choice.first_s = time.perf_counter() - begun
-        return self._known[key]
+        return self._choices[key]
 
     def _choose(self, case: _Case, arguments: Sequence[Any], level: str) -> tuple[Choice, Mapping[str, int]]:
-        version, wisdom = _version(self.file), Wisdom.load(self.file)
-        match, is_tuned = _look_up(wisdom, case), False
+        wisdom, is_tuned = self._wisdom.read(), False
+        match = _look_up(wisdom, case)
         if not _suffices(match, level):
             with ExitStack() as stack:  # one process tunes these sizes, others wait and read
                 is_alone = self._is_alone(stack, case, level)
-                if _version(self.file) != version:
-                    wisdom = Wisdom.load(self.file)
-                    match = _look_up(wisdom, case)
+                wisdom = self._wisdom.read()
+                match = _look_up(wisdom, case)
                 if is_tuned := is_alone and not _suffices(match, level):
                     wisdom = self._tune(case, arguments, level, wisdom)
                     match = _look_up(wisdom, case)
         return self._choice(case, match, wisdom, is_tuned=is_tuned)
 
-    def _is_alone(self, stack: ExitStack, case: _Case, asked: str) -> bool:
+    def _is_alone(self, stack: ExitStack, case: _Case, level: str) -> bool:
         """Take the lock of the kernel, the GPU and these sizes; return False where another process keeps it."""
         kernel, label = case.kernel, case.problem.label
         key = [case.device.name, kernel.name, kernel.source_hash, kernel.space_hash, case.problem.to_json()]
         try:
             if self.file is None:
                 raise WisdomError("that of the user is switched off: give `file`.")
-            stack.enter_context(locked_key(self.file, canonical(key), TIME_S[asked] + START_S))
+            stack.enter_context(locked_key(self.file, canonical(key), TIME_S[level] + START_S))
         except HeldError as error:
             law = "one process at a time tunes the same sizes"
             detail = f"this process has waited for {error.waited_s:.0f} s, and runs the best known configuration now"
@@ -247,19 +251,17 @@ class TunedFunction:
         numbers = [getattr(device, "id", getattr(device, "index", None)) for device in devices]  # of CuPy, of PyTorch
         index = next((number for number in numbers if isinstance(number, int)), 0)
         device, driver = query_device(index), driver_version()
-        with self._made_of(arguments, stand_ins, judged=False) as kernel_made:
-            kernel_made, problem = with_sizes(kernel_made)
-            kernel, _ = with_known_options(kernel_made.in_variants(), kernel_made.architecture_on(device.architecture))
+        call = self._call_of(arguments, stand_ins)
+        stated = make_of_call(replace(call, answer=None, verify=None))
+        sized, problem = with_sizes(stated)
+        kernel, _ = with_known_options(sized.in_variants(), sized.architecture_on(device.architecture))
         space = make_space(kernel, variables_of(problem, device))
         kernel = replace(kernel, default=default_configuration(kernel, space))
-        return _Case(kernel, problem, space, index, device, driver)
+        return _Case(stated, kernel, problem, space, index, device, driver)
 
-    def _made_of(
-        self, arguments: Sequence[Any], passed: Sequence[Any], *, judged: bool = True
-    ) -> AbstractContextManager[PythonKernel]:
-        """Make the kernel for the size of a call; where it is not judged, content and answers do not count."""
-        call = replace(self._kernel.call, problem_size=_sizes(self._key(arguments)[0]), arguments=passed)
-        return kernel_of_call(call if judged else replace(call, answer=None, verify=None), keep=judged)
+    def _call_of(self, arguments: Sequence[Any], passed: Sequence[Any]) -> KernelCall:
+        """Return the call for the size of some arguments, with others in their place."""
+        return replace(self._kernel.call, problem_size=_sizes(self._key(arguments)[0]), arguments=passed)
 
     def _tune(self, case: _Case, arguments: Sequence[Any], level: str, wisdom: Wisdom) -> Wisdom:
         """Tune, add the outcome to the file, and return what is then known; a run that was killed goes on."""
@@ -273,22 +275,24 @@ class TunedFunction:
         ]
         users, file = file_of_run(AUTO, replayed=False), self.file
         assert file is not None  # noqa: S101 - it is locked
-        known = wisdom.merge(load_wisdom(users, required=False)) if users and users != file else wisdom
-        siblings = Siblings(tuple(entry for entry in known if isinstance(entry, Entry)))
-        with self._made_of(arguments, copied) as kernel_made, self._kernel.shown() as report:
-            kernel, problem = with_sizes(kernel_made)
+        merged = wisdom.merge(load_wisdom(users, required=False)) if users and users != file else wisdom
+        siblings = Siblings(tuple(entry for entry in merged if isinstance(entry, Entry)))
+        call = self._call_of(arguments, copied)
+        with tempfile.TemporaryDirectory(prefix="mltune-") as folder, self._kernel.shown() as report:
+            kernel, problem = with_sizes(with_arguments(case.stated, call, Path(folder)))
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
             identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), level, self._kernel.seed]
             run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
             options: dict[str, Any] = {"time_s": TIME_S[level], "seed": self._kernel.seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
+            space = None if is_begun(run) else case.space  # an earlier run may vary fewer options of the compiler
             try:
-                result = tuner.tune(request, progress=report, siblings=siblings)
+                result = tuner.tune(request, progress=report, siblings=siblings, space=space)
             except RunDirectoryError:  # what is left of an earlier run is damaged, or of other versions
                 if in_use(run):
                     raise
                 shutil.rmtree(run, ignore_errors=True)
-                result = tuner.tune(request, progress=report, siblings=siblings)
+                result = tuner.tune(request, progress=report, siblings=siblings, space=case.space)
         if result.interrupted:
             raise KeyboardInterrupt
         if result.best is None or not result.settled:
@@ -296,10 +300,10 @@ class TunedFunction:
             why = "; ".join({f"{record.state} {record.detail}": None for record in result.records})
             raise RunError(f"a configuration must work, but of {case.problem.label} none does: {printable(why, 600)}.")
         versions = {**result.header.versions, EFFORT: level}
-        found = replace(result, problem=case.problem, header=replace(result.header, versions=versions))
-        outcome = outcomes(found, case.driver)
+        result = replace(result, problem=case.problem, header=replace(result.header, versions=versions))
+        outcome = outcomes(result, case.driver)
         try:
-            wisdom = outcome.add_to(file)
+            wisdom = self._wisdom.add(outcome)
         except WisdomError as error:
             if not isinstance(error.__cause__, HeldError):
                 raise
@@ -330,20 +334,15 @@ class TunedFunction:
         return Choice(label, entry.configuration, origin, detail, level, entry.median_s, entry.default_s), codes
 
 
-def _version(file: Path | None) -> tuple[int, ...] | None:
-    """Return what tells one content of a file from another; None where there is no file."""
-    with suppress(OSError):
-        status = None if file is None else file.stat()
-        return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return None
-
-
 def _look_up(wisdom: Wisdom, case: _Case) -> Match | None:
     """Return what a wisdom knows: these sizes, the nearest, or these on another GPU of the architecture."""
     types = _types(case.problem.to_json())
-    known = (one for one in wisdom if _types(one.problem) == types)
-    found = Wisdom(one for one in known if isinstance(one, Failure) or getattr(one, "verified", False))
-    return next(iter(found.lookup(case.kernel, case.problem, case.device, case.driver, space=case.space)), None)
+    of_types = Wisdom(
+        entry
+        for entry in wisdom
+        if _types(entry.problem) == types and (isinstance(entry, Failure) or getattr(entry, "verified", False))
+    )
+    return next(iter(of_types.lookup(case.kernel, case.problem, case.device, case.driver, space=case.space)), None)
 
 
 def _runs() -> Path:

@@ -24,6 +24,7 @@ from mltune.cost.regressors import Preloading
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.space import SearchSpace
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.timing import finals_s, race_within, within_limits
 from mltune.process.child import ChildPool
@@ -63,26 +64,14 @@ def tune(
     pool: ChildPool | None = None,
     siblings: Siblings | None = None,
     begun: float | None = None,
+    space: SearchSpace | None = None,
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
-    Parameters
-    ----------
-    progress : callable, optional
-        Called about twice a second.
-    stop : callable
-        Called at least once a second while trials are under way; true ends the run with the best so far.
-    slug : str
-        Name of the problem in its plan.
-    events : callable, optional
-        Writes the events of a campaign; by default they go to ``events.jsonl`` in the directory of the run, which must
-        not be that of a plan.
-    pool : ChildPool, optional
-        Where compile processes and the worker of the GPU wait for the next run; without one they end with this one.
-    siblings : Siblings, optional
-        Knowledge from the other problems of a campaign.
-    begun : float, optional
-        When the call began, on the clock of :func:`time.perf_counter`: its time counts from then, by default from now.
+    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the name of the
+    problem in its plan, the writer of its events, the pool in which processes wait for the next run, and what it knows
+    from other problems; a run by itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on
+    the clock of :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
     """
     siblings = siblings or Siblings()
     if events is None and request.run is not None:
@@ -100,6 +89,7 @@ def tune(
             _kernel(request),
             request.problem,
             target,
+            space=space,
             compilers=request.compilers,
             compile_on=request.compile_on,
             pool=pool,
@@ -141,7 +131,7 @@ def tune(
             store, session, wisdom, observer.events, required=request.wisdom != AUTO, siblings=siblings.entries
         )
         pretrained = _start_model(session, store, request, model, siblings, observer, alone=own is not None)
-        result = Tuner(session, store, request, observer, stop, known=starts, pretrained=pretrained).run()
+        result = Tuner(session, store, request, observer, stop, starts=starts, pretrained=pretrained).run()
         if wisdom is not None:
             add_outcomes(wisdom, session, result)
         if own is not None:
@@ -174,12 +164,8 @@ def _start_model(
 ) -> PretrainedModel | None:
     """Return the model that a run starts from, after noting its name and where it is far from its training.
 
-    A model that is left out is a warning only where the user names it.
-
-    Parameters
-    ----------
-    alone : bool
-        Whether the run belongs to no campaign: it then learns from the runs beside it.
+    A model that is left out is a warning only where the user names it. A run that is alone, in no campaign, learns from
+    the runs beside it.
     """
     begins, sweeps = len(store) == 0, siblings.sweeps
     if alone and begins and request.prior == AUTO and session.gpu is not None:
@@ -273,7 +259,7 @@ class Tuner:
         request: TuneRequest,
         observer: Observer,
         stop: Callable[[], bool] = bool,
-        known: Sequence[Mapping[str, int]] = (),
+        starts: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
     ) -> None:
         self._session = session
@@ -287,7 +273,7 @@ class Tuner:
             name: DistinctCount.from_json(store.fact(name)) if len(store) else DistinctCount()
             for name in ("scored", "skipped")
         }
-        self._search = _search_of(session, request, store.fact("stopping"), known, pretrained, self._counts)
+        self._search = _search_of(session, request, store.fact("stopping"), starts, pretrained, self._counts)
         self._preloading = Preloading(fits_models=request.fits_models)
 
     def run(self) -> TuneResult:
@@ -323,6 +309,9 @@ class Tuner:
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials, self._preloading, self._counts)
         peak, time_s = peak_flops(session.device, session.problem.arithmetic), request.time_s
+        check = (
+            None if session.gpu is not None else partial(within_limits, flops=session.problem.flops, peak_flops=peak)
+        )
         if time_s is not None and session.gpu is not None and request.finals:
             time_s -= finals_s(time_s)
         return Loop(
@@ -333,7 +322,7 @@ class Tuner:
             self._reader.ended,
             planner.resume(self._reader.ended),
             decide=self._search.decide,
-            check=partial(within_limits, flops=session.problem.flops, peak_flops=peak),
+            check=check,  # the runner of a GPU has done it
             stop=self._stop,
             meanwhile=self._preloading.begin,
             time_s=time_s,

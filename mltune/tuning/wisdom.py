@@ -54,15 +54,7 @@ MOST_TRIALS = 15_000
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """Knowledge from the other problems of a campaign.
-
-    Attributes
-    ----------
-    entries : tuple of Entry
-        Their best configurations so far, which are measured first.
-    sweeps : tuple of Sweep
-        Measurements of the most similar ones: a model that is trained on them takes the place of the shipped one.
-    """
+    """Knowledge from the other problems of a campaign: entries to measure first, and sweeps to train a model on."""
 
     entries: tuple[Entry, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
@@ -148,14 +140,8 @@ def sibling_model(
 ) -> PretrainedModel | None:
     """Return the model of other runs' sweeps that a run starts from; None without one.
 
-    Parameters
-    ----------
-    directory : pathlib.Path
-        That of the run.
-    chosen : ChosenModel, optional
-        A model whose closest regressors are added.
-    begins : bool
-        Whether the run has no trials: only then is a model trained. Later the one in the directory is loaded.
+    It is trained only where the run begins; later the one in the directory of the run is loaded. The closest regressors
+    of the chosen model are added.
     """
     path, parameters = directory / STEM, session.space.names
     if begins:
@@ -203,21 +189,8 @@ def known_configurations(
 ) -> list[dict[str, int]]:
     """Return the configurations that a run measures first: those of its first start, also where it is resumed.
 
-    Parameters
-    ----------
-    events : callable
-        Writes an event that names the entries found.
-    required : bool
-        Whether a wisdom that cannot be read is an error. Otherwise it is a warning.
-    siblings : sequence of Entry
-        Entries of the other problems of a campaign, looked up as those of a wisdom are.
-
-    Raises
-    ------
-    WisdomError
-        The wisdom cannot be read.
-    DamagedRunError
-        The store does not hold configurations.
+    They come from the file, which must be readable where it is required, and from the other problems of a campaign; an
+    event names them.
     """
     recorded = store.fact(FACT)
     if recorded is None and (file is not None or siblings) and len(store) == 0:
@@ -275,18 +248,19 @@ def load_wisdom(file: Path, *, required: bool) -> Wisdom:
 
 def _look_up(session: Session, wisdom: Wisdom, events: EventWriter) -> list[dict[str, int]]:
     driver, space = driver_of(session.versions), session.space
-    found = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST, space=space)
-    if found:
-        events("wisdom", detail="; ".join(map(str, found)))
-    coded = (match.entry.codes(session.kernel) for match in found)
+    matches = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST, space=space)
+    if matches:
+        events("wisdom", detail="; ".join(map(str, matches)))
+    coded = (match.entry.codes(session.kernel) for match in matches)
     return [configuration for configuration in coded if configuration is not None]
 
 
 def _checked(recorded: Any, directory: Path) -> list[dict[str, int]]:
     """Return the recorded configurations."""
     good = isinstance(recorded, list) and all(
-        isinstance(one, dict) and all(type(value) is int and abs(value) <= LARGEST for value in one.values())
-        for one in recorded
+        isinstance(configuration, dict)
+        and all(type(value) is int and abs(value) <= LARGEST for value in configuration.values())
+        for configuration in recorded
     )
     if not good or len(recorded) > MOST:
         raise DamagedRunError(
@@ -301,13 +275,18 @@ def _entries(result: TuneResult, driver: str) -> list[Entry]:
     declaration = result.declaration
     if declaration is None:
         return []
-    best = {one.number: one for one in declaration.finalists if one.number in (declaration.number, *declaration.ties)}
-    known = [one for one in result.measured() if one.proposed_by == "wisdom" and one.number not in declaration.rejected]
-    again = {one.number: rank_records({one.number: one.measurement})[0] for one in known if one.measurement}
-    again |= {one.number: one for one in declaration.finalists if one.number in again}
+    best = {declaration.number, *declaration.ties}
+    finalists = {
+        record.number: rank_records({record.number: record.measurement})[0]
+        for record in result.measured()
+        if record.measurement and record.proposed_by == "wisdom" and record.number not in declaration.rejected
+    }
+    finalists |= {
+        finalist.number: finalist for finalist in declaration.finalists if finalist.number in best | finalists.keys()
+    }
     return [
         _entry(result, driver, finalist, verified=declaration.verified and number in best)
-        for number, finalist in (again | best).items()
+        for number, finalist in finalists.items()
     ]
 
 
@@ -330,7 +309,7 @@ def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: boo
     record = result.trial(finalist.number)
     assert record is not None  # noqa: S101 - a finalist is on record
     reference = None if result.declaration is None else result.declaration.reference
-    default = (one.median_s for one in result.measured() if one.proposed_by == "default")
+    default = (record.median_s for record in result.measured() if record.proposed_by == "default")
     return Entry.model_validate(
         {
             **_facts(result, driver, record),

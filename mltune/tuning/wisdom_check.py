@@ -17,10 +17,10 @@ from mltune.kernel.space import find
 from mltune.known.entry import Entry, Gpu, canonical
 from mltune.known.wisdom import Wisdom
 from mltune.problem.problem import Problem
-from mltune.records.trial import Build, Measurement, TrialState
+from mltune.records.trial import Measurement, TrialState
 from mltune.resolve.device import Target
 from mltune.tuning.finals import rank_records
-from mltune.tuning.session import Session, open_session
+from mltune.tuning.session import open_session
 
 TOLERANCE = 0.05
 """Share by which a time may exceed the upper end of the recorded interval."""
@@ -155,17 +155,11 @@ def _measured_again(entry: Entry, kernel: Kernel, problem: Problem, target: Targ
             configuration = entry.codes(session.kernel)
             if configuration is None or find(session.space, configuration) < 0:
                 return Checked(entry, Verdict.STALE, "its configuration is not in the search space any more")
-            default = _measure(session, session.default) if session.default else None
-            return _judge(entry, _measure(session, configuration), default)
+            defaults = [session.default] if session.default else []
+            *measured_defaults, measured = session.measure([*defaults, configuration])
+            return _judge(entry, measured, next(iter(measured_defaults), None))
     except UsageError as error:
         return Checked(entry, Verdict.FAILED, str(error))
-
-
-def _measure(session: Session, configuration: Mapping[str, int]) -> Measurement:
-    build: Build = session.builder.submit(configuration).result()
-    if build.state is not TrialState.OK:
-        return Measurement(build.state, build.detail)
-    return session.runner.submit(configuration, build).result()
 
 
 def _judge(entry: Entry, measured: Measurement, default: Measurement | None) -> Checked:

@@ -113,6 +113,7 @@ PLACES = {
     "show/study.py Studies.__init__ unlink": "a link in the place of Optuna's lock",
     "tuning/training.py datasets_of_runs TemporaryDirectory": NEW,
     "tuning/tuned_function.py _runs mkdtemp": "a new folder with a random name, for a user without a folder for caches",
+    "tuning/tuned_function.py TunedFunction._tune TemporaryDirectory": NEW,
     "tuning/tuned_function.py TunedFunction._tune rmtree": "a run directory in the cache, named by a hash",
 }
 

@@ -107,11 +107,11 @@ def test_a_gemm_is_mostly_multiply_adds():
     problem = problem_from_name("sgemm", trans="NT", size=4096)
     wanted = {"BLK_M": 128, "BLK_N": 128, "BLK_K": 8, "DIM_X": 16, "DIM_Y": 16, "VEC_M": 4, "VEC_N": 4, "STAGES": 2}
     bound = find_bound(problem, load_kernel("gemm_simt"), H200, configuration=wanted | {"UNROLL_K": 8})
-    assert bound.given is not None
-    loop, issue_s = read_code(problem, load_kernel("gemm_simt"), H200, bound.given)
+    assert bound.stated is not None
+    loop, issue_s = read_code(problem, load_kernel("gemm_simt"), H200, bound.stated)
     assert loop.counts["FFMA"] == loop.arithmetic == 8 * 8 * 8
     assert 0.8 < loop.arithmetic / loop.total < 1
-    assert bound.given.limits["issue"] < issue_s < 1.3 * bound.given.limits["issue"]
+    assert bound.stated.limits["issue"] < issue_s < 1.3 * bound.stated.limits["issue"]
 
 
 def test_a_kernel_without_source_has_no_machine_code():

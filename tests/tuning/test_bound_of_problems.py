@@ -37,9 +37,9 @@ def test_of_a_large_space_a_sample_and_its_best_variants_are():
 
 def test_a_part_of_the_space_is_not_faster_than_all_of_it():
     found = find_bound(SGEMM, load_kernel("gemm_shared"), H200, configuration={"BLK_M": 16, "DIM_X": 16})
-    assert found.given is not None
-    assert (found.given.configuration["BLK_M"], found.given.configuration["DIM_X"]) == (16, 16)
-    assert found.given.time_s > found.best.time_s
+    assert found.stated is not None
+    assert (found.stated.configuration["BLK_M"], found.stated.configuration["DIM_X"]) == (16, 16)
+    assert found.stated.time_s > found.best.time_s
 
 
 def test_what_has_no_bound_is_refused():

@@ -13,7 +13,6 @@ from tuned_functions import World, arguments, function
 
 from mltune.errors import MltuneWarning
 from mltune.files import locks
-from mltune.known import wisdom as wisdom_module
 from mltune.known.entry import Entry
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import locked
@@ -94,14 +93,40 @@ def test_an_outcome_is_kept_while_a_stopped_process_holds_the_file(world, tmp_pa
     assert not any((tmp_path / "cache/mltune/tuned").iterdir())
 
 
-def test_the_file_is_read_once(world, tmp_path, monkeypatch):
-    """And once more to add to it, under its lock."""
-    reads, read = [], wisdom_module.read
-    monkeypatch.setattr(wisdom_module, "read", lambda path: reads.append(path) or read(path))
-    function(tmp_path / "add.json").prepare(*arguments())
-    assert len(reads) == 2
-    function(tmp_path / "add.json").prepare(*arguments())
-    assert len(reads) == 3
+@pytest.fixture
+def opened(tmp_path):
+    """Return the reads of the file so far: an audit hook cannot be taken away, but it can be told to do nothing."""
+    opened, is_on, file = [], [True], str(tmp_path / "add.json")
+
+    def note(event, details):
+        if is_on and event == "open" and str(details[0]) == file:
+            opened.append(file)
+
+    sys.addaudithook(note)
+    yield opened
+    is_on.clear()
+
+
+def test_the_first_call_reads_the_file_once(world, tmp_path, opened):
+    file = tmp_path / "add.json"
+    function(file).prepare(*arguments())
+    assert len(opened) == 1  # before it tunes; nothing has changed when it adds the winner
+    tuned = function(file)
+    tuned.prepare(*arguments())
+    assert len(opened) == 2
+    tuned.prepare(*arguments(2000))
+    assert (len(opened), world.tuned) == (2, 2)
+    function(file).prepare(*arguments(3000))
+    tuned.prepare(*arguments(3000))
+    assert (len(opened), world.tuned) == (4, 3)  # another process has written it
+
+
+def test_the_first_call_makes_the_kernel_once(world, tmp_path):
+    """A function that restricts is called for each combination of values, whenever a kernel is made."""
+    calls = []
+    add = function(tmp_path / "add.json", restrictions=lambda values: calls.append(values) or True)
+    add.prepare(*arguments())
+    assert (len(calls), world.tuned) == (len(tuned_functions.PARAMETERS["block_size_x"]), 1)
 
 
 def test_nothing_but_the_lock_of_the_file_stays_beside_it(world, tmp_path):

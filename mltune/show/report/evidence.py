@@ -60,13 +60,7 @@ class ReportInput:
 
 
 def read_input(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> ReportInput:
-    """Read the directory of a run or of a campaign; ``read`` reads the run in a folder, given its slug.
-
-    Raises
-    ------
-    RunDirectoryError
-        It is neither.
-    """
+    """Read the directory of a run or of a campaign; ``read`` reads the run in a folder, given its slug."""
     directory = Path(directory)
     events, _ = read_events(directory / EVENTS_FILE)
     begun = runs_in(directory)

@@ -69,7 +69,7 @@ def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
         raise NotDrawableError(f"its last time on record is after {end_at:.3g} {curve.unit}")
     lowest, highest = CURVE_FROM * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
     width, height = (WIDE_IN, 2.9) if alone else (NARROW_IN, 1.8)
-    panel = axes(width, height, left=0.72)
+    panel = axes(width, height, left_in=0.72)
     scale, unit = _time_unit(end_at) if curve.unit == "s" else (1.0, "trials")
     panel.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     panel.step(curve.at / scale, curve.share, where="post", color=SERIES[0])
@@ -88,7 +88,7 @@ def predicted_and_measured(predictions: Predictions, name: str, label: str) -> P
     high = min(1.05 * float(both.max()), CLIPPED)
     if not high > 1e-9:
         raise NotDrawableError(f"the fastest trial is at {both.max():.3g} of the peak")
-    panel = axes(NARROW_IN, 2.7, left=0.72)
+    panel = axes(NARROW_IN, 2.7, left_in=0.72)
     panel.plot([0.0, high], [0.0, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     inside = (both <= high).all(axis=0)
     every = int(inside.sum()) // MOST_POINTS + 1
@@ -153,7 +153,7 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
     totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in TIME_USE}
     spent, few = _most({label: sum(use.values()) for label, use in spent.items()}, spent, "that took longest")
     longest = min(max(map(len, spent)), LONGEST_LABEL)
-    panel = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.085 * longest, top=0.6)
+    panel = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left_in=0.25 + 0.085 * longest, top_in=0.6)
     scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
     place = np.arange(len(spent))
     done = np.zeros(len(spent))
@@ -184,7 +184,7 @@ def reference_over_time(evidence: Evidence, name: str, label: str) -> Plot | Non
     reach = max(0.005, 1.2 * float(np.abs(change).max()))
     if not (reach < 1e6 and at.max() < MOST_SECONDS):
         raise NotDrawableError(f"it differs by up to {reach:.3g} times from its usual time, in {at.max():.3g} s")
-    panel = axes(NARROW_IN, 1.8, left=0.8)
+    panel = axes(NARROW_IN, 1.8, left_in=0.8)
     scale, unit = _time_unit(float(at.max()))
     panel.plot(at / scale, change, color=SERIES[1])
     dots(panel, at / scale, change, SERIES[1], size=4.0)
@@ -285,7 +285,7 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
     speeds = np.array([run.rate.of(run.best_time_s) for run in runs.values()])
     limit = device.memory_bytes_per_s / GB_PER_S.size
     longest = min(max(map(len, runs)), LONGEST_LABEL)
-    panel = axes(WIDE_IN, 0.95 + 0.24 * len(runs), left=0.25 + 0.085 * longest, top=0.3)
+    panel = axes(WIDE_IN, 0.95 + 0.24 * len(runs), left_in=0.25 + 0.085 * longest, top_in=0.3)
     place = np.arange(len(runs))
     panel.barh(place, speeds, height=0.7, color=SERIES[0])
     panel.axvline(limit, color=INK, linewidth=1.1)
@@ -320,7 +320,7 @@ def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
     intensities = np.array([evidence_of_run.intensity for evidence_of_run in drawn])
     ordered = sorted(runs, key=lambda run: run.problem.arithmetic)
     roofs = {run.problem.arithmetic: peak_of(run.problem, run.device) for run in ordered}
-    panel = axes(5.4, 3.1, left=0.75)
+    panel = axes(5.4, 3.1, left_in=0.75)
     _draw_roofs(panel, roofs, device.memory_bytes_per_s, rates, float(intensities.max()))
     kinds = _kinds([run.problem.name for run in runs])
     for kind, colour in zip(dict.fromkeys(sorted(kinds)), (*SERIES, INK), strict=False):

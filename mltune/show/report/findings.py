@@ -266,11 +266,11 @@ def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
 
 def distinct(values: Iterable[Any]) -> list[Any]:
     """Return each value once, in the order of first occurrence."""
-    found: list[Any] = []
+    values_once: list[Any] = []
     for value in values:
-        if value not in found:
-            found.append(value)
-    return found
+        if value not in values_once:
+            values_once.append(value)
+    return values_once
 
 
 def _geometric_mean(values: Sequence[float]) -> float | None:

@@ -108,7 +108,7 @@ def drawn(
     return Omission(f"{title} cannot be drawn: {reason[:LONGEST_REASON]}.")
 
 
-def axes(width_in: float, height_in: float, *, left: float = 0.52, top: float = 0.1) -> Any:
+def axes(width_in: float, height_in: float, *, left_in: float = 0.52, top_in: float = 0.1) -> Any:
     """Return the axes of a new figure, with margins in inches: automatic layouts would draw everything twice.
 
     The margin on the right has room for half of the last number below the axis.
@@ -117,8 +117,8 @@ def axes(width_in: float, height_in: float, *, left: float = 0.52, top: float = 
 
     figure = Figure(figsize=(width_in, height_in))
     right, bottom = 0.2, 0.42
-    width, height = width_in - left - right, height_in - bottom - top
-    box = (left / width_in, bottom / height_in, width / width_in, height / height_in)
+    width, height = width_in - left_in - right, height_in - bottom - top_in
+    box = (left_in / width_in, bottom / height_in, width / width_in, height / height_in)
     panel = figure.add_axes(box)
     panel.patch.set_visible(False)
     return panel

@@ -164,13 +164,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class ReportPaths:
-    """The files of a report.
-
-    Attributes
-    ----------
-    document : dict
-        The content of ``winners.json``.
-    """
+    """The files of a report, and the content of ``winners.json``."""
 
     html: Path
     markdown: Path
@@ -188,25 +182,9 @@ def write_report(
 ) -> ReportPaths:
     """Write the report on the directory of a run or of a campaign, which may still go on. No GPU is needed.
 
-    The report names what is missing or damaged. Each file is written as a whole or not at all.
-
-    Parameters
-    ----------
-    folder : pathlib.Path, optional
-        Where to write it; by default ``directory``.
-    overwrite : bool
-        Whether to replace files that mltune did not write.
-    quick : bool
-        Leave out figures and importances, which take seconds.
-    read : callable
-        Reads the run in a folder, given its slug.
-
-    Raises
-    ------
-    RunDirectoryError
-        It is neither of these.
-    RunError
-        The report cannot be written.
+    The report names what is missing or damaged. Each file is written as a whole or not at all, into ``folder`` or else
+    into the directory; ``overwrite`` replaces files that mltune did not write. Without figures and importances it is
+    ``quick``. ``read`` reads the run in a folder, given its slug.
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
