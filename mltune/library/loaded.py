@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mltune.device.gpu_arrays import Array, GradientError, Package, bytes_of, package_of, read_array
 from mltune.errors import DeviceError, LibraryError
 from mltune.files.text import printable
 from mltune.library.folder import read_library
-from mltune.library.gpu_arrays import Package, bytes_of, package_of, read_array
 from mltune.library.source import ABI, C_TYPES
 from mltune.problem.array_values import STORAGE
 from mltune.results.tuned_kernel import CODES
@@ -134,7 +134,7 @@ class Library:
         if len(arguments) != len(described):
             raise LibraryError(f"{self.name} takes {', '.join(self.parameters)}, got {len(arguments)} arguments.")
         arrays, on = [arguments[place] for place in self._arrays], 0 if stream is None else _stream(stream)
-        read = [read_array(array, described[place], on) for array, place in zip(arrays, self._arrays, strict=True)]
+        read = [_read(array, described[place], on) for array, place in zip(arrays, self._arrays, strict=True)]
         scalars = [_given(arguments[place], described[place]) for place in self._others]
         package, values = package_of(type(arrays[0])), self._values.pack(*(value for value, _ in scalars))
         if package is not None and all(package_of(type(array)) is package for array in arrays):
@@ -181,7 +181,7 @@ class Library:
     def _product(self, a: Any, b: Any, out: Any, alpha: complex, beta: complex, on: int) -> _Given:
         """Return what a product passes; a LibraryError where shapes or strides are not those of the case."""
         named = {parameter["name"]: parameter for parameter in self.document["parameters"]}
-        x, y, z = (read_array(array, named[name], on) for array, name in zip((a, b, out), "ABC", strict=True))
+        x, y, z = (_read(array, named[name], on) for array, name in zip((a, b, out), "ABC", strict=True))
         if any(len(matrix.shape) != 2 for matrix in (x, y, z)):
             raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
@@ -371,6 +371,21 @@ def _code(parameter: dict[str, Any]) -> str:
     dtype = "int64" if parameter["role"] == "size" else parameter["dtype"]
     code = CODES[np.dtype(dtype).str[1:]] if dtype in C_TYPES else "Q"
     return f"{code}{8 - struct.calcsize(code)}x"
+
+
+def _read(value: Any, parameter: dict[str, Any], stream: int) -> Array:
+    """Return an array on a GPU; a LibraryError where it is none, or has another type."""
+    try:
+        array, dtype = read_array(value, stream)
+    except AttributeError:
+        raise LibraryError(f"{parameter['name']} must be an array on a GPU, got {type(value).__name__}.") from None
+    except GradientError:
+        law = "a library has no gradients, but a tensor requires one; call it within torch.no_grad()."
+        raise LibraryError(law) from None
+    storage = STORAGE[parameter["dtype"]]
+    if dtype.itemsize != storage.itemsize or dtype.kind not in (storage.kind, "V"):
+        raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {dtype.str}.")
+    return array
 
 
 def _given(value: Any, parameter: dict[str, Any]) -> tuple[Any, Any]:
