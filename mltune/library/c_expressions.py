@@ -74,19 +74,10 @@ _Term: TypeAlias = CValue | _Choice
 
 
 def to_c(formula: str, names: Mapping[str, str]) -> CValue:
-    """Return a formula in C, in which names have other ones.
+    """Return a formula in C, in which names have other ones: expressions of type ``int64_t``.
 
-    Parameters
-    ----------
-    formula : str
-        An expression without parameters, as :func:`mltune.results.winner.formula` makes it.
-    names : mapping of str to str
-        What stands in C for each size: an expression of type ``int64_t``.
-
-    Raises
-    ------
-    ExpressionError
-        It has a text, another name, or an operation that C code cannot have.
+    The formula is an expression without parameters, as :func:`mltune.results.winner.formula` makes it. A text, another
+    name, and an operation that C code cannot have raise an ExpressionError.
 
     Examples
     --------

@@ -175,17 +175,11 @@ class Child:
         *,
         attempts: int = 1,
     ) -> Any:
-        """Send one request, which is picklable, and wait for its answer.
+        """Send one request, which is picklable, and return its answer.
 
-        Parameters
-        ----------
-        timeout_s : float
-            Seconds until the answer, or until the next message.
-        on_message : callable, optional
-            Receives the messages that the function sends before its answer (:func:`send_to_parent`).
-        attempts : int
-            Processes that get the request, one after the other, while each is killed from outside: that blames no
-            request. A kill by :meth:`interrupt` ends the call.
+        The answer, or the next message, must come within the timeout. `on_message` receives the messages that the
+        function sends before its answer (:func:`send_to_parent`). `attempts` processes get the request, one after the
+        other, while each is killed from outside, which blames no request; a kill by :meth:`interrupt` ends the call.
 
         Raises
         ------
