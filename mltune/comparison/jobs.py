@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
 from statistics import fmean
@@ -18,6 +18,7 @@ from mltune.comparison.simulation import Recording, Strategy, simulate
 from mltune.comparison.strategies import pickled, unpickled
 from mltune.errors import MltuneError, WorkerError
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child import stop as stop_children
 
 POLL_S = 0.2
 """Seconds between two looks at whether to stop."""
@@ -106,10 +107,7 @@ def _in_processes(
             yield outcome
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        while running := [future for future in futures if not future.done()]:
-            for child in children:
-                child.interrupt()  # its thread reaps it
-            wait(running, timeout=0.05)
+        stop_children(children, futures)
         for child in children:
             child.kill()
 

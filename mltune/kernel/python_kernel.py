@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mltune.device.gpu_arrays import on_host
 from mltune.errors import UsageError
 from mltune.files.reading import read_file
 from mltune.files.text import printable
@@ -335,15 +336,6 @@ def _argument(key: str, value: Any, role: Any, folder: Path | None, absolute: fl
     return ArgumentDefinition(
         key, array.dtype.name, shape, role, file, None, default_tolerance(array.dtype.name), absolute
     )
-
-
-def on_host(value: Any) -> Any:
-    """Return an array of CuPy or PyTorch as one of NumPy; everything else as it is."""
-    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
-        return value.get()
-    if hasattr(value, "detach") and hasattr(value, "cpu"):
-        return value.detach().cpu().numpy()
-    return value
 
 
 def _kept(folder: Path, array: Any) -> str:

@@ -23,11 +23,18 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
-from mltune.library.content import alignment_of, configuration_of, kernel_parameters, name_of, tiles_at
+from mltune.library.content import (
+    Configuration,
+    Content,
+    alignment_of,
+    configuration_of,
+    kernel_parameters,
+    name_of,
+    tiles_at,
+)
 from mltune.library.dispatcher import expected
 from mltune.library.measured import Measured, choose
 from mltune.library.portfolio import choose_portfolio
-from mltune.library.source import Configuration, Content
 from mltune.library.spec import Spec, representatives
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState

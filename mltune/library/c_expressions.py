@@ -7,29 +7,14 @@ Integers are ``int64_t``, everything else ``double``; the functions of ``templat
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import TypeAlias
 
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
 
-_ARITHMETIC: Mapping[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.FloorDiv: "floor_div",
-    ast.Mod: "mod",
-}
-_COMPARISONS: Mapping[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
 _MOST_CHARACTERS = 100_000
 
 
@@ -89,19 +74,10 @@ _Term: TypeAlias = CValue | _Choice
 
 
 def to_c(formula: str, names: Mapping[str, str]) -> CValue:
-    """Return a formula in C, in which names have other ones.
+    """Return a formula in C, in which names have other ones: expressions of type ``int64_t``.
 
-    Parameters
-    ----------
-    formula : str
-        An expression without parameters, as :func:`mltune.results.winner.formula` makes it.
-    names : mapping of str to str
-        What stands in C for each size: an expression of type ``int64_t``.
-
-    Raises
-    ------
-    ExpressionError
-        It has a text, another name, or an operation that C code cannot have.
+    The formula is an expression without parameters, as :func:`mltune.results.winner.formula` makes it. A text, another
+    name, and an operation that C code cannot have raise an ExpressionError.
 
     Examples
     --------
@@ -112,7 +88,13 @@ def to_c(formula: str, names: Mapping[str, str]) -> CValue:
     >>> to_c("m / 3 if m > 9 else 1", {"m": "m"}).value
     '((m > 9) ? div_f((double)(m), (double)(3), bad) : (double)(1))'
     """
-    term = _Translation(formula, names).term(ast.parse(formula, mode="eval").body)
+    try:
+        term = _translated(ast.parse(formula, mode="eval").body, names)
+    except ValueError as error:
+        raise ExpressionError(
+            f"an expression over sizes is translated to C, but `{error}` in `{printable(formula, 120)}` has no "
+            "counterpart there."
+        ) from None
     value = term if isinstance(term, CValue) else CValue(_applied(_bounded, term).as_float, is_float=True)
     if len(value.text) > _MOST_CHARACTERS:
         raise ExpressionError(
@@ -121,69 +103,31 @@ def to_c(formula: str, names: Mapping[str, str]) -> CValue:
     return value
 
 
-class _Translation:
-    def __init__(self, formula: str, names: Mapping[str, str]) -> None:
-        self._formula = formula
-        self._names = names
+def _translated(node: ast.expr, names: Mapping[str, str]) -> _Term:
+    def translate(*nodes: ast.expr) -> list[_Term]:
+        return [_translated(node, names) for node in nodes]
 
-    def term(self, node: ast.expr) -> _Term:
-        match node:
-            case ast.Constant(value=bool() | int() | float() as value):
-                return CValue(repr(value) if isinstance(value, float) else str(int(value)), isinstance(value, float))
-            case ast.Name(id=name) if name in self._names:
-                return CValue(self._names[name])
-            case ast.BinOp(op=ast.Div()):
-                return _applied(_divided, self.term(node.left), self.term(node.right))
-            case ast.BinOp(op=ast.Pow()):
-                return _applied(_power, self.term(node.left), self.term(node.right))
-            case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
-                return _called(_ARITHMETIC[type(op)], self.term(node.left), self.term(node.right))
-            case ast.UnaryOp(op=ast.Not()):
-                return _truth(f"(!{self.term(node.operand).truth})")
-            case ast.UnaryOp(op=ast.USub()):
-                return _called("neg", self.term(node.operand))
-            case ast.UnaryOp(op=ast.UAdd()):
-                return self.term(node.operand)
-            case ast.BoolOp():
-                word = " || " if isinstance(node.op, ast.Or) else " && "
-                return _truth(f"({word.join(self.term(value).truth for value in node.values)})")
-            case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
-                return self.comparison([_COMPARISONS[type(op)] for op in node.ops], [node.left, *node.comparators])
-            case ast.IfExp():
-                yes, no = self.term(node.body), self.term(node.orelse)
-                return _chosen(self.term(node.test).truth, yes, no)
-            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-                return self.function(name, list(map(self.term, arguments)))
-        raise ExpressionError(
-            f"an expression over sizes is translated to C, but `{printable(ast.unparse(node), 120)}` in "
-            f"`{printable(self._formula, 120)}` has no counterpart there."
-        )
-
-    def comparison(self, words: list[str], operands: list[ast.expr]) -> _Term:
-        """Return a chain of comparisons, all of which are made: each may be undefined."""
-
-        def chain(*sides: CValue) -> CValue:
-            pairs = zip(sides, words, sides[1:], strict=False)
-            links = [f"({a.text} {word} {b.text})" for a, word, b in pairs]
-            return _truth(links[0] if len(links) == 1 else f"({' & '.join(links)})")
-
-        return _applied(chain, *map(self.term, operands))
-
-    def function(self, name: str, terms: list[_Term]) -> _Term:
-        match name:
-            case "min" | "max":
-                return functools.reduce(functools.partial(_called, name), terms)
-            case "abs" | "ceil_div":
-                return _called(name, *terms)
-            case "ceil" | "floor":
-                return _applied(lambda a: CValue(f"integer({name}({a.text}), bad)") if a.is_float else a, *terms)
-            case "log2":
-                return _applied(lambda a: CValue(f"log2_f({a.as_float}, bad)", True), *terms)
-            case "is_pow2":
-                return _applied(lambda a: _truth("refused(bad)" if a.is_float else f"is_pow2({a.text})"), *terms)
-        raise ExpressionError(
-            f"a function of an expression has a counterpart in C, but `{printable(name, 60)}` has none."
-        )
+    match node:
+        case ast.Constant(value=bool() | int() | float() as value):
+            return CValue(repr(value) if isinstance(value, float) else str(int(value)), isinstance(value, float))
+        case ast.Name(id=name) if name in names:
+            return CValue(names[name])
+        case ast.BinOp(op=op) if type(op) in OPERATIONS:
+            return OPERATIONS[type(op)](*translate(node.left, node.right))
+        case ast.UnaryOp(op=op) if type(op) in OPERATIONS:
+            return OPERATIONS[type(op)](*translate(node.operand))
+        case ast.BoolOp():
+            word = " || " if isinstance(node.op, ast.Or) else " && "
+            return _truth(f"({word.join(term.truth for term in translate(*node.values))})")
+        case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
+            words = [COMPARISONS[type(op)] for op in node.ops]
+            return _applied(partial(_compared, words), *translate(node.left, *node.comparators))
+        case ast.IfExp():
+            test, yes, no = translate(node.test, node.body, node.orelse)
+            return _chosen(test.truth, yes, no)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in OPERATIONS:
+            return OPERATIONS[name](*translate(*arguments))
+    raise ValueError(printable(ast.unparse(node), 120))
 
 
 def _applied(function: Callable[..., CValue], *terms: _Term) -> _Term:
@@ -212,6 +156,16 @@ def _called(name: str, *terms: _Term) -> _Term:
     return _applied(call, *terms)
 
 
+def _bounded(value: CValue) -> CValue:
+    return replace(value, text=value.value)
+
+
+def _compared(words: Sequence[str], *sides: CValue) -> CValue:
+    """Return a chain of comparisons, all of which are made: each may be undefined."""
+    links = [f"({a.text} {word} {b.text})" for a, word, b in zip(sides, words, sides[1:], strict=False)]
+    return _truth(links[0] if len(links) == 1 else f"({' & '.join(links)})")
+
+
 def _divided(a: CValue, b: CValue) -> CValue:
     return CValue(f"div_f({a.as_float}, {b.as_float}, bad)", True)
 
@@ -221,9 +175,52 @@ def _power(base: CValue, exponent: CValue) -> CValue:
     return CValue(f"pow_{base.kind}({base.text}, {whole}, bad)", base.is_float)
 
 
-def _bounded(value: CValue) -> CValue:
-    return replace(value, text=value.value)
+def _rounded(name: str, a: CValue) -> CValue:
+    return CValue(f"integer({name}({a.text}), bad)") if a.is_float else a
+
+
+def _log2(a: CValue) -> CValue:
+    return CValue(f"log2_f({a.as_float}, bad)", True)
+
+
+def _is_pow2(a: CValue) -> CValue:
+    return _truth("refused(bad)" if a.is_float else f"is_pow2({a.text})")
 
 
 def _truth(text: str) -> CValue:
     return CValue(text, is_truth=True)
+
+
+def _folded(name: str) -> Callable[..., _Term]:
+    return lambda *terms: reduce(partial(_called, name), terms)
+
+
+OPERATIONS: Mapping[type[ast.operator | ast.unaryop] | str, Callable[..., _Term]] = {
+    ast.Add: partial(_called, "add"),
+    ast.Sub: partial(_called, "sub"),
+    ast.Mult: partial(_called, "mul"),
+    ast.Div: partial(_applied, _divided),
+    ast.FloorDiv: partial(_called, "floor_div"),
+    ast.Mod: partial(_called, "mod"),
+    ast.Pow: partial(_applied, _power),
+    ast.USub: partial(_called, "neg"),
+    ast.UAdd: lambda term: term,
+    ast.Not: lambda term: _truth(f"(!{term.truth})"),
+    "min": _folded("min"),
+    "max": _folded("max"),
+    "abs": partial(_called, "abs"),
+    "ceil": partial(_applied, partial(_rounded, "ceil")),
+    "floor": partial(_applied, partial(_rounded, "floor")),
+    "ceil_div": partial(_called, "ceil_div"),
+    "log2": partial(_applied, _log2),
+    "is_pow2": partial(_applied, _is_pow2),
+}
+"""The operators and functions of :mod:`mltune.kernel.evaluation` in C."""
+COMPARISONS: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}

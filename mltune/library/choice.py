@@ -18,24 +18,20 @@ _NONE = float("nan")
 def choice(document: LibraryDocument, sizes: Mapping[str, int]) -> int | None:
     """Return the number of the configuration that runs for some sizes with a workspace that is large enough.
 
-    Nothing of the library runs. It is None where no configuration is valid for the sizes.
-
-    Raises
-    ------
-    ExpressionError
-        A formula of the library is no expression.
+    Nothing of the library runs. It is None where no configuration is valid for the sizes. A formula of the library that
+    is no expression raises an ExpressionError.
     """
     values = {name: sizes[name] for name in document.sizes}
     if not all(0 <= size < 2**31 for size in values.values()):
         return None
-    tiles = [_tiles(one, values) for one in document.configurations]
+    tiles = [_tiles(configuration, values) for configuration in document.configurations]
     if all(pair is None for pair in tiles):
         return None
     trees = document.dispatcher
     dispatcher = Dispatcher(
         tuple(map(tuple, trees.waves)),
         trees.processors,
-        tuple(Node(*node) for node in trees.nodes),
+        tuple(map(Node._make, trees.nodes)),
         tuple(trees.roots),
         tuple(map(tuple, trees.longer)),
     )

@@ -1,29 +1,114 @@
-"""From kernels, problems and builds to what a library consists of."""
+"""The content of a library, and how it follows from kernels, problems and builds."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mltune.errors import UsageError
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.expressions import Expression
-from mltune.library.source import Configuration, Parameter, parameters_of
+from mltune.library.document import C_TYPES, ConfigurationOfLibrary, LaunchFormulas
 from mltune.results.winner import formula, formulas_of, known_values, restrictions_on
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.coding import Floats
+    from mltune.library.dispatcher import Dispatcher
     from mltune.problem.problem import RunnableProblem
     from mltune.records.trial import Build
 
 _ARRAYS_ALIGNMENT = 16
 """What the addresses of arrays are multiples of: kernels of kind arrays are verified at such alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument of the kernel, and how a call of the library gives it.
+
+    The role is ``size``, ``in``, ``out``, ``inout``, ``scalar``, which the caller chooses, or ``computed`` from the
+    sizes by the formula in `value`. The type of an array is that of its elements.
+    """
+
+    name: str
+    dtype: str
+    role: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A configuration of a kernel as the document has it, but for the place of its machine code; and this code."""
+
+    document: ConfigurationOfLibrary
+    cubin: bytes
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether it is valid at every size."""
+        return not self.document.sizes_must_satisfy
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a library: name in C, problem at one of its sizes, computation in one line, and configurations.
+
+    Expressions may use the `sizes`; the dispatcher reads the `extents` among them. Addresses of arrays are multiples of
+    `alignment`. The device has ``name``, ``compute_capability`` and ``sm_count``.
+    """
+
+    name: str
+    problem: Mapping[str, Any]
+    formula: str
+    sizes: tuple[str, ...]
+    extents: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    alignment: int
+    device: Mapping[str, Any]
+    configurations: tuple[Configuration, ...]
+    dispatcher: Dispatcher
+    versions: Mapping[str, str]
+    report: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the machine code as plain JSON values."""
+        cubins = self.cubins()
+        return {
+            "name": self.name,
+            "formula": self.formula,
+            "problem": dict(self.problem),
+            "device": dict(self.device),
+            "sizes": list(self.sizes),
+            "extents": list(self.extents),
+            "parameters": [
+                {"name": parameter.name, "dtype": parameter.dtype, "role": parameter.role}
+                for parameter in self.signature()
+            ],
+            "alignment": self.alignment,
+            "configurations": [
+                configuration.document.model_dump() | {"cubin": cubins.index(configuration.cubin)}
+                for configuration in self.configurations
+            ],
+            "dispatcher": self.dispatcher.to_json(),
+            "report": dict(self.report),
+            "versions": dict(self.versions),
+        }
+
+    def cubins(self) -> list[bytes]:
+        """Return the machine code, each once, in the order of the source."""
+        return list(dict.fromkeys(configuration.cubin for configuration in self.configurations))
+
+    def signature(self) -> list[Parameter]:
+        """Return the parameters of a call: sizes that no argument is, then the arguments that are not computed."""
+        passed = [parameter for parameter in self.parameters if parameter.role != "computed"]
+        lacking = {*self.sizes} - {parameter.name for parameter in passed}
+        return [*(Parameter(name, "int64", "size") for name in self.sizes if name in lacking), *passed]
 
 
 def configuration_of(
@@ -35,22 +120,25 @@ def configuration_of(
     tiles, of_tile = (
         " * ".join(f"({formula(factor, values, kernel.derived)})" for factor in factors) for factors in _tiles(kernel)
     )
-    return Configuration(
-        kernel.name,
-        kernel.labelled(configuration),
-        build.entry or kernel.entry or "",
-        build.cubin,
-        tuple(launch["grid"]),
-        tuple(launch["block"]),
-        launch["shared_bytes"],
-        launch["workspace_bytes"],
-        None if kernel.zeros is None else formula(kernel.zeros, values, kernel.derived),
-        tiles,
-        of_tile or "0",
-        restrictions_on(kernel, values, problem.size_names),
-        tuple(int(configuration[name]) for name in kernel.arguments),
-        device.shared_bytes_per_block - (build.shared_bytes or 0),
+    document = ConfigurationOfLibrary.model_construct(  # it is checked with the whole document
+        kernel=kernel.name,
+        configuration=dict(kernel.labelled(configuration)),
+        entry=build.entry or kernel.entry or "",
+        launch=LaunchFormulas.model_construct(
+            grid=list(launch["grid"]),
+            block=list(launch["block"]),
+            shared_bytes=launch["shared_bytes"],
+            workspace_bytes=launch["workspace_bytes"],
+            zeros=None if kernel.zeros is None else formula(kernel.zeros, values, kernel.derived),
+            tiles=tiles,
+            of_tile=of_tile or "0",
+            launched=[int(configuration[name]) for name in kernel.arguments],
+        ),
+        sizes_must_satisfy=dict(restrictions_on(kernel, values, problem.size_names)),
+        most_shared_bytes=device.shared_bytes_per_block - (build.shared_bytes or 0),
+        cubin=0,
     )
+    return Configuration(document, build.cubin)
 
 
 def tiles_at(
@@ -91,10 +179,8 @@ def _tiles(kernel: Kernel) -> tuple[Sequence[Expression], Sequence[Expression]]:
 def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:
     """Return the parameters of a kernel's function that follow the problem.
 
-    Raises
-    ------
-    UsageError
-        Sizes are compiled in, the launch is not known at other sizes, or an array is in constant memory.
+    Sizes that are compiled in, a launch that is not known at other sizes, and an array in constant memory raise a
+    UsageError.
     """
     if not kernel.has_formulas or not problem.size_names:
         raise UsageError(
@@ -122,3 +208,30 @@ def name_of(problem: RunnableProblem) -> str:
     'sgemm_nt'
     """
     return re.sub(r"[^a-z0-9_]", "_", problem.case.lower())[:40]
+
+
+def parameters_of(
+    documents: Sequence[Mapping[str, Any]],
+    roles: Mapping[str, str],
+    sizes: Sequence[str],
+    formulas: Mapping[str, str],
+) -> tuple[Parameter, ...]:
+    """Return the parameters of a kernel from the documents of its arguments.
+
+    `roles` are those of its arrays, and `formulas` those of scalars that follow from the sizes. An array in constant
+    memory, which belongs to one call at a time, and a computed scalar whose type C lacks raise a UsageError.
+    """
+    parameters = []
+    for document in documents:
+        name, dtype = str(document["name"]), str(document["type"])
+        if document.get("role") == "constant":
+            raise UsageError(f"arguments of a library are passed to its kernel, but {name} lies in constant memory.")
+        if dtype.startswith("pointer to "):
+            parameters.append(Parameter(name, dtype.removeprefix("pointer to "), roles[name]))
+        elif name in formulas:
+            if dtype not in C_TYPES:
+                raise UsageError(f"what follows from sizes is an integer or a number, but {name} is {dtype}.")
+            parameters.append(Parameter(name, dtype, "computed", formulas[name]))
+        else:
+            parameters.append(Parameter(name, dtype, "size" if name in sizes and dtype == "int64" else "scalar"))
+    return tuple(parameters)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,14 +52,13 @@ def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.column_stack([logs, np.log2(lowest), *pairs, *([logs.sum(axis=1)] if logs.shape[1] > 2 else [])])
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of a tree: where the input exceeds the threshold it goes on at ``right``; a child below 0 is a leaf."""
+class Node(NamedTuple):
+    """A node of a tree: it goes on ``above`` where the input exceeds the threshold; a child less than 0 is a leaf."""
 
     place: int
     threshold: float
-    left: int
-    right: int
+    below: int
+    above: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class Dispatcher:
         for at in self.roots:
             while at >= 0:
                 node = self.nodes[at]
-                at = node.right if x[node.place] > node.threshold else node.left
+                at = node.above if x[node.place] > node.threshold else node.below
             leaves.append(-1 - at)
         return leaves
 
@@ -102,7 +101,7 @@ class Dispatcher:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {
-            "nodes": [[node.place, node.threshold, node.left, node.right] for node in self.nodes],
+            "nodes": [list(node) for node in self.nodes],
             "roots": list(self.roots),
             "waves": [list(terms) for terms in self.waves],
             "longer": [list(terms) for terms in self.longer],
@@ -226,12 +225,12 @@ def _tree(
     model = DecisionTreeRegressor(min_samples_leaf=_LEAST_LEAF, max_depth=_DEPTH, random_state=0)
     model.fit(x, y, sample_weight=weights)
     tree = model.tree_
-    ends, inner = np.flatnonzero(tree.children_left < 0), np.flatnonzero(tree.children_left >= 0)
+    children = np.stack([tree.children_left, tree.children_right], axis=1)
+    ends, inner = np.flatnonzero(children[:, 0] < 0), np.flatnonzero(children[:, 0] >= 0)
     place = {int(node): -1 - leaves - number for number, node in enumerate(ends)}
     place |= {int(node): nodes + number for number, node in enumerate(inner)}
-    made = [
-        Node(int(tree.feature[number]), float(tree.threshold[number]), place[left_child], place[right])
-        for number in inner
-        for left_child, right in [(int(tree.children_left[number]), int(tree.children_right[number]))]
+    added = [
+        Node(int(tree.feature[node]), float(tree.threshold[node]), *(place[child] for child in children[node].tolist()))
+        for node in inner
     ]
-    return made, place[0], np.searchsorted(ends, model.apply(x))
+    return added, place[0], np.searchsorted(ends, model.apply(x))

@@ -11,11 +11,21 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 
 from mltune.files.validation import matching
 from mltune.kernel.expressions import MAX_TEXT
-from mltune.library.source import ABI, C_TYPES
 from mltune.problem.array_values import DTYPES
 
 FORMAT = 2
 """Version of the document's format."""
+
+ABI = 1
+"""Version of the interface in C, and of the document."""
+
+C_TYPES = {
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float32": "float",
+    "float64": "double",
+    "bool": "uint8_t",
+}
+"""Types of C by those of scalars; one that is missing is passed by its address."""
 
 NAME = r"[a-z][a-z0-9_]{0,39}"
 """Names of libraries, which are names in C."""
@@ -62,7 +72,12 @@ class _Parameter(_Table):
 
 
 class LaunchFormulas(_Table):
-    """The launch of a configuration, as formulas of the sizes."""
+    """The launch of a configuration, as formulas of the sizes.
+
+    ``launched`` are passed after the arguments. ``workspace_bytes`` is None for a kernel that takes no workspace;
+    ``zeros`` are the bytes at its beginning that are zero before and after a launch, None for all of it. ``tiles`` are
+    the pieces of work that the dispatcher counts, and ``of_tile`` is the work of each, 0 where it is not known.
+    """
 
     grid: _Formulas
     block: _Formulas
@@ -75,15 +90,15 @@ class LaunchFormulas(_Table):
 
 
 class ConfigurationOfLibrary(_Table):
-    """A configuration, the place of its machine code in the source, and the conditions on sizes."""
+    """A configuration, the conditions on sizes, its most dynamic shared memory, and the place of its machine code."""
 
     kernel: _Text
     configuration: Annotated[dict[_Text, Any], Field(max_length=200)]
     entry: _Entry
-    cubin: _Count
-    most_shared_bytes: _Int32
     launch: LaunchFormulas
     sizes_must_satisfy: Annotated[dict[_Formula, _Text], Field(max_length=60)]
+    most_shared_bytes: _Int32
+    cubin: _Count
 
     @property
     def formulas(self) -> tuple[str, ...]:
@@ -156,7 +171,8 @@ class LibraryDocument(_Table):
             raise ValueError("the precision of its problem must be text")
         if not {f"{self.name}.h", f"{self.name}.c"} <= self.sha256.keys():
             raise ValueError("its header and its source must be among the hashed files")
-        if sum(len(text) for one in self.configurations for text in one.formulas) > _MOST_FORMULA_CHARACTERS:
+        formulas = [text for configuration in self.configurations for text in configuration.formulas]
+        if sum(map(len, formulas)) > _MOST_FORMULA_CHARACTERS:
             raise ValueError(f"its formulas must have at most {_MOST_FORMULA_CHARACTERS} characters together")
         self.dispatcher.check(len(self.extents), len(self.configurations))
         return self

@@ -21,8 +21,9 @@ from mltune.files.owned import LIBRARY, foreign_in
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
-from mltune.library.document import FORMAT, HASH, LibraryDocument, hash_of
-from mltune.library.source import ABI, Content, c_files
+from mltune.library.content import Content
+from mltune.library.document import ABI, FORMAT, HASH, LibraryDocument, hash_of
+from mltune.library.source import c_files
 
 DOCUMENT = "library.json"
 _MAX_BYTES = 1 << 28
@@ -44,14 +45,8 @@ def write_library(folder: Path, content: Content, *, overwrite: bool = False) ->
     """Write the folder of a library in place of an existing library, and return its document.
 
     Where there is a C compiler, the shared object is among the files. With ``overwrite`` a folder of anything else gets
-    another name, which a warning tells.
-
-    Raises
-    ------
-    DiskFullError
-        The folder cannot be written. An existing one is unchanged.
-    LibraryError
-        The folder holds something that mltune did not write, or the host's compiler refuses the source.
+    another name, which a warning tells. A folder that cannot be written raises a DiskFullError, and an existing one is
+    then unchanged; one that holds something else, and a source that the compiler refuses, raise a LibraryError.
     """
     files = c_files(content)
     built = compiled(content.name, files)
@@ -132,10 +127,7 @@ def _check(document: Mapping[str, Any]) -> None:
 def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
     """Return the machine code of a configuration of a library with this document, from its C source.
 
-    Raises
-    ------
-    LibraryError
-        The source is not the one of the document, or lacks the code.
+    A source that is not the one of the document, or lacks the code, raises a LibraryError.
     """
     file = folder / f"{document.name}.c"
     begin = f"\nstatic const uint64_t cubin_{document.configurations[number].cubin}[] = {{".encode()
@@ -154,10 +146,7 @@ def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
 def read_document(folder: Path) -> LibraryDocument:
     """Read the document of a library, and compare it with its own hash; no other file is read.
 
-    Raises
-    ------
-    LibraryError
-        The folder is none of a library or of another version, or its document is damaged.
+    A folder without a library of this version, and a damaged document, raise a LibraryError.
     """
     content: Any = None
     try:
@@ -181,10 +170,7 @@ def read_document(folder: Path) -> LibraryDocument:
 def read_library(folder: Path) -> tuple[LibraryDocument, bytes]:
     """Read the document and the shared object of a library, with the hashes of all files compared.
 
-    Raises
-    ------
-    LibraryError
-        The folder is none of a library or of another version, or a file is missing, damaged or too large.
+    A folder without a library of this version, and a file that is missing, damaged or too large, raise a LibraryError.
     """
     document, file = read_document(folder), folder
     shared, remaining = b"", _MAX_BYTES

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mltune.device.gpu_arrays import Array, GradientError, Package, bytes_of, package_of, read_array
 from mltune.errors import DeviceError, LibraryError
 from mltune.files.text import printable
+from mltune.library.document import ABI, C_TYPES
 from mltune.library.folder import read_library
-from mltune.library.gpu_arrays import Package, bytes_of, package_of, read_array
-from mltune.library.source import ABI, C_TYPES
 from mltune.problem.array_values import STORAGE
 from mltune.results.tuned_kernel import CODES
 
@@ -34,7 +34,7 @@ _MOST_REMEMBERED = 10_000
 _NOTHING = (0, 0, None)
 
 
-class _Given(NamedTuple):
+class _Call(NamedTuple):
     """What a call passes: arrays by their addresses, and words of all else; what is kept must live as long.
 
     The package and the device of the first array say what the current stream is.
@@ -70,20 +70,20 @@ class Library:
     _takes_workspace: bool
     _handles: dict[int, ctypes.c_void_p] = field(default_factory=dict)
     _workspaces: dict[tuple[int | None, int], tuple[int, int, Any]] = field(default_factory=dict)
-    _plans: dict[Any, _Given] = field(default_factory=dict)
+    _plans: dict[Any, _Call] = field(default_factory=dict)
     _kinds: dict[type, list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Prepare what all calls share: which parameters are arrays, and how the words of the others are packed."""
         described = self.document["parameters"]
         self._arrays = [place for place, parameter in enumerate(described) if parameter["role"] in _ARRAYS]
-        self._others = [place for place, parameter in enumerate(described) if parameter["role"] not in _ARRAYS]
-        self._others_of = _getter(self._others)
-        self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._others))
+        self._scalars = [place for place, parameter in enumerate(described) if parameter["role"] not in _ARRAYS]
+        self._scalars_of = _getter(self._scalars)
+        self._values = struct.Struct("<" + "".join(_code(described[place]) for place in self._scalars))
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
-        self._are_numbers = all(described[place]["dtype"] in {*C_TYPES} - {"bool"} for place in self._others)
-        arrays, others = ({described[place]["name"] for place in places} for places in (self._arrays, self._others))
-        self.is_product = (arrays, others) == _PRODUCT
+        self._are_numbers = all(described[place]["dtype"] in {*C_TYPES} - {"bool"} for place in self._scalars)
+        arrays, scalars = ({described[place]["name"] for place in places} for places in (self._arrays, self._scalars))
+        self.is_product = (arrays, scalars) == _PRODUCT
         for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
             if not hasattr(self, name):  # as a library of the name "choice" has
                 setattr(self, name, self.multiply if self.is_product else self)
@@ -123,24 +123,24 @@ class Library:
             package = package_of(type(arrays[0]))
             if package is None or package.kinds(arrays) != self._kinds.get(type(arrays[0])):
                 return None
-            addresses, values = [*map(package.address, arrays)], self._values.pack(*self._others_of(arguments))
+            addresses, values = [*map(package.address, arrays)], self._values.pack(*self._scalars_of(arguments))
         except (AttributeError, IndexError, TypeError, ValueError, OverflowError, struct.error):
             return None
         is_known = self._are_numbers and len(arguments) == len(self.parameters)
         return (package, package.device(arrays[0]), addresses, values) if is_known else None
 
-    def _checked(self, arguments: Sequence[Any], stream: Any) -> _Given:
+    def _checked(self, arguments: Sequence[Any], stream: Any) -> _Call:
         described = self.document["parameters"]
         if len(arguments) != len(described):
             raise LibraryError(f"{self.name} takes {', '.join(self.parameters)}, got {len(arguments)} arguments.")
         arrays, on = [arguments[place] for place in self._arrays], 0 if stream is None else _stream(stream)
-        read = [read_array(array, described[place], on) for array, place in zip(arrays, self._arrays, strict=True)]
-        scalars = [_given(arguments[place], described[place]) for place in self._others]
+        read = [_read(array, described[place], on) for array, place in zip(arrays, self._arrays, strict=True)]
+        scalars = [_given(arguments[place], described[place]) for place in self._scalars]
         package, values = package_of(type(arrays[0])), self._values.pack(*(value for value, _ in scalars))
         if package is not None and all(package_of(type(array)) is package for array in arrays):
             self._kinds[type(arrays[0])] = package.kinds(arrays)
         device = package and package.device(arrays[0])
-        return _Given(package, device, [array.address for array in read], values, [kept for _, kept in scalars])
+        return _Call(package, device, [array.address for array in read], values, [kept for _, kept in scalars])
 
     def multiply(
         self,
@@ -178,10 +178,10 @@ class Library:
         self._enqueue(plan, addresses, stream, workspace)
         return out
 
-    def _product(self, a: Any, b: Any, out: Any, alpha: complex, beta: complex, on: int) -> _Given:
+    def _product(self, a: Any, b: Any, out: Any, alpha: complex, beta: complex, on: int) -> _Call:
         """Return what a product passes; a LibraryError where shapes or strides are not those of the case."""
         named = {parameter["name"]: parameter for parameter in self.document["parameters"]}
-        x, y, z = (read_array(array, named[name], on) for array, name in zip((a, b, out), "ABC", strict=True))
+        x, y, z = (_read(array, named[name], on) for array, name in zip((a, b, out), "ABC", strict=True))
         if any(len(matrix.shape) != 2 for matrix in (x, y, z)):
             raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
@@ -192,11 +192,11 @@ class Library:
             if None not in leading and {*trans} <= {"N", "T"}:
                 values: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), leading, strict=True))
                 values |= {"m": third.shape[0], "n": third.shape[1], "k": first.shape[1], "alpha": alpha, "beta": beta}
-                names = [self.parameters[place] for place in self._others]
+                names = [self.parameters[place] for place in self._scalars]
                 scalars = [_given(values[name], named[name]) for name in names]
                 words, package = self._values.pack(*(value for value, _ in scalars)), package_of(type(out))
                 addresses, device = [first.address, second.address, third.address], package and package.device(out)
-                return _Given(package, device, addresses, words, [kept for _, kept in scalars], first is not x)
+                return _Call(package, device, addresses, words, [kept for _, kept in scalars], first is not x)
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
@@ -232,9 +232,9 @@ class Library:
         configuration: dict[str, Any] = json.loads(self._functions.configuration(number).decode())
         return configuration
 
-    def _enqueue(self, given: tuple[Any, ...], addresses: Sequence[int], stream: Any, workspace: Any) -> None:
+    def _enqueue(self, call: tuple[Any, ...], addresses: Sequence[int], stream: Any, workspace: Any) -> None:
         """Enqueue a call with arrays of some addresses."""
-        package, device, _, values = given[:4]
+        package, device, _, values = call[:4]
         handle = None if device is None else self._handles.get(device)
         if handle is None:
             handle = self._handle(device, addresses)
@@ -255,7 +255,7 @@ class Library:
 
     def _larger(self, package: Package, device: int, on: int, values: bytes) -> tuple[int, int, Any]:
         """Return enough memory for a stream; what it had stays, as a graph may have captured its address."""
-        names = (self.parameters[place] for place in self._others)
+        names = (self.parameters[place] for place in self._scalars)
         arguments, needed = dict(zip(names, self._values.unpack(values), strict=True)), ctypes.c_size_t()
         self._functions.choice(*(arguments[size] for size in self.document["sizes"]), 2**62, ctypes.byref(needed))
         zeros, before = package.zeros(needed.value, device), self._workspaces.get((device, on))
@@ -371,6 +371,21 @@ def _code(parameter: dict[str, Any]) -> str:
     dtype = "int64" if parameter["role"] == "size" else parameter["dtype"]
     code = CODES[np.dtype(dtype).str[1:]] if dtype in C_TYPES else "Q"
     return f"{code}{8 - struct.calcsize(code)}x"
+
+
+def _read(value: Any, parameter: dict[str, Any], stream: int) -> Array:
+    """Return an array on a GPU; a LibraryError where it is none, or has another type."""
+    try:
+        array, dtype = read_array(value, stream)
+    except AttributeError:
+        raise LibraryError(f"{parameter['name']} must be an array on a GPU, got {type(value).__name__}.") from None
+    except GradientError:
+        law = "a library has no gradients, but a tensor requires one; call it within torch.no_grad()."
+        raise LibraryError(law) from None
+    storage = STORAGE[parameter["dtype"]]
+    if dtype.itemsize != storage.itemsize or dtype.kind not in (storage.kind, "V"):
+        raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {dtype.str}.")
+    return array
 
 
 def _given(value: Any, parameter: dict[str, Any]) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,9 @@ SLOW_S = 10.0
 
 FARM_FAILURES = 2
 """Times that a farm may fail to return a build, which is then made here only."""
+
+COMPILERS = 2
+"""Compile processes that get a build, one after the other, while each is killed from outside."""
 
 _WAIT_S = 0.1  # for room on the farm, and for work
 _LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
@@ -109,7 +112,6 @@ class CompilePool:
         self._memory_bytes = memory_bytes
         self._pool, self._keeps = pool or ChildPool(), pool is not None
         self._compilers: list[ThreadedChild] = []
-        self._served: list[Future[None]] = []
         self._farm = farm
         self._dispatcher = threading.Thread(target=self._dispatch, name="mltune-farm", daemon=True)
 
@@ -123,7 +125,8 @@ class CompilePool:
         self._open = True
         arguments = self.source, self._memory_bytes
         self._compilers = [self._pool.take(_COMPILER, arguments) for _ in range(self._count)]
-        self._served = [compiler.thread.submit(self._work, compiler.child) for compiler in self._compilers]
+        for compiler in self._compilers:
+            compiler.thread.submit(self._work, compiler.child)
         if self._farm is not None:
             self._dispatcher.start()
         return self
@@ -138,12 +141,9 @@ class CompilePool:
         if self._farm is not None:
             self._dispatcher.join()
             self._farm.close()
-        for _ in self._served:
+        for _ in self._compilers:
             self._queue.put(None)
-        for served, compiler in zip(self._served, self._compilers, strict=True):
-            while not self._keeps and not served.done():
-                compiler.child.interrupt()  # its thread reaps it
-                wait([served], timeout=0.05)
+        for compiler in self._compilers:
             self._pool.give_back(compiler)
         if not self._keeps:
             self._pool.close()
@@ -246,17 +246,15 @@ class CompilePool:
                 future.set_running_or_notify_cancel()
         return False
 
-    def _compile(self, child: Child, job: Job, *, again: bool = False) -> Build:
+    def _compile(self, child: Child, job: Job) -> Build:
         child.start()
         started = time.monotonic()
         try:
-            build = child.call((job.macros, job.options), self._timeout_s)
+            build = child.call((job.macros, job.options), self._timeout_s, attempts=COMPILERS)
         except ChildTimeoutError:
             detail = f"a compile must end within {self._timeout_s:g} s"
             return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)
         except ChildDiedError as error:
-            if error.was_killed and self._open and not again:
-                return self._compile(child, job, again=True)
             return Build(TrialState.CRASHED, f"the compiler died: {error}", compile_s=time.monotonic() - started)
         assert isinstance(build, Build)  # noqa: S101
         if build.state is TrialState.CRASHED:

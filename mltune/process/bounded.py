@@ -72,27 +72,11 @@ def call_bounded(
     memory_bytes: int = MEMORY_BYTES,
     cpu_s: float = CPU_S,
 ) -> Any:
-    """Call a function in a child process of its own.
+    """Call a function, ``"module:name"``, in a child process of its own, and return its result; errors of mltune pass.
 
-    Parameters
-    ----------
-    target : str
-        The function, ``"module:name"``.
-    *arguments
-        Its arguments. They are pickled, as is the result.
-    imports : sequence of str
-        Modules to import before the limits are set.
-    memory_bytes : int
-        Memory that it may take, in addition to that of the imported modules.
-    cpu_s : float
-        Processor time that it may take, seconds.
-
-    Raises
-    ------
-    BoundsExceededError
-        It needed more, or its process died.
-    MltuneError
-        The function raised it.
+    It may take some memory in addition to that of the imported modules, and processor time in seconds. `imports` are
+    modules that are imported before the limits are set. A function that needs more, or whose process dies, raises a
+    BoundsExceededError.
 
     Examples
     --------

@@ -18,8 +18,8 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -151,31 +151,35 @@ class Child:
                 ) from error
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
+        parent, child = socket.socketpair()
+        with parent, child:
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(child.fileno()), str(os.getpid())],
                 env={**os.environ, SAFE_PATH: "1", **self._environment},  # of its own children, too
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
                 start_new_session=True,
             )
-            self._connection = Connection(ours.detach())
+            self._connection = Connection(parent.detach())
         self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
         self._connection.send((self._target, self._arguments))
         self._receive(self._start_s)
 
-    def call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None] | None = None) -> Any:
-        """Send one request, which is picklable, and wait for its answer.
+    def call(
+        self,
+        request: Any,
+        timeout_s: float,
+        on_message: Callable[[Any], None] | None = None,
+        *,
+        attempts: int = 1,
+    ) -> Any:
+        """Send one request, which is picklable, and return its answer.
 
-        Parameters
-        ----------
-        timeout_s : float
-            Seconds until the answer, or until the next message.
-        on_message : callable, optional
-            Receives the messages that the function sends before its answer (:func:`send_to_parent`).
+        The answer, or the next message, must come within the timeout. `on_message` receives the messages that the
+        function sends before its answer (:func:`send_to_parent`). `attempts` processes get the request, one after the
+        other, while each is killed from outside, which blames no request; a kill by :meth:`interrupt` ends the call.
 
         Raises
         ------
@@ -186,6 +190,15 @@ class Child:
         WorkerError
             The child could not be started.
         """
+        for _ in range(attempts - 1):
+            try:
+                return self._call(request, timeout_s, on_message)
+            except ChildDiedError as error:
+                if not error.was_killed or self._is_given_up:
+                    raise
+        return self._call(request, timeout_s, on_message)
+
+    def _call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None] | None) -> Any:
         self.start()
         assert self._connection is not None  # noqa: S101
         try:
@@ -361,9 +374,15 @@ class ChildPool:
         self._idle = []
 
 
+def stop(children: Sequence[Child], calls: Sequence[Future[Any]]) -> None:
+    """Kill children until calls in other threads, which reap them, have ended."""
+    while running := [call for call in calls if not call.done()]:
+        for child in children:
+            child.interrupt()
+        wait(running, timeout=0.05)
+
+
 def _end(children: list[ThreadedChild]) -> None:
+    stop([child.child for child in children], [child.thread.submit(child.child.kill) for child in children])
     for child in children:
-        child.child.interrupt()
-    for child in children:
-        child.thread.submit(child.child.kill)
-        child.thread.shutdown(wait=True)
+        child.thread.shutdown()

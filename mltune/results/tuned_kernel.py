@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 
+from mltune.device.gpu_arrays import cupy_array
 from mltune.errors import DeviceError, RunDirectoryError
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.validation import problems_of
@@ -212,16 +213,6 @@ def _code(of_type: type) -> str:
         raise KeyError(of_type)
     dtype = np.dtype(of_type)
     return f"{dtype.itemsize}s" if dtype.str[1:] in ("c8", "c16") else CODES[dtype.str[1:]]
-
-
-def cupy_array(value: Any) -> Any:
-    """Return an array of another package as one of CuPy, of the same memory; other values as they are."""
-    value = value.detach() if hasattr(value, "detach") else value
-    if not hasattr(value, "__cuda_array_interface__"):
-        return value
-    import cupy
-
-    return cupy.asarray(value)
 
 
 def load_winner(folder: Path) -> TunedKernel:

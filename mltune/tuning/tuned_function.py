@@ -12,20 +12,19 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.device.gpu_arrays import cupy_array, is_of_cupy, layout_of, on_host, stand_in
 from mltune.errors import MltuneWarning, RunDirectoryError, RunError, UsageError, WisdomError
 from mltune.files.folders import cache_folder
 from mltune.files.locks import HeldError
 from mltune.files.text import printable
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.kernel_tuner_call import make_of_call
-from mltune.kernel.python_kernel import KernelCall, PythonKernel, on_host, with_arguments, with_sizes
+from mltune.kernel.python_kernel import KernelCall, PythonKernel, with_arguments, with_sizes
 from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
@@ -191,7 +190,7 @@ class TunedFunction:
     def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         size = self._kernel.call.problem_size
         size = size(*arguments) if callable(size) else size
-        layouts = [_layout_of(type(argument))(argument) for argument in arguments]  # type: ignore[arg-type]
+        layouts = [layout_of(type(argument))(argument) for argument in arguments]  # type: ignore[arg-type]
         return size if type(size) in (int, tuple, str) else _sizes(size), *layouts
 
     def _first(self, key: Any, arguments: Sequence[Any]) -> tuple[Choice, Callable[..., None]]:
@@ -206,7 +205,7 @@ class TunedFunction:
         build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
         constants = {name: np.asarray(on_host(value)) for name, value in self._kernel.call.constants.items()}
         loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
-        is_plain = all(issubclass(kind, np.generic) or _is_of_cupy(kind) for kind in map(type, arguments))
+        is_plain = all(issubclass(kind, np.generic) or is_of_cupy(kind) for kind in map(type, arguments))
         self._choices[key] = choice, loaded if is_plain else loaded.launch
         choice.first_s = time.perf_counter() - begun
         return self._choices[key]
@@ -246,7 +245,7 @@ class TunedFunction:
         from mltune.device.query import driver_version, query_device
         from mltune.measure.build import with_known_options
 
-        stand_ins = [_stand_in(position, argument) for position, argument in enumerate(arguments)]
+        stand_ins = [stand_in(position, argument) for position, argument in enumerate(arguments)]
         devices = [getattr(argument, "device", None) for argument in arguments]
         numbers = [getattr(device, "id", getattr(device, "index", None)) for device in devices]  # of CuPy, of PyTorch
         index = next((number for number in numbers if isinstance(number, int)), 0)
@@ -265,7 +264,6 @@ class TunedFunction:
 
     def _tune(self, case: _Case, arguments: Sequence[Any], level: str, wisdom: Wisdom) -> Wisdom:
         """Tune, add the outcome to the file, and return what is then known; a run that was killed goes on."""
-        from mltune.results.tuned_kernel import cupy_array
         from mltune.tuning import tuner
 
         check_source(case.kernel, case.problem, case.device)
@@ -371,36 +369,3 @@ def _sizes(value: Any) -> tuple[Any, ...]:
     if all(isinstance(size, str) or (isinstance(size, int | float | np.integer) and size > 0) for size in sizes):
         return sizes
     raise UsageError(f"a problem size is a positive number, a tuple or a text, got {printable(repr(value), 100)}.")
-
-
-def _is_of_cupy(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "cupy"
-
-
-@cache
-def _layout_of(kind: type) -> Callable[[Any], Any]:
-    """Return the function that gives what distinguishes calls: the layout of an array, the type of a scalar."""
-    if issubclass(kind, np.generic):
-        return type
-    if _is_of_cupy(kind):
-        return attrgetter("shape", "strides", "dtype", "data.device_id")
-    if hasattr(kind, "stride"):  # of PyTorch
-        return lambda tensor: (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-    return lambda array: str({**getattr(array, "__cuda_array_interface__", {}), "data": None})
-
-
-def _stand_in(position: int, value: Any) -> Any:
-    """Return a scalar, or an array on the host with the type and the shape of one on a GPU, which has no memory."""
-    if isinstance(value, np.generic):
-        return value
-    interface = dict[str, Any]()
-    with suppress(AttributeError, RuntimeError, TypeError):  # such as of a tensor on the host
-        interface = (value.detach() if hasattr(value, "detach") else value).__cuda_array_interface__
-        element, strides = np.zeros((), interface["typestr"]), interface.get("strides")
-        if strides is None or np.lib.stride_tricks.as_strided(element, interface["shape"], strides).flags.c_contiguous:
-            return np.broadcast_to(element, interface["shape"])
-    kind = f"strides of {interface['strides']} bytes" if interface.get("strides") else type(value).__name__
-    raise UsageError(
-        "an argument is a NumPy scalar, such as numpy.int32(n), or an array on a GPU, stored by rows without gaps, got "
-        f"{kind} as argument {position}."
-    )

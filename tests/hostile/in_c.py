@@ -16,10 +16,10 @@ def compare_with_python(bundle: Path, out: Path, driver: Path) -> None:
     from mltune.device.known import H200
     from mltune.kernel.expressions import parse
     from mltune.kernel.reader import load_kernel
-    from mltune.library.content import alignment_of, configuration_of, kernel_parameters, name_of
+    from mltune.library.content import Content, alignment_of, configuration_of, kernel_parameters, name_of
     from mltune.library.dispatcher import Dispatcher
     from mltune.library.folder import write_library
-    from mltune.library.source import Content, check_name
+    from mltune.library.source import check_name
     from mltune.records.trial import Build, TrialState
     from mltune.results.winner import formula, known_values
 

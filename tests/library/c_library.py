@@ -17,10 +17,9 @@ from mltune.device.known import H200
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, row
-from mltune.library.content import alignment_of, configuration_of, kernel_parameters, name_of
+from mltune.library.content import Content, alignment_of, configuration_of, kernel_parameters, name_of
 from mltune.library.dispatcher import learn
 from mltune.library.document import hash_of
-from mltune.library.source import Content
 from mltune.records.trial import Build, TrialState
 
 BYTES = {"int32": 4, "int64": 8, "float32": 4, "float64": 8}

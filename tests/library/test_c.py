@@ -19,11 +19,11 @@ from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import find
 from mltune.library.c_expressions import to_c
 from mltune.library.choice import choice
-from mltune.library.content import configuration_of, tiles_at
+from mltune.library.content import Configuration, Content, Parameter, configuration_of, parameters_of, tiles_at
 from mltune.library.dispatcher import Dispatcher
-from mltune.library.document import NAME
+from mltune.library.document import NAME, ConfigurationOfLibrary
 from mltune.library.folder import compiled, read_document, write_library
-from mltune.library.source import COUNTERS, Configuration, Content, Parameter, c_files, check_name, parameters_of
+from mltune.library.source import COUNTERS, c_files, check_name
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
 from mltune.tuning.session import make_space
@@ -62,16 +62,28 @@ def built(tmp_path):
     return build
 
 
+def toy_document(blocks, condition):
+    """Return a configuration with one dimension of blocks, on one condition."""
+    launch = {"grid": [blocks, "1", "1"], "block": ["32", "1", "1"], "shared_bytes": "0", "workspace_bytes": None}
+    launch |= {"zeros": None, "tiles": "1", "of_tile": "0", "launched": []}
+    names = {"kernel": "toy", "configuration": {}, "entry": "toy", "sizes_must_satisfy": {condition: ""}}
+    return ConfigurationOfLibrary.model_validate(names | {"launch": launch, "most_shared_bytes": 0, "cubin": 0})
+
+
+def with_document(configuration, launch=None, **change):
+    """Return a configuration with another document."""
+    document = configuration.document
+    launch = document.launch.model_copy(update=launch or {})
+    return replace(configuration, document=document.model_copy(update={"launch": launch, **change}))
+
+
 def of_expressions(expressions):
     """Return a library of which configuration i is valid where `which` is i, with an expression as its grid."""
     cubin = b"\x7fELF" + bytes([1, 8])
     configurations = tuple(
-        Configuration(
-            "toy", {}, "toy", cubin, (f"floor(16 * ({one})) + 100000", "1", "1"), ("32", "1", "1"), "0", None, None,
-            "1", "0", {f"which == {number}": ""}, (), 0,
-        )
-        for number, one in enumerate(expressions)
-    )  # fmt: skip
+        Configuration(toy_document(f"floor(16 * ({expression})) + 100000", f"which == {number}"), cubin)
+        for number, expression in enumerate(expressions)
+    )
     dispatcher = Dispatcher(((1.0, *[0.0] * 11),) * len(expressions), 132)
     device = {"name": "toy", "compute_capability": (9, 0), "sm_count": 132}
     sizes = ("a", "b", "which")
@@ -98,7 +110,8 @@ def test_expressions_have_the_values_that_they_have_in_python(driver, built):
 def test_the_dispatcher_counts_tiles_of_which_there_are_none_where_they_are_undefined(driver, built):
     content = of_expressions(("1", "2"))
     configurations = tuple(
-        replace(one, conditions={}, tiles="1000 // b", of_tile="3 // b") for one in content.configurations
+        with_document(configuration, {"tiles": "1000 // b", "of_tile": "3 // b"}, sizes_must_satisfy={})
+        for configuration in content.configurations
     )
     waves = ((0.0, 0.0, 1.0, *[0.0] * 9), (2.5, *[0.0] * 11))  # of 132 tiles, and a constant
     dispatcher = Dispatcher(waves, 132)
@@ -112,7 +125,7 @@ def test_the_dispatcher_counts_tiles_of_which_there_are_none_where_they_are_unde
 def test_tiles_are_what_blocks_take_one_after_the_other():
     kernel, problem = load_kernel("gemm_wgmma"), parse_problem("hgemm", size=4096)
     one = {**kernel.completed(kernel.default), "BLK_M": 128, "BLK_N": 128, "SPLIT_K": 1}
-    made = configuration_of(kernel, problem, H200, one, Build(TrialState.OK))
+    made = configuration_of(kernel, problem, H200, one, Build(TrialState.OK)).document.launch
     sizes = {"m": 4096, "n": 4096, "k": 4096}
     assert tiles_at(kernel, problem, H200, [one]).tolist() == [[1024, 0]] == [[parse(made.tiles).evaluate(sizes), 0]]
     assert made.of_tile == "0"
@@ -220,11 +233,11 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
             assert status == -5
             continue
         used.add(one)
-        if content.configurations[one].values.get("SPLIT_K") == 0:
+        if content.configurations[one].document.configuration.get("SPLIT_K") == 0:
             stay.add(launch.grid)
         assert status == 0
         assert shape == [*launch.grid, *launch.block, launch.shared_bytes]
-        needed, zeros, is_cleared = place_of(content.configurations[one], launch, sizes)
+        needed, zeros, is_cleared = place_of(content.configurations[one].document.launch, launch, sizes)
         assert zeroed == (launch.workspace_bytes if is_cleared else 0)
         after = len(content.parameters)
         assert arguments[after : after + len(launch.arguments)] == list(launch.arguments)
@@ -237,7 +250,7 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
     assert len(used) > 1
     if name == "hgemm_nn":  # rows that begin anywhere
-        assert {content.configurations[one].values["PACK"] for one in used} == {0, 1}
+        assert {content.configurations[one].document.configuration["PACK"] for one in used} == {0, 1}
     elif kernel_name in ("gemm_simt", "gemm_wgmma"):  # parts or blocks that follow from the sizes; a batch has none
         assert len(stay) >= 2 or "batch" in extents
 
@@ -262,10 +275,10 @@ def test_python_chooses_from_the_document_what_the_library_chooses(tmp_path, bui
     assert None in chosen
 
 
-def place_of(configuration, launch, sizes):
+def place_of(formulas, launch, sizes):
     """Return the bytes of a workspace with the counters before it, those that are zero, and whether it is cleared."""
     size = launch.workspace_bytes or 0
-    zeros = size if configuration.zeros is None else int(parse(configuration.zeros).evaluate(sizes))
+    zeros = size if formulas.zeros is None else int(parse(formulas.zeros).evaluate(sizes))
     is_cleared = size > 0 and (zeros >= size or zeros > COUNTERS)
     zeros = 0 if is_cleared else zeros
     return COUNTERS + size - zeros if size else 0, zeros, is_cleared
@@ -276,11 +289,11 @@ def expected(kernel, content, problem, sizes, has_workspace):
     from mltune.kernel.bundle import device_variables
 
     variables = {**problem.variables(), **device_variables(H200), **sizes}
-    texts = np.array([[one.tiles, one.of_tile] for one in content.configurations])
+    texts = np.array([[one.document.launch.tiles, one.document.launch.of_tile] for one in content.configurations])
     found = [parse(text).evaluate_partial(sizes) for text in texts.flat]
     known = np.array([float(one.value) if one.defined else 0.0 for one in found]).reshape(texts.shape)
     for number in content.dispatcher.order([sizes[one] for one in content.extents], known):
-        labels = content.configurations[number].values
+        labels = content.configurations[number].document.configuration
         configuration = {
             name: kernel.labels[name].index(v) if name in kernel.labels else v for name, v in labels.items()
         }
@@ -341,7 +354,8 @@ def test_arrays_of_a_kernel_that_was_verified_aligned_must_be_aligned(driver, bu
 )
 def test_what_cannot_run_is_refused_when_the_library_is_made(driver, built, environment, abi, change, status, text):
     content = content_of(*CASES["sgemm_nn"], count=3)
-    first = replace(content.configurations[1], **change)
+    first = content.configurations[1]
+    first = replace(first, **change) if "cubin" in change else with_document(first, **change)
     content = replace(content, configurations=(content.configurations[0], first, content.configurations[2]))
     answer = call(driver, built(content), "sgemm_nn", [], [], abi, **environment)
     assert answer["status"] == status

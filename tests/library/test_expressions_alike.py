@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from mltune.errors import ExpressionError
+from mltune.kernel import evaluation
 from mltune.kernel.expressions import parse
+from mltune.library import c_expressions
 from mltune.library.c_expressions import to_c
 from mltune.library.source import TEMPLATES
 from mltune.results.winner import formula
@@ -116,6 +118,11 @@ def check(folder, texts):
             assert (None if no_size else size) == value_of(expression.size, {**sizes, **PARAMETERS}), where
             refused += expected is None
     assert refused > 0
+
+
+def test_c_has_all_operations_of_python():
+    assert c_expressions.OPERATIONS.keys() == evaluation.OPERATORS.keys() | evaluation.FUNCTIONS.keys()
+    assert c_expressions.COMPARISONS.keys() == evaluation.COMPARISONS.keys()
 
 
 def test_python_formulas_and_c_have_one_value_or_all_refuse(tmp_path):

@@ -348,7 +348,7 @@ def test_an_array_of_dlpack_is_read_where_it_is(library):
     found = run(
         library,
         """
-from mltune.library.gpu_arrays import _Tensor
+from mltune.device.gpu_arrays import _Tensor
 new = ctypes.pythonapi.PyCapsule_New
 new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 class Exchanged:

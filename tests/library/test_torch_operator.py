@@ -7,8 +7,8 @@ from c_library import build_driver, content_of
 from test_c import CASES
 from test_loaded import run
 
+from mltune.device.gpu_arrays import package_of
 from mltune.library.folder import write_library
-from mltune.library.gpu_arrays import package_of
 from mltune.problem.gemm import parse_problem
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

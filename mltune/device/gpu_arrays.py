@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -12,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mltune.errors import LibraryError
-from mltune.problem.array_values import STORAGE
+from mltune.errors import UsageError
 
 _DLPACK_KINDS = "iufVucb"
 """NumPy's kinds by the codes of DLPack: integers, floats, opaque, bfloat16 (stored as its bits), complex, bool."""
@@ -43,6 +43,10 @@ class Array(NamedTuple):
         return max(rows, 1)
 
 
+class GradientError(Exception):
+    """A tensor requires a gradient, which a call cannot compute."""
+
+
 class Package(NamedTuple):
     """How a call reads arrays of a package at little cost.
 
@@ -65,11 +69,11 @@ _PACKAGES: dict[type, Package | None] = {}
 def package_of(of_type: type) -> Package | None:
     """Return how arrays of a type are read; None where only their interfaces are known."""
     if of_type not in _PACKAGES:
-        _PACKAGES[of_type] = _found(of_type)
+        _PACKAGES[of_type] = _package(of_type)
     return _PACKAGES[of_type]
 
 
-def _found(of_type: type) -> Package | None:
+def _package(of_type: type) -> Package | None:
     module = sys.modules.get(of_type.__module__.partition(".")[0])
     if module is not None and module.__name__ == "cupy" and of_type is module.ndarray:
         return _cupy(module)
@@ -114,11 +118,10 @@ def _torch(torch: Any) -> Package:
 
     def read(tensor: Any) -> tuple[Array, Any]:
         if tensor.requires_grad and has_gradients():
-            raise LibraryError("a library has no gradients, but a tensor requires one; call it within torch.no_grad().")
+            raise GradientError
         if not tensor.is_cuda or tensor.is_conj() or tensor.is_neg():
             raise AttributeError
-        dtype = STORAGE.get(str(tensor.dtype).removeprefix("torch."), np.dtype("V"))
-        return Array(tensor.data_ptr(), tuple(tensor.shape), tensor.stride()), dtype
+        return Array(tensor.data_ptr(), tuple(tensor.shape), tensor.stride()), _dtype_of_torch(str(tensor.dtype))
 
     return Package(
         lambda a, b, c: (a.shape, strides(a), b.shape, strides(b), c.shape, strides(c), *kinds((a, b, c))),
@@ -131,21 +134,74 @@ def _torch(torch: Any) -> Package:
     )
 
 
-def read_array(value: Any, parameter: dict[str, Any], stream: int = 0) -> Array:
-    """Return an array on a GPU; a LibraryError where it is none, or has another type."""
+def _dtype_of_torch(name: str) -> np.dtype[Any]:
+    """Return how NumPy stores elements of a type; of a type that it lacks, an opaque one without a size."""
     try:
-        if (package := package_of(type(value))) is not None:
-            array, dtype = package.read(value)
-        elif hasattr(value, "__cuda_array_interface__"):
-            array, dtype = _of_interface(value.__cuda_array_interface__)
-        else:
-            array, dtype = _of_dlpack(value, stream)
-    except AttributeError:
-        raise LibraryError(f"{parameter['name']} must be an array on a GPU, got {type(value).__name__}.") from None
-    storage = STORAGE[parameter["dtype"]]
-    if dtype.itemsize != storage.itemsize or dtype.kind not in (storage.kind, "V"):
-        raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {dtype.str}.")
-    return array
+        return np.dtype({"bfloat16": "uint16"}.get(name := name.removeprefix("torch."), name))
+    except TypeError:
+        return np.dtype("V")
+
+
+def read_array(value: Any, stream: int = 0) -> tuple[Array, np.dtype[Any]]:
+    """Return an array on a GPU and the type of its elements: an AttributeError where it is none."""
+    if (package := package_of(type(value))) is not None:
+        return package.read(value)
+    if hasattr(value, "__cuda_array_interface__"):
+        return _of_interface(value.__cuda_array_interface__)
+    return _of_dlpack(value, stream)
+
+
+def on_host(value: Any) -> Any:
+    """Return an array of CuPy or PyTorch as one of NumPy; everything else as it is."""
+    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
+        return value.get()
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        return value.detach().cpu().numpy()
+    return value
+
+
+def cupy_array(value: Any) -> Any:
+    """Return an array of another package as one of CuPy, of the same memory; other values as they are."""
+    value = value.detach() if hasattr(value, "detach") else value
+    if not hasattr(value, "__cuda_array_interface__"):
+        return value
+    import cupy
+
+    return cupy.asarray(value)
+
+
+def stand_in(position: int, value: Any) -> Any:
+    """Return a scalar, or an array on the host with the type and the shape of one on a GPU, which has no memory."""
+    if isinstance(value, np.generic):
+        return value
+    interface = dict[str, Any]()
+    with contextlib.suppress(AttributeError, RuntimeError, TypeError):  # such as of a tensor on the host
+        interface = (value.detach() if hasattr(value, "detach") else value).__cuda_array_interface__
+        element, strides = np.zeros((), interface["typestr"]), interface.get("strides")
+        if strides is None or np.lib.stride_tricks.as_strided(element, interface["shape"], strides).flags.c_contiguous:
+            return np.broadcast_to(element, interface["shape"])
+    kind = f"strides of {interface['strides']} bytes" if interface.get("strides") else type(value).__name__
+    raise UsageError(
+        "an argument is a NumPy scalar, such as numpy.int32(n), or an array on a GPU, stored by rows without gaps, got "
+        f"{kind} as argument {position}."
+    )
+
+
+def is_of_cupy(kind: type) -> bool:
+    """Return whether values of a type are CuPy's."""
+    return kind.__module__.partition(".")[0] == "cupy"
+
+
+@functools.cache
+def layout_of(kind: type) -> Callable[[Any], Any]:
+    """Return the function that gives what distinguishes calls: the layout of an array, the type of a scalar."""
+    if issubclass(kind, np.generic):
+        return type
+    if is_of_cupy(kind):
+        return operator.attrgetter("shape", "strides", "dtype", "data.device_id")
+    if hasattr(kind, "stride"):  # of PyTorch
+        return lambda tensor: (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return lambda array: str({**getattr(array, "__cuda_array_interface__", {}), "data": None})
 
 
 def bytes_of(array: Any) -> tuple[int, int]:
