@@ -84,13 +84,7 @@ class Studies:
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))
 
     def update(self) -> int:
-        """Add the trials that have ended since the last update; return how many.
-
-        Raises
-        ------
-        RunDirectoryError
-            The file can no longer be written.
-        """
+        """Add the trials that have ended since the last update; return how many."""
         with _must_be_writable(self.path):
             return self._copy(self.storage)
 
@@ -259,10 +253,7 @@ HOST = "127.0.0.1"
 def served(studies: Studies, port: int) -> Iterator[str]:
     """Serve the dashboard to this machine while the context lasts, and yield its address; port 0 takes a free one.
 
-    Raises
-    ------
-    UsageError
-        The extra ``dashboard`` is not installed, or the port is in use.
+    Without the extra ``dashboard``, and with a port in use, it raises a UsageError.
     """
     try:
         from optuna_dashboard import wsgi

@@ -108,26 +108,14 @@ Of = str | tuple[Any, ...] | Callable[[Any], Any]
 class Column:
     """A column of a table.
 
-    Attributes
-    ----------
-    of : str, tuple or callable
-        What a row has in the column: a key of the row, the keys on the way to a part of it, which may be None, or a
-        function of it.
-    write : callable
-        Writes it; nothing known (None) is written as ``-``.
-    right : bool
-        Whether it is aligned to the right, as numbers are.
-    wraps : bool
-        Whether a terminal may wrap its texts at spaces.
-    spare : int
-        When a narrow terminal leaves the column out: 1 before all others, 0 never.
-    small : callable, optional
-        Writes an addition to the cell of a row, such as its interval, which only reports show.
-    look : str
-        How a report shows its cells, see the macro ``cell`` of the page: ``code``, ``folded``, ``notes``, ``verdict``,
-        ``when``. Only the page has folded cells.
-    link : callable, optional
-        Returns the address to which the cell of a row leads.
+    ``of`` is what a row has in it: a key of the row, the keys on the way to a part of it, which may be None, or a
+    function of it. ``write`` writes that; nothing known (None) is written as ``-``. Numbers are aligned to the
+    ``right``. A terminal may wrap texts at spaces where it ``wraps``, and leaves a ``spare`` column out if it is
+    narrow: 1 before all others, 0 never.
+
+    Only reports use the rest: ``small`` writes an addition to the cell of a row, such as its interval; ``link`` returns
+    the address to which the cell leads; ``look`` is how it is shown, see the macro ``cell`` of the page: ``code``,
+    ``folded`` (on the page alone), ``notes``, ``verdict``, ``when``.
     """
 
     heading: str
@@ -171,12 +159,7 @@ def number(heading: str, of: Of, write: Callable[[Any], str] = str, **options: A
 class Table:
     """Rows, and the columns in which they are shown.
 
-    Attributes
-    ----------
-    sortable : bool
-        Whether a page sorts it by a column.
-    total : object
-        A row below the others in a report; None for none.
+    A page sorts a ``sortable`` table by a column; ``total`` is a row below the others in a report, None for none.
     """
 
     rows: Sequence[Any]

@@ -164,13 +164,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class ReportPaths:
-    """The files of a report.
-
-    Attributes
-    ----------
-    document : dict
-        The content of ``winners.json``.
-    """
+    """The files of a report; ``document`` is the content of ``winners.json``."""
 
     html: Path
     markdown: Path
