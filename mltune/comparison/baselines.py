@@ -60,10 +60,7 @@ class Projection:
     def take(self, codes: Any) -> int:
         """Return the index of the nearest untried configuration, and mark it as tried.
 
-        Parameters
-        ----------
-        codes : array_like of shape (n_parameters,)
-            Position of each value among the values of its parameter.
+        ``codes`` are the positions of values among those of their parameters: array_like of shape (n_parameters,).
         """
         targets = np.asarray(codes) / np.maximum(self.codes.max(axis=0), 1)
         distance = np.abs(self._scaled - targets.astype(np.float32)).sum(axis=1)
@@ -181,27 +178,15 @@ def _moved(
 class ShippedSearch:
     """:class:`mltune.search.search.Search`, by default with batches that adapt as in a run on a GPU.
 
-    Attributes
-    ----------
-    batch : int or None
-        Proposals of a batch, 16 if only `in_flight` is given; where neither is, it adapts to the compilers.
-    in_flight : int or None
-        Most batches in flight (:func:`mltune.search.search.gradually`): the search learns the results of a batch only
-        when so many have been planned. 3 if only `batch` is given.
-    proposer : str
-        One of :data:`mltune.records.trial.SEARCHES`.
-    skip : bool
-        Whether gates skip.
-    build : bool
-        Whether the compiler's reports are used. Without them there is no gate after compiling.
-    resources : bool
-        Whether features are derived from the bundle's resources and accesses; otherwise they are the raw parameters.
-    compilers : float
-        Number of parallel builds: the gate after compiling is used only while builds wait for the GPU.
-    prior : str
-        The pretrained model (:func:`mltune.cost.model_file.choose_model`), which may have seen the recording.
-    pretrained : PretrainedModel or None
-        A model in place of that: one that has not seen the recording.
+    ``batch`` is the number of proposals of a batch, ``in_flight`` that of batches in flight at most
+    (:func:`mltune.search.search.gradually`): the search learns the results of a batch only when so many have been
+    planned. If only one of them is given, the other is 16 or 3; if neither is, batches adapt to the number of parallel
+    builds, ``compilers``.
+
+    Without ``skip`` no gate skips. Without ``build`` the compiler's reports are not used, and there is no gate after
+    compiling. Without ``resources`` features are the raw parameters. ``prior`` names the pretrained model
+    (:func:`mltune.cost.model_file.choose_model`), which may have seen the recording; ``pretrained`` is one in place of
+    that, which has not.
     """
 
     name: str = "mltune"

@@ -19,13 +19,8 @@ def ended_seconds(trace: Trace, recording: Recording, cores: int) -> Floats:
     """Return the seconds at which the evaluations of a run end: ndarray of shape (n_evaluations,).
 
     The strategy thinks alone, and proposes a build once it has thought and the results that it uses are there. Builds
-    wait for a core in the order of the proposals, then for the GPU in the order in which they are ready. What is
-    skipped after compiling, or did not compile, does not occupy the GPU.
-
-    Parameters
-    ----------
-    cores : int
-        Each compiles one configuration at a time.
+    wait for one of the ``cores`` in the order of the proposals, then for the GPU in the order in which they are ready.
+    What is skipped after compiling, or did not compile, does not occupy the GPU.
     """
     builds = trace.builds
     compile_s = recording.compile_s[builds["index"]].tolist()

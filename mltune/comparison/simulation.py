@@ -46,25 +46,15 @@ UNKNOWN_RUNS = 7
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """The recorded outcomes of every configuration of a simulated search.
+    """The recorded outcomes of every configuration of a simulated search; the index of a configuration is its row.
 
-    Attributes
-    ----------
-    space : TableSpace
-        The index of a configuration is its row.
-    median_s : ndarray of shape (n_configs,)
-        Median time, seconds; NaN for a configuration that failed.
-    compile_s, run_s : ndarray of shape (n_configs,)
-        Recorded seconds of compiling a configuration, and of verifying and timing it.
-    builds : mapping of str to ndarray of shape (n_configs,)
-        Recorded results of compiling, NaN where not known; columns without any known value are left out.
-    account : str
-        What was read of a table, and what is assumed of compile seconds that are not recorded.
-    notices : tuple of str
-        What the user should know about the recording.
-    origin : mapping of str to str
-        Kind, source and licence of the data, and what of it was in view when the constants of mltune were set
-        (``in_view``): the ``"space"``, or the ``"kernel"`` on another GPU.
+    Arrays have the shape (n_configs,): the median time in seconds, NaN for a configuration that failed; ``compile_s``
+    and ``run_s``, the recorded seconds of compiling a configuration, and of verifying and timing it; and ``builds``,
+    the recorded results of compiling, NaN where not known, without columns that are not known at all.
+
+    ``account`` says what was read of a table, and what is assumed of compile seconds that are not recorded; ``notices``
+    what the user should know. ``origin`` has the kind, source and licence of the data, and what of it was in view when
+    the constants of mltune were set (``in_view``): the ``"space"``, or the ``"kernel"`` on another GPU.
     """
 
     name: str
@@ -220,14 +210,8 @@ previous build. Compiling it, and running it if it was measured, took ``recorded
 class Trace:
     """What one strategy did in one simulated run, up to its last evaluation.
 
-    Attributes
-    ----------
-    builds : ndarray of shape (n_builds,), :data:`BUILD`
-        In order. No configuration is measured twice.
-    repeats, invalid : int
-        Number of repeated evaluations, and of proposals outside the space.
-    skipped_before, skipped_after : int
-        Configurations skipped before and after compiling.
+    ``builds`` are in order, of the type :data:`BUILD`: no configuration is measured twice. The numbers are those of
+    repeated evaluations, of proposals outside the space, and of configurations skipped before and after compiling.
     """
 
     builds: NDArray[Any]

@@ -69,12 +69,8 @@ def strategy(source: Given) -> Strategy:
 
     A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"`` or ``"pymoo:NAME"``, the name of an installed
     package's entry point (:data:`GROUP`), or ``"module:Class"``, a class of the user. Options follow the name:
-    ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``.
-
-    Raises
-    ------
-    UsageError
-        There is no such strategy, it has no such option, or its package is not installed.
+    ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``. A name, an option or a package that is not there raises
+    a UsageError.
     """
     if not isinstance(source, str):
         text = _text_of(source if isinstance(source, type) else type(source))

@@ -40,16 +40,10 @@ LINE_BYTES = 128
 class LaneLayout:
     """The addresses of one access of a warp, in many configurations.
 
-    Lane l reads or writes ``width`` bytes. Its address follows from l, written in mixed radix with the fastest digit
-    first; each digit has a stride. Example: with digits ``((8, 16), (4, 0))`` the address of lane l is
-    ``16 * (l % 8) + 0 * (l // 8 % 4)``: eight vectors, four lanes on each.
-
-    Attributes
-    ----------
-    width : ndarray of shape (n_configs,)
-        Bytes of a lane.
-    digits : sequence of (ndarray, ndarray)
-        Radix of a digit and its stride in bytes, each of shape (n_configs,).
+    Lane l reads or writes ``width`` bytes: ndarray of shape (n_configs,). Its address follows from l, written in mixed
+    radix with the fastest digit first; each of the ``digits`` has a radix and a stride in bytes, both of this shape.
+    Example: with digits ``((8, 16), (4, 0))`` the address of lane l is ``16 * (l % 8) + 0 * (l // 8 % 4)``: eight
+    vectors, four lanes on each.
     """
 
     width: Indices
@@ -64,14 +58,9 @@ Access = tuple[Literal["shared", "global"], Floats, LaneLayout]
 class Traffic:
     """The cost of the accesses of a step; every field is an ndarray of shape (n_configs,).
 
-    Attributes
-    ----------
-    shared_instructions, global_instructions : ndarray
-        Memory instructions of a thread.
-    shared_wavefronts, shared_phases : ndarray
-        Passes of a warp over the banks of shared memory, with and without conflicts.
-    global_wavefronts : ndarray
-        Passes of a warp over lines of the first-level cache: the distinct lines of each phase.
+    Instructions are those of a thread. Wavefronts of shared memory are passes of a warp over its banks, phases those
+    without conflicts; global wavefronts are passes over lines of the first-level cache, the distinct lines of each
+    phase.
     """
 
     shared_instructions: Floats
@@ -216,13 +205,7 @@ included; ``issue`` that of all instructions that the schedulers issue there.
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least time of configurations, by what limits it.
-
-    Attributes
-    ----------
-    limits : mapping of str to ndarray of shape (n_configs,)
-        Least time in seconds that each of :data:`LIMITS` allows.
-    """
+    """The least time of configurations: ``limits`` has the seconds that each of :data:`LIMITS` allows."""
 
     limits: Mapping[str, Floats]
 

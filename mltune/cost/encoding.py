@@ -38,17 +38,12 @@ CANDIDATES = 600
 class Source:
     """Knowledge of the speed of configurations before anything is measured.
 
-    Attributes
-    ----------
-    expected : callable
-        From Columns to ndarray of shape (n_configs,): logs of speeds; about 0 for the fastest that there is.
-    least : float
-        The log of a speed below which it does not distinguish configurations.
-    smooth : bool
-        Whether configurations that are alike are expected to be alike: not by regression trees. In a space too large to
-        list, where a search breeds its candidates, it would seek out the errors of such a source.
-    decides : bool
-        Whether it has the first choice (:func:`first_choice`): it has learned from this very problem on other devices.
+    ``expected`` returns the logs of speeds of Columns: ndarray of shape (n_configs,), about 0 for the fastest that
+    there is; below the log ``least`` it does not distinguish configurations.
+
+    ``smooth`` says whether configurations that are alike are expected to be alike: not by regression trees. In a space
+    too large to list, where a search breeds its candidates, it would seek out the errors of such a source. ``decides``
+    says whether it has the first choice (:func:`first_choice`): it has learned from this very problem on other devices.
     """
 
     expected: Callable[[Columns], Floats]

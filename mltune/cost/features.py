@@ -45,12 +45,8 @@ class Features:
     that can be computed from them: occupancy, waves, bounds and others. Without ``[resources]`` there are only the
     parameters and, after compiling, the results of the build. All columns are finite.
 
-    Attributes
-    ----------
-    names_before, names_after : tuple of str
-        Names of the columns of :meth:`before` and :meth:`after`; the second tuple starts with the first.
-    has_prior : bool
-        Whether the bundle defines the resources that :meth:`prior` needs.
+    ``names_after`` starts with ``names_before``. ``has_prior`` says whether the bundle defines the resources that
+    :meth:`prior` needs.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, device: Device) -> None:

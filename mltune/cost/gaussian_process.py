@@ -27,12 +27,7 @@ _SCALE = (math.exp(-3.0), math.exp(3.0))
 class Hyperparameters:
     """Hyperparameters of a Gaussian process on the unit cube, for targets of zero mean and unit deviation.
 
-    Attributes
-    ----------
-    scales : ndarray of shape (n_dimensions,)
-        Length scales.
-    amplitude, noise : float
-        Standard deviations of the signal and of the noise.
+    ``scales`` are length scales, of shape (n_dimensions,); amplitude and noise are standard deviations.
     """
 
     scales: Floats
@@ -50,17 +45,11 @@ class Hyperparameters:
 
     @classmethod
     def most_likely(cls, X: Floats, y: Floats, prior: Self | None = None, deviation: float = 1.0) -> Self:
-        """Return the maximum a posteriori estimate.
+        """Return the maximum a posteriori estimate for points in the unit cube: ``X`` of shape (n_points,
+        n_dimensions).
 
-        Parameters
-        ----------
-        X : ndarray of shape (n_points, n_dimensions)
-            In the unit cube.
-        y : ndarray of shape (n_points,)
-        prior : Hyperparameters, optional
-            The mode of the prior, by default the usual one.
-        deviation : float
-            Standard deviation of the prior of each log.
+        ``prior`` is the mode of the prior, by default the usual one; ``deviation`` is the standard deviation of the
+        prior of each log.
         """
         from scipy.optimize import minimize
 
@@ -118,14 +107,9 @@ class GaussianProcess:
         return mean
 
     def unseen(self) -> tuple[Floats, Floats]:
-        """Predict each point of :meth:`fit` from all others, hyperparameters unchanged.
+        """Predict each point of :meth:`fit` from all others, hyperparameters unchanged; deviations include the noise.
 
         Rasmussen and Williams (2006), equation 5.12.
-
-        Returns
-        -------
-        mean, deviation : ndarray of shape (n_points,)
-            The deviation includes the noise.
         """
         from scipy.linalg import cho_solve
 
@@ -144,13 +128,7 @@ class GaussianProcess:
 
 
 class Posterior:
-    """The joint posterior distribution of a Gaussian process at a set of points.
-
-    Attributes
-    ----------
-    mean : ndarray of shape (n_points,)
-        Mean of the targets.
-    """
+    """The joint posterior distribution of a Gaussian process at a set of points; ``mean`` has the shape (n_points,)."""
 
     def __init__(
         self, hyperparameters: Hyperparameters, X: Floats, mean: Floats, explained: Floats, deviation: float

@@ -107,15 +107,10 @@ FEWEST_JUDGED = 1000
 class Card(BaseModel):
     """The card of a model.
 
-    Attributes
-    ----------
-    members : list
-        For each sweep its name, device and architecture, case, class and operations of its problem, its fastest
-        configurations, the measured time of the first choice over that of physics, and whether it has a regressor.
-    sha256 : str
-        Of the file of regressors.
-    facts : dict
-        Training datasets with their hashes and devices, versions, and scores on datasets that were left out.
+    ``members`` has for each sweep its name, device and architecture, case, class and operations of its problem, its
+    fastest configurations, the measured time of the first choice over that of physics, and whether it has a regressor.
+    ``sha256`` is that of the file of regressors. ``facts`` are training datasets with their hashes and devices,
+    versions, and scores on datasets that were left out.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -183,10 +178,8 @@ class Card(BaseModel):
 class Trees:
     """A regressor of a file, whose predictions are those of the regressor of scikit-learn that was written.
 
-    Attributes
-    ----------
-    trees : sequence of ndarray of shape (n_nodes,), :data:`NODE`
-        The first is a leaf, where predictions start. Children follow their parents.
+    Each of the ``trees`` has nodes of the type :data:`NODE`. The first is a leaf, where predictions start. Children
+    follow their parents.
     """
 
     trees: Sequence[NDArray[Any]]

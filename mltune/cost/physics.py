@@ -46,14 +46,10 @@ SMALLEST_SHARE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Physics:
-    """The bounds and the speed that follow from the resources of configurations.
+    """The bounds and the speed that follow from the resources of configurations, of shape (n_configs,).
 
-    Attributes
-    ----------
-    columns : mapping of str to ndarray of shape (n_configs,)
-        Derived columns by name, in their own units.
-    share : ndarray of shape (n_configs,)
-        Share of the device's peak that the bounds allow; 0 if a configuration cannot run.
+    ``columns`` are derived columns by name, in their own units; ``share`` is that of the device's peak that the bounds
+    allow, 0 if a configuration cannot run.
     """
 
     columns: dict[str, Floats]
@@ -69,16 +65,10 @@ def physics(
 ) -> Physics:
     """Compute bounds and speeds from resources.
 
-    Parameters
-    ----------
-    arithmetic : str
-        The unit of the multiply-adds: ``"fp32"``, ``"fp64"`` or one of the tensor cores.
-    resources : mapping of str to ndarray of shape (n_configs,)
-        At least ``threads``, ``registers``, ``tiles`` and ``fma``.
-    traffic : Traffic or None
-        Accesses of a step; None stands for the resources ``shared_loads`` and ``copies``, without bank conflicts.
-    spilled : ndarray of shape (n_configs,), optional
-        Registers that spill; by default the number that is expected from the error of the register estimate.
+    ``arithmetic`` is the unit of the multiply-adds: ``"fp32"``, ``"fp64"`` or one of the tensor cores. Resources are at
+    least ``threads``, ``registers``, ``tiles`` and ``fma``, each of shape (n_configs,). Without the accesses of a step
+    (``traffic``) the resources ``shared_loads`` and ``copies`` stand for them, without bank conflicts. ``spilled`` are
+    the registers that spill; by default the number that is expected from the error of the register estimate.
     """
     of = _Resources(resources)
     limit = float(device.max_registers_per_thread)

@@ -64,20 +64,10 @@ IMPORTANCE_ROWS = 1000
 class Sweep:
     """Measured configurations of one problem on one device.
 
-    Attributes
-    ----------
-    group : str
-        The sweeps of a group are left out together when a model is judged: an architecture, or one sweep.
-    architecture : str
-        That of the device (:attr:`mltune.device.facts.Device.architecture`).
-    case, cost_class : str
-        Those of the problem (:attr:`mltune.problem.problem.Problem.case`).
-    flops : float
-        Operations of the problem; 0 where they are not known.
-    median_s : ndarray of shape (n_configs,)
-        Seconds; NaN for configurations that failed.
-    device : str
-        Name of the device.
+    The sweeps of a ``group`` are left out together when a model is judged: an architecture
+    (:attr:`mltune.device.facts.Device.architecture`), or one sweep. The case and its cost class are those of the
+    problem (:attr:`mltune.problem.problem.Problem.case`), ``flops`` its operations, 0 where they are not known.
+    ``median_s`` has the shape (n_configs,), with NaN for configurations that failed.
     """
 
     name: str
@@ -101,13 +91,9 @@ class Sweep:
 class Member:
     """The regressor of one sweep, and its fastest configurations, which differ from each other.
 
-    Attributes
-    ----------
-    regressor : object or None
-        None of a sweep that is too small for one: of it only the fastest configurations are remembered.
-    over_physics : mapping of str to float
-        Measured time of the first choice in the sweep over the time that physics expects of it, by what chose it:
-        ``"model"``, learned from other groups alone, or ``"physics"``.
+    A sweep that is too small has no regressor: of it only the fastest configurations are remembered. ``over_physics``
+    is the measured time of the first choice in the sweep over the time that physics expects of it, by what chose it:
+    ``"model"``, learned from other groups alone, or ``"physics"``.
     """
 
     sweep: str

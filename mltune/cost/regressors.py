@@ -109,12 +109,8 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
     """Return a context in which a search computes with one thread, with the modules of its models imported.
 
     Its matrices are small, and every other core compiles: threads would only compete with the compilers. Sums also
-    depend on the number of threads. The limit holds for libraries that are loaded already.
-
-    Parameters
-    ----------
-    fits_models : bool
-        Whether the search fits models: without them it starts seconds earlier (:class:`Preloading`).
+    depend on the number of threads. The limit holds for libraries that are loaded already. A search that does not fit
+    models starts seconds earlier (:class:`Preloading`).
     """
     from threadpoolctl import threadpool_limits
 

@@ -15,7 +15,7 @@ from mltune.dataset.parquet import LONGEST_S
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.coding import Floats, Indices, code_ordered
-from mltune.records.rows import SHORTEST_S
+from mltune.records.columns import SHORTEST_S
 from mltune.records.trial import TrialState
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from mltune.files.validation import adapter, problems_of
 from mltune.kernel.coding import labelled
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.rows import SHORTEST_S
+from mltune.records.columns import SHORTEST_S
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel

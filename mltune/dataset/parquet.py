@@ -18,8 +18,8 @@ from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.kernel.coding import number_rows
 from mltune.process.bounded import BoundsExceededError, call_bounded
+from mltune.records.columns import COLUMNS, SHORTEST_S
 from mltune.records.header import LARGEST
-from mltune.records.rows import SHORTEST_S
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 
 LONGEST_S = 1e9
@@ -31,14 +31,17 @@ _MAX_VALUES = 20_000_000
 _MAX_DETAIL = 500
 
 _BUILD_INTS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
-_TEXTS = ("state", "build_state", "detail")
+_OUTCOMES = (
+    *("state", "build_state", "detail", *_BUILD_INTS, "compile_s", "samples_s", "median_s", "noise", "stopped_early"),
+    *("error", "verify_s", "time_s", "sm_clock_hz", "temperature_c", "power_w", "throttle_reasons"),
+)
 TIME_BITS = 20
 """Significant bits of median times and samples."""
 BITS = 12
 """Significant bits of all other floats."""
 _STATES = {state.value for state in TrialState} - {TrialState.SKIPPED.value}
 
-_KNOWN = ("compile_s", "verify_s", "time_s", "stopped_early", "samples_s", *_TEXTS)
+_KNOWN = ("compile_s", "verify_s", "time_s", "stopped_early", "samples_s", "state", "build_state", "detail")
 """Columns without null, like the parameters."""
 
 
@@ -70,20 +73,13 @@ def schema(parameters: Sequence[str]) -> Any:
     """Return the columns of a dataset and their types, a ``pyarrow.Schema``.
 
     The columns are the parameters; ``state``, the final state of the trial; ``build_state``, that of its build;
-    ``detail``; then fields of :class:`~mltune.records.trial.Build` and :class:`~mltune.records.trial.Measurement`.
+    ``detail``; then columns of :data:`~mltune.records.columns.COLUMNS` of builds and measurements.
     """
     import pyarrow as pa
 
-    build = {name: pa.int64() for name in _BUILD_INTS} | {"compile_s": pa.float32()}
-    measurement = {
-        "samples_s": pa.list_(pa.field("element", pa.float32())),
-        "median_s": pa.float32(),
-        "noise": pa.float32(),
-        "stopped_early": pa.bool_(),
-        **dict.fromkeys(("error", "verify_s", "time_s", "sm_clock_hz", "temperature_c", "power_w"), pa.float32()),
-        "throttle_reasons": pa.int64(),
-    }
-    outcomes = {name: pa.string() for name in _TEXTS} | build | measurement
+    samples = pa.list_(pa.field("element", pa.float32()))
+    types = {int: pa.int64(), float: pa.float32(), bool: pa.bool_(), tuple: samples}
+    outcomes = {name: types.get(COLUMNS[name].type, pa.string()) for name in _OUTCOMES}
     taken = sorted(outcomes.keys() & set(parameters))
     if taken:
         raise DatasetError(f"a parameter must not have the name of another column of a dataset, got {taken[0]!r}.")

@@ -170,13 +170,8 @@ _CANARY = 12345.0  # exact in every precision, and never a result
 class GemmCase:
     """A GEMM with operands for which every word of the result is known.
 
-    Attributes
-    ----------
-    problem : Gemm
-    integers : bool
-        Whether the operands are small integers, whose result is exact.
-    offset : int
-        Elements between an aligned address and the first element of each matrix.
+    If the operands are small ``integers``, the result is exact. ``offset`` is the number of elements between an aligned
+    address and the first element of each matrix.
     """
 
     problem: Gemm

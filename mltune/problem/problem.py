@@ -132,13 +132,8 @@ Operands = Mapping[str, Any]
 class Buffer:
     """A buffer that a kernel reads or writes.
 
-    Attributes
-    ----------
-    name : str
-    role : {"in", "out", "inout"}
-        A kernel must not change an ``"in"`` buffer; an ``"inout"`` buffer is restored before a kernel is timed.
-    dtype : str
-        Type of an element, a name of :data:`mltune.problem.array_values.DTYPES`.
+    A kernel must not change an ``"in"`` buffer; an ``"inout"`` buffer is restored before a kernel is timed. The type of
+    an element is a name of :data:`mltune.problem.array_values.DTYPES`.
     """
 
     name: str
@@ -216,14 +211,8 @@ class VerificationCase(Protocol):
 class LibraryCall:
     """A call of cuBLAS that solves a problem.
 
-    Attributes
-    ----------
-    function : str
-        Name of the function in CuPy's bindings.
-    arguments : tuple
-        Its arguments after the handle.
-    keep : object
-        Owner of the memory that the arguments point to.
+    ``function`` is its name in CuPy's bindings, ``arguments`` follow the handle, and ``keep`` owns the memory that they
+    point to.
     """
 
     function: str

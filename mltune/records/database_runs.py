@@ -17,10 +17,11 @@ from mltune.errors import RunDirectoryError
 from mltune.files.folders import cache_folder
 from mltune.files.text import printable
 from mltune.records import database
+from mltune.records.columns import LONGEST_S, SHORTEST_S
 from mltune.records.database_schema import runs, trials
 from mltune.records.database_tables import header_of, locked_runs, size_of
 from mltune.records.header import RunHeader
-from mltune.records.rows import LONGEST_S, MOST_SIZE, SHORTEST_S, UNREADABLE
+from mltune.records.rows import MOST_SIZE, UNREADABLE
 from mltune.records.trial import TrialState
 
 _FEWEST_DIGITS = 4

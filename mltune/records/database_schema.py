@@ -11,13 +11,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB, UUID
 
+from mltune.records.columns import COLUMNS
 from mltune.records.declaration import Reference
-from mltune.records.rows import KINDS
 
 SCHEMA = "mltune"
 """The PostgreSQL schema of all tables."""
 
-_TYPES: dict[str, Any] = {"INTEGER": sa.BigInteger, "REAL": DOUBLE_PRECISION, "TEXT": sa.Text}
+_TYPES: dict[type, Any] = {int: sa.BigInteger, float: DOUBLE_PRECISION, str: sa.Text}
 
 metadata = sa.MetaData(schema=SCHEMA)
 
@@ -55,12 +55,12 @@ trials = sa.Table(
     metadata,
     _run(primary_key=True),
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    *(sa.Column(name, _TYPES[kind.sql], nullable=not kind.needed) for name, kind in KINDS.items()),
+    *(sa.Column(name, _TYPES[column.cell], nullable=not column.needed) for name, column in COLUMNS.items()),
     sa.Column("configuration", JSONB, nullable=False),
     _checksum(),
     sa.UniqueConstraint("run", "number"),
 )
-"""The columns of :data:`mltune.records.rows.KINDS`, and the values of the parameters by name."""
+"""The columns of :data:`mltune.records.columns.COLUMNS`, and the values of the parameters by name."""
 
 _NAMED = {
     name: sa.Table(

@@ -27,13 +27,13 @@ from mltune.errors import RunDirectoryError, StoreError
 from mltune.files.reading import parse_json
 from mltune.files.text import printable
 from mltune.records import database
+from mltune.records.columns import COLUMNS
 from mltune.records.database import Pointer
 from mltune.records.database_schema import others, runs, trials
 from mltune.records.directory import POINTER
 from mltune.records.header import RunHeader
 from mltune.records.rows import (
     AT_ONCE,
-    KINDS,
     MOST_ROWS,
     UNREADABLE,
     Row,
@@ -126,7 +126,7 @@ class DatabaseTables:
         """Yield rows of trials."""
         newer = (trials.c.run == self._pointer.run) & (trials.c.sequence > after)
         self._check_size(trials, newer)
-        columns = [trials.c.sequence, *(trials.c[name] for name in KINDS), trials.c.checksum, trials.c.configuration]
+        columns = [trials.c.sequence, *(trials.c[name] for name in COLUMNS), trials.c.checksum, trials.c.configuration]
         statement = sa.select(*columns).where(newer).order_by(trials.c.sequence)
         with self._select(statement.execution_options(yield_per=AT_ONCE)) as result:
             for rows in result.partitions():
@@ -191,8 +191,8 @@ class DatabaseTables:
             {
                 "run": self._pointer.run,
                 "sequence": sequence,
-                **dict(zip(KINDS, map(_to_text, row), strict=False)),
-                "configuration": dict(zip(self._names, row[len(KINDS) : -1], strict=True)),
+                **dict(zip(COLUMNS, map(_to_text, row), strict=False)),
+                "configuration": dict(zip(self._names, row[len(COLUMNS) : -1], strict=True)),
                 "checksum": row[-1],
             }
             for sequence, row in enumerate(rows, written + 1)

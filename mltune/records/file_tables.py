@@ -27,10 +27,8 @@ from mltune.records.header import RunHeader
 from mltune.records.rows import (
     AT_ONCE,
     FORMAT,
-    KINDS,
     MOST_ROWS,
     MOST_TRIALS_SIZE,
-    SINCE_FORMAT_2,
     UNREADABLE,
     FailureKind,
     Row,
@@ -121,9 +119,8 @@ class FileTables:
 
     def trials(self, after: int) -> Generator[Sequence[Row]]:
         """Yield rows of trials."""
-        lacking = SINCE_FORMAT_2 if self._format == 1 else frozenset()
-        names = list(trial_columns(self.header.parameters))
-        columns = [*("NULL" if name in lacking else f'"{name}"' for name in KINDS), *names[len(KINDS) :]]
+        present = trial_columns(self.header.parameters, self._format)
+        columns = [name if name in present else "NULL" for name in trial_columns(self.header.parameters)]
         seal = "checksum" if self._format == FORMAT else "NULL"
         statement = f"SELECT sequence, {', '.join(columns)}, {seal} FROM trials WHERE sequence > ? ORDER BY sequence"  # noqa: S608
         cursor = self._connection.execute(statement, (after,))

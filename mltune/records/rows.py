@@ -1,4 +1,4 @@
-"""Rows of a store: the columns of its tables, checked conversion from and to records, checksums, errors in words.
+"""Rows of a store: the statements that create its tables, checksums, errors in words.
 
 A file is a store only if its tables are exactly those that mltune creates: a view, a trigger or a computed column of a
 stranger would run while the store is read.
@@ -7,13 +7,10 @@ stranger would run while the store is read.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sqlite3
 import zlib
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,182 +23,16 @@ from mltune.errors import (
     StoreError,
 )
 from mltune.files.text import printable
+from mltune.records.columns import COLUMNS
 from mltune.records.declaration import Reference
-from mltune.records.header import LARGEST
-from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
-
-Value = int | float | str | None
-"""The value of a cell: the plain types of SQLite."""
-
-
-def _text(value: Any) -> Value:
-    """Return text that UTF-8 can encode, whatever a compiler has printed."""
-    return str(value).encode("utf-8", "backslashreplace").decode()
-
-
-def _samples(value: Any) -> Value:
-    return json.dumps([float(sample) for sample in value])
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The kind of a cell: its type in SQL, conversions, what NULL stands for, and whether NULL is refused.
-
-    The law is the bounds of the value, as keywords of a field in pydantic, or the names that it may have; None for any
-    text.
-    """
-
-    sql: str
-    encode: Callable[[Any], Value]
-    decode: Callable[[Any], Any]
-    law: Mapping[str, Any] | tuple[str, ...] | None = None
-    missing: Any = None
-    needed: bool = False
-
-
-LONGEST_S = 1e12
-"""Most seconds of anything on record."""
-
-SHORTEST_S = 1e-12
-"""Least time of a kernel, seconds."""
-
-_NOT_NEGATIVE = {"ge": 0, "le": LARGEST}
-_FINITE = {"allow_inf_nan": False}
-_SECONDS = {"ge": 0.0, "le": LONGEST_S}
-_STATES = tuple(str(state) for state in TrialState)
-
-_NUMBER = Kind("INTEGER", int, int, _NOT_NEGATIVE, needed=True)
-_INT = Kind("INTEGER", int, int, {"ge": -LARGEST, "le": LARGEST})
-_COUNT = Kind("INTEGER", int, int, _NOT_NEGATIVE, missing=0)
-_BOOL = Kind("INTEGER", int, bool, {"ge": 0, "le": 1})
-_FLOAT = Kind("REAL", float, float, {})
-_PREDICTED = Kind("REAL", float, float, _FINITE)
-_LOG_SHARE = Kind("REAL", float, float, _FINITE, missing=math.nan)
-_MEDIAN = Kind("REAL", float, float, {"ge": SHORTEST_S, "le": LONGEST_S})
-_DURATION = Kind("REAL", float, float, _SECONDS, missing=math.nan)
-_MOMENT = Kind("REAL", float, float, _FINITE, missing=math.nan)
-_ELAPSED = Kind("REAL", float, float, _SECONDS, missing=0.0)
-_TEXT = Kind("TEXT", _text, str)
-_GATE = Kind("TEXT", _text, str, GATES)
-_STATE = Kind("TEXT", str, TrialState, _STATES)
-_SAMPLES = Kind("TEXT", _samples, lambda raw: tuple(array("d", raw)), _SECONDS, missing=())
-
-_Part = Mapping[str, tuple[str, Kind]]
-"""For each column, the attribute of the dataclass and its kind."""
-
-_TRIAL: _Part = {
-    "number": ("number", _NUMBER),
-    "batch": ("batch", _NUMBER),
-    "index": ("index", _NUMBER),
-    "state": ("state", replace(_STATE, needed=True)),
-    "detail": ("detail", replace(_TEXT, needed=True)),
-    "proposed_by": ("proposed_by", replace(_TEXT, needed=True)),
-    "audited": ("audited", replace(_BOOL, needed=True)),
-    "expected": ("predicted", _PREDICTED),
-    "finished_at": ("finished_at", _MOMENT),
-    "elapsed_s": ("elapsed_s", _ELAPSED),
-}
-_SKIP: _Part = {
-    "gate": ("gate", _GATE),
-    "predicted": ("predicted", _LOG_SHARE),
-    "optimistic": ("optimistic", _LOG_SHARE),
-}
-_BUILD: _Part = {
-    "build_state": ("state", _STATE),
-    "build_detail": ("detail", _TEXT),
-    "registers": ("registers", _INT),
-    "spill_bytes": ("spill_bytes", _INT),
-    "stack_bytes": ("stack_bytes", _INT),
-    "shared_bytes": ("shared_bytes", _INT),
-    "code_bytes": ("code_bytes", _INT),
-    "compile_s": ("compile_s", _DURATION),
-    "cached": ("cached", _BOOL),
-}
-_MEASUREMENT: _Part = {
-    "measurement_state": ("state", _STATE),
-    "measurement_detail": ("detail", _TEXT),
-    "samples_s": ("samples_s", _SAMPLES),
-    "median_s": ("median_s", _MEDIAN),
-    "noise": ("noise", _FLOAT),
-    "stopped_early": ("stopped_early", _BOOL),
-    "error": ("error", _FLOAT),
-    "verify_s": ("verify_s", _DURATION),
-    "time_s": ("time_s", _DURATION),
-    "sm_clock_hz": ("sm_clock_hz", _FLOAT),
-    "temperature_c": ("temperature_c", _FLOAT),
-    "power_w": ("power_w", _FLOAT),
-    "throttle_reasons": ("throttle_reasons", _INT),
-    "discarded": ("discarded", _COUNT),
-}
-_PARTS: tuple[_Part, ...] = (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
-
-KINDS: Mapping[str, Kind] = {name: kind for part in _PARTS for name, (_, kind) in part.items()}
-"""The columns of a trial, without its parameters."""
-
-SINCE_FORMAT_2 = frozenset({"expected", "elapsed_s", "discarded"})
-"""The columns that stores of format 1 do not have."""
-
-PARAMETER_PREFIX = "p_"
-"""Prefix of parameter columns: SQL column names ignore case, and a parameter may be called STATE."""
-
-
-def _encode(part: _Part, value: object | None) -> list[Value]:
-    if value is None:
-        return [None] * len(part)
-    cells = ((kind, getattr(value, attribute)) for attribute, kind in part.values())
-    return [None if cell is None else kind.encode(cell) for kind, cell in cells]
-
-
-def _decode(part: _Part, cells: Sequence[Any]) -> dict[str, Any]:
-    return {
-        attribute: kind.missing if cell is None else kind.decode(cell)
-        for (attribute, kind), cell in zip(part.values(), cells, strict=True)
-    }
-
-
-def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
-    """Return the cells of :data:`KINDS`, then the values of all parameters. The cubin is not stored.
-
-    A configuration with other parameters raises a StoreError.
-    """
-    if set(record.configuration) != set(parameters):
-        raise StoreError(
-            f"a configuration must hold exactly the run's parameters {list(parameters)}, "
-            f"got {list(record.configuration)}."
-        )
-    cells: list[Value] = []
-    for part, value in zip(_PARTS, (record, record.skip, record.build, record.measurement), strict=True):
-        cells += _encode(part, value)
-    return (*cells, *(int(record.configuration[name]) for name in parameters))
-
-
-def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
-    """Rebuild a record from :func:`to_row`.
-
-    The records are equal with two exceptions: the cubin is empty, and a NaN is read as None where the attribute may be
-    None, because SQL has no NaN.
-    """
-    pieces: list[dict[str, Any] | None] = []
-    start = 0
-    for part in _PARTS:
-        cells = row[start : start + len(part)]
-        start += len(part)
-        pieces.append(None if cells[0] is None else _decode(part, cells))
-    trial, skip, build, measurement = pieces
-    assert trial is not None  # noqa: S101 - the table declares the number NOT NULL
-    return TrialRecord(
-        **trial,
-        configuration=dict(zip(parameters, row[start:], strict=True)),
-        skip=None if skip is None else Skip(**skip),
-        build=None if build is None else Build(**build),
-        measurement=None if measurement is None else Measurement(**measurement),
-    )
-
 
 Row = tuple[Any, ...]
 
 FORMAT = 3
 """The format that is written."""
+
+PARAMETER_PREFIX = "p_"
+"""Prefix of parameter columns: SQL column names ignore case, and a parameter may be called STATE."""
 
 AT_ONCE = 5_000
 """Trials that are read together."""
@@ -263,21 +94,21 @@ def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> I
     """
     last = after
     for rows in parts:
-        for position, row in enumerate(rows, last + 1):
+        cells = [row[1:-1] for row in rows]
+        for position, (row, content) in enumerate(zip(rows, cells, strict=True), last + 1):
             if row[0] != position or position > count:
                 raise ValueError(f"trial {position} in the order of recording is missing")
-            if row[-1] is not None and checksum(row[1:-1]) != row[-1]:
+            if row[-1] is not None and checksum(content) != row[-1]:
                 raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
         last += len(rows)
-        yield [row[1:-1] for row in rows]
+        yield cells
     if last != count:
         raise ValueError(f"it has {count} trials, but {last} can be read")
 
 
 def trial_columns(parameters: Iterable[str], file_format: int = FORMAT) -> dict[str, str]:
     """Return the columns of the trials in a file, quoted, without the checksum, and their SQL types."""
-    lacking = SINCE_FORMAT_2 if file_format == 1 else ()
-    columns = {f'"{name}"': kind.sql for name, kind in KINDS.items() if name not in lacking}
+    columns = {f'"{name}"': column.sql for name, column in COLUMNS.items() if column.since <= file_format}
     quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
     return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
 from mltune.files.reading import parse_json
+from mltune.records.columns import LONGEST_S, to_row
 from mltune.records.declaration import Reference
 from mltune.records.directory import FILE, POINTER, holds_run, in_use, lock_directory
 from mltune.records.file_tables import CLOSED, FileTables
 from mltune.records.header import RunHeader
-from mltune.records.rows import LONGEST_S, Row, elsewhere, sealed, to_row, unsealed, unsealed_trials
+from mltune.records.rows import Row, elsewhere, sealed, unsealed, unsealed_trials
 from mltune.records.trial import TrialRecord
 
 if TYPE_CHECKING:

@@ -6,18 +6,16 @@ import functools
 import operator
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.files.validation import law_of
-from mltune.records.header import LARGEST
-from mltune.records.rows import KINDS, Kind, from_row, to_row
+from mltune.records.columns import COLUMNS, LONGEST_S, PARAMETER, Column, from_row, to_row
 from mltune.records.trial import TrialRecord, TrialState
 
 _AT_ONCE = 1_000  # records made from the columns together
-_TYPES = {"INTEGER": int, "REAL": float, "TEXT": str}
 
 
 class Trials(Sequence[TrialRecord]):
@@ -28,7 +26,7 @@ class Trials(Sequence[TrialRecord]):
     parameters : sequence of str
         Names of the parameters.
     columns : mapping of str to ndarray of shape (n_trials,)
-        Those of :data:`mltune.records.rows.KINDS`.
+        Those of :data:`mltune.records.columns.COLUMNS`.
     values : ndarray of shape (n_trials, n_parameters)
         The configurations.
 
@@ -61,34 +59,32 @@ class Trials(Sequence[TrialRecord]):
         parameters: Sequence[str],
         allowed: Mapping[str, Sequence[int]] | None = None,
     ) -> Self:
-        """Return rows of :func:`mltune.records.rows.to_row` as columns, and check every cell.
+        """Return rows of :func:`mltune.records.columns.to_row` as columns, and check every cell.
 
         A cell of another type, out of its range, or not among the allowed values of its parameter raises a ValueError.
         """
-        cells = list(zip(*rows, strict=True)) or [()] * (len(KINDS) + len(parameters))
-        columns = {
-            name: _checked(name, kind, column, cells[0])
-            for (name, kind), column in zip(KINDS.items(), cells[: len(KINDS)], strict=True)
-        }
-        values = [
-            _checked_values(name, column, cells[0], None if allowed is None else allowed[name])
-            for name, column in zip(parameters, cells[len(KINDS) :], strict=True)
+        cells = list(zip(*rows, strict=True)) or [()] * (len(COLUMNS) + len(parameters))
+        choices = allowed or dict.fromkeys(parameters, ())
+        values = {name: replace(PARAMETER, choices=tuple(choices[name])) for name in parameters}
+        columns = [
+            _checked(name, column, part, cells[0])
+            for (name, column), part in zip([*COLUMNS.items(), *values.items()], cells, strict=True)
         ]
-        table = np.stack(values, axis=1) if values else np.empty((len(rows), 0), dtype=np.int64)
+        table = np.stack(columns[len(COLUMNS) :], axis=1) if values else np.empty((len(rows), 0), dtype=np.int64)
         if np.all(np.abs(table) < 2**31):
             table = table.astype(np.int32)  # of long runs half the memory
-        return cls(parameters, columns, table)
+        return cls(parameters, dict(zip(COLUMNS, columns, strict=False)), table)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Trials]) -> Trials:
         """Return the trials of several parts, at least one, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        columns = {name: np.concatenate([part._columns[name] for part in parts]) for name in KINDS}
+        columns = {name: np.concatenate([part._columns[name] for part in parts]) for name in COLUMNS}
         return cls(parts[0].parameters, columns, np.concatenate([part._values for part in parts]))
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of :data:`mltune.records.rows.KINDS`.
+        """Return a column of :data:`mltune.records.columns.COLUMNS`.
 
         Numbers are float64 with NaN for what is unknown; ``number``, ``batch`` and ``index`` are int64. Texts are
         objects, None where there is none.
@@ -176,68 +172,55 @@ def _cells(column: NDArray[Any]) -> list[Any]:
     return [None if cell != cell else cell for cell in cells] if column.dtype == np.float64 else cells
 
 
-def _checked(name: str, kind: Kind, cells: Sequence[Any], numbers: Sequence[Any]) -> NDArray[Any]:
-    """Return a column of checked cells."""
-    checked = _validated(_adapter(name), name, cells, numbers)
-    if name == "samples_s":
-        return _objects([None if samples is None else array("d", samples).tobytes() for samples in checked])
-    if kind.sql == "TEXT":
-        columns: dict[str, str] = {}
-        return _objects([None if text is None else columns.setdefault(text, text) for text in checked])
-    if kind.sql == "INTEGER" and kind.needed:
-        return np.array(checked, dtype=np.int64)
-    return np.array(checked, dtype=np.float64)  # None is NaN
-
-
-def _checked_values(
-    name: str, cells: Sequence[Any], numbers: Sequence[Any], allowed: Sequence[int] | None
-) -> NDArray[np.int64]:
-    """Return the checked values of a parameter."""
-    values = np.array(_validated(_adapter(""), name, cells, numbers), dtype=np.int64)
-    strange = set() if allowed is None else set(cells).difference(allowed)  # of few trials faster than columns
-    if strange:
-        at = next(at for at, cell in enumerate(cells) if cell in strange)
-        raise ValueError(f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]}, which is no value of this parameter")
+def _checked(name: str, column: Column, cells: Sequence[Any], numbers: Sequence[Any]) -> NDArray[Any]:
+    """Return the array of a column; a cell that the column does not allow raises a ValueError with its trial."""
+    values = _array(column, cells)
+    if values is None:
+        at = next(at for at, cell in enumerate(cells) if _array(column, [cell]) is None)
+        raise ValueError(f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]!r:.100}, but it must {column.law}")
     return values
 
 
-def _validated(adapter: Any, name: str, cells: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    """Return cells after a check by pydantic; the error names the trial and the column."""
+def _array(column: Column, cells: Sequence[Any]) -> NDArray[Any] | None:
+    """Return the cells of a column as an array; None if the column does not allow one of them."""
+    if not {*map(type, cells)} <= ({column.cell} if column.needed else {column.cell, type(None)}):
+        return None
+    if column.type is tuple:
+        return _samples(cells)
+    if column.type is float:
+        values = np.array(cells, dtype=np.float64)  # None is NaN
+        return None if np.any((values < column.lowest) | (values > column.highest)) else values
+    distinct = {*cells} - {None}
+    if column.choices and not distinct <= {*column.choices}:
+        return None
+    if column.cell is str:
+        kept = {text: text for text in distinct} | {None: None}  # one object for many equal texts
+        return _objects([kept[text] for text in cells])
+    if distinct and not column.lowest <= min(distinct) <= max(distinct) <= column.highest:
+        return None
+    return np.array(cells, dtype=np.int64 if column.needed else np.float64)
+
+
+def _samples(cells: Sequence[str | None]) -> NDArray[Any] | None:
     from pydantic import ValidationError
 
     try:
-        return adapter.validate_python(cells)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        at = int(first["loc"][0])
-        raise ValueError(
-            f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]!r:.100}, but it {law_of([first])}"
-        ) from None
+        lists = _sample_lists().validate_python(cells)
+    except ValidationError:
+        return None
+    return _objects([None if samples is None else array("d", samples).tobytes() for samples in lists])
+
+
+@functools.cache
+def _sample_lists() -> Any:
+    from typing import Annotated
+
+    from pydantic import Field, Json, TypeAdapter
+
+    return TypeAdapter(list[Json[list[Annotated[float, Field(ge=0.0, le=LONGEST_S)]]] | None])
 
 
 def _objects(cells: Sequence[Any]) -> NDArray[Any]:
     column = np.empty(len(cells), dtype=object)
     column[:] = cells
     return column
-
-
-@functools.cache
-def _adapter(name: str) -> Any:
-    """Return the validator of a column; that of a parameter for an empty name."""
-    from typing import Annotated, Literal
-
-    from pydantic import Field, Json, TypeAdapter
-
-    if not name:
-        return TypeAdapter(list[Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]])
-    kind = KINDS[name]
-    law: Any = kind.law
-    cell: Any = Annotated[_TYPES[kind.sql], Field(strict=True)]
-    if name == "samples_s":
-        cell = Json[list[Annotated[float, Field(**law)]]]
-    elif isinstance(law, tuple):
-        cell = Literal[law]
-    elif law is not None:
-        cell = Annotated[cell, Field(**law)]
-    column: Any = list[cell] if kind.needed else list[cell | None]
-    return TypeAdapter(column)

@@ -1,0 +1,188 @@
+"""The columns of a trial: the one declaration behind every table of trials, in a file, a database, memory or a dataset.
+
+Each column has a type, what its values may be, and how a cell in SQL becomes the attribute of a record and back.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mltune.errors import StoreError
+from mltune.records.header import LARGEST
+from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
+
+Value = int | float | str | None
+"""The value of a cell: the plain types of SQLite."""
+
+LONGEST_S = 1e12
+"""Most seconds of anything on record."""
+
+SHORTEST_S = 1e-12
+"""Least time of a kernel, seconds."""
+
+
+def _text(value: Any) -> str:
+    """Return text that UTF-8 can encode, whatever a compiler has printed."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+_ENCODED = {bool: int, str: _text, TrialState: str, tuple: lambda samples: json.dumps([*map(float, samples)])}
+_DECODED = {tuple: lambda raw: tuple(array("d", raw))}
+_CELLS: dict[type, type] = {int: int, bool: int, float: float}
+_SQL = {int: "INTEGER", float: "REAL", str: "TEXT"}
+_WORDS = {int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: the type of its attribute, bounds or choices, what NULL stands for, and whether NULL is refused.
+
+    The attribute is empty where it has the name of the column. Stores of formats before ``since`` lack the column.
+    """
+
+    type: type
+    lowest: float = -math.inf
+    highest: float = math.inf
+    choices: tuple[Value, ...] = ()
+    missing: Any = None
+    needed: bool = False
+    attribute: str = ""
+    since: int = 1
+
+    @property
+    def cell(self) -> type:
+        """The type of its cells."""
+        return _CELLS.get(self.type, str)
+
+    @property
+    def sql(self) -> str:
+        """The type of its cells in SQL."""
+        return _SQL[self.cell]
+
+    @property
+    def law(self) -> str:
+        """What its cells must be, in words."""
+        if self.choices:
+            return f"be one of {', '.join(map(str, self.choices[:50]))}"
+        bounds = "" if self.type is str else f" from {self.lowest:g} to {self.highest:g}"
+        return f"be {'a JSON list of numbers' if self.type is tuple else _WORDS[self.cell]}{bounds}"
+
+
+_ANY = Column(float)
+_INT = Column(int, -LARGEST, LARGEST)
+_COUNT = Column(int, 0, LARGEST)
+_BOOL = Column(bool, 0, 1)
+_FINITE = Column(float, -sys.float_info.max, sys.float_info.max)
+_UNKNOWN = replace(_FINITE, missing=math.nan)
+_SECONDS = Column(float, 0.0, LONGEST_S, missing=math.nan)
+_TEXT = Column(str)
+_STATE = Column(TrialState, choices=tuple(map(str, TrialState)))
+
+PARAMETER = replace(_INT, needed=True)
+"""The column of a parameter."""
+
+_TRIAL = {
+    **dict.fromkeys(("number", "batch", "index"), replace(_COUNT, needed=True)),
+    "state": replace(_STATE, needed=True),
+    **dict.fromkeys(("detail", "proposed_by"), replace(_TEXT, needed=True)),
+    "audited": replace(_BOOL, needed=True),
+    "expected": replace(_FINITE, attribute="predicted", since=2),
+    "finished_at": _UNKNOWN,
+    "elapsed_s": replace(_SECONDS, missing=0.0, since=2),
+}
+_SKIP = {
+    "gate": replace(_TEXT, choices=GATES),
+    **dict.fromkeys(("predicted", "optimistic"), _UNKNOWN),
+}
+_BUILD = {
+    "build_state": replace(_STATE, attribute="state"),
+    "build_detail": replace(_TEXT, attribute="detail"),
+    **dict.fromkeys(("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes"), _INT),
+    "compile_s": _SECONDS,
+    "cached": _BOOL,
+}
+_MEASUREMENT = {
+    "measurement_state": replace(_STATE, attribute="state"),
+    "measurement_detail": replace(_TEXT, attribute="detail"),
+    "samples_s": replace(_SECONDS, type=tuple, missing=()),
+    "median_s": Column(float, SHORTEST_S, LONGEST_S),
+    "noise": _ANY,
+    "stopped_early": _BOOL,
+    "error": _ANY,
+    **dict.fromkeys(("verify_s", "time_s"), _SECONDS),
+    **dict.fromkeys(("sm_clock_hz", "temperature_c", "power_w"), _ANY),
+    "throttle_reasons": _INT,
+    "discarded": replace(_COUNT, missing=0, since=2),
+}
+_PARTS = (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
+
+COLUMNS: Mapping[str, Column] = _TRIAL | _SKIP | _BUILD | _MEASUREMENT
+"""The columns of a trial, without its parameters."""
+
+
+def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
+    """Return the cells of :data:`COLUMNS`, then the values of all parameters. The cubin is not stored.
+
+    A configuration with other parameters raises a StoreError.
+    """
+    if set(record.configuration) != set(parameters):
+        raise StoreError(
+            f"a configuration must hold exactly the run's parameters {list(parameters)}, "
+            f"got {list(record.configuration)}."
+        )
+    cells: list[Value] = []
+    for attributes, part in zip(_attributes(), (record, record.skip, record.build, record.measurement), strict=True):
+        for attribute, encode, _, _ in attributes:
+            value = getattr(part, attribute, None)
+            cells.append(None if value is None else encode(value))
+    return (*cells, *(int(record.configuration[name]) for name in parameters))
+
+
+def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
+    """Rebuild a record from :func:`to_row`, whose samples are bytes.
+
+    The records are equal with two exceptions: the cubin is empty, and a NaN is read as None where the attribute may be
+    None, because SQL has no NaN.
+    """
+    pieces: list[dict[str, Any] | None] = []
+    start = 0
+    for attributes in _attributes():
+        cells = row[start : start + len(attributes)]
+        start += len(attributes)
+        pieces.append(
+            None
+            if cells[0] is None
+            else {
+                attribute: missing if cell is None else decode(cell)
+                for (attribute, _, decode, missing), cell in zip(attributes, cells, strict=True)
+            }
+        )
+    trial, skip, build, measurement = pieces
+    assert trial is not None  # noqa: S101 - its number is never NULL
+    return TrialRecord(
+        **trial,
+        configuration=dict(zip(parameters, row[start:], strict=True)),
+        skip=None if skip is None else Skip(**skip),
+        build=None if build is None else Build(**build),
+        measurement=None if measurement is None else Measurement(**measurement),
+    )
+
+
+@functools.cache
+def _attributes() -> list[list[tuple[str, Any, Any, Any]]]:
+    """Return for every part of a record its attributes, the functions that encode and decode them, and for NULL."""
+    return [
+        [
+            (column.attribute or name, _ENCODED.get(kind, kind), _DECODED.get(kind, kind), column.missing)
+            for name, column in part.items()
+            for kind in [column.type]
+        ]
+        for part in _PARTS
+    ]
