@@ -19,8 +19,8 @@ from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.space import default_configuration
 from mltune.library import spec as specs
 from mltune.library.building import Building, Tune
-from mltune.library.content import kernel_parameters, name_of
-from mltune.library.source import Content, check_name
+from mltune.library.content import Content, kernel_parameters, name_of
+from mltune.library.source import check_name
 from mltune.library.spec import Spec
 from mltune.measure import build as builds
 from mltune.problem.problem import RunnableProblem
