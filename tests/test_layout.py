@@ -34,6 +34,9 @@ FLOORS: tuple[set[str], ...] = (
 MOST_ARROWS = 140
 """Most pairs of rooms of which one imports from the other. The suites of ``testing/`` import what they test."""
 
+MOST_PARAMETERS, MOST_LONG_SIGNATURES = 8, 12
+"""Most parameters of a function, and most functions that have more."""
+
 KNOW_KINDS = {"problem", "kernel"}
 """Rooms that know kinds of problems. All others use the protocols: a new kind changes nothing in them.
 
@@ -260,6 +263,19 @@ def test_rooms_know_few_others() -> None:
         if "." in other
     }
     assert len({(one, other) for one, other in rooms if one != other}) <= MOST_ARROWS
+
+
+def test_few_functions_have_many_parameters() -> None:
+    """More than eight are an object; the rest are public functions with options, and Kernel Tuner's names."""
+    functions = [
+        f"{name_of(path)} {node.name}"
+        for path in MODULES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef)
+        and len({one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)} - {"self"})
+        > MOST_PARAMETERS
+    ]
+    assert len(functions) <= MOST_LONG_SIGNATURES, functions
 
 
 def test_the_page_of_the_architecture_has_every_room() -> None:

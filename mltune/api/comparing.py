@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from mltune.comparison.strategies import Given as Strategies
 
 
-class CompareOptions(TypedDict, total=False):
+class ScoreboardOptions(TypedDict, total=False):
+    """Further options of :func:`scoreboard`; :func:`compare` describes them."""
+
+    compile_cores: str | int | Sequence[int]
+    jobs: int | None
+    output: str | Path | None
+    overwrite: bool
+    progress: ComparisonReport | Literal["auto"] | None
+    interrupt: Callable[[], bool] | None
+
+
+class CompareOptions(ScoreboardOptions, total=False):
     """Further options of :func:`compare`, which describes them."""
 
     table: str | Path | None
@@ -25,12 +36,6 @@ class CompareOptions(TypedDict, total=False):
     aggregate: bool
     evaluations: int
     seeds: int
-    compile_cores: str | int | Sequence[int]
-    jobs: int | None
-    output: str | Path | None
-    overwrite: bool
-    progress: ComparisonReport | Literal["auto"] | None
-    interrupt: Callable[[], bool] | None
 
 
 @overload
@@ -148,12 +153,12 @@ def compare(
     >>> compared.strategies, compared.fraction("random", "h200-dgemm-nt-4096-random").shape
     (('random', 'first_to_last'), (2, 20))
     """
-    from mltune.comparison.comparison import compare_request
+    from mltune.comparison.comparison import CompareCall
     from mltune.comparison.comparison import compare_strategies as run
     from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
     from mltune.show import scoreboard as page
 
-    request = compare_request(
+    request = CompareCall(
         strategies=strategies,
         datasets=_joined(datasets),
         table=None if table is None else Path(table),
@@ -166,7 +171,7 @@ def compare(
         output=None if output is None else Path(output),
         share=share,
         cores=_joined(compile_cores if isinstance(compile_cores, str | Sequence) else [compile_cores]),
-    )
+    ).request()
     results = {} if share is not None else {request.output / name: product for name, product in PRODUCTS.items()}
     check_places(results, overwrite=overwrite)
     with shown(progress, "ComparisonDisplay") as report, interruptible(interrupt) as interrupted:
@@ -191,13 +196,8 @@ def scoreboard(
     *,
     evaluations: int = 250,
     seeds: int = 3,
-    compile_cores: str | int | Sequence[int] = "16",
-    jobs: int | None = None,
-    output: str | Path | None = None,
-    overwrite: bool = False,
     share: str | None = None,
-    progress: ComparisonReport | Literal["auto"] | None = "auto",
-    interrupt: Callable[[], bool] | None = None,
+    **options: Unpack[ScoreboardOptions],
 ) -> Comparison | PartialComparison:
     """Compare search strategies on every dataset that comes with mltune and has a licence.
 
@@ -210,8 +210,8 @@ def scoreboard(
         strategies of Kernel Tuner and random search; a strategy of your own takes its place beside them.
     evaluations, seeds : int
         As those of :func:`compare`; more seeds add to fewer.
-    compile_cores, jobs, output, overwrite, share, progress, interrupt
-        As those of :func:`compare`.
+    share, **options
+        As those of :func:`compare`: `compile_cores`, `jobs`, `output`, `overwrite`, `progress` and `interrupt`.
 
     Returns
     -------
@@ -231,10 +231,8 @@ def scoreboard(
     True
     """
     licensed = [dataset.name for dataset in list_datasets() if dataset.licence or not dataset.source]
-    options: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "compile_cores": compile_cores}
-    options |= {"jobs": jobs, "output": output, "overwrite": overwrite, "share": share}
-    options |= {"progress": progress, "interrupt": interrupt}
-    comparison: Comparison | PartialComparison = compare(strategies, datasets or licensed, **options)
+    own: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "share": share}
+    comparison: Comparison | PartialComparison = compare(strategies, datasets or licensed, **own, **options)
     return comparison
 
 

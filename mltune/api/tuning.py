@@ -176,9 +176,6 @@ def tune_sizes(
     sizes: Sequence[int | Mapping[str, int]],
     *,
     kernel: str | Path | Sequence[str | Path] | None = None,
-    trans: str | None = None,
-    batch: int | None = None,
-    accuracy: str | None = None,
     trials: int | None = None,
     time: str | float | None = None,
     seed: int = 0,
@@ -193,15 +190,15 @@ def tune_sizes(
     ----------
     sizes : sequence of int or mapping of str to int
         m = n = k of GEMMs; of another kernel its sizes by name.
-    problem, kernel, trans, batch, accuracy, seed
+    problem, kernel, seed
         See :func:`tune`.
     trials, time : int, str or float, optional
         The budget of all sizes together, one of both. By default 60 s or in replay 300 trials for each.
     device : str
         ``"auto"``, ``"all"``, ``"cuda:N"``, or ``"replay"``: the recorded timings of each size.
     **options
-        Options of every run (docs/reference/plans.md#options), and ``run``, ``store``, ``compile_on``, ``progress``
-        and ``interrupt`` of :func:`mltune.run`.
+        ``trans``, ``batch`` and ``accuracy`` of :func:`tune`; the options of every run (docs/reference/plans.md);
+        ``run``, ``store``, ``compile_on``, ``progress`` and ``interrupt`` of :func:`mltune.run`.
 
     Raises
     ------
@@ -223,10 +220,9 @@ def tune_sizes(
     for_run = {name: options.pop(name) for name in _OF_RUNS if name in options}
     resolved, _ = resolve(
         problem,
-        {"trans": trans, "batch": batch},
+        {name: options.pop(name, None) for name in ("trans", "batch")},
         sizes=sizes,
         kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
-        accuracy=accuracy,
         limits=Limits(device=device, trials=trials, time=time, seed=seed),
         **options,
     )

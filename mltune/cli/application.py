@@ -33,20 +33,27 @@ app = typer.Typer(
 
 
 def command(
-    function: Callable[..., Any], name: str | None = None, /, *, group: typer.Typer = app, **options: Any
+    function: Callable[..., Any],
+    name: str | None = None,
+    /,
+    *,
+    group: typer.Typer = app,
+    defaults: Callable[..., Any] | None = None,
+    **options: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose options are the parameters of a function of the Python interface.
 
-    Names, order and defaults are those of the function. What an option is called and means on the command line is in
-    :data:`mltune.cli.options.OPTIONS`, or in `options` where a command differs; parameters that are in neither are not
-    offered. The command gets the arguments for the function, then its own options; ``--json`` is one of all commands.
+    Names, order and defaults are those of the function; `defaults` is one that calls it with others. What an option is
+    called and means on the command line is in :data:`mltune.cli.options.OPTIONS`, or in `options` where a command
+    differs; parameters that are in neither are not offered. The command gets the arguments for the function, then its
+    own options; ``--json`` is one of all commands.
     """
 
     def register(body: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(body, eval_str=True).parameters.values()
         offered = [
             parameter
-            for parameter in _parameters(function, options)
+            for parameter in _parameters(function, options, defaults or function)
             if parameter.name not in {own_parameter.name for own_parameter in own}
         ]
         converters = {
@@ -68,10 +75,13 @@ def command(
     return register
 
 
-def _parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> Iterable[inspect.Parameter]:
+def _parameters(
+    function: Callable[..., Any], options: Mapping[str, Any], caller: Callable[..., Any]
+) -> Iterable[inspect.Parameter]:
     """Yield the parameters of a function that are offered as options; those of a shape one by one."""
     of_function = sorted(inspect.signature(function).parameters.values(), key=_place)
-    defaults = {parameter.name: parameter.default for parameter in of_function}
+    of_both = [*of_function, *inspect.signature(caller).parameters.values()]
+    defaults = {parameter.name: parameter.default for parameter in of_both}
     for parameter in of_function:
         for name in SHAPE if parameter.name == "shape" else (parameter.name,):
             annotation = options.get(name, OPTIONS.get(name))

@@ -330,7 +330,12 @@ def compare(options: Given, as_json: AsJson = False) -> None:
 
 
 @command(
-    api.scoreboard,
+    api.compare,
+    defaults=api.scoreboard,
+    table=None,
+    parameters=None,
+    time=None,
+    aggregate=None,
     datasets=text("--datasets", "X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
     **COMPARED,
 )

@@ -95,42 +95,48 @@ class CompareRequest:
         return [job for job in every if zlib.crc32("\n".join(map(str, job)).encode()) % parts == part - 1]
 
 
-def compare_request(
-    *,
-    strategies: str | Given | Sequence[Given],
-    datasets: str | None,
-    table: Path | None,
-    parameters: str | None,
-    time: str | None,
-    aggregate: bool,
-    evaluations: int,
-    seeds: int,
-    processes: int | None,
-    output: Path | None,
-    share: str | None,
-    cores: str | None = None,
-) -> CompareRequest:
-    """Return the request that the options of :func:`mltune.compare` describe."""
-    if table is not None and datasets is not None:
-        raise UsageError("a comparison is over datasets or over a table, but both --datasets and --table were given.")
-    if table is None and (parameters or time or aggregate):
-        raise UsageError("--parameters, --time and --aggregate are for a table, but there is no --table.")
-    selected, limits = named(split(strategies))
-    if table is None:
-        sources = _datasets(datasets)
-    else:
-        sources = (RecordingSource(table.stem, table, _split(parameters), time, aggregate),)
-    return CompareRequest(
-        strategies=selected,
-        sources=sources,
-        evaluations=evaluations,
-        seeds=seeds,
-        processes=processes or os.cpu_count() or 1,
-        output=output or default_output(selected, sources, evaluations),
-        share=(1, 1) if share is None else _share(share),
-        fewer_seeds=limits,
-        cores=tuple(dict.fromkeys(map(_cores, _split(cores)))),
-    )
+@dataclass(frozen=True, kw_only=True)
+class CompareCall:
+    """The options of :func:`mltune.compare`; texts are separated by commas."""
+
+    strategies: str | Given | Sequence[Given]
+    datasets: str | None = None
+    table: Path | None = None
+    parameters: str | None = None
+    time: str | None = None
+    aggregate: bool = False
+    evaluations: int
+    seeds: int
+    processes: int | None = None
+    output: Path | None = None
+    share: str | None = None
+    cores: str | None = None
+
+    def request(self) -> CompareRequest:
+        """Return the request that the options describe."""
+        if self.table is not None and self.datasets is not None:
+            raise UsageError(
+                "a comparison is over datasets or over a table, but both --datasets and --table were given."
+            )
+        if self.table is None and (self.parameters or self.time or self.aggregate):
+            raise UsageError("--parameters, --time and --aggregate are for a table, but there is no --table.")
+        selected, limits = named(split(self.strategies))
+        if self.table is None:
+            sources = _datasets(self.datasets)
+        else:
+            parameters = _split(self.parameters)
+            sources = (RecordingSource(self.table.stem, self.table, parameters, self.time, self.aggregate),)
+        return CompareRequest(
+            strategies=selected,
+            sources=sources,
+            evaluations=self.evaluations,
+            seeds=self.seeds,
+            processes=self.processes or os.cpu_count() or 1,
+            output=self.output or default_output(selected, sources, self.evaluations),
+            share=(1, 1) if self.share is None else _share(self.share),
+            fewer_seeds=limits,
+            cores=tuple(dict.fromkeys(map(_cores, _split(self.cores)))),
+        )
 
 
 def default_output(strategies: Iterable[str], sources: Sequence[RecordingSource], evaluations: int) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.comparison.comparison import CompareRequest, Progress, compare_request, compare_strategies, default_output
+from mltune.comparison.comparison import CompareCall, CompareRequest, Progress, compare_strategies, default_output
 from mltune.comparison.jobs import OWN_S, run_jobs
 from mltune.comparison.journal import Job
 from mltune.comparison.results import write_results
@@ -344,10 +344,8 @@ def test_the_same_command_finds_its_directory(source: RecordingSource) -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(wrong: dict, message: str) -> None:
-    asked = {"strategies": "random", "datasets": None, "table": None, "parameters": None, "time": None}
-    asked |= {"evaluations": 10, "seeds": 1, "processes": 1, "output": None, "share": None, "aggregate": False}
     with pytest.raises(UsageError, match=message):
-        compare_request(**(asked | wrong))
+        CompareCall(**({"strategies": "random", "evaluations": 10, "seeds": 1} | wrong)).request()
 
 
 def test_the_score_over_time_is_that_of_each_number_of_cores(source: RecordingSource, tmp_path: Path) -> None:

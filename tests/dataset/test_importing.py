@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mltune.comparison.comparison import compare_request
+from mltune.comparison.comparison import CompareCall
 from mltune.comparison.simulation import RecordingSource
 from mltune.dataset.dataset import datasets_in, load_dataset, write_dataset
 from mltune.dataset.formats import Layout
@@ -261,15 +261,8 @@ def test_it_is_compared_on_by_its_folder(tmp_path: Path) -> None:
         write_dataset(imported(written(tmp_path, CACHE), name=name).dataset, tmp_path / "out")
     (tmp_path / "out/notes.json").write_text("{}")
     assert [path.stem for path in datasets_in(tmp_path / "out")] == ["one", "two"]
-    options = {"table": None, "parameters": None, "time": None, "aggregate": False, "processes": 1, "output": None}
-    request = compare_request(
-        strategies="random",
-        datasets=f"{tmp_path / 'out'},convolution_w6600",
-        evaluations=2,
-        seeds=1,
-        share=None,
-        **options,
-    )
+    names = f"{tmp_path / 'out'},convolution_w6600"
+    request = CompareCall(strategies="random", datasets=names, evaluations=2, seeds=1).request()
     assert [Path(source.name).stem for source in request.sources] == ["one", "two", "convolution_w6600"]
     recording = request.sources[0].load()
     assert recording.optimum_s == pytest.approx(1.5e-3, rel=1e-5)
