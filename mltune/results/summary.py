@@ -111,27 +111,25 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
     events, _ = read_events(directory / FILE)
     slugs = dict.fromkeys([*planned(events), *folders])
     left_out = {event.get("slug"): str(event.get("detail")) for event in events if event["event"] == "left_out"}
-    problems = []
-    for slug in slugs:
-        if slug in folders:
-            problems.append(_begun(folders[slug], read))
-        else:
-            problems.append(_blank(slug, "left out" if slug in left_out else "waiting", left_out.get(slug, "")))
-    _choose(problems)
-    of_choice = {entry["choice"] or entry["slug"]: entry for entry in problems if entry["state"] != "left out"}
+    problems = [
+        _begun(folders[slug], read)
+        if slug in folders
+        else _blank(slug, "left out" if slug in left_out else "waiting", left_out.get(slug, ""))
+        for slug in slugs
+    ]
     won = {entry["choice"] or entry["slug"] for entry in problems if entry["state"] in ("declared", "finished")}
     return {
         "plan": str(directory),
         "running": is_written(directory),
-        "distinct": len(of_choice),
+        "distinct": len(_choose(problems)),
         "with_winner": len(won),
         "funnel": total([Funnel(**entry["funnel"]) for entry in problems if entry["funnel"]]).to_json(),
         "problems": problems,
     }
 
 
-def _choose(problems: list[dict[str, Any]]) -> None:
-    """Mark the fastest kernel of each choice, and the problems with a kernel of their own."""
+def _choose(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mark the fastest kernel of each choice and the only one of others; return an entry for each problem."""
     best_s: dict[str, float] = {}
     for entry in problems:
         if entry["choice"] and entry["best"]:
@@ -140,6 +138,9 @@ def _choose(problems: list[dict[str, Any]]) -> None:
     for entry in problems:
         fastest = bool(entry["best"]) and entry["best"]["median_s"] == best_s.get(entry["choice"])
         entry["chosen"] = fastest if entry["choice"] else entry["state"] != "left out"
+    return list(
+        {entry["choice"] or entry["slug"]: entry for entry in problems if entry["state"] != "left out"}.values()
+    )
 
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
@@ -155,11 +156,9 @@ def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
 def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, Any]:
     """Return the entry of a problem that was begun."""
     problem = read_or_set_aside(folder.name, lambda: _problem(read(folder, folder.name)))
-    return (
-        _blank(problem.slug, "unreadable", f"not readable: {problem.reason}")
-        if isinstance(problem, Unread)
-        else problem
-    )
+    if isinstance(problem, Unread):
+        return _blank(problem.slug, "unreadable", f"not readable: {problem.reason}")
+    return problem
 
 
 def _problem(run: TuneResult) -> dict[str, Any]:
@@ -215,9 +214,7 @@ def _listed(directory: Path, written_s: float) -> dict[str, Any]:
 def _whole(directory: Path) -> dict[str, Any]:
     """Describe the run, or the campaign as a whole, in a directory."""
     problems = summarise_campaign(directory)["problems"] if is_plan(directory) else [_problem(read_run(directory))]
-    _choose(problems)
-    distinct = {entry["choice"] or entry["slug"]: entry for entry in problems if entry["state"] != "left out"}
-    labels = [entry["label"] or entry["slug"] for entry in distinct.values()]
+    labels = [entry["label"] or entry["slug"] for entry in _choose(problems)]
     unreadable = sum(entry["state"] == "unreadable" for entry in problems)
     best = [entry["best"] for entry in problems if entry["chosen"] and entry["best"]]
     return {
