@@ -24,7 +24,8 @@ _WORDS = (
     "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
     "wchar_t while xor xor_eq"
 )
-_KEYWORDS = frozenset(_WORDS.split())
+KEYWORDS = frozenset(_WORDS.split())
+"""Words of C++."""
 _CUDA = frozenset(["threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "x", "y", "z", "w"])
 
 
@@ -32,7 +33,7 @@ def check_macro_name(name: str) -> None:
     """Check that a parameter's name can be the name of a macro."""
     if _IDENTIFIER.fullmatch(name) is None:
         law = "consists of letters, digits and _, begins with a letter and has at most 64 characters"
-    elif name in _KEYWORDS:
+    elif name in KEYWORDS:
         law = "is not a keyword of C++"
     elif "__" in name:
         law = "has no double _, which C++ reserves"

@@ -28,13 +28,8 @@ def choice(document: LibraryDocument, sizes: Mapping[str, int]) -> int | None:
     if all(pair is None for pair in tiles):
         return None
     trees = document.dispatcher
-    dispatcher = Dispatcher(
-        tuple(map(tuple, trees.waves)),
-        trees.processors,
-        tuple(map(Node._make, trees.nodes)),
-        tuple(trees.roots),
-        tuple(map(tuple, trees.longer)),
-    )
+    nodes = list(map(Node._make, trees.nodes))
+    dispatcher = Dispatcher(trees.waves, trees.processors, nodes, trees.roots, trees.longer)
     with np.errstate(all="ignore"):  # coefficients may be of any size
         order = dispatcher.order([values[name] for name in document.extents], [pair or (_NONE,) * 2 for pair in tiles])
     return next(number for number in order if tiles[number] is not None)

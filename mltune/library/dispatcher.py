@@ -70,11 +70,11 @@ class Dispatcher:
     configuration one.
     """
 
-    waves: tuple[tuple[float, ...], ...]
+    waves: Sequence[Sequence[float]]
     processors: int
-    nodes: tuple[Node, ...] = ()
-    roots: tuple[int, ...] = ()
-    longer: tuple[tuple[float, ...], ...] = ()
+    nodes: Sequence[Node] = ()
+    roots: Sequence[int] = ()
+    longer: Sequence[Sequence[float]] = ()
 
     def leaves(self, sizes: Sequence[int]) -> list[int]:
         """Return the leaf of each tree for the sizes of a call."""

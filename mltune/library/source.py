@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
+from mltune.kernel.coding import KEYWORDS
 from mltune.library.c_expressions import CValue, to_c
 from mltune.library.content import Configuration, Content, Parameter
 from mltune.library.dispatcher import MOST_ALIGNED
@@ -26,20 +27,14 @@ COUNTERS = 1 << 18
 """Bytes at the beginning of a workspace that are zero between calls: the counters of kernels that set them back."""
 
 _WORDS = (
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval "
-    "constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do double "
-    "dynamic_cast else enum errno explicit export extern false float for friend goto if inline int linux long mutable "
-    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast "
-    "requires restrict return short signed sizeof static static_assert static_cast struct switch template this "
-    "thread_local throw true try typedef typeid typename typeof union unix unsigned using virtual void volatile while "
-    "xor xor_eq count arguments context grows is_other launch library memory s status stream undefined words "
-    "workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load place refused squared "
-    "whole bad main whole_waves inputs_of is_power is_pow2 alloca assert offsetof signbit isfinite isnormal isgreater "
-    "isgreaterequal isless islessequal islessgreater isunordered fpclassify isnan isinf fd_set uint ulong ushort std "
-    "typeof_unqual i386"
+    "errno linux restrict typeof unix count arguments context grows is_other launch library memory s status stream "
+    "undefined words workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load "
+    "place refused squared whole bad main whole_waves inputs_of is_power is_pow2 alloca assert offsetof signbit "
+    "isfinite isnormal isgreater isgreaterequal isless islessequal islessgreater isunordered fpclassify isnan isinf "
+    "fd_set uint ulong ushort std typeof_unqual i386"
 )
 _FUNCTIONS = ("add", "sub", "neg", "mul", "div", "floor_div", "mod", "ceil_div", "min", "max", "abs", "log2", "pow")
-_TAKEN = frozenset(_WORDS.split()) | {f"{function}_{kind}" for function in _FUNCTIONS for kind in "if"}
+_TAKEN = KEYWORDS | {*_WORDS.split()} | {f"{function}_{kind}" for function in _FUNCTIONS for kind in "if"}
 """Words of C and C++, and names that the templates use where a library's function is known."""
 
 _EXPORTED = ("", "_create", "_destroy", "_choice", "_configuration", "_error", "_packed")
