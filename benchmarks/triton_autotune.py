@@ -75,7 +75,7 @@ class Case:
         """Return what Triton's compiler says of each configuration, and the blocks of its grid."""
         from dataclasses import asdict
 
-        from mltune.integrations.triton_compilers import Compiled
+        from mltune.integrations.triton.compilers import Compiled
 
         found = []
         for config in self.configs:
@@ -148,11 +148,11 @@ class Timeline:
         return {"seconds": seconds, "moments": ends, "compile_s": self.compile_s, "measured": self.measured}
 
     def __enter__(self) -> Timeline:
-        from mltune.integrations import triton_session
-        from mltune.integrations.triton_compilers import Compilers
+        from mltune.integrations.triton import runner, session
+        from mltune.integrations.triton.compilers import Compilers
         from mltune.search.launch_search import LaunchSearch
 
-        session, submit = triton_session.Session, Compilers.submit
+        tuning, submit = session.Session, Compilers.submit
 
         def submitted(*arguments: Any) -> Any:
             self.mark("submitted")
@@ -160,13 +160,13 @@ class Timeline:
             future.add_done_callback(self.built)
             return future
 
-        self._measure = self.timed("measure", session._measure)
+        self._measure = self.timed("measure", tuning._measure)
         self._replaced = [
-            (session, "_measure", lambda session, index: self.noted(session, index)),
-            (session, "_finals", self.timed("finals", session._finals)),
-            (session, "_new_search", self.timed("new search", session._new_search)),
-            (session, "_receive", self.timed("search receive", session._receive)),
-            (triton_session, "source_of", self.timed("search capture", triton_session.source_of)),
+            (tuning, "_measure", lambda tuning, number: self.noted(tuning, number)),
+            (session, "raced", self.timed("finals", session.raced)),
+            (session, "search_over", self.timed("new search", session.search_over)),
+            (tuning, "_receive", self.timed("search receive", tuning._receive)),
+            (runner, "source_of", self.timed("search capture", runner.source_of)),
             (LaunchSearch, "best_first", self.timed("search order", LaunchSearch.best_first)),
             (LaunchSearch, "worth", self.timed("search worth", LaunchSearch.worth)),
             (Compilers, "submit", submitted),

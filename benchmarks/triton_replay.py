@@ -34,8 +34,10 @@ from triton_autotune import NEAR, prior_of
 from triton_model import DATASETS, Sweep, as_sweep
 
 from mltune.dataset.dataset import load_dataset
-from mltune.integrations import triton_session
-from mltune.integrations.triton_compilers import Compiled
+from mltune.integrations.triton import builder, session
+from mltune.integrations.triton.compilers import Compiled
+from mltune.integrations.triton.runner import Runner
+from mltune.integrations.triton.stopwatch import BRIEF
 from mltune.search.launch_search import predict
 
 BEGUN_S, IMPORTED_S, FIT_S, ASK_S, CAPTURE_S = 1.5, 1.9, 0.045, 0.002, 0.003
@@ -58,7 +60,7 @@ class Machine:
     now_s: float
     fitted: set[bytes] = field(default_factory=set)
     samples_ms: list[float] = field(default_factory=list)
-    launches: int = triton_session.BRIEF
+    launches: int = BRIEF
     limit_ms: float = math.inf
 
     def monotonic(self) -> float:
@@ -119,15 +121,14 @@ def tune(sweep: Sweep, grid: Any, prior: str, fresh: bool, given: Any, seed: int
     machine = Machine(sweep, configs, rng, free_s, given.ready * fresh, BEGUN_S * fresh)
     tuner = SimpleNamespace(fn=SimpleNamespace(device_caches={}), nargs={}, do_bench=None)
     compilers: Any = SimpleNamespace(count=given.compilers, predictor=machine)
-    options: Any = {"trials": given.trials, "seed": seed, "stopwatch": machine, "prior": prior}
+    runner = Runner(tuner, machine.bench, {"grid": grid}, None, machine)  # type: ignore[arg-type]
+    options: Any = {"trials": given.trials, "seed": seed, "prior": prior}
     with (
-        mock.patch.multiple(triton_session, time=machine, wait=machine.wait),
-        mock.patch.object(triton_session.Session, "_compile", lambda session, config: machine.compile(config)),
+        mock.patch.object(session, "time", machine),
+        mock.patch.object(builder, "wait", machine.wait),
+        mock.patch.object(builder.Builder, "_compile", lambda builder, config: machine.compile(config)),
     ):
-        session = triton_session.Session(
-            tuner, machine.bench, {"grid": grid}, configs, compilers, sweep.device, None, **options
-        )
-        times = session.run()
+        times = session.Session(configs, runner, compilers, sweep.device, **options).run()
     taken = configs.index(min(times, key=lambda config: times[config][0]))
     return {"share": float(sweep.shares[taken]), "seconds": machine.now_s, "measured": len(times)}
 

@@ -108,7 +108,7 @@ def tune_shapes(
             f"winners of shapes are added to a file of mltune, but {fact}; name another directory (--run)."
         )
     names, options = tuple(ordered[0][0]), {"trials": trials, "seed": seed, "wisdom": str(wisdom)}
-    child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), name, names, options))
+    child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), name, names, options))
     rows: list[Row] = []
     try:
         facts = _asked(child, None)

@@ -128,7 +128,7 @@ def test_a_model_chooses_something_faster_than_the_first(tune, product):
 
 
 def test_registers_are_those_of_the_loaded_kernel(product):
-    from mltune.integrations.triton_compilers import Compiled, compilers_of, source_of
+    from mltune.integrations.triton.compilers import Compiled, compilers_of, source_of
 
     kernel, configs, grid, *arguments = product
     compilers = compilers_of(4)

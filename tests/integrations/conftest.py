@@ -19,11 +19,11 @@ def simulated(triton, monkeypatch, tmp_path):
     from triton.runtime.driver import driver
 
     from mltune.device.known import H200
-    from mltune.integrations import triton as adapter
+    from mltune.integrations.triton import decorator
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "wisdom.json"))
-    monkeypatch.setattr(adapter, "gpu_and_driver", lambda index: (H200, "13.0"))  # the driver's answer
+    monkeypatch.setattr(decorator, "gpu_and_driver", lambda index: (H200, "13.0"))  # the driver's answer
 
     def made(time_ms):
         gpu = SimulatedGpu(time_ms)

@@ -23,12 +23,10 @@ from hosts import Kernel
 from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.files.sizes import distinct, sizes_of_csv
-from mltune.integrations import triton as adapter
-from mltune.integrations import triton_session
-from mltune.integrations.triton import autotune
-from mltune.integrations.triton_compilers import Compilers
-from mltune.integrations.triton_predictor import Predictor
-from mltune.integrations.triton_session import BRIEF, Session, Stopwatch
+from mltune.integrations.triton import autotune, builder, decorator, runner, session
+from mltune.integrations.triton.compilers import Compilers
+from mltune.integrations.triton.predictor import Predictor
+from mltune.integrations.triton.stopwatch import BRIEF, Stopwatch
 from mltune.known.wisdom import Wisdom
 from mltune.search.launch_search import predict
 from tests.environment import importing
@@ -245,7 +243,7 @@ class TestModel:
     @pytest.fixture
     def order(self, tuner, monkeypatch):
         """Return a function that tunes as on an H200; it returns the order of measuring and what it started from."""
-        monkeypatch.setattr("mltune.integrations.triton.gpu_and_driver", lambda index: (H200, "13.0"))
+        monkeypatch.setattr("mltune.integrations.triton.decorator.gpu_and_driver", lambda index: (H200, "13.0"))
 
         def tuned(**options):
             made, kernel = tuner(**options)
@@ -367,8 +365,8 @@ class TestSession:
         assert launches.count((1024, 1, 1)) < launches.count((512, 2, 4)) / 10
 
     def test_what_a_model_expects_is_compiled_first_and_the_first_of_the_list_next(self, launcher, monkeypatch):
-        begun, compile_one = [], Session._compile
-        monkeypatch.setattr(Session, "_compile", lambda self, one: begun.append(one) or compile_one(self, one))
+        begun, compile_one = [], builder.Builder._compile
+        monkeypatch.setattr(builder.Builder, "_compile", lambda self, one: begun.append(one) or compile_one(self, one))
         assert launcher.tune(wisdom="none").started_from == "model"
         assert begun[0] != launcher.configs[0] == begun[1]
         begun.clear()
@@ -393,8 +391,8 @@ class TestSession:
             Compilers, "submit", lambda self, job, most_s=60.0: allowed_s.append(most_s) or submit(self, job, most_s)
         )
         launcher.tune()
-        assert allowed_s[0] == triton_session.TIMEOUT_S
-        assert triton_session.LEAST_S <= allowed_s[-1] < triton_session.TIMEOUT_S
+        assert allowed_s[0] == builder.TIMEOUT_S
+        assert builder.LEAST_S <= allowed_s[-1] < builder.TIMEOUT_S
 
     def test_the_first_is_in_the_finals_and_stays_where_nothing_is_faster(self, launcher):
         launcher.gpu.time_ms = lambda meta: 0.1
@@ -506,7 +504,7 @@ class TestWinners:
         launcher.tune(configs=launcher.configs[:6])
         assert len(launcher.launched) == 6
         for gpu, driver in ((replace(H200, sm_count=114), "13.0"), (H200, "13.1"), (H200, "13.0")):
-            monkeypatch.setattr(adapter, "gpu_and_driver", lambda index, found=(gpu, driver): found)
+            monkeypatch.setattr(decorator, "gpu_and_driver", lambda index, found=(gpu, driver): found)
             launcher.tune()
             assert len(launcher.launched) == (1 if (gpu, driver) == (H200, "13.0") else 12)
         monkeypatch.setattr(triton, "__version__", "3.9.1")
@@ -597,7 +595,7 @@ class TestWinners:
             launcher.tune()
 
     def test_a_launch_that_does_not_end_is_named_and_left_out_from_then_on(self, launcher, monkeypatch):
-        monkeypatch.setattr(triton_session, "ENDLESS_S", 0.5)
+        monkeypatch.setattr(runner, "ENDLESS_S", 0.5)
 
         def endless(meta, *arguments):
             for _ in range(1000 * (meta["BLOCK"] == 1024)):
@@ -700,8 +698,8 @@ class TestContract:
 
     def test_the_decorator_and_its_class_have_the_same_parameters(self, triton):
         of_decorator = list(inspect.signature(triton.autotune).parameters)
-        assert of_decorator == ["configs", "key", *adapter._POSITIONAL.parameters]
-        of_class = inspect.signature(adapter.own_autotuner()).parameters
+        assert of_decorator == ["configs", "key", *decorator._POSITIONAL.parameters]
+        of_class = inspect.signature(decorator.own_autotuner()).parameters
         assert list(of_class)[:4] == ["fn", "arg_names", "configs", "key"]
         assert {*of_class} == {"fn", "arg_names", *of_decorator}
 
@@ -759,7 +757,7 @@ def test_an_option_is_given_once(triton):
 
 
 def test_what_is_expected_to_be_slow_is_not_measured_unless_trials_ask_for_it(tuner, configs, monkeypatch):
-    monkeypatch.setattr(triton_session, "EACH", len(configs))
+    monkeypatch.setattr(session, "OF_COMPILER", len(configs))
     some, counts = configs[::3], []
     for trials in (None, len(some) - 1):
         tuned, _ = tuner(configs=some, trials=trials)

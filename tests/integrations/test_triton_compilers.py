@@ -9,8 +9,8 @@ import warnings
 
 import pytest
 
-from mltune.integrations import triton_compilers, triton_session
-from mltune.integrations.triton import autotune
+from mltune.integrations.triton import autotune, builder
+from mltune.integrations.triton import compilers as triton_compilers
 
 MATMUL = """
 STEP = tl.constexpr(32)
@@ -180,7 +180,7 @@ def test_a_kernel_that_cannot_be_carried_is_tuned_all_the_same(simulated, kernel
 
 
 def test_tuning_goes_on_without_configurations_whose_compiler_fails(simulated, kernels, triton, monkeypatch):
-    monkeypatch.setattr(triton_session, "TIMEOUT_S", 5.0)
+    monkeypatch.setattr(builder, "TIMEOUT_S", 5.0)
     gpu = simulated(lambda meta: 1.0 + meta["BLOCK"] / 1024)
     from simulated_gpu import pointer
 

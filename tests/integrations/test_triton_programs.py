@@ -19,15 +19,15 @@ import triton.language as tl
 from simulated_gpu import SimulatedGpu, pointer
 from triton.runtime.driver import driver
 from mltune.device.known import H200
-from mltune.integrations import triton as adapter
+from mltune.integrations.triton import decorator
 
 rank = int(os.environ.get("RANK", 0))  # each has another fastest configuration
-adapter.gpu_and_driver = lambda index: (H200, "13.0")
+decorator.gpu_and_driver = lambda index: (H200, "13.0")
 driver._active = SimulatedGpu(lambda meta: 1.0 + abs(meta["BLOCK"] - 128 * 2**rank))
 """
 
 KERNEL = """
-@adapter.autotune([triton.Config({"BLOCK": 2**one}) for one in range(5, 12)], key=["n"], compilers=2)
+@decorator.autotune([triton.Config({"BLOCK": 2**one}) for one in range(5, 12)], key=["n"], compilers=2)
 @triton.jit
 def kernel(x, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -52,7 +52,7 @@ def test_in_a_notebook_a_kernel_of_a_cell_is_compiled_in_other_processes(environ
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     check = """
-from mltune.integrations.triton_compilers import compilers_of
+from mltune.integrations.triton.compilers import compilers_of
 built = [child.pid for child, _ in compilers_of(2)._children.values()]
 print(outcome, len(built), os.getpid() in built)
 """

@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 
 def facts_of(file, kernel="tuned"):
-    child = Child("mltune.integrations.triton_shapes:make_tuner", (str(file), kernel, ("M",), {"trials": 5}))
+    child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), kernel, ("M",), {"trials": 5}))
     try:
         return child.call(None, 60)
     finally:

@@ -52,7 +52,7 @@ def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[A
     import triton
     from triton.runtime.driver import driver
 
-    from mltune.integrations.triton import autotune, own_autotuner
+    from mltune.integrations.triton.decorator import autotune, own_autotuner
 
     sys.path.append(str(Path(file).parent))  # last: what is installed comes first
     specification: Any = importlib.util.spec_from_file_location("_mltune_kernels", file)
@@ -78,17 +78,14 @@ def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[A
     return module.arguments, autotuned, tuners, facts
 
 
-def _tuned(found: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
+def _tuned(arguments: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
     """Tune at a shape: search with the first launch, and choose among its fastest by the time of all launches."""
     begun = time.monotonic()
-    launches = found if isinstance(found, list) else [found]
-    tuner, (grid, *arguments) = tuners[len(launches) > 1], launches[0]
+    launches = arguments if isinstance(arguments, list) else [arguments]
+    tuner, (grid, *values) = tuners[len(launches) > 1], launches[0]
     tuner.configs_timings = {}
-    tuner[grid](*arguments)
-    measured = {
-        config: times_ms[0] if isinstance(times_ms, Sequence) else times_ms
-        for config, times_ms in tuner.configs_timings.items()
-    }
+    tuner[grid](*values)
+    measured = {config: _median(times_ms) for config, times_ms in tuner.configs_timings.items()}
     ran = [config for config, time_ms in measured.items() if time_ms != math.inf] or [tuner.best_config]
     first = next((config for config in tuner.configs if config in measured), tuner.best_config)
     fastest = heapq.nsmallest(FINALISTS * len(launches), ran, key=lambda config: measured.get(config, 0.0))
@@ -98,9 +95,9 @@ def _tuned(found: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
     best = min(total_s, key=total_s.__getitem__)
     if total_s[best] == math.inf:
         raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
-    values = {name: value for name, value in best.all_kwargs().items() if value is not None}
+    configuration = {name: value for name, value in best.all_kwargs().items() if value is not None}
     return {
-        "configuration": json.loads(json.dumps(values, default=str)),
+        "configuration": json.loads(json.dumps(configuration, default=str)),
         "median_s": total_s[best],
         "first_s": total_s[first] if total_s.get(first, math.inf) < math.inf else None,
         "measured": len(measured),
@@ -114,5 +111,10 @@ def _time_s(tuner: Any, launches: Sequence[Sequence[Any]], config: Any) -> float
     for grid, *arguments in launches:
         tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
         times_ms = type(tuner)._bench(tuner, *arguments, config=config, grid=grid, warmup=False)
-        total_ms += times_ms[0] if isinstance(times_ms, Sequence) else times_ms  # the first of quantiles is the median
+        total_ms += _median(times_ms)
     return total_ms / 1e3
+
+
+def _median(times_ms: Any) -> Any:
+    """Return the first of quantiles, or the only time."""
+    return times_ms[0] if isinstance(times_ms, Sequence) else times_ms

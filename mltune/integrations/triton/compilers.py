@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import WorkerError
-from mltune.integrations.triton_predictor import Predictor
+from mltune.integrations.triton.predictor import Predictor
 from mltune.process.bounded import limit
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 

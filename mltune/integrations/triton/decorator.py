@@ -1,4 +1,4 @@
-"""mltune's search inside the autotuner of Triton."""
+"""The decorator in place of `triton.autotune`, and the methods of an autotuner that it replaces."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mltune.integrations.host import QUICK, check_least, require
-from mltune.integrations.triton_compilers import compilers_of
-from mltune.integrations.triton_session import Session, Stopwatch
-from mltune.integrations.triton_winners import Winners
+from mltune.integrations.triton.compilers import compilers_of
+from mltune.integrations.triton.runner import Runner
+from mltune.integrations.triton.session import Session
+from mltune.integrations.triton.stopwatch import Stopwatch
+from mltune.integrations.triton.winners import Winners
 from mltune.known.effort import effort
 from mltune.known.wisdom_file import AUTO, file_of_run
 from mltune.process.child import available_cores
@@ -113,8 +115,9 @@ def autotune(
         tuner = own_autotuner()(fn, fn.arg_names, configs, key, **named)
         if stopwatch is not None:
             tuner.do_bench = stopwatch
-        adapter = _Adapter(tuner, wisdom, trials, math.inf if time is None else time, compilers or available_cores())
-        adapter.options = {"seed": seed, "stopwatch": stopwatch, "tolerance": tolerance, "prior": str(prior)}
+        search = {"trials": trials, "seed": seed, "prior": str(prior)}
+        time_s = math.inf if time is None else time
+        adapter = _Adapter(tuner, wisdom, compilers or available_cores(), time_s, (stopwatch, tolerance), search)
         tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
         tuner.cache_results = False  # the wisdom keeps the winners
         tuner.started_from = ""
@@ -139,12 +142,12 @@ class _Adapter:
     That is what a session has measured; in the loop the times are looked up.
     """
 
-    options: dict[str, Any]  # of a session
-
-    def __init__(self, tuner: Any, wisdom: str | Path, trials: int | None, time_s: float, compilers: int) -> None:
-        self._tuner = tuner
+    def __init__(
+        self, tuner: Any, wisdom: str | Path, compilers: int, time_s: float, checks: tuple[Any, Any], search: Any
+    ) -> None:
+        self._tuner, self._wisdom, self._compilers, self._time_s = tuner, wisdom, compilers, time_s
         self._prune, self._bench, self._warmup = tuner.prune_configs, tuner._bench, tuner.warmup
-        self._wisdom, self._trials, self._time_s, self._compilers = wisdom, trials, time_s, compilers
+        self._checks, self._search = checks, search  # a runner's stopwatch and tolerance; options of a session
         self._times: dict[Any, list[float]] = {}
 
     def prune_configs(self, kwargs: dict[str, Any]) -> Sequence[Any]:
@@ -174,22 +177,21 @@ class _Adapter:
             compilers_of(self._compilers)
         gpu, driver = gpu_and_driver(_current_gpu())
         winners = Winners.of(self._wisdom, self._tuner, kwargs, configs, gpu, driver)
-        winners_before = winners.known(configs)
-        if len(winners_before) == 1 or level == "none":
-            return {winners_before[0]: UNKNOWN}
+        candidates = winners.known(configs)
+        if len(candidates) == 1 or level == "none":
+            return {candidates[0]: UNKNOWN}
         compilers = compilers_of(self._compilers)
         with winners.locked():
-            winners_before = winners.known(configs)  # another process may have tuned meanwhile
-            if len(winners_before) == 1:
-                return {winners_before[0]: UNKNOWN}
-            trials = self._trials or {"quick": QUICK, "full": len(winners_before)}.get(level)
+            candidates = winners.known(configs)  # another process may have tuned meanwhile
+            if len(candidates) == 1:
+                return {candidates[0]: UNKNOWN}
+            trials = self._search["trials"] or {"quick": QUICK, "full": len(candidates)}.get(level)
             end = clock.monotonic() + self._time_s
-            session = Session(
-                self._tuner, self._bench, kwargs, winners_before, compilers, gpu, winners, trials, end, **self.options
-            )
+            runner = Runner(self._tuner, self._bench, kwargs, winners, *self._checks)
+            session = Session(candidates, runner, compilers, gpu, **{**self._search, "trials": trials, "end": end})
             times = session.run()
             self._tuner.started_from = session.started_from
-            winners.keep(times, is_verified=session.tolerance is not None)
+            winners.keep(times, is_verified=runner.tolerance is not None)
             return times
 
 

@@ -1,0 +1,45 @@
+"""The finals of a tuning: the fastest configurations, and the first, are launched again in turns."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mltune.integrations.triton.runner import Runner
+from mltune.integrations.triton.stopwatch import BRIEF
+
+CLOSE = 1.1
+"""Configurations whose brief time is at most this many times the best are measured again, in turns."""
+
+FINALISTS, ROUNDS, ROUND_MS, MOST_LAUNCHES = 12, 6, 20.0, 25
+"""Most configurations of the finals, their rounds, and milliseconds and most of the launches of each in a round."""
+
+BEHIND = 1.03
+"""A finalist this many times slower than the best leaves after a round."""
+
+
+def raced(times: Mapping[Any, list[float]], first: Any, runner: Runner) -> dict[Any, list[float]]:
+    """Return quantiles of milliseconds after the finals; those of others lie behind them in proportion."""
+    brief = {config: quantiles[0] for config, quantiles in times.items() if math.isfinite(quantiles[0])}
+    close = (config for config in brief if brief[config] <= CLOSE * min(brief.values()))
+    finalists = heapq.nsmallest(FINALISTS, close, key=brief.__getitem__)
+    finalists += [first] if first in brief and first not in finalists else []
+    if runner.stopwatch is None or len(finalists) < 2:
+        return dict(times)
+    samples: dict[Any, list[float]] = {config: [] for config in finalists}
+    for _ in range(ROUNDS):
+        for config in finalists:
+            launches = max(3, min(MOST_LAUNCHES, int(ROUND_MS / max(brief[config], 1e-3))))
+            samples[config] += runner.sample(config, runner.stopwatch, launches)
+        medians = {config: statistics.median(samples[config]) for config in finalists}  # of the same rounds
+        finalists = [config for config in finalists if medians[config] <= BEHIND * min(medians.values())]
+    runner.stopwatch.launches = BRIEF
+    best = min(finalists, key=medians.__getitem__)
+    least, scale = 1.0001 * medians[best], medians[best] / brief[best]
+    estimates = {config: [max(least, scale * value) for value in quantiles] for config, quantiles in times.items()}
+    return estimates | {config: np.quantile(samples[config], (0.5, 0.2, 0.8)).tolist() for config in finalists}

@@ -1,0 +1,175 @@
+"""The runner of a tuning: it launches the configurations of one call in this process, and times and checks them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mltune.errors import DeviceLostError, MltuneWarning
+from mltune.integrations.triton.compilers import Compiled, source_of
+from mltune.integrations.triton.stopwatch import Stopwatch
+from mltune.integrations.triton.winners import Winners, innermost
+
+HOPELESS = 1.5
+"""A configuration whose first launch takes this many times the best is not launched again."""
+
+ENDLESS_S = 60.0
+"""Seconds after which a configuration that is still being measured is put on record: its launch may never end."""
+
+FAILED = [math.inf] * 3
+
+
+@dataclass(slots=True)
+class Runner:
+    """Launches configurations of a kernel with the arguments of a call.
+
+    Attributes
+    ----------
+    tuner : triton.runtime.autotuner.Autotuner
+        With the positional arguments of the call in ``nargs``.
+    bench : callable
+        ``Autotuner._bench``: measures a configuration with the tuner's ``do_bench``.
+    kwargs : mapping
+        Those of the call, ``grid`` and ``warmup`` among them.
+    winners : Winners
+        Where a configuration whose launch must not be repeated is put on record.
+    stopwatch : Stopwatch or None
+        None where the user has a function that times.
+    tolerance : float or None
+        Largest difference from the outputs of the first configuration, relative to their largest magnitude.
+    """
+
+    tuner: Any
+    bench: Callable[..., Any]
+    kwargs: Mapping[str, Any]
+    winners: Winners
+    stopwatch: Stopwatch | None = None
+    tolerance: float | None = None
+    _saved: list[tuple[Any, Any, Any]] = field(default_factory=list)  # tensors, their contents, the expected outputs
+
+    @property
+    def can_capture(self) -> bool:
+        """Whether the function is one that compilers take."""
+        return hasattr(innermost(self.tuner), "device_caches")
+
+    def blocks(self, config: Any, **changed: Any) -> float:
+        """Return the number of blocks of the grid; NaN where it cannot be evaluated."""
+        grid, arguments = self.kwargs.get("grid"), {**self._arguments(config), **changed}
+        with contextlib.suppress(Exception):  # functions of the user, which may ask for what only a launch knows
+            fn = self.tuner.fn
+            while hasattr(fn, "values"):  # heuristics
+                arguments |= {name: value(arguments) for name, value in fn.values.items()}
+                fn = fn.fn
+            return float(math.prod(grid(arguments) if callable(grid) else grid or ()))
+        return math.nan
+
+    def capture(self, config: Any) -> bytes | Compiled:
+        """Return what a launch would compile (:func:`mltune.integrations.triton.compilers.source_of`)."""
+        if config.pre_hook:
+            config.pre_hook(self._arguments(config))
+        meta = {**self.kwargs, **config.all_kwargs(), "warmup": True}
+        try:
+            return source_of(innermost(self.tuner), lambda: self.tuner.fn.run(*self.tuner.nargs.values(), **meta))
+        except Exception as error:  # which a launch raises, too: it is measured, and fails there
+            return Compiled("unknown", str(error))
+
+    def measure(self, config: Any, best_ms: float) -> list[float]:
+        """Return quantiles of the brief milliseconds of a configuration, and raise what its launch does."""
+        if self.stopwatch is not None:
+            self.stopwatch.limit_ms = HOPELESS * best_ms
+        with self._watched(config):
+            if self.tolerance is not None and not self._is_right(config, self.tolerance):
+                return FAILED
+            quantiles = self._timed(config)
+        if self.stopwatch is not None and math.isfinite(quantiles[0]):
+            quantiles = [min(self.stopwatch.samples_ms)] * 3  # compilers disturb single launches
+        return quantiles
+
+    def sample(self, config: Any, stopwatch: Stopwatch, launches: int) -> list[float]:
+        """Return the milliseconds of so many launches of a configuration that has run before."""
+        stopwatch.limit_ms, stopwatch.launches = math.inf, launches
+        with self._watched(config):
+            self._timed(config)
+        return stopwatch.samples_ms
+
+    def restore(self) -> None:
+        """Give the arguments the contents that they had before launches were checked."""
+        with contextlib.suppress(RuntimeError):  # the GPU may be lost
+            for tensor, old, _ in self._saved:
+                tensor.copy_(old)
+
+    def _arguments(self, config: Any) -> dict[str, Any]:
+        return {**self.tuner.nargs, **self.kwargs, **config.all_kwargs()}
+
+    def _timed(self, config: Any) -> list[float]:
+        times_ms = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
+        return list(times_ms) if isinstance(times_ms, Sequence) else [times_ms] * 3
+
+    def _is_right(self, config: Any, tolerance: float) -> bool:
+        """Whether a configuration leaves the arguments as the first one does; it is launched once for that."""
+        arguments = [*self.tuner.nargs.values(), *self.kwargs.values()]
+        tensors = [argument for argument in arguments if hasattr(argument, "clone") and hasattr(argument, "isclose")]
+        before = [old for _, old, _ in self._saved] or [tensor.clone() for tensor in tensors]
+        for tensor, old in zip(tensors, before, strict=True):
+            tensor.copy_(old)
+        timed, self.tuner.do_bench = self.tuner.do_bench, lambda call, quantiles: call()
+        try:
+            self._timed(config)
+        finally:
+            self.tuner.do_bench = timed
+        self._saved = self._saved or [(*pair, pair[0].clone()) for pair in zip(tensors, before, strict=True)]
+        return all(_is_close(tensor, expected, tolerance) for tensor, _, expected in self._saved)
+
+    @contextlib.contextmanager
+    def _watched(self, config: Any) -> Iterator[None]:
+        """Put a configuration on record whose launch ends the CUDA context, or may never end."""
+        timer = threading.Timer(ENDLESS_S, self._warn, [config])
+        timer.start()
+        try:
+            yield
+        except Exception as error:
+            self._check_alive(error, config)
+            raise
+        finally:
+            timer.cancel()
+
+    def _warn(self, config: Any) -> None:
+        """Say so of a launch that may never end, while this process still can."""
+        reason = f"has not been measured in {ENDLESS_S:g} s"
+        then = self._left_out(config, reason)
+        warnings.warn(MltuneWarning(f"`{config}` {reason}: if it never ends, kill the process; {then}."), stacklevel=1)
+
+    def _check_alive(self, error: Exception, config: Any) -> None:
+        """Raise a DeviceLostError if a launch has ended the CUDA context of the process, as an illegal access does."""
+        try:
+            from triton.runtime.driver import driver
+
+            synchronize = driver.active.get_device_interface().synchronize
+        except Exception:
+            return  # there is no GPU
+        try:
+            synchronize()
+        except Exception:
+            then = self._left_out(config, "the launch ended the CUDA context of its process")
+            raise DeviceLostError(
+                f"a launch must leave the CUDA context usable, but after `{config}` it is not ({error}): {then}; start "
+                "the program again."
+            ) from error
+
+    def _left_out(self, config: Any, reason: str) -> str:
+        """Put a configuration on record, and return what follows from that."""
+        self.winners.add(config, failed=reason)
+        return "it is on record and will be left out" if self.winners else "leave it out of the configurations"
+
+
+def _is_close(actual: Any, expected: Any, tolerance: float) -> bool:
+    if not actual.is_floating_point() or not expected.numel():
+        return bool((actual == expected).all())
+    actual, expected = actual.float(), expected.float()
+    largest = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return bool(actual.isclose(expected, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
