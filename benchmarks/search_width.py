@@ -34,7 +34,7 @@ from mltune.comparison.simulation import Recording, Source
 from mltune.cost.features import Features
 from mltune.cost.regressors import one_thread
 from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
-from mltune.search.search import Batch, Search, gradually
+from mltune.search.search import Batch, Search, SearchSettings, gradually
 
 WORK = Path("runs") / "search_width"
 RESULT = Path(__file__).parent / "results" / "search_width.json"
@@ -117,7 +117,8 @@ def make_trace(name: str, width: Width, seed: int, evaluations: int) -> Trace:
     """Search a recorded space."""
     recorded = recording(name)
     features = Features(recorded.kernel, recorded.problem, recorded.device)
-    search = Search(recorded.space, features, seed=seed, batch=width.batch, in_flight=width.in_flight, stop=False)
+    settings = SearchSettings(seed=seed, batch=width.batch, in_flight=width.in_flight, stop=False)
+    search = Search(recorded.space, features, settings)
     trace, in_flight = Trace(), deque[tuple[Batch, list[TrialRecord]]]()
     learned, best_s = 0, math.inf
     while trace.evaluations < evaluations and best_s > recorded.optimum_s:
