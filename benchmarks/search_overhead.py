@@ -29,7 +29,7 @@ from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.search.search import Search
+from mltune.search.search import Search, SearchSettings
 
 KNOWN = (0, 112, 304, 1008, 3008, 5008, 10_000, 20_000, 50_000)
 BATCHES = 5
@@ -87,7 +87,7 @@ def informed(case: Case, known: int) -> Search:
         Candidate(number, number // BATCH, int(index), row(columns, number), "model")
         for number, index in enumerate(indices)
     ]
-    search = Search(case.space, case.features, stop=False)
+    search = Search(case.space, case.features, SearchSettings(stop=False))
     search.resume(Trials.from_records(results(case, candidates) if known else [], case.space.names))
     return search
 

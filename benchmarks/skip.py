@@ -37,7 +37,7 @@ from mltune.kernel.space import TableSpace
 from mltune.records.trial import TrialState
 from mltune.search.gates import FIRST, Gate, Gates
 from mltune.search.history import History, Results
-from mltune.search.search import Search
+from mltune.search.search import Search, SearchSettings
 from mltune.search.stopping import GAIN, little_gained
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -85,7 +85,7 @@ def searches(names: str, seeds: int) -> Iterator[dict[str, Any]]:
         times_s = np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan)
         for way, kernel in (("described", recorded_kernel(manifest)[0]), ("parameters", bare_kernel(manifest))):
             features, space = Features(kernel, manifest.problem, manifest.device), TableSpace(dataset.columns)
-            search = Search(space, features, seed=seed, adapts=True, stop=False)
+            search = Search(space, features, SearchSettings(seed=seed, adapts=True, stop=False))
             for found in searched(search, space, features, times_s, seed):
                 yield {"space": name, "family": f"{manifest.kernel}, {way}", "seed": seed, **found}
     for family, number in ((family, number) for family in FAMILIES if not names for number in range(MADE)):

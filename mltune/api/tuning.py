@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -153,9 +152,6 @@ def tune(
         **options,
     )
     records: dict[str, Any] = {"store": store or "", "compile_on": compile_on or ""}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
-        import optuna  # noqa: F401 - imported here for the sake of the filter
     warn(notices)
     with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
         if isinstance(resolved, Plan):

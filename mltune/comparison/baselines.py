@@ -142,7 +142,7 @@ class StockTpe:
         """Evaluate one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
         import optuna
 
-        from mltune.search.proposers import distributions_of, new_study
+        from mltune.search.tpe import distributions_of, new_study
 
         space = simulation.space
         study = new_study(optuna.samplers.TPESampler(seed=seed))
@@ -202,17 +202,14 @@ class ShippedSearch:
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as the tuner does; see :class:`mltune.comparison.simulation.Strategy`."""
-        from mltune.search.search import Search, gradually
+        from mltune.search.search import Search, SearchSettings, Start, gradually
 
         recording, pretrained = simulation.recording, self.pretrained
         if model := self.model(recording):
             pretrained = model.load(recording.problem, recording.device)
-        search = Search(
-            simulation.space,
-            self._features(simulation),
+        settings = SearchSettings(
             search=self.proposer,
             seed=seed,
-            pretrained=pretrained,
             batch=self.batch or BATCH,
             adapts=self.adapts,
             in_flight=gradually(1 if self.adapts else self.in_flight or 3),
@@ -220,6 +217,7 @@ class ShippedSearch:
             stop=False,
             compilers=self.compilers,
         )
+        search = Search(simulation.space, self._features(simulation), settings, Start(pretrained=pretrained))
         measuring = _Measuring(simulation, search, after_compile=self.build)
         in_flight: deque[tuple[Batch, list[TrialRecord], int]] = deque()
         simulation.known = 0

@@ -170,7 +170,7 @@ class OptunaGp:
         import torch
         from optuna.distributions import IntDistribution
 
-        from mltune.search.proposers import new_study
+        from mltune.search.tpe import new_study
 
         torch.set_num_threads(1)
         space = simulation.space

@@ -27,6 +27,7 @@ from mltune.results.rating import Rate, declared_rating, known_flops, rate_of, r
 from mltune.results.wording import configuration, percent, spaced_duration, states, verification
 
 if TYPE_CHECKING:
+    import optuna
     import pandas as pd
 
     from mltune.results.tuned_kernel import TunedKernel
@@ -323,6 +324,39 @@ class TuneResult:
         if rate.unit.higher_is_better:
             columns[rate.unit.key] = rate.of(trials.column("median_s"))
         return pd.DataFrame(columns | {"elapsed_s": trials.column("elapsed_s")})
+
+    @cached_property
+    def study(self) -> optuna.Study:
+        """All trials as an Optuna study in memory, such as ``optuna.visualization`` takes; see :meth:`to_study`."""
+        return self.to_study()
+
+    def to_study(self, storage: optuna.storages.BaseStorage | str | None = None, name: str = "") -> optuna.Study:
+        """Return all trials as an Optuna study, and keep it in a storage of Optuna's if one is given.
+
+        Trials that succeeded are complete, with their TFLOPS, GB/s or milliseconds as value; skipped ones are pruned,
+        with the predicted value as intermediate value; all others failed. Their user attributes are the facts that
+        optuna-dashboard shows (docs/how-to/watch-a-run.md). A study that is there already gets what it lacks, so a run
+        that goes on can be shown by calling this again with the result of :func:`mltune.load_run`.
+
+        Parameters
+        ----------
+        storage : optuna.storages.BaseStorage or str, optional
+            Such as ``"sqlite:///runs.db"``. In memory by default.
+        name : str, optional
+            Name of the study. That of the run's directory by default.
+
+        Examples
+        --------
+        >>> import mltune, tempfile
+        >>> dataset, run = "replay:h200-sgemm-nt-4096-random", tempfile.mkdtemp() + "/run"
+        >>> result = mltune.tune(trials=20, device=dataset, run=run, progress=None)
+        >>> study = result.study
+        >>> len(study.trials), study.best_params == result.best_config, study.metric_names
+        (20, True, ['TFLOPS'])
+        """
+        from mltune.results.study import StudyMirror
+
+        return StudyMirror(self).study(storage, name or self.directory.resolve().name)
 
     def compile(self) -> TunedKernel:
         """Return the winner as a function: a kernel with its launch, which takes CuPy arrays and NumPy scalars.

@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,12 @@ class History:
     gates: Indices
     running: Indices
     tried: set[int]
+
+    @classmethod
+    def of(cls, indices: Iterable[int], scores: Floats, running: Iterable[int] = ()) -> Self:
+        """Return a history of scores alone, without gates."""
+        ended, under_way = np.array([*indices], dtype=np.int64), np.array([*running], dtype=np.int64)
+        return cls(ended, scores, ended[:0], scores[:0], ended[:0], under_way, {*ended.tolist(), *under_way.tolist()})
 
     @property
     def measured(self) -> int:

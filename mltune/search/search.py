@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from optuna.trial import Trial
-from optuna.trial import TrialState as OptunaState
 
 from mltune.cost.encoding import Source, physical
 from mltune.cost.features import Features
@@ -18,16 +16,16 @@ from mltune.cost.regressors import log_share
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Columns
+from mltune.kernel.coding import Columns, row
 from mltune.kernel.space import SearchSpace, find, find_near
 from mltune.records.distinct import DistinctCount
-from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord, TrialState
+from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
 from mltune.search.gates import EXPLORING, Gates
 from mltune.search.history import History, Results
-from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
-from mltune.search.sampling import BatchSampler, Proposal
+from mltune.search.planning import BatchPlanner, Proposal
+from mltune.search.proposers import Proposer, RandomProposer
 from mltune.search.stopping import ENOUGH, Stopping, little_gained
 
 SOME = 1000
@@ -63,7 +61,6 @@ class Batch:
 
     number: int
     candidates: tuple[Candidate, ...] = ()
-    _trials: tuple[Trial, ...] = ()
     _gates: Gates | None = None
 
     def _decide(self, candidates: Sequence[Candidate], builds: Sequence[Build]) -> Sequence[Candidate]:
@@ -81,6 +78,65 @@ class Batch:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How a :class:`Search` goes.
+
+    Attributes
+    ----------
+    search : str
+        One of :data:`mltune.records.trial.SEARCHES`.
+    seed : int
+    batch : int
+        Proposals of a batch.
+    adapts : bool
+        Whether the size of a batch follows from the seconds of the trials so far: as many as keep compilers and runner
+        busy, at least 4, at most 48 and as many as all before. The first has at most ``batch``.
+    in_flight : callable
+        Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
+        :func:`gradually`; one where it adapts. The caller keeps to it by asking only while not :attr:`Search.waits`.
+    skip : bool
+        Whether the gates skip: most proposals before they are compiled, and what is predicted to be slow after it.
+    stop : bool
+        Whether a search by ``"model"`` ends when it has gained little for long
+        (:func:`mltune.search.stopping.little_gained`).
+    enough : float
+        The search ends once the best reaches this log share of the device's peak.
+    compilers : float
+        Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
+    """
+
+    search: str = "model"
+    seed: int = 0
+    batch: int = BATCH
+    adapts: bool = False
+    in_flight: Callable[[int], int] = lambda number: 1
+    skip: bool = True
+    stop: bool = True
+    enough: float = math.inf
+    compilers: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a :class:`Search` knows before anything is measured.
+
+    Attributes
+    ----------
+    default : mapping of str to int, optional
+        A configuration that is proposed early, and that no gate skips, if the space contains it.
+    fast : sequence of mapping of str to int
+        Configurations that are known to be fast, such as those of a wisdom, the best first: one is proposed before the
+        default, the others after it; no gate skips them.
+    pretrained : PretrainedModel, optional
+        A model of the kernel, trained on recorded sweeps.
+    """
+
+    default: Mapping[str, int] | None = None
+    fast: Sequence[Mapping[str, int]] = ()
+    pretrained: PretrainedModel | None = None
+
+
 class Search:
     """Propose configurations, decide which to skip, and learn from the results.
 
@@ -92,35 +148,8 @@ class Search:
     space : SearchSpace
     features : Features
         Features of the kernel, the problem and the device.
-    search : str
-        One of :data:`mltune.records.trial.SEARCHES`.
-    seed : int
-    batch : int
-        Proposals of a batch.
-    adapts : bool
-        Whether the size of a batch follows from the seconds of the trials so far: as many as keep compilers and runner
-        busy, at least 4, at most 48 and as many as all before. The first has at most ``batch``.
-    in_flight : callable
-        Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
-        :func:`gradually`; one where it adapts. The caller keeps to it by asking only while not :attr:`waits`.
-    skip : bool
-        Whether the gates skip: most proposals before they are compiled, and what is predicted to be slow after it.
-    stop : bool
-        Whether a search by ``"model"`` ends when it has gained little for long
-        (:func:`mltune.search.stopping.little_gained`).
-    enough : float
-        The search ends once the best reaches this log share of the device's peak.
-    compilers : float
-        Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
-    stopping : mapping, optional
-        State of the stopping rule of an earlier part of the run: the attribute ``stopping`` as a mapping.
-    default : mapping of str to int, optional
-        A configuration that is proposed early, and that no gate skips, if the space contains it.
-    known : sequence of mapping of str to int
-        Configurations that are known to be fast, such as those of a wisdom, the best first: one is proposed before the
-        default, the others after it; no gate skips them.
-    pretrained : PretrainedModel, optional
-        A model of the kernel, trained on recorded sweeps.
+    settings : SearchSettings
+    start : Start
     scored, skipped : DistinctCount, optional
         Count the configurations whose speed is predicted to choose what is proposed, and those that are proposed and
         not compiled.
@@ -141,7 +170,7 @@ class Search:
     >>> from mltune.records.trial import Measurement, TrialState
     >>> data = load_dataset("convolution_rtx_a4000")
     >>> features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
-    >>> search = Search(TableSpace(data.columns), features, batch=4)
+    >>> search = Search(TableSpace(data.columns), features, SearchSettings(batch=4))
     >>> for _ in range(3):
     ...     batch = search.ask()
     ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]
@@ -158,72 +187,49 @@ class Search:
         self,
         space: SearchSpace,
         features: Features,
+        settings: SearchSettings = SearchSettings(),
+        start: Start = Start(),
         *,
-        search: str = "model",
-        seed: int = 0,
-        batch: int = BATCH,
-        adapts: bool = False,
-        in_flight: Callable[[int], int] = lambda number: 1,
-        skip: bool = True,
-        stop: bool = True,
-        enough: float = math.inf,
-        compilers: float = math.inf,
-        stopping: Mapping[str, Any] | None = None,
-        default: Mapping[str, int] | None = None,
-        known: Sequence[Mapping[str, int]] = (),
-        pretrained: PretrainedModel | None = None,
         scored: DistinctCount | None = None,
         skipped: DistinctCount | None = None,
     ) -> None:
-        self.batch = batch
-        self._adapts = adapts
-        self._in_flight = in_flight
         self._space = space
         self._features = features
-        self._seed = seed
-        self._skip = skip
-        self._stop = stop and search == "model"  # the promise of the rule was measured with this one
-        self._enough = enough
-        self._compilers = compilers
-        sources = _sources(space, features, pretrained)
-        proposer = _proposer(search, space, features)
-        kernel, model = features.kernel, pretrained if proposer is None else None
-        first = _first(kernel, space, default, known, model.first if model else ())
+        self._settings = settings
+        self._stops = settings.stop and settings.search == "model"  # the promise of the rule was measured with this one
+        kernel, proposer = features.kernel, _proposer(settings.search, space, features)
+        model = start.pretrained if proposer is None else None
         near = [
             find_near(space, kernel.completed(configuration))
-            for configuration in (model.elsewhere if model and not known else ())
+            for configuration in (model.elsewhere if model and not start.fast else ())
         ]
-        varied = {name: kernel.compiler_parameters[name] for name in kernel.varied}
-        self._sampler = BatchSampler(
+        self._planner = BatchPlanner(
             space,
-            sources,
-            seed=seed,
+            _sources(space, features, start.pretrained),
+            seed=settings.seed,
             proposer=proposer,
-            first=first,
+            first=_first(kernel, space, start, model.first if model else ()),
             elsewhere=[index for index in near if index >= 0],
-            varied=varied,
+            varied={name: kernel.compiler_parameters[name] for name in kernel.varied},
             scored=scored,
             skipped=skipped,
         )
-        self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
-        self.stopping = Stopping(stopping["reason"], stopping["batch"]) if stop and stopping else Stopping()
-        if self.stopping.reason == ENOUGH:  # there may be another goal now
-            self.stopping = replace(self.stopping, reason="")
+        self.stopping = Stopping()
         self._results = Results()
-        self._gates = Gates(features, self._results, space, seed)
+        self._gates = Gates(features, self._results, space, settings.seed)
         self._open: dict[int, Batch] = {}
         self._recorded: dict[int, Proposal] = {}
         self._next = 0
         self._planned = 0
-        self._learned = 0
+        self._asked = 0
 
     @property
     def waits(self) -> bool:
         """Whether the next batch must be planned from more results than are reported."""
-        return len(self._open) >= self._in_flight(self._next)
+        return len(self._open) >= self._settings.in_flight(self._next)
 
-    def resume(self, trials: Trials) -> int:
+    def resume(self, trials: Trials, stopping: Mapping[str, Any] | None = None) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.
 
         The results of all batches that the next batch is planned from are learned. The batches after them follow again,
@@ -233,30 +239,34 @@ class Search:
         ----------
         trials : Trials
             In any order.
+        stopping : mapping, optional
+            State of the stopping rule: the attribute ``stopping`` as a mapping.
 
         Returns
         -------
         int
             Number of trials learned: the number of the next trial.
         """
+        if self._settings.stop and stopping and stopping["reason"] != ENOUGH:  # there may be another goal now
+            self.stopping = Stopping(**stopping)
         trials = trials.by_number()
         unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
         complete = int(unknown[0] if len(unknown) else len(trials))
-        if self._adapts:
+        if self._settings.adapts:
             while (end := self._planned + self._size()) <= complete:
                 self._learn(trials[self._planned : end])
                 self._next, self._planned = self._next + 1, end
         else:
-            batches = complete // self.batch
-            self._next = max(0, batches + 1 - self._in_flight(batches))
-            self._planned = self._next * self.batch
+            batches = complete // self._settings.batch
+            self._next = max(0, batches + 1 - self._settings.in_flight(batches))
+            self._planned = self._next * self._settings.batch
             self._learn(trials[: self._planned])
-        self._learned = self._planned
+        self._asked = self._planned
         self._recorded = {
             record.number: Proposal(record.index, record.proposed_by, record.predicted)
-            for record in trials[self._learned :]
+            for record in trials[self._asked :]
         }
-        return self._learned
+        return self._asked
 
     def ask(self, count: int | None = None) -> Batch:
         """Plan the next batch: what is compiled of the proposals.
@@ -279,8 +289,8 @@ class Search:
         history = None if len(recorded) == size else self._results.history(self._running())
         if history is not None and not recorded and (reason := self._reason_to_end(history)):
             return self._ended(reason)
-        gates = self._gates = self._gates.following(history if self._skip else None)
-        planned = [] if history is None else self._sampler.plan(history, number, size, gates)
+        gates = self._gates = self._gates.following(history if self._settings.skip else None)
+        planned = [] if history is None else self._planner.plan(history, number, size, gates)
         proposals = _completed(recorded, planned)
         if not proposals:
             remaining = self._space.count - (0 if history is None else len(history.tried))
@@ -293,41 +303,39 @@ class Search:
         batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
         self._planned += size
+        self._asked += len(batch.candidates)
         return batch
 
     def _size(self) -> int:
         """Return the proposals of the next batch, whose first trial is the next one."""
-        if not self._adapts:
-            return self.batch
+        if not self._settings.adapts:
+            return self._settings.batch
         if self._planned == 0:  # the initial design, and a further one for each compiler that would be idle
-            cores = 0 if math.isinf(self._compilers) else int(self._compilers)
-            return min(self.batch, max(self._sampler.options.start_trials, cores))
-        return max(FEWEST, min(round(self._results.occupancy(self._compilers)), self._planned, MOST))
+            cores = 0 if math.isinf(self._settings.compilers) else int(self._settings.compilers)
+            return min(self._settings.batch, max(self._planner.options.start_trials, cores))
+        return max(FEWEST, min(round(self._results.occupancy(self._settings.compilers)), self._planned, MOST))
 
     def _ended(self, reason: str) -> Batch:
         self.stopping = replace(self.stopping, reason=reason, batch=self._next - 1)
         return Batch(self._next)
 
     def _batch(self, number: int, proposals: Sequence[Proposal], gates: Gates) -> Batch:
-        """Return the batch of the trials that Optuna's sampler proposes."""
-        self._sampler.enqueue(proposals)
-        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
-        first = self._learned  # the number of the study's first trial
-        candidates = [
+        columns = self._space.rows(np.array([proposal.index for proposal in proposals], dtype=np.int64))
+        candidates = tuple(
             Candidate(
-                first + trial.number,
+                self._asked + at,
                 number,
-                record.index,
-                dict(trial.params),
-                record.proposed_by,
-                record.predicted,
-                record.audited,
-                record.audited is not None,
+                proposal.index,
+                row(columns, at),
+                proposal.proposed_by,
+                proposal.predicted,
+                proposal.audited,
+                proposal.audited is not None,
             )
-            for trial, record in zip(trials, proposals, strict=True)
-        ]
-        used = self._skip and self._results.is_bound_by_runner(self._compilers)
-        return Batch(number, tuple(candidates), trials, gates if used else None)
+            for at, proposal in enumerate(proposals)
+        )
+        used = self._settings.skip and self._results.is_bound_by_runner(self._settings.compilers)
+        return Batch(number, candidates, gates if used else None)
 
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Return candidates of batches in flight with the decisions of the gate after compiling.
@@ -349,32 +357,26 @@ class Search:
 
         Batches are reported in the order of their numbers.
         """
-        told = Trials.from_records(records, self._space.names)
-        for trial, state, score in zip(batch._trials, told.column("state"), self._learn(told), strict=True):
-            if math.isnan(score):
-                self._study.tell(trial, None, OptunaState.PRUNED if state == TrialState.SKIPPED else OptunaState.FAIL)
-            else:
-                self._study.tell(trial, score)
+        self._learn(Trials.from_records(records, self._space.names))
         del self._open[batch.number]
 
     def verdict(self) -> str:
         """Return why no further batch is planned; an empty string while the search continues."""
         return self.stopping.reason if self._next > self.stopping.batch else ""
 
-    def _learn(self, trials: Trials) -> list[float]:
-        """Learn trials; return their log shares of the device's peak, NaN where no valid time was measured."""
+    def _learn(self, trials: Trials) -> None:
+        """Learn trials by their log shares of the device's peak, NaN where no valid time was measured."""
         flops, times_s = self._features.problem.flops, np.where(trials.timed, trials.column("median_s"), math.nan)
         scores = [log_share(flops, time_s, self._peak_flops) for time_s in times_s.tolist()]
         self._results.learn(trials, np.array(scores, dtype=np.float64))
-        return scores
 
     def _running(self) -> list[int]:
         return [candidate.index for batch in self._open.values() for candidate in batch.candidates]
 
     def _reason_to_end(self, history: History) -> str:
-        if self._results.best >= self._enough:
+        if self._results.best >= self._settings.enough:
             return ENOUGH
-        return little_gained(history.scores, self._space.count) if self._stop else ""
+        return little_gained(history.scores, self._space.count) if self._stops else ""
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:
@@ -405,6 +407,8 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
     if search == "model":
         return None
     if search == "tpe":
+        from mltune.search.tpe import TpeProposer  # Optuna is imported where it is used
+
         return TpeProposer(space)
     if search == "random":
         return RandomProposer(space)
@@ -416,8 +420,7 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
 def _first(
     kernel: Kernel,
     space: SearchSpace,
-    default: Mapping[str, int] | None,
-    known: Sequence[Mapping[str, int]],
+    start: Start,
     remembered: Sequence[Mapping[str, int]],
 ) -> dict[int, str]:
     """Return the indices of the configurations that are proposed first, and their sources.
@@ -426,11 +429,11 @@ def _first(
     that a model remembers come last, fewer of them where a wisdom knows some. They may be of another problem:
     what is not valid for this one is replaced by what is near.
     """
-    best, following, unplaced = known[:1], known[1:], remembered[len(known) :]
+    best, following, unplaced = start.fast[:1], start.fast[1:], remembered[len(start.fast) :]
     first: dict[int, str] = {}
     for source, configurations in (
         ("wisdom", best),
-        ("default", [default]),
+        ("default", [start.default]),
         ("wisdom", following),
         ("start", unplaced),
     ):

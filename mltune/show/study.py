@@ -7,13 +7,11 @@ costs about 25 times as much per trial.
 from __future__ import annotations
 
 import contextlib
-import math
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any, NoReturn
@@ -21,21 +19,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import optuna
-from optuna.distributions import CategoricalDistribution
-from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
-from optuna.trial import FrozenTrial, create_trial
-from optuna.trial import TrialState as OptunaState
 
 from mltune.errors import DamagedRunError, MltuneError, MltuneWarning, RunDirectoryError, UsageError
 from mltune.files import owned
 from mltune.files.reading import reason
 from mltune.records.directory import STUDY, is_plan, runs_in
-from mltune.records.events import LONGEST_TEXT
-from mltune.records.trial import GATES, TrialRecord, TrialState
 from mltune.results.reader import RunReader, readable
-from mltune.results.run import TuneResult
+from mltune.results.study import StudyMirror
 
 MOST_TRIALS = 20_000
 """Most trials that a run has in its study when the dashboard starts, the latest: Optuna takes 11 kB for each."""
@@ -47,11 +39,9 @@ UPDATE_EVERY_S = 5.0
 class Studies:
     """The runs of a directory as Optuna studies, in a new file ``path`` there, read and written through ``storage``.
 
-    Trials that succeeded are complete, with their TFLOPS, GB/s or milliseconds as value (see
-    :func:`mltune.results.rating.rate_of`); skipped trials are pruned, with the predicted value; all others failed.
-    Further facts of a trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in
-    the order in which they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a
-    campaign that cannot be read is left out, with a warning.
+    The trials are those of :class:`mltune.results.study.StudyMirror`, in the order in which they ended. Of a very long
+    run, only the latest :data:`MOST_TRIALS` are shown. A run of a campaign that cannot be read is left out, with a
+    warning.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -108,113 +98,21 @@ class Studies:
 
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
         reader = self._readers.get(name) or RunReader(folder, name)
-        translation = _Translation(reader.read())
+        mirror = StudyMirror(reader.read())
         try:
             if name in self._readers:
                 study = optuna.load_study(storage=storage, study_name=name)
             else:
-                study = optuna.create_study(storage=storage, study_name=name, direction=translation.direction)
+                study = mirror.new_study(storage, name)
         except KeyError:  # it was deleted in the dashboard
             return 0
         with readable(folder):
             if name not in self._readers:
                 self._readers[name] = reader
                 self._first[name] = max(0, len(reader.ended) - MOST_TRIALS)
-                translation.describe(study)
             records = reader.ended[self._first[name] + len(study.get_trials(deepcopy=False)) :]
-            study.add_trials([translation.trial(record) for record in records])
+            study.add_trials([mirror.trial(record) for record in records])
         return len(records)
-
-
-class _Translation:
-    """Translation of the trials of one run into Optuna's."""
-
-    def __init__(self, run: TuneResult) -> None:
-        self._run = run
-        self._rate = run.rate
-        self.direction = "maximize" if self._rate.unit.higher_is_better else "minimize"
-        self._distributions = {name: CategoricalDistribution(values) for name, values in run.header.parameters.items()}
-
-    def describe(self, study: Any) -> None:
-        """Set the attributes of a study."""
-        run, rate = self._run, self._rate
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names([rate.unit.name])
-        attributes = {
-            "kernel": run.kernel,
-            "problem": run.problem.label,
-            "device": run.device.name,
-            f"peak_{rate.unit.key}": None if rate.peak is None else rate.peak / rate.unit.size,
-            f"reference_{rate.unit.key}": rate.of(run.reference_s) if run.reference_s else None,
-        }
-        for name, value in _known(attributes).items():
-            study.set_user_attr(name, value)
-
-    def trial(self, record: TrialRecord) -> FrozenTrial:
-        """Translate one trial."""
-        skip, measured = record.skip, record.measurement
-        ok = record.state is TrialState.OK and record.median_s is not None
-        pruned = record.state is TrialState.SKIPPED
-        trial = create_trial(
-            state=OptunaState.COMPLETE if ok else OptunaState.PRUNED if pruned else OptunaState.FAIL,
-            value=self._rate.of(record.median_s) if ok else None,
-            params=dict(record.configuration),
-            distributions=self._distributions,
-            user_attrs=self._attributes(record),
-            intermediate_values={GATES.index(skip.gate): self._predicted(skip.predicted)} if skip and pruned else None,
-        )
-        # By the clock of the run: that of the host may have been set in between.
-        ended = self._run.header.created_at + record.elapsed_s
-        took = (record.build.compile_s if record.build else 0.0) + (
-            measured.verify_s + measured.time_s if measured else 0.0
-        )
-        zone = trial.datetime_start.tzinfo if trial.datetime_start else None
-        trial.datetime_start = datetime.fromtimestamp(ended - took, zone)
-        trial.datetime_complete = datetime.fromtimestamp(ended, zone)
-        return trial
-
-    def _predicted(self, log_share: float) -> Any:
-        """Return the objective that a predicted log share of the peak corresponds to."""
-        return self._rate.of(self._run.predicted_s(log_share))
-
-    def _attributes(self, record: TrialRecord) -> dict[str, Any]:
-        build, measured, skip = record.build, record.measurement, record.skip
-        unit = self._rate.unit.key
-        attributes: dict[str, Any] = {
-            "trial": record.number,
-            "state": str(record.state),
-            "detail": record.detail[:LONGEST_TEXT] or None,
-            "proposed_by": record.proposed_by or None,
-            f"predicted_{unit}": None if record.predicted is None else self._predicted(record.predicted),
-        }
-        if skip is not None:
-            attributes |= {
-                "gate": skip.gate,
-                f"gate_{unit}": self._predicted(skip.predicted),
-                "audited": record.audited,
-            }
-        if build is not None:
-            attributes |= {"registers": build.registers, "spill_bytes": build.spill_bytes, "compile_s": build.compile_s}
-        if measured is not None and measured.median_s is not None:
-            attributes |= {
-                "median_ms": 1e3 * measured.median_s,
-                "share_of_peak": self._rate.share_of_peak(measured.median_s),
-                "noise": measured.noise,
-                "sm_clock_mhz": None if measured.sm_clock_hz is None else measured.sm_clock_hz / 1e6,
-                "temperature_c": measured.temperature_c,
-                "power_w": measured.power_w,
-            }
-        return _known(attributes)
-
-
-def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that are known and that JSON can hold."""
-    return {
-        name: value
-        for name, value in attributes.items()
-        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
-    }
 
 
 class _MemoryJournal(BaseJournalBackend):  # type: ignore[misc]

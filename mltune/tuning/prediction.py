@@ -147,10 +147,10 @@ def predict(
     >>> [choice.source for choice in found.choices]
     ['expected', 'expected']
     """
-    from mltune.search.sampling import SamplerOptions
-    from mltune.search.search import Search
+    from mltune.search.planning import PlannerOptions
+    from mltune.search.search import Search, SearchSettings, Start
 
-    most = SamplerOptions().start_trials
+    most = PlannerOptions().start_trials
     if not 1 <= top <= most:
         raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
     if device == UNKNOWN:
@@ -176,7 +176,8 @@ def predict(
     if may_fall_back and by_model and by_physics and by_physics.share > by_model.share + TOLERATED_LOSS:
         pretrained, expected = None, replace(by_physics, by_model=by_model.share)
     features = Features(kernel, problem, device)
-    candidates = Search(space, features, batch=top, known=configurations, pretrained=pretrained).ask().candidates
+    start = Start(fast=configurations, pretrained=pretrained)
+    candidates = Search(space, features, SearchSettings(batch=top), start).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
     labelled = (kernel.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(Choice, sources, labelled))

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mltune.cost.features import Features
 from mltune.cost.model_file import AUTO, NONE, ChosenModel, choose_model
@@ -213,7 +213,7 @@ class Batches:
 
     def resume(self, ended: Trials) -> Trials:
         """Learn the trials of an earlier part of the run; return those that are planned again."""
-        self._asked = self._search.resume(ended)
+        self._asked = self._search.resume(ended, self._store.fact("stopping"))
         return ended.take(ended.column("number") >= self._asked)
 
     def plan(self) -> Sequence[Candidate]:
@@ -273,7 +273,7 @@ class Tuner:
             name: DistinctCount.from_json(store.fact(name)) if len(store) else DistinctCount()
             for name in ("scored", "skipped")
         }
-        self._search = _search_of(session, request, store.fact("stopping"), starts, pretrained, self._counts)
+        self._search = _search_of(session, request, starts, pretrained, self._counts)
         self._preloading = Preloading(fits_models=request.fits_models)
 
     def run(self) -> TuneResult:
@@ -370,19 +370,16 @@ class Tuner:
 def _search_of(
     session: Session,
     request: TuneRequest,
-    stopping: Mapping[str, Any] | None,
     known: Sequence[Mapping[str, int]],
     pretrained: PretrainedModel | None,
     counts: Mapping[str, DistinctCount | None],
 ) -> Search:
-    from mltune.search.search import Search
+    from mltune.search.search import Search, SearchSettings, Start
 
     features, enough = Features(session.kernel, session.problem, session.device), math.inf
     if request.enough is not None:
         enough = enough_share(request.enough, session.problem, session.device, session.space, features)
-    return Search(
-        session.space,
-        features,
+    settings = SearchSettings(
         search=request.search,
         seed=request.seed,
         batch=session.batch,
@@ -391,10 +388,6 @@ def _search_of(
         stop=request.stop,
         enough=enough,
         compilers=session.compilers,
-        stopping=stopping,
-        default=session.default,
-        known=known,
-        pretrained=pretrained,
-        scored=counts["scored"],
-        skipped=counts["skipped"],
     )
+    start = Start(session.default, known, pretrained)
+    return Search(session.space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])

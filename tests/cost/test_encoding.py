@@ -20,7 +20,7 @@ from mltune.cost.encoding import (
 )
 from mltune.cost.gaussian_process import Hyperparameters
 from mltune.kernel.space import TableSpace
-from mltune.search.sampling import BatchSampler, SamplerOptions
+from mltune.search.planning import BatchPlanner, PlannerOptions
 
 
 def table(**values):
@@ -184,8 +184,8 @@ def test_variants_of_the_promising_are_found_in_a_large_space(landscape):
     source = Source(lambda columns: speeds[landscape.space.index_of(columns)] - speeds.max(), -3.0)
     best = []
     for rounds in (0, 4):
-        options = SamplerOptions(start_pool=40, start_rounds=rounds)
-        designs = [BatchSampler(landscape.space, [source], seed=seed, options=options) for seed in range(5)]
+        options = PlannerOptions(start_pool=40, start_rounds=rounds)
+        designs = [BatchPlanner(landscape.space, [source], seed=seed, options=options) for seed in range(5)]
         best.append(np.mean([speeds[sampler._initial_design[0]] for sampler in designs]))
     assert best[0] < best[1]
     assert best[1] > speeds.max() - 0.1

@@ -174,6 +174,17 @@ class TestSearch:
             again.tell(row, cost(table[row]))
         assert again.ask() == rows[-1:]
 
+    def test_a_result_that_is_corrected_is_learned_as_if_it_had_been_told_at_first(self, table):
+        rows = play(table, 30, seed=2)
+        search = PlainSearch(table, seed=2)
+        for row in rows[:-1]:
+            search.tell(row, None if row == rows[3] else cost(table[row]))
+        search.ask()  # fits the models
+        search.tell(rows[3], cost(table[rows[3]]))
+        again = PlainSearch(table, seed=2)
+        again.resume({row: cost(table[row]) for row in rows[:-1]}, [*search._running])
+        assert search.ask() == again.ask()
+
     def test_what_is_under_way_counts_in_a_search_that_recalls(self, table):
         rows = play(table, 20, seed=2)
         search = PlainSearch(table, seed=2)

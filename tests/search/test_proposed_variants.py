@@ -7,8 +7,8 @@ import numpy as np
 from mltune.cost.encoding import Source
 from mltune.kernel.space import TableSpace
 from mltune.search.history import Results
-from mltune.search.sampling import BatchSampler
-from tests.search.test_sampling import learn
+from mltune.search.planning import BatchPlanner
+from tests.search.test_planning import learn
 
 SLOW, FAST = (0, 0), (1, 2)
 
@@ -21,10 +21,10 @@ def searched(landscape, batches, gain, varied=VALUES, size=16, loss=0.0):
     columns = landscape.columns
     scores = -0.1 * np.abs(np.log2(columns["P"]) - 3) - 0.01 * columns["R"] - 0.1 * columns["T"]
     scores = scores + gain * ((columns["S"] == 1) & (columns["U"] == 2)) - loss * (columns["S"] == 1)
-    sampler = BatchSampler(landscape.space, seed=0, varied=varied)
+    planner = BatchPlanner(landscape.space, seed=0, varied=varied)
     results, planned = Results(), []
     for batch in range(batches):
-        proposals = sampler.plan(results.history(), batch, size)
+        proposals = planner.plan(results.history(), batch, size)
         learn(results, landscape, proposals, scores[[one.index for one in proposals]])
         planned.append(proposals)
     return planned, scores
@@ -52,16 +52,16 @@ def test_a_source_is_not_asked_about_no_configurations():
         assert len(columns["P"]), "a regressor refuses to predict nothing"
         return -1.0 * columns["P"]
 
-    sampler = BatchSampler(space, [Source(expected, -4.0)], seed=0, varied={"S": (0, 1)})
-    assert len(sampler.plan(Results().history(), 0, 8)) > 0
+    planner = BatchPlanner(space, [Source(expected, -4.0)], seed=0, varied={"S": (0, 1)})
+    assert len(planner.plan(Results().history(), 0, 8)) > 0
 
 
 def test_a_recording_need_not_have_all_combinations(landscape):
     columns = {name: column[::7] for name, column in landscape.columns.items()}
     space, results, tried = TableSpace(columns), Results(), set()
-    sampler = BatchSampler(space, seed=0, varied=VALUES)
+    planner = BatchPlanner(space, seed=0, varied=VALUES)
     for batch in itertools.count():
-        proposals = sampler.plan(results.history(), batch, 64)
+        proposals = planner.plan(results.history(), batch, 64)
         if not proposals:
             break
         learn(results, landscape, proposals, -columns["P"][[one.index for one in proposals]].astype(float))

@@ -12,10 +12,9 @@ from mltune.search.proposers import (
     GaussianProposer,
     ProposalContext,
     RandomProposer,
-    TpeProposer,
-    distributions_of,
     log_expected_improvement,
 )
+from mltune.search.tpe import TpeProposer, distributions_of
 
 NOTHING = np.empty(0, dtype=np.int64)
 

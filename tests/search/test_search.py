@@ -19,7 +19,7 @@ from mltune.problem.gemm import GemmProblem
 from mltune.records.distinct import DistinctCount
 from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
-from mltune.search.search import Search, gradually
+from mltune.search.search import Search, SearchSettings, Start, gradually
 from mltune.tuning.training import train
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
@@ -35,7 +35,7 @@ def space_of(bundle):
 
 
 def search_of(bundle, name):
-    return Search(*space_of(str(bundle)), search=name, batch=4)
+    return Search(*space_of(str(bundle)), SearchSettings(search=name, batch=4))
 
 
 @cache
@@ -52,7 +52,11 @@ class Replay:
     def __init__(self, name, seconds=lambda index: (0.0, 0.1), **options):
         self.seconds = seconds
         self.data, space, features, self.times_s, self.builds = recorded(name)
-        self.search = Search(space, features, **options)
+        start = Start(
+            *(options.pop(name, default) for name, default in (("default", None), ("fast", ()), ("pretrained", None)))
+        )
+        counts = {"skipped": options.pop("skipped", None)}
+        self.search = Search(space, features, SearchSettings(**options), start, **counts)
         self.records = {}
 
     def result(self, candidate):
@@ -233,24 +237,6 @@ def test_told_not_to_skip_it_skips_nothing():
     assert {record.state for record in records} == {TrialState.OK}
 
 
-def test_the_study_is_told_results_as_what_they_are():
-    states = TrialState.OK, TrialState.UNSTABLE, TrialState.CRASHED, TrialState.SKIPPED
-    replay = Replay(SMALL, batch=4)
-    batch = replay.search.ask()
-    measured = Measurement(TrialState.OK, median_s=1e-3)
-    records = [
-        candidate.record(state, measurement=measured if state in states[:2] else None)
-        for candidate, state in zip(batch.candidates, states, strict=True)
-    ]
-    replay.search.tell(batch, records)
-
-    told = replay.search._study.get_trials()
-    assert [trial.state.name for trial in told] == ["COMPLETE", "COMPLETE", "FAIL", "PRUNED"]
-    assert [trial.params for trial in told] == [dict(candidate.configuration) for candidate in batch.candidates]
-    assert [trial.value for trial in told[2:]] == [None, None]
-    assert told[0].value == told[1].value < 0
-
-
 def test_finds_better_than_chance():
     best = []
     for seed in range(3):
@@ -314,7 +300,7 @@ def test_the_best_known_configuration_precedes_the_default_and_no_gate_skips_the
     rows = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in (77, 5, 77, 9)]
     outside = dict.fromkeys(space.names, 10**6)
 
-    batch = Replay(SMALL, default=rows[0], known=[rows[1], outside, rows[2], {}, rows[3]]).search.ask()
+    batch = Replay(SMALL, default=rows[0], fast=[rows[1], outside, rows[2], {}, rows[3]]).search.ask()
 
     first = [(one.index, one.proposed_by) for one in batch.candidates[:4]]
     assert first[:3] == [(5, "wisdom"), (77, "default"), (9, "wisdom")]
@@ -329,7 +315,7 @@ def test_what_a_model_remembers_comes_after_the_default_in_place_of_what_a_wisdo
     model = replace(model, first=(rows[1], dict.fromkeys(space.names, 10**6), rows[2]))
 
     alone = Replay(SMALL, default=rows[0], pretrained=model).search.ask()
-    beside = Replay(SMALL, default=rows[0], pretrained=model, known=[rows[0], rows[0]]).search.ask()
+    beside = Replay(SMALL, default=rows[0], pretrained=model, fast=[rows[0], rows[0]]).search.ask()
 
     assert [(one.index, one.proposed_by) for one in alone.candidates[:3]] == [
         (77, "default"),
@@ -363,7 +349,7 @@ def test_what_was_fast_on_another_gpu_follows_the_choice_of_physics_and_model():
     chosen = Replay(SMALL, pretrained=model).search.ask().candidates[0]
 
     found = Replay(SMALL, pretrained=replace(model, first=(rows[0],), elsewhere=(rows[1],))).search.ask().candidates
-    known = Replay(SMALL, pretrained=replace(model, elsewhere=(rows[1],)), known=rows[:1]).search.ask().candidates
+    known = Replay(SMALL, pretrained=replace(model, elsewhere=(rows[1],)), fast=rows[:1]).search.ask().candidates
 
     assert [one.index for one in found[:3]] == [77, chosen.index, 5]
     assert {one.proposed_by for one in found} == {"start"}
@@ -373,5 +359,5 @@ def test_what_was_fast_on_another_gpu_follows_the_choice_of_physics_and_model():
 def test_known_configurations_that_do_not_fit_a_batch_follow_in_the_next():
     space = load_dataset(SMALL).space
     known = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in range(5)]
-    found = Replay(SMALL, batch=2, known=known).run(3)
+    found = Replay(SMALL, batch=2, fast=known).run(3)
     assert [one.proposed_by for one in found] == ["wisdom"] * 5 + ["start"]

@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 
 from mltune.cost.encoding import Source, physical
-from mltune.errors import SpaceError
 from mltune.kernel.space import TableSpace
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.history import Results
-from mltune.search.proposers import new_study
-from mltune.search.sampling import BatchSampler, SamplerOptions
+from mltune.search.planning import BatchPlanner, PlannerOptions
 
 
-def make_sampler(landscape, seed=0, prior=True, **options):
-    return BatchSampler(
+def make_planner(landscape, seed=0, prior=True, **options):
+    return BatchPlanner(
         landscape.space,
         [physical(landscape.prior, landscape.columns)] if prior else [],
         seed=seed,
@@ -32,10 +30,10 @@ def learn(results, landscape, proposals, scores=None):
 
 def search(landscape, batches, seed=0, size=16, **options):
     """Run batches against the landscape; return the proposals of each."""
-    sampler, results = make_sampler(landscape, seed, **options), Results()
+    planner, results = make_planner(landscape, seed, **options), Results()
     planned = []
     for batch in range(batches):
-        planned.append(sampler.plan(results.history(), batch, size))
+        planned.append(planner.plan(results.history(), batch, size))
         learn(results, landscape, planned[-1])
     return planned
 
@@ -48,7 +46,7 @@ def test_no_configuration_is_proposed_twice(landscape):
 
 
 def test_every_source_has_its_share(landscape):
-    planned = search(landscape, 8, options=SamplerOptions(random=0.25))
+    planned = search(landscape, 8, options=PlannerOptions(random=0.25))
     assert {proposal.proposed_by for proposal in planned[0]} == {"start"}
     later = [proposal.proposed_by for batch in planned[1:] for proposal in batch]
     assert set(later) == {"model", "random"}
@@ -69,8 +67,8 @@ def test_a_source_is_asked_once_about_each_configuration_of_the_initial_design(l
         asked.extend(landscape.space.index_of(columns).tolist())
         return np.log(landscape.prior(columns))
 
-    sampler = BatchSampler(landscape.space, [Source(expected, -4.0)], seed=0, options=SamplerOptions(start_pool=100))
-    sampler.plan(Results().history(), 0, 16)
+    planner = BatchPlanner(landscape.space, [Source(expected, -4.0)], seed=0, options=PlannerOptions(start_pool=100))
+    planner.plan(Results().history(), 0, 16)
     assert 100 < len(asked) == len(set(asked))
 
 
@@ -82,7 +80,7 @@ def test_a_source_that_decides_chooses_first_from_all_of_a_listed_space(landscap
         return -np.sum([columns[name] != wanted[name] for name in columns], axis=0, dtype=float)
 
     sources = [Source(lambda columns: np.zeros(len(columns[min(columns)])), -1.0), Source(expected, -9.0, decides=True)]
-    first = BatchSampler(landscape.space, sources, seed=0, options=SamplerOptions(start_pool=20, start_rounds=0))
+    first = BatchPlanner(landscape.space, sources, seed=0, options=PlannerOptions(start_pool=20, start_rounds=0))
     assert first.plan(Results().history(), 0, 1)[0].index == landscape.space.count // 2
 
 
@@ -98,10 +96,10 @@ def test_the_initial_design_is_promising_and_spread_out(landscape, prior):
 
 
 def test_the_initial_design_continues_while_everything_fails(landscape):
-    sampler, results = make_sampler(landscape), Results()
+    planner, results = make_planner(landscape), Results()
     seen = []
     for batch in range(8):
-        seen += sampler.plan(results.history(), batch, 16)
+        seen += planner.plan(results.history(), batch, 16)
         learn(results, landscape, seen[-16:], np.full(16, np.nan))
     assert [proposal.proposed_by for proposal in seen] == ["start"] * 96 + ["random"] * 32
 
@@ -118,45 +116,25 @@ def test_a_resumed_run_proposes_what_the_interrupted_one_would_have(landscape):
     planned = search(landscape, 6)
     results = Results()
     learn(results, landscape, [proposal for batch in planned[:5] for proposal in batch])
-    assert make_sampler(landscape).plan(results.history(), 5, 16) == planned[5]
+    assert make_planner(landscape).plan(results.history(), 5, 16) == planned[5]
 
 
 def test_a_space_is_searched_to_its_end_and_no_further(landscape):
     some = np.arange(0, landscape.space.count, 90)
     space = TableSpace({name: column[some] for name, column in landscape.columns.items()})
-    sampler = BatchSampler(space, [physical(landscape.prior, landscape.columns)], seed=0)
+    planner = BatchPlanner(space, [physical(landscape.prior, landscape.columns)], seed=0)
     results, tried = Results(), []
-    while proposals := sampler.plan(results.history(), len(tried), 16):
+    while proposals := planner.plan(results.history(), len(tried), 16):
         learn(results, landscape, proposals, np.array([float(one.index) for one in proposals]))
         tried += [one.index for one in proposals]
     assert sorted(tried) == list(range(space.count))
 
 
-def test_optuna_gets_the_planned_proposals(landscape):
-    sampler = make_sampler(landscape)
-    study = new_study(sampler)
-    planned = sampler.plan(Results().history(), 0, 16)
-    sampler.enqueue(planned)
-    for expected in planned:
-        trial = study.ask(sampler.distributions)
-        assert trial.params == {name: column[expected.index] for name, column in landscape.columns.items()}
-    with pytest.raises(SpaceError, match="none is left"):
-        study.ask(sampler.distributions)
-
-
 def test_running_configurations_are_not_proposed_again(landscape):
-    sampler, results = make_sampler(landscape), Results()
-    running = {proposal.index for proposal in sampler.plan(results.history(), 0, 10)}
-    planned = sampler.plan(results.history(sorted(running)), 0, 40)
+    planner, results = make_planner(landscape), Results()
+    running = {proposal.index for proposal in planner.plan(results.history(), 0, 10)}
+    planned = planner.plan(results.history(sorted(running)), 0, 40)
     assert not running & {proposal.index for proposal in planned}
-
-
-def test_parameters_are_not_asked_for_one_by_one(landscape):
-    sampler = make_sampler(landscape)
-    sampler.enqueue(sampler.plan(Results().history(), 0, 1))
-    trial = new_study(sampler).ask()
-    with pytest.raises(ValueError, match="whole configurations"):
-        trial.suggest_int("Z", 0, 1)
 
 
 @pytest.mark.parametrize("listed", [50_000, 0])
@@ -164,7 +142,7 @@ def test_finds_the_top_much_sooner_than_chance(landscape, listed):
     ranked = np.sort(landscape.scores[np.isfinite(landscape.scores)])[::-1]
     found = []
     for seed in range(3):
-        planned = search(landscape, 6, seed=seed, prior=False, options=SamplerOptions(listed=listed))
+        planned = search(landscape, 6, seed=seed, prior=False, options=PlannerOptions(listed=listed))
         found.append(np.nanmax(landscape.scores[[proposal.index for batch in planned for proposal in batch]]))
     # The best of 96 random draws is about the 33rd of those that run.
     assert np.median(found) >= ranked[5]

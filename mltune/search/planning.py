@@ -1,21 +1,17 @@
-"""The sampler of Optuna that proposes: valid, distinct configurations, planned in batches."""
+"""The core of the search: batches of valid, distinct configurations, planned from indices and scores."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from optuna.samplers import BaseSampler
 
 from mltune.cost.encoding import Encoding, Source, first_choice, portfolio
-from mltune.errors import SpaceError
-from mltune.kernel.coding import Indices, crossed, row
+from mltune.kernel.coding import Indices, crossed
 from mltune.kernel.space import SearchSpace
 from mltune.records.distinct import DistinctCount
 from mltune.records.trial import Skip
@@ -28,15 +24,9 @@ from mltune.search.proposers import (
     ProposalContext,
     Proposer,
     SampledPool,
-    distributions_of,
     maximin_subset,
     offspring,
 )
-
-if TYPE_CHECKING:
-    from optuna.distributions import CategoricalDistribution
-    from optuna.study import Study
-    from optuna.trial import FrozenTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +51,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplerOptions:
+class PlannerOptions:
     """Options of the search; docs/explanation/search.md describes how the defaults were found.
 
     Attributes
@@ -116,12 +106,11 @@ LARGEST_DESIGN = 96
 """Most configurations of the initial design, in case its first ones fail or many run before any is measured."""
 
 
-class BatchSampler(BaseSampler):  # type: ignore[misc]
-    """Plan batches of valid, distinct configurations and give them to Optuna one by one.
+class BatchPlanner:
+    """Plan batches of valid, distinct configurations from the scores of others.
 
-    Optuna sees one :class:`~optuna.distributions.CategoricalDistribution` for each parameter; the study maximises the
-    log share of the device's peak. :meth:`plan` is a pure function of the seed, the batch number and the history, so
-    that a resumed run proposes the same configurations as the interrupted one.
+    :meth:`plan` is a pure function of the seed, the batch number and the history, so that a resumed run proposes the
+    same configurations as the interrupted one.
 
     Parameters
     ----------
@@ -149,7 +138,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         sources: Sequence[Source] = (),
         *,
         seed: int,
-        options: SamplerOptions | None = None,
+        options: PlannerOptions | None = None,
         proposer: Proposer | None = None,
         first: Mapping[int, str] | None = None,
         elsewhere: Sequence[int] = (),
@@ -168,33 +157,8 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         self.space = space
         self.sources = tuple(sources)
         self.seed = seed
-        self.options = options or SamplerOptions()
+        self.options = options or PlannerOptions()
         self.proposer = proposer
-        self.distributions = distributions_of(space)
-        self._queue: deque[Proposal] = deque()
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, CategoricalDistribution]:
-        """Return the distributions of all parameters."""
-        return self.distributions
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, CategoricalDistribution]
-    ) -> dict[str, int]:
-        """Return the next proposal in the queue."""
-        if not self._queue:
-            raise SpaceError("a trial needs a planned proposal, but none is left; call `plan` and `enqueue` first.")
-        return row(self.space.rows(np.array([self._queue.popleft().index])), 0)
-
-    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
-        """Refuse, because configurations are proposed as a whole."""
-        raise ValueError(
-            f"BatchSampler proposes whole configurations of {', '.join(self.space.names)}, but was asked for "
-            f"{param_name} alone; suggest exactly the parameters of the search space with their distributions."
-        )
-
-    def enqueue(self, proposals: Iterable[Proposal]) -> None:
-        """Queue proposals for the next trials, in order."""
-        self._queue.extend(proposals)
 
     def plan(self, history: History, batch: int, size: int, gates: Gates | None = None) -> list[Proposal]:
         """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left.
