@@ -52,6 +52,11 @@ class Studies:
     Further facts of a trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in
     the order in which they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a
     campaign that cannot be read is left out, with a warning.
+
+    Raises
+    ------
+    RunDirectoryError
+        There is no run, or its directory cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
