@@ -131,7 +131,7 @@ def tune(
             store, session, wisdom, observer.events, required=request.wisdom != AUTO, siblings=siblings.entries
         )
         pretrained = _start_model(session, store, request, model, siblings, observer, alone=own is not None)
-        result = Tuner(session, store, request, observer, stop, starts=starts, pretrained=pretrained).run()
+        result = Tuner(session, store, request, observer, stop, known=starts, pretrained=pretrained).run()
         if wisdom is not None:
             add_outcomes(wisdom, session, result)
         if own is not None:
@@ -259,7 +259,7 @@ class Tuner:
         request: TuneRequest,
         observer: Observer,
         stop: Callable[[], bool] = bool,
-        starts: Sequence[Mapping[str, int]] = (),
+        known: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
     ) -> None:
         self._session = session
@@ -273,7 +273,7 @@ class Tuner:
             name: DistinctCount.from_json(store.fact(name)) if len(store) else DistinctCount()
             for name in ("scored", "skipped")
         }
-        self._search = _search_of(session, request, starts, pretrained, self._counts)
+        self._search = _search_of(session, request, known, pretrained, self._counts)
         self._preloading = Preloading(fits_models=request.fits_models)
 
     def run(self) -> TuneResult:
