@@ -74,7 +74,7 @@ def main() -> None:
     parser = parser_of(__doc__, RESULTS / "bound.json")
     arguments = parser.parse_args()
     datasets = [load_dataset(manifest.name) for manifest in list_datasets()]
-    rows = [row_of(one) for one in datasets if set(NEEDED) <= set(load_kernel(one.manifest.kernel).resources)]
+    rows = [row_of(one) for one in datasets if set(NEEDED) <= set(load_kernel(one.manifest.kernel).resources.estimates)]
     write(arguments.output, provenance("numpy") | {"rows": rows})
     print(markdown(rows))
 

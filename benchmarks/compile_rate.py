@@ -37,7 +37,7 @@ def random_configurations(count: int, seed: int) -> list[dict[str, int]]:
     space = ConstrainedSpace(KERNEL, variables_of(PROBLEM, H200))
     rows = space.rows(space.sample(2 * count, np.random.default_rng(seed)))
     table = np.stack([rows[name] for name in space.names], axis=1)
-    distinct = {tuple(row[: len(KERNEL.parameters)]): row for row in table}
+    distinct = {tuple(row[: len(KERNEL.space.parameters)]): row for row in table}
     return [dict(zip(space.names, map(int, row), strict=True)) for row in distinct.values()][:count]
 
 
@@ -81,7 +81,7 @@ def main() -> None:
     document: dict[str, Any] = {
         **provenance(of="wall time"),
         "kernel": KERNEL.name,
-        "source_hash": KERNEL.source_hash,
+        "source_hash": KERNEL.source.sha256,
         "problem": PROBLEM.label,
         "architecture": H200.architecture,
         "nvrtc": nvrtc_version(),

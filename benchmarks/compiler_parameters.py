@@ -63,8 +63,8 @@ def facts(build: Build) -> dict[str, Any] | None:
 def study(kernel: Kernel, count: int) -> dict[str, Any]:
     """Compile configurations in all variants, and summarise each variant against the default."""
     problem = problem_of(kernel)
-    names = [*kernel.compiler_parameters]
-    variants = list(product(*kernel.compiler_parameters.values()))
+    names = [*kernel.compiler.parameters]
+    variants = list(product(*kernel.compiler.parameters.values()))
     configurations = fastest_expected(kernel, problem, count)
     with NvrtcBuilder(kernel, problem, H200.architecture) as builder:
         futures = [
@@ -83,7 +83,7 @@ def study(kernel: Kernel, count: int) -> dict[str, Any]:
         fewer = [other["registers"] - one["registers"] for one, other in pairs]
         document.append(
             {
-                "variant": kernel.in_variants().labelled(dict(zip(names, variant, strict=True))),
+                "variant": kernel.in_variants().space.labelled(dict(zip(names, variant, strict=True))),
                 "compiled": len(pairs),
                 "median_ratio": summary,
                 "registers": [min(fewer), statistics.median(fewer), max(fewer)] if fewer else None,
@@ -109,7 +109,7 @@ def main() -> None:
     for name in options.kernels.split(",") if options.kernels else built_in():
         try:
             kernel = load_kernel(name)
-            if kernel.source is None:
+            if kernel.source.text is None:
                 continue
             kernels[name] = study(kernel, options.configurations)
         except UsageError as error:

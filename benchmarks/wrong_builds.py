@@ -89,7 +89,9 @@ def compiled(kernel: Kernel, cases: list[Recorded], variants: list[dict[str, Any
         for one in cases:
             macros = makers[one.problem].definitions(one.configuration)
             for variant in map(variant_of, variants):
-                renamed = f"#define {kernel.entry} {variant.entry(str(kernel.entry))}\n" if variant.name else ""
+                renamed = (
+                    f"#define {kernel.source.entry} {variant.entry(str(kernel.source.entry))}\n" if variant.name else ""
+                )
                 futures.append(builder.build(macros + renamed, variant.options))
         builds = [future.result() for future in futures]
     return [builds[at : at + len(variants)] for at in range(0, len(builds), len(variants))]
@@ -185,7 +187,9 @@ def main() -> None:
         )
     print("\n".join(lines))
     head = provenance(nvrtc=nvrtc_version(), architecture=H200.architecture) if options.no_gpu else gpu_provenance()
-    write(options.output, {**head, "kernel": KERNEL, "source_hash": kernel.source_hash, "rows": rows}, "\n".join(lines))
+    write(
+        options.output, {**head, "kernel": KERNEL, "source_hash": kernel.source.sha256, "rows": rows}, "\n".join(lines)
+    )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from mltune.cost.features import Features
 from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats
+from mltune.kernel.parts import KernelSpace
 from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialState
@@ -76,7 +77,7 @@ FAMILIES = {"mirrored": mirrored, "isolated": isolated, "narrow": narrow}
 def search_of(space, **options):
     """Return a search of a space that knows its parameters alone."""
     table, problem = TableSpace(space.columns), timed_problem("hidden")
-    kernel = Kernel(name="hidden", problem=problem.kind, parameters=table.values)
+    kernel = Kernel(name="hidden", problem=problem.kind, space=KernelSpace(parameters=table.values))
     return Search(table, Features(kernel, problem, UNKNOWN), adapts=True, **options)
 
 

@@ -279,7 +279,7 @@ def _time(
     from mltune.tuning.cross import time_configurations
 
     recorded = {(*task.bundle, task.problem): task.target for task in plan.tasks}
-    target = recorded.get((kernel.folder, kernel.preset, problem))
+    target = recorded.get((kernel.folder, kernel.space.preset, problem))
     if not plan.replayed:
         target = Target(cuda=int(plan.devices[0].removeprefix("cuda:")))
     if target is None:

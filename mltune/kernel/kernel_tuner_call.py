@@ -13,9 +13,10 @@ from typing import Any
 from mltune.errors import UsageError
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
 from mltune.kernel.expressions import parse
-from mltune.kernel.python_kernel import PythonKernel, make_kernel
+from mltune.kernel.python_kernel import make_kernel
 from mltune.kernel.reader import MAX_SOURCE_BYTES
 
 Metric = Callable[[dict[str, Any]], Any]
@@ -142,7 +143,7 @@ def kernel_of_call(
     defines: Mapping[str, Any] | None,
     keep: bool = True,
     **options: Any,
-) -> Iterator[PythonKernel]:
+) -> Iterator[Kernel]:
     """Make the kernel of a call; the content of its arguments is kept as files until the end of the context, or not."""
     text, headers, include = read_sources(source)
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:

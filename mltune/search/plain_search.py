@@ -17,6 +17,7 @@ from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats, row
 from mltune.kernel.configurations import ConfigurationTable
+from mltune.kernel.parts import KernelSpace
 from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
@@ -72,7 +73,7 @@ class PlainSearch:
         self._scale = scale
         self._sign = 1.0 if maximise else -1.0
         problem = timed_problem("plain")
-        kernel = Kernel(name="plain", problem=problem.kind, parameters=table.space.values)
+        kernel = Kernel(name="plain", problem=problem.kind, space=KernelSpace(parameters=table.space.values))
         self._features = Features(kernel, problem, UNKNOWN)
         self._results: dict[int, float] = {}
         self._open: dict[int, Batch | None] = {}

@@ -190,10 +190,10 @@ class Search:
         kernel, model = features.kernel, pretrained if proposer is None else None
         first = _first(kernel, space, default, known, model.first if model else ())
         near = [
-            find_near(space, kernel.completed(configuration))
+            find_near(space, kernel.compiler.completed(configuration))
             for configuration in (model.elsewhere if model and not known else ())
         ]
-        varied = {name: kernel.compiler_parameters[name] for name in kernel.varied}
+        varied = {name: kernel.compiler.parameters[name] for name in kernel.compiler.varied}
         self._sampler = BatchSampler(
             space,
             sources,
@@ -396,7 +396,9 @@ def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel
         sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:
         source, kernel = pretrained.source(), features.kernel
-        sources.append(replace(source, expected=lambda columns: source.expected(kernel.with_defaults(columns))))
+        sources.append(
+            replace(source, expected=lambda columns: source.expected(kernel.compiler.with_defaults(columns)))
+        )
     return sources
 
 
@@ -436,7 +438,7 @@ def _first(
     ):
         for configuration in filter(None, configurations):
             search = find_near if source == "start" else find
-            first.setdefault(search(space, kernel.completed(configuration)), source)
+            first.setdefault(search(space, kernel.compiler.completed(configuration)), source)
     first.pop(-1, None)  # outside the space
     return first
 

@@ -178,7 +178,7 @@ def predict(
     features = Features(kernel, problem, device)
     candidates = Search(space, features, batch=top, known=configurations, pretrained=pretrained).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
-    labelled = (kernel.labelled(candidate.configuration) for candidate in candidates)
+    labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(Choice, sources, labelled))
     time, no_time = None, "the first choice is known: the wisdom has its time"
     if choices[0].source == EXPECTED:

@@ -192,7 +192,7 @@ class TunedFunction:
             check_source(kernel, problem, device)
         build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
         constants = {name: np.asarray(on_host(value)) for name, value in (self._made["constants"] or {}).items()}
-        loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
+        loaded = load_code(build.cubin, build.entry or kernel.source.entry or "", launch, constants)
         is_plain = all(issubclass(kind, np.generic) or _is_of_cupy(kind) for kind in map(type, arguments))
         self._known[key] = choice, loaded if is_plain else loaded.launch
         choice.first_s = time.perf_counter() - begun
@@ -215,7 +215,7 @@ class TunedFunction:
     def _is_alone(self, stack: ExitStack, case: _Case, asked: str) -> bool:
         """Take the lock of the kernel, the GPU and these sizes; return False where another process keeps it."""
         kernel, label = case.kernel, case.problem.label
-        key = [case.device.name, kernel.name, kernel.source_hash, kernel.space_hash, case.problem.to_json()]
+        key = [case.device.name, kernel.name, kernel.source.sha256, kernel.space.sha256, case.problem.to_json()]
         try:
             if self.file is None:
                 raise WisdomError("that of the user is switched off: give `file`.")
@@ -243,7 +243,7 @@ class TunedFunction:
             kernel_made, problem = with_sizes(kernel_made)
             kernel, _ = with_known_options(kernel_made.in_variants(), kernel_made.architecture_on(device.architecture))
         space = make_space(kernel, variables_of(problem, device))
-        kernel = replace(kernel, default=default_configuration(kernel, space))
+        kernel = kernel.with_default(default_configuration(kernel, space))
         return _Case(kernel, problem, space, index, device, driver)
 
     def _made_of(self, arguments: Sequence[Any], passed: Sequence[Any], **options: Any) -> AbstractContextManager[Any]:
@@ -267,7 +267,7 @@ class TunedFunction:
         with self._made_of(arguments, copied, **self._judged) as kernel_made, self._shown() as report:
             kernel, problem = with_sizes(kernel_made)
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
-            identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), level, self._seed]
+            identity = [*place, kernel.source.sha256, kernel.space.sha256, problem.to_json(), level, self._seed]
             run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
             options: dict[str, Any] = {"time_s": TIME_S[level], "seed": self._seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
@@ -310,7 +310,7 @@ class TunedFunction:
             if len(wisdom.of_kernel(kernel.name)):
                 detail += ": it knows another source, launch, GPU or types, or configurations outside the search space"
                 warnings.warn(f"{label}: {detail}.", MltuneWarning, stacklevel=5)
-            return Choice(label, kernel.labelled(kernel.default), "default", detail), kernel.default
+            return Choice(label, kernel.space.labelled(kernel.space.default), "default", detail), kernel.space.default
         entry, origins = match.entry, {"problem": "tuned" if is_tuned else "file", "gpu": "gpu"}
         detail = "tuned by this process" if is_tuned else f"{self.file}: {match}"
         if match.relation == "gpu":

@@ -36,7 +36,7 @@ def test_what_is_known_is_measured_first(known, tmp_path, sizes):
     assert match.relation == ("problem" if sizes == SIZES else "size")
     varied = kernel.in_variants()
     first = [varied.labelled(record.configuration) for record in again.records[:2]]
-    assert first == [match.entry.configuration, varied.labelled(varied.completed(kernel.default))]
+    assert first == [match.entry.configuration, varied.labelled(varied.completed(kernel.space.default))]
 
 
 def test_what_was_found_just_now_holds(known):

@@ -110,7 +110,9 @@ def test_without_machine_code_there_is_the_document_alone_and_it_says_why(tmp_pa
 
 def test_headers_lie_beside_the_source_that_includes_them():
     winner = a_winner()
-    winner = replace(winner, kernel=replace(winner.kernel, headers={"tile.cuh": "// a tile\n"}))
+    winner = replace(
+        winner, kernel=replace(winner.kernel, source=replace(winner.kernel.source, headers={"tile.cuh": "// a tile\n"}))
+    )
     files = winner_files(winner, DATE)
     assert files["tile.cuh"] == b"// a tile\n"
     assert json.loads(files["winner.json"])["sha256"]["tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
@@ -128,7 +130,7 @@ def test_headers_of_folders_lie_in_folders(tmp_path):
     document = json.loads((tmp_path / "winner" / "winner.json").read_text())
     assert (tmp_path / "winner" / "include" / "sub" / "tile.cuh").read_text() == "// a tile\n"
     assert document["sha256"]["include/sub/tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
-    assert document["build"]["headers"] == kernel.header_paths
+    assert document["build"]["headers"] == kernel.source.header_paths
     assert " -I. -Iinclude -cubin kernel.cu" in (tmp_path / "winner" / "README.txt").read_text()
 
 
