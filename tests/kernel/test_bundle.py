@@ -266,7 +266,7 @@ lanes = [["DIM", "bytes"], ["warp_size", 0]]
 
 
 def test_accesses_are_read(tmp_path: Path) -> None:
-    access = load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS)).accesses["fragments"]
+    access = load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS)).resources.accesses["fragments"]
     assert (access.memory, access.count.text, access.bytes.text) == ("shared", "THR", "4 * element_bytes")
     assert [(radix.text, stride.text) for radix, stride in access.lanes] == [("DIM", "bytes"), ("warp_size", "0")]
 
@@ -353,7 +353,7 @@ def test_a_malformed_preset_is_refused_whichever_is_asked_for(tmp_path, changes,
 def test_a_preset_has_labels_as_the_kernel_has(tmp_path):
     labelled = DOCUMENT.replace("[launch.parameters]", 'MODE = ["slow", "fast"]\n\n[launch.parameters]')
     text = PRESET.replace("VEC = [1]", 'MODE = ["fast"]')
-    assert load_kernel(f"{bundle(tmp_path, document=labelled + text)}:old").parameters["MODE"] == (1,)
+    assert load_kernel(f"{bundle(tmp_path, document=labelled + text)}:old").space.parameters["MODE"] == (1,)
     path = bundle(tmp_path, document=labelled + text.replace('"fast"', '"fas"'))
     with pytest.raises(BundleError, match=r"one of .*slow.*fast"):
         load_kernel(path)

@@ -52,7 +52,7 @@ def test_every_kernel_with_a_source_has_those_that_are_built_in_but_its_space_do
     assert kernel.space.labels == {}
     varied = kernel.in_variants()
     assert [*varied.all_parameters] == ["WIDTH", *BUILT_IN]
-    assert varied.labelled({"WIDTH": 2, "entry_name": 1, "register_usage_level": 8})["entry_name"] == "cutlass"
+    assert varied.space.labelled({"WIDTH": 2, "entry_name": 1, "register_usage_level": 8})["entry_name"] == "cutlass"
     assert varied.recorded_with(()) == kernel
     assert load_kernel("convolution").compiler.parameters == {}, "it has no source"
 
@@ -258,7 +258,7 @@ def test_a_call_names_the_path_of_a_file_of_controls(tmp_path):
     path.write_bytes(b"two")
     assert in_python(tmp_path, {"apply_controls": ["", path]}).source.sha256 != kernel.source.sha256
     without = in_python(tmp_path, {"apply_controls": [""]})
-    assert without.controls == {}
+    assert without.compiler.controls == {}
     assert without.source.sha256 == in_python(tmp_path).source.sha256
 
 

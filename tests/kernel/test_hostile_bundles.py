@@ -312,13 +312,13 @@ def test_names_of_folders_that_cannot_be(path: str) -> None:
 def test_headers_are_read_and_hashed(tmp_path: Path) -> None:
     with_headers = bundle().replace("entry =", 'headers = ["a.cuh", "b.h"]\nentry =')
     plain = load_kernel(write(tmp_path, bundle()))
-    hashes = {plain.source_hash}
+    hashes = {plain.source.sha256}
     for text in ("first", "second"):
         (tmp_path / "a.cuh").write_text(f"\ufeff// {text}")
         (tmp_path / "b.h").write_text("")
         kernel = load_kernel(write(tmp_path, with_headers))
         assert kernel.source.headers == {"a.cuh": f"// {text}", "b.h": ""}
-        assert kernel.space.sha256 == plain.space_hash
+        assert kernel.space.sha256 == plain.space.sha256
         hashes.add(kernel.source.sha256)
     assert len(hashes) == 3
 

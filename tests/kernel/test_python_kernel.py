@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
-from mltune.kernel.python_kernel import PythonKernel, make_kernel, with_sizes
+from mltune.kernel.python_kernel import make_kernel, with_sizes
 from mltune.kernel.space import default_configuration
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
@@ -106,7 +107,7 @@ def test_macros_may_be_defined_besides(made: Any) -> None:
     assert definitions(macros).endswith("#define W 8\n#define kernel_tuner 1\n")
 
 
-def valid(kernel: PythonKernel) -> set[tuple[Any, ...]]:
+def valid(kernel: Kernel) -> set[tuple[Any, ...]]:
     space = make_space(kernel, {})
     columns = space.rows(np.arange(space.count))
     return {
@@ -163,7 +164,7 @@ def test_the_default_is_the_first_or_the_given_or_the_nearest(made: Any) -> None
         kernel = made(**options)
         assert default_configuration(kernel, make_space(kernel, {})) == expected
     labelled = made(parameters={"T": ["float", "half"], "F": [0.5, 1]}, default={"T": "half", "F": 1})
-    assert labelled.default == {"T": 1, "F": 1}
+    assert labelled.space.default == {"T": 1, "F": 1}
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_the_hash_covers_launch_macros_and_options(made: Any, change: dict[str, 
     """A run of another launch of the same source is not resumed, and its winner is not taken."""
     assert made().source.sha256 == made().source.sha256 != made(**change).source.sha256
     has_size = "problem_size" in change  # which is one of the problem's, where it has sizes
-    assert (with_sizes(made())[0].source_hash == with_sizes(made(**change))[0].source_hash) == has_size
+    assert (with_sizes(made())[0].source.sha256 == with_sizes(made(**change))[0].source.sha256) == has_size
 
 
 def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> None:
