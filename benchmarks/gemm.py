@@ -106,7 +106,7 @@ def examine(run: TuneResult) -> dict[str, Any]:
     best = run.best
     if best is None or best.measurement is None or not run.settled:
         return {}
-    unit = load_kernel(run.kernel).unit or run.problem.arithmetic
+    unit = load_kernel(run.kernel).resources.unit or run.problem.arithmetic
     return {
         "kernel": run.kernel,
         "configuration": dict(best.configuration),

@@ -103,7 +103,7 @@ def space(
             raise BundleError(f"{bundle.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
     return {
         "kernel": bundle.name,
-        "has_source": bundle.source is not None,
+        "has_source": bundle.source.text is not None,
         "problem": problem.to_json(),
         "label": problem.label,
         "device": H200.to_json(),

@@ -207,7 +207,7 @@ def _time(
 ) -> list[float | None]:
     """Time configurations on the first GPU of a placed plan, or take their recorded times."""
     recorded = {(*task.bundle, task.problem): task.target for task in plan.tasks}
-    target = recorded.get((kernel.folder, kernel.preset, problem))
+    target = recorded.get((kernel.folder, kernel.space.preset, problem))
     if not plan.replayed:
         target = Target(cuda=int(plan.devices[0].removeprefix("cuda:")))
     if target is None:

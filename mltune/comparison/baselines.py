@@ -15,6 +15,7 @@ import numpy as np
 
 from mltune.cost.model_file import NONE, ChosenModel, choose_model
 from mltune.kernel.coding import row
+from mltune.kernel.parts import KernelResources
 from mltune.kernel.space import TableSpace, find
 from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 
@@ -243,7 +244,11 @@ class ShippedSearch:
         from mltune.cost.features import Features
 
         recording = simulation.recording
-        kernel = recording.kernel if self.resources else replace(recording.kernel, resources={}, accesses={})
+        kernel = (
+            recording.kernel
+            if self.resources
+            else replace(recording.kernel, resources=KernelResources(unit=recording.kernel.resources.unit))
+        )
         return Features(kernel, recording.problem, recording.device)
 
 

@@ -18,8 +18,9 @@ from mltune.device.known import with_mixes
 from mltune.device.peaks import fma_per_clock, peak_flops
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
-from mltune.kernel.bundle import ACCESS_BYTES, Kernel, variables_of
+from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Columns, Floats, length
+from mltune.kernel.parts import ACCESS_BYTES
 from mltune.problem.problem import Problem
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
@@ -54,11 +55,11 @@ class Features:
         self.problem = problem
         self.device = device
         self._variables = variables_of(problem, device)
-        self.has_prior = set(NEEDED) <= set(kernel.resources)
-        self._unit = kernel.unit or problem.arithmetic
+        self.has_prior = set(NEEDED) <= set(kernel.resources.estimates)
+        self._unit = kernel.resources.unit or problem.arithmetic
         self._physics = partial(physics, device, self._unit)
-        self._expressions = {f"resource {name}": expression for name, expression in kernel.resources.items()}
-        for name, access in kernel.accesses.items():
+        self._expressions = {f"resource {name}": expression for name, expression in kernel.resources.estimates.items()}
+        for name, access in kernel.resources.accesses.items():
             self._expressions |= {f"access {name} count": access.count, f"access {name} bytes": access.bytes}
             for position, digit in enumerate(access.lanes):
                 self._expressions |= {f"access {name} {position} {part}": digit[part] for part in (0, 1)}
@@ -175,10 +176,12 @@ class Features:
 
     def _evaluated(self, columns: Columns) -> tuple[dict[str, Floats], list[Access]]:
         """Return the bundle's resources by name, and the layouts of its accesses."""
-        values = self.kernel.evaluate(columns, self._variables, self._expressions)
-        resources = {name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in self.kernel.resources}
+        values = self.kernel.space.evaluate(columns, self._variables, self._expressions)
+        resources = {
+            name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in self.kernel.resources.estimates
+        }
         accesses = []
-        for name, access in self.kernel.accesses.items():
+        for name, access in self.kernel.resources.accesses.items():
             digits = [
                 (_integers(values[f"access {name} {position} 0"]), _integers(values[f"access {name} {position} 1"]))
                 for position in range(len(access.lanes))

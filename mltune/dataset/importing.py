@@ -354,7 +354,7 @@ def _fitted(contents: Contents, kernel: Kernel, problem: Problem, device: Device
         text = next(text for text, holds in broken.items() if not holds[first])
         raise DatasetError(
             f"{path}: every configuration that ran must satisfy the restrictions of {kernel.name}, but {ran.sum():,} "
-            f"do not, such as {kernel.labelled(row(columns, first))}: `{text}` does not hold."
+            f"do not, such as {kernel.space.labelled(row(columns, first))}: `{text}` does not hold."
         )
     kept = np.flatnonzero(~excluded)
     notice = f"{excluded.sum():,} failed configurations that the restrictions exclude were left out"
@@ -363,7 +363,7 @@ def _fitted(contents: Contents, kernel: Kernel, problem: Problem, device: Device
         contents,
         columns={name: column[kept] for name, column in columns.items()},
         outcomes=Outcomes(*outcomes),
-        labels=kernel.labels,
+        labels=kernel.space.labels,
         notices=(*contents.notices, notice) if excluded.any() else contents.notices,
     )
 
@@ -371,7 +371,7 @@ def _fitted(contents: Contents, kernel: Kernel, problem: Problem, device: Device
 def _positions(name: str, contents: Contents, kernel: Kernel, path: Path) -> NDArray[np.int64]:
     """Return the column of a parameter, with the positions of the kernel's labels in place of those of the table."""
     column = contents.columns[name]
-    legal: Sequence[object] = kernel.labels[name] if name in kernel.labels else kernel.all_parameters[name]
+    legal: Sequence[object] = kernel.space.labels[name] if name in kernel.space.labels else kernel.all_parameters[name]
     values: Sequence[object] = contents.labels[name] if name in contents.labels else np.unique(column).tolist()
     strange = [value for value in values if value not in legal]
     if strange:
@@ -379,7 +379,7 @@ def _positions(name: str, contents: Contents, kernel: Kernel, path: Path) -> NDA
             f"{path}: the values of a parameter must be those of its kernel, but {name} has "
             f"{printable(strange[:20], 300)}, and {kernel.name} {printable(list(legal), 500)}."
         )
-    if name not in kernel.labels:
+    if name not in kernel.space.labels:
         return column
     places = np.array([legal.index(value) for value in values], dtype=np.int64)
     return places[column if name in contents.labels else np.unique(column, return_inverse=True)[1]]
@@ -390,7 +390,7 @@ def broken_restrictions(
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield the restrictions of a kernel that do not hold for all configurations, and for which they hold."""
     variables: Mapping[str, int] = variables_of(problem, device)
-    expressions = {restriction.text: restriction.expression for restriction in kernel.restrictions}
-    for text, holds in kernel.evaluate(columns, variables, expressions).items():
+    expressions = {restriction.text: restriction.expression for restriction in kernel.space.restrictions}
+    for text, holds in kernel.space.evaluate(columns, variables, expressions).items():
         if not holds.all():
             yield text, holds.astype(bool)

@@ -177,12 +177,12 @@ class Manifest:
                 f"a dataset must have its kernel's parameters, but {self.name} and {kernel.name} differ in "
                 f"{', '.join(differing)}; record the dataset anew."
             )
-        if self.labels and any(self.labels[name] != kernel.labels.get(name) for name in self.labels):
+        if self.labels and any(self.labels[name] != kernel.space.labels.get(name) for name in self.labels):
             raise DatasetError(
                 f"a dataset must have its kernel's values, but the texts or fractions of {', '.join(self.labels)} in "
                 f"{self.name} are not those of {kernel.name}; record the dataset anew."
             )
-        if not kernel.is_version(self.source_hash):
+        if not kernel.source.is_version(self.source_hash):
             return f"dataset {self.name} was recorded with another version of the source of {kernel.name}"
         return ""
 

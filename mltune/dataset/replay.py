@@ -12,6 +12,7 @@ from mltune.errors import DatasetError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import code_values, integers_of, labels_of
 from mltune.kernel.compiler_parameters import BUILT_IN
+from mltune.kernel.parts import CompilerSpace, KernelSource, KernelSpace
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.kernel.space import find
 from mltune.records.trial import Build, Measurement
@@ -41,15 +42,14 @@ def bare_kernel(manifest: Manifest) -> Kernel:
             parameter.labels == labels.get(name) and {*values} <= {*parameter.integers}
         ):
             del compiler[name]
+    parameters = {name: values for name, values in manifest.parameters.items() if name not in compiler}
     return Kernel(
         name=manifest.kernel,
         problem=manifest.problem.kind,
-        parameters={name: values for name, values in manifest.parameters.items() if name not in compiler},
-        compiler_parameters=integers_of(compiler),
-        compiler_labels=labels_of(compiler),
+        source=KernelSource(sha256=manifest.source_hash),
+        space=KernelSpace(parameters=parameters, labels=labels),
+        compiler=CompilerSpace(parameters=integers_of(compiler), labels=labels_of(compiler)),
         precisions=(manifest.problem.precision,) if manifest.problem.precision else (),
-        labels=labels,
-        source_hash=manifest.source_hash,
     ).recorded_with(manifest.parameters)
 
 

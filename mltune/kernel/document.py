@@ -13,13 +13,22 @@ from pathlib import Path
 from mltune.errors import BundleError, ExpressionError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry, Shape3, arithmetic_of
-from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
+from mltune.kernel.bundle import DEVICE_VARIABLES, Kernel
 from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values, integers_of, labels_of
 from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.includes import Headers
 from mltune.kernel.launch import plain_entry
+from mltune.kernel.parts import (
+    Access,
+    CompilerSpace,
+    KernelResources,
+    KernelSource,
+    KernelSpace,
+    LaunchRule,
+    Restriction,
+)
 from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, KernelDocument, PresetTable
 from mltune.problem.array_values import INITIAL
 from mltune.problem.arrays import ArraysProblem, default_tolerance
@@ -87,49 +96,69 @@ class _Maker:
         names = {*self.every, *derived, *self.variables}
         restrictions = self.restrictions("restrictions", document.restrictions, names)
         restrictions += self.restrictions("distinct", document.distinct, names, only_in_search=True)
-        resources = {key: self.expression(f"resources.{key}", text, names) for key, text in document.resources.items()}
-        shared_bytes = resources.get("shared_bytes", parse("0"))
-        values, launch_values = integers_of(self.parameters), integers_of(self.launched)
-        compiler, labels = self.compiler(files), labels_of(self.parameters)
+        estimates = {key: self.expression(f"resources.{key}", text, names) for key, text in document.resources.items()}
+        shared_bytes = estimates.get("shared_bytes", parse("0"))
         return Kernel(
-            **table.model_dump(exclude={"variables", "source", "headers"}, exclude_none=True),
+            **table.model_dump(include={"name", "problem", "precisions", "accuracy", "candidate", "batched"}),
             folder=files.folder,
-            source=files.source,
-            headers=files.headers.texts,
-            header_paths=files.headers.paths,
-            controls=files.controls,
-            source_hash=self.source_hash(files, shared_bytes),
-            space_hash=_hash(
+            source=KernelSource(
+                text=files.source,
+                headers=files.headers.texts,
+                header_paths=files.headers.paths,
+                sha256=self.source_hash(files, shared_bytes),
+                architecture=table.architecture or "",
+                **table.model_dump(include={"entry", "include", "options", "same_as"}),
+            ),
+            space=self.space(derived, restrictions),
+            compiler=CompilerSpace(
+                parameters=integers_of(compiler := self.compiler(files)),
+                labels=labels_of(compiler),
+                controls=files.controls,
+            ),
+            launch_rule=LaunchRule(
+                block=self.launch_shape("block", launch.block, names),
+                grid=self.launch_shape("grid", launch.grid, names),
+                shared_bytes=shared_bytes,
+                workspace=self.optional("launch.workspace", launch.workspace, names),
+                zeros=self.optional("launch.zeros", launch.zeros, names),
+                arguments=tuple(launch.arguments),
+            ),
+            resources=KernelResources(
+                estimates=estimates,
+                accesses={name: self.access(name, access, names) for name, access in document.access.items()},
+                unit=table.unit or "",
+            ),
+            arrays=self.arrays(files, names) if self.is_arrays else None,
+        )
+
+    def space(self, derived: Mapping[str, Expression], restrictions: Sequence[Restriction]) -> KernelSpace:
+        values, launch_values, labels = (
+            integers_of(self.parameters),
+            integers_of(self.launched),
+            labels_of(self.parameters),
+        )
+        compiler = self.document.compiler
+        return KernelSpace(
+            parameters=values,
+            launch_parameters=launch_values,
+            labels=labels,
+            derived=derived,
+            restrictions=tuple(restrictions),
+            default=self.default(),
+            variables=frozenset(self.problem_variables),
+            sha256=_hash(
                 list(values.items()),
                 list(launch_values.items()),
                 *([list(labels.items())] if labels else []),
                 {name: expression.text for name, expression in derived.items()},
                 [restriction.text for restriction in restrictions],
-                *([list(document.compiler.items())] if document.compiler else []),
+                *([list(compiler.items())] if compiler else []),
             ),
-            variables=self.problem_variables,
-            parameters=values,
-            launch_parameters=launch_values,
-            compiler_parameters=integers_of(compiler),
-            compiler_labels=labels_of(compiler),
-            arguments=tuple(launch.arguments),
-            derived=derived,
-            restrictions=restrictions,
-            resources=resources,
-            accesses={name: self.access(name, access, names) for name, access in document.access.items()},
-            block=self.launch_shape("block", launch.block, names),
-            grid=self.launch_shape("grid", launch.grid, names),
-            shared_bytes=shared_bytes,
-            workspace=self.optional("launch.workspace", launch.workspace, names),
-            zeros=self.optional("launch.zeros", launch.zeros, names),
-            labels=labels,
-            default=self.default(),
-            arrays=self.arrays(files, names) if self.is_arrays else None,
         )
 
     def preset(self, whole: Kernel, name: str, table: PresetTable) -> Kernel:
         """Return a part of the space of a kernel."""
-        names = {*self.every, *whole.derived, *self.variables}
+        names = {*self.every, *whole.space.derived, *self.variables}
         restrictions = self.restrictions(f"presets.{name}.restrictions", table.restrictions, names)
         try:
             part = whole.with_values(
@@ -140,14 +169,17 @@ class _Maker:
             )
         except (BundleError, ValueError) as error:
             raise self.error(f"presets.{name}.values", error) from error
-        return replace(
-            part,
+        space = replace(
+            part.space,
             preset=name,
-            restrictions=(*whole.restrictions, *restrictions),
-            space_hash=_hash(
-                whole.space_hash, list(part.all_parameters.items()), [restriction.text for restriction in restrictions]
+            restrictions=(*whole.space.restrictions, *restrictions),
+            sha256=_hash(
+                whole.space.sha256,
+                list(part.all_parameters.items()),
+                [restriction.text for restriction in restrictions],
             ),
         )
+        return replace(part, space=space)
 
     def check_kernel_table(self) -> None:
         """Check that the document has the keys of its kind of problem."""

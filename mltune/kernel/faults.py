@@ -11,9 +11,10 @@ import numpy as np
 
 from mltune.errors import ExpressionError, ProblemError
 from mltune.files.text import printable
-from mltune.kernel.bundle import ACCESS_BYTES, Kernel, Scope
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.expressions import Expression
+from mltune.kernel.parts import ACCESS_BYTES, Scope
 from mltune.problem.array_values import open_array
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.problem import Problem
@@ -55,7 +56,7 @@ def find_faults(
 
     `table` is that of ``kernel.toml`` in which the shape of the launch stands.
     """
-    scope = kernel.scope({**variables, **columns})
+    scope = kernel.space.scope({**variables, **columns})
     faults = [_fault(law, scope, columns) for law in _laws(kernel, variables, table)]
     return [fault for fault in faults if fault is not None]
 
@@ -79,21 +80,24 @@ def find_file_faults(problem: Problem) -> list[BundleFault]:
 
 def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[_Law]:
     threads, shared_bytes = variables["max_threads_per_block"], variables["shared_bytes_per_block"]
-    for axis, expression, most in zip("xyz", kernel.grid, LARGEST_GRID, strict=True):
+    for axis, expression, most in zip("xyz", kernel.launch_rule.grid, LARGEST_GRID, strict=True):
         yield _Law(f"{table}.grid: a grid has from 1 to {most} blocks along {axis}", [expression], 1, most)
-    for axis, expression, most in zip("xyz", kernel.block, LARGEST_BLOCK, strict=True):
+    for axis, expression, most in zip("xyz", kernel.launch_rule.block, LARGEST_BLOCK, strict=True):
         yield _Law(f"{table}.block: a block has from 1 to {most} threads along {axis}", [expression], 1, most)
-    yield _Law(f"{table}.block: a block has at most {threads} threads", kernel.block, 1, threads)
+    yield _Law(f"{table}.block: a block has at most {threads} threads", kernel.launch_rule.block, 1, threads)
     yield _Law(
-        f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes", [kernel.shared_bytes], 0, shared_bytes
+        f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes",
+        [kernel.launch_rule.shared_bytes],
+        0,
+        shared_bytes,
     )
-    for name, size in (("workspace", kernel.workspace), ("zeros", kernel.zeros)):
+    for name, size in (("workspace", kernel.launch_rule.workspace), ("zeros", kernel.launch_rule.zeros)):
         if size is not None:
             law = f"launch.{name}: a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
             yield _Law(law, [size], 0, LARGEST_WORKSPACE)
-    for name, expression in kernel.resources.items():
+    for name, expression in kernel.resources.estimates.items():
         yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
-    for name, access in kernel.accesses.items():
+    for name, access in kernel.resources.accesses.items():
         for expression in (access.count, *(lane for digit in access.lanes for lane in digit)):
             yield _Law(f"access.{name}: an access has numbers in every valid configuration", [expression])
         law = f"access.{name}.bytes: a lane accesses one of {ACCESS_BYTES} bytes"

@@ -13,9 +13,10 @@ from typing import Any
 from mltune.errors import UsageError
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
 from mltune.kernel.expressions import parse
-from mltune.kernel.python_kernel import KernelCall, PythonKernel, make_kernel
+from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.kernel.reader import MAX_SOURCE_BYTES
 
 Metric = Callable[[dict[str, Any]], Any]
@@ -157,13 +158,13 @@ def read_call(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[
 
 
 @contextmanager
-def kernel_of_call(call: KernelCall) -> Iterator[PythonKernel]:
+def kernel_of_call(call: KernelCall) -> Iterator[Kernel]:
     """Make the kernel of a call; the content of its arguments is kept as files until the end of the context."""
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
         yield make_of_call(call, Path(folder))
 
 
-def make_of_call(call: KernelCall, folder: Path | None = None) -> PythonKernel:
+def make_of_call(call: KernelCall, folder: Path | None = None) -> Kernel:
     """Make the kernel of a call; without a folder for its arguments only their types and shapes count."""
     text, headers, include = read_sources(call.source)
     return make_kernel(replace(call, source=text, headers=headers, include=(*include, *call.include)), folder)

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from mltune.errors import SpaceError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, Restriction
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes, number_rows
+from mltune.kernel.parts import Restriction
 
 BEAM = 200
 """Number of sets of bound parameters that the search keeps at each step."""
@@ -249,7 +250,7 @@ def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
 def _make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
     """Tabulate the restrictions. A restriction whose parameters are all in another's is merged with it."""
     groups: list[tuple[frozenset[str], list[Restriction]]] = []
-    by_size = ((kernel.parameters_of(r.expression.names), r) for r in kernel.restrictions)
+    by_size = ((kernel.space.parameters_of(r.expression.names), r) for r in kernel.space.restrictions)
     for names, restriction in sorted(by_size, key=lambda pair: -len(pair[0])):
         home = next((members for larger, members in groups if names <= larger), None)
         if home is None:
@@ -263,7 +264,7 @@ def _make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
 def _check_work(kernel: Kernel, groups: Sequence[tuple[frozenset[str], Sequence[Restriction]]]) -> None:
     """Check that the tables of the restrictions are small enough, before any is made."""
     sizes = [math.prod(len(kernel.all_parameters[name]) for name in names) for names, _ in groups]
-    parts = [kernel.parts_of(restriction.expression for restriction in members) for _, members in groups]
+    parts = [kernel.space.parts_of(restriction.expression for restriction in members) for _, members in groups]
     operations = [size * count for size, count in zip(sizes, parts, strict=True)]
     if sum(sizes) <= MAX_COMBINATIONS and sum(operations) <= MAX_OPERATIONS:
         return
@@ -288,7 +289,7 @@ def _make_rule(
         chunk = np.arange(start, min(start + _CHUNK, flat.size))
         codes = np.unravel_index(chunk, shape) if shape else ()
         columns = {name: np.asarray(values[name])[code] for name, code in zip(ordered, codes, strict=True)}
-        scope = kernel.scope({**variables, **columns})
+        scope = kernel.space.scope({**variables, **columns})
         holds = np.ones(len(chunk), dtype=bool)
         for restriction in restrictions:
             holds &= restriction.expression.holds(scope)

@@ -20,7 +20,7 @@ from mltune.errors import UsageError
 from mltune.files.reading import read_file
 from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
-from mltune.kernel.bundle import Kernel, Restriction
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import (
     LARGEST_INTEGER,
     CodedValues,
@@ -35,6 +35,7 @@ from mltune.kernel.configurations import combinations
 from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.launch import Launch, plain_entry
+from mltune.kernel.parts import CompilerSpace, KernelSource, KernelSpace, LaunchRule, Restriction, generated
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import ArraysProblem, default_tolerance
 
@@ -64,11 +65,10 @@ Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonKernel(Kernel):
-    """A kernel whose launch is computed in Python.
+class PythonLaunch(LaunchRule):
+    """A launch that is computed in Python, as Kernel Tuner computes it.
 
-    `divisors` of the problem's sizes are expressions over the parameters, multiplied. A `generator` returns the source
-    of a configuration, given as a dict of its values; `source` is then that of the first.
+    `divisors` of the problem's sizes are expressions over the parameters, multiplied.
     """
 
     problem_size: tuple[Size, ...] = (1,)
@@ -76,38 +76,20 @@ class PythonKernel(Kernel):
     block_names: tuple[str, ...] = BLOCK_NAMES
     dynamic_shared: int | Callable[[dict[str, Any]], Any] = 0
     defines: Mapping[str, Any] = field(default_factory=dict)
-    generator: Callable[[dict[str, Any]], str] | None = None
 
     has_formulas: ClassVar[bool] = False
 
-    def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
+    def launch(self, space: KernelSpace, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration."""
-        values = self._values(configuration)
-        grid = self._grid(values)
-        shared = self.dynamic_shared
-        return Launch(grid, self._block(values), int(_called(shared, values)), ())
+        values = space.values_of(configuration)
+        return Launch(self._grid(values), self._block(values), int(_called(self.dynamic_shared, values)), ())
 
-    @property
-    def is_generated(self) -> bool:
-        """Whether a function returns the source of each configuration."""
-        return self.generator is not None
-
-    def source_of(self, configuration: Mapping[str, int]) -> str:
-        """Return the source of a configuration."""
-        if self.generator is None:
-            return self.source or ""
-        return _generated(self.generator, self._values(configuration))
-
-    def macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
-        """Return the parameters, the shape of the launch, and further macros, as Kernel Tuner defines them."""
-        values = self._values(configuration)
+    def macros(self, values: dict[str, int | float | str]) -> dict[str, int | float | str]:
+        """Return the values, the shape of the launch, and further macros, as Kernel Tuner defines them."""
         shape = dict(zip(("grid_size_x", "grid_size_y", "grid_size_z"), self._grid(values), strict=True))
         block = dict(zip(self.block_names, self._block(values), strict=False))
         defines = {name: _define(value, values) for name, value in self.defines.items()}
         return shape | block | values | defines | {"kernel_tuner": 1}
-
-    def _values(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
-        return self.labelled({name: configuration[name] for name in self.parameters})
 
     def _block(self, values: Mapping[str, Any]) -> tuple[int, int, int]:
         x, y, z = (int(values.get(name, usual)) for name, usual in zip(self.block_names, DEFAULT_BLOCK, strict=True))
@@ -156,7 +138,7 @@ class KernelCall:
     bytes: int = 0
 
 
-def make_kernel(call: KernelCall, folder: Path | None) -> PythonKernel:
+def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
     """Make the kernel of a call, whose source is a text or a function that returns one.
 
     Its arrays are kept in a folder for the process that runs it; without one, content and scalars are unknown, and only
@@ -171,42 +153,47 @@ def make_kernel(call: KernelCall, folder: Path | None) -> PythonKernel:
     generator = call.source if callable(call.source) else None
     text = call.source
     if generator is not None:
-        text = _generated(generator, {key: values[0] for key, values in lists.items()})
+        text = generated(generator, {key: values[0] for key, values in lists.items()})
     folders = {f"include{position or ''}": path for position, path in enumerate(call.include)}
     included = _headers(text, call.headers, folders)
     varied, controls = _compiler_parameters(call.compiler, [*coded], [text, *included.texts.values()], call.name)
-    kernel = PythonKernel(
-        name=_plain_name(call.name),
-        problem="arrays",
-        parameters=integers_of(coded),
-        compiler_parameters=integers_of(varied),
-        compiler_labels=labels_of(varied),
-        controls=controls,
-        labels=labels_of(coded),
-        source=text,
-        entry=call.name,
-        headers=included.texts,
-        header_paths=included.paths,
-        include=tuple(folders),
-        space_hash=hashlib.sha256(repr((lists, [expression.text for expression in expressions])).encode()).hexdigest(),
-        restrictions=(
-            *(Restriction(expression, "a restriction of the call") for expression in expressions),
-            *_fits(threads, coded),
-        ),
-        default={} if call.default is None else _default(call.default, coded),
+    rule = PythonLaunch(
         problem_size=_sizes(call.problem_size),
-        options=tuple(call.options),
         divisors=tuple(call.grid_divisors),
         block_names=threads,
         dynamic_shared=call.shared,
         defines=dict(call.defines),
-        generator=generator,
     )
-    kernel = with_arguments(replace(kernel, source_hash=_hash(kernel, kernel.problem_size)), call, folder)
+    kernel = Kernel(
+        name=_plain_name(call.name),
+        problem="arrays",
+        source=KernelSource(
+            text=text,
+            entry=call.name,
+            headers=included.texts,
+            header_paths=included.paths,
+            include=tuple(folders),
+            options=tuple(call.options),
+            generator=generator,
+        ),
+        space=KernelSpace(
+            parameters=integers_of(coded),
+            labels=labels_of(coded),
+            restrictions=(
+                *(Restriction(expression, "a restriction of the call") for expression in expressions),
+                *_fits(threads, coded),
+            ),
+            default={} if call.default is None else _default(call.default, coded),
+            sha256=hashlib.sha256(repr((lists, [expression.text for expression in expressions])).encode()).hexdigest(),
+        ),
+        compiler=CompilerSpace(parameters=integers_of(varied), labels=labels_of(varied), controls=controls),
+        launch_rule=rule,
+    )
+    kernel = with_arguments(_hashed(kernel, rule, rule.problem_size), call, folder)
     return _restricted(kernel, functions) if functions else kernel
 
 
-def with_arguments(kernel: PythonKernel, call: KernelCall, folder: Path | None) -> PythonKernel:
+def with_arguments(kernel: Kernel, call: KernelCall, folder: Path | None) -> Kernel:
     """Return a kernel with the arguments of a call and with what its outputs must be; see :func:`make_kernel`."""
     answers = _answers(call)
     verification = _pickled(call.verify, answers, call.absolute) if call.verify else b""
@@ -227,8 +214,8 @@ def _answers(call: KernelCall) -> list[Any] | None:
     return answers
 
 
-def _hash(kernel: PythonKernel, problem_size: Sequence[Size]) -> str:
-    """Return the hash of the source with its headers, and of the launch, macros and options.
+def _hashed(kernel: Kernel, rule: PythonLaunch, problem_size: Sequence[Size]) -> Kernel:
+    """Return a kernel with the hash of its source with headers, and of the launch, macros and options.
 
     Functions count by their type.
     """
@@ -236,20 +223,23 @@ def _hash(kernel: PythonKernel, problem_size: Sequence[Size]) -> str:
     def named(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else type(value).__name__
 
-    controls = sorted(kernel.controls.items()) or ""
-    source = f"{kernel.entry}\n{kernel.source}\n{sorted(kernel.headers.items())}{controls}"
-    further = [problem_size, kernel.divisors, kernel.block_names, kernel.dynamic_shared, kernel.options]
-    launch = json.dumps([*further, dict(kernel.defines)], sort_keys=True, default=named)
-    return hashlib.sha256((hashlib.sha256(source.encode()).hexdigest() + launch).encode()).hexdigest()
+    source = kernel.source
+    controls = sorted(kernel.compiler.controls.items()) or ""
+    text = f"{source.entry}\n{source.text}\n{sorted(source.headers.items())}{controls}"
+    further = [problem_size, rule.divisors, rule.block_names, rule.dynamic_shared, source.options]
+    launch = json.dumps([*further, dict(rule.defines)], sort_keys=True, default=named)
+    sha256 = hashlib.sha256((hashlib.sha256(text.encode()).hexdigest() + launch).encode()).hexdigest()
+    return replace(kernel, source=replace(source, sha256=sha256))
 
 
-def with_sizes(kernel: PythonKernel) -> tuple[PythonKernel, ArraysProblem]:
+def with_sizes(kernel: Kernel) -> tuple[Kernel, ArraysProblem]:
     """Return a kernel and its problem with sizes: the problem size, and the elements of every array, by their names.
 
     Its hash does not depend on them.
     """
-    assert kernel.arrays is not None  # noqa: S101 - it has arguments
-    axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), kernel.problem_size, strict=False)
+    rule = kernel.launch_rule
+    assert kernel.arrays is not None and isinstance(rule, PythonLaunch)  # noqa: S101, PT018 - of a call
+    axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), rule.problem_size, strict=False)
     sizes = {name: int(extent) for name, extent in axes if isinstance(extent, int | float)}
     arrays = [
         argument
@@ -257,9 +247,9 @@ def with_sizes(kernel: PythonKernel) -> tuple[PythonKernel, ArraysProblem]:
         if argument.shape is not None and argument.role != "constant"
     ]
     sizes |= {array.name: math.prod(array.shape or ()) for array in arrays}
-    texts = [text for text in kernel.problem_size if isinstance(text, str)]
+    texts = [text for text in rule.problem_size if isinstance(text, str)]
     definition = replace(kernel.arrays, sizes=sizes)
-    return replace(kernel, source_hash=_hash(kernel, texts), arrays=definition), definition.problem()
+    return replace(_hashed(kernel, rule, texts), arrays=definition), definition.problem()
 
 
 def _compiler_parameters(
@@ -349,14 +339,6 @@ def _kept(folder: Path, array: Any) -> str:
     return str(path)
 
 
-def _generated(generator: Callable[[dict[str, Any]], str], values: dict[str, Any]) -> str:
-    """Return the source that a function makes for a configuration."""
-    text = generator(values)
-    if not isinstance(text, str):
-        raise UsageError(f"a function that makes a source returns CUDA text, got {text!r:.100}.")
-    return text
-
-
 def _pickled(*function: Any) -> bytes:
     """Return a function that decides on outputs, with its arguments, for the process that runs the kernel."""
     import cloudpickle
@@ -380,22 +362,23 @@ def _fits(threads: Sequence[str], coded: Mapping[str, CodedValues]) -> list[Rest
     return [Restriction(limit, f"a block has at most {MOST_THREADS} threads")]
 
 
-def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -> PythonKernel:
+def _restricted(kernel: Kernel, functions: Sequence[Callable[..., Any]]) -> Kernel:
     """Return a kernel whose valid configurations are listed, because Python functions restrict them."""
-    count = math.prod(map(len, kernel.parameters.values()))
+    space = kernel.space
+    count = math.prod(map(len, space.parameters.values()))
     if count > MOST_ENUMERATED:
         raise UsageError(
             f"a function restricts at most {MOST_ENUMERATED:,} combinations, because it is asked about each, got "
             f"{count:,}; write the restrictions as texts, such as 'block_size_x * block_size_y <= 1024'."
         )
-    lists = {name: kernel.labels.get(name, values) for name, values in kernel.parameters.items()}
+    lists = {name: space.labels.get(name, values) for name, values in space.parameters.items()}
     predicates = [partial(_holds, function) for function in functions]
-    positions = combinations(lists, [restriction.expression for restriction in kernel.restrictions], predicates)
+    positions = combinations(lists, [restriction.expression for restriction in space.restrictions], predicates)
     columns = {
         name: np.array(values, dtype=np.int64)[positions[:, at]]
-        for at, (name, values) in enumerate(kernel.parameters.items())
+        for at, (name, values) in enumerate(space.parameters.items())
     }
-    return replace(kernel, configurations=columns)
+    return replace(kernel, space=replace(space, configurations=columns))
 
 
 def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:

@@ -173,12 +173,12 @@ class ConstrainedSpace:
         """Return the share that each restriction removes, from a uniform sample of 65,536 raw combinations."""
         rng = np.random.default_rng(0)
         columns = {name: rng.choice(np.array(values), _EXPLAINED) for name, values in self.values.items()}
-        scope = self.kernel.scope({**self.variables, **columns})
-        holds = [np.broadcast_to(r.expression.holds(scope), (_EXPLAINED,)) for r in self.kernel.restrictions]
+        scope = self.kernel.space.scope({**self.variables, **columns})
+        holds = [np.broadcast_to(r.expression.holds(scope), (_EXPLAINED,)) for r in self.kernel.space.restrictions]
         failures = np.sum([~mask for mask in holds], axis=0, dtype=np.int64)
         return [
             Removal(r.text, r.reason, float(np.mean(~mask)), float(np.mean(~mask & (failures == 1))))
-            for r, mask in zip(self.kernel.restrictions, holds, strict=True)
+            for r, mask in zip(self.kernel.space.restrictions, holds, strict=True)
         ]
 
     def _encode(self, columns: Columns) -> Codes:
@@ -273,12 +273,12 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
 
     A kernel of kind arrays that names none has the first value of every parameter as its default.
     """
-    default = dict(kernel.default)
+    default = dict(kernel.space.default)
     if not default and kernel.arrays is not None:
         default = {name: values[0] for name, values in kernel.all_parameters.items()}
     if not default:
         return {}
-    return row(space.rows(space.nearest(columns_of(kernel.completed(default)))), 0)
+    return row(space.rows(space.nearest(columns_of(kernel.compiler.completed(default)))), 0)
 
 
 def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:

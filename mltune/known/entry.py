@@ -207,14 +207,14 @@ class Entry(Outcome):
 
     def codes(self, kernel: Kernel) -> dict[str, int] | None:
         """Return the configuration with labels as positions; None where the kernel has no such configuration."""
-        coded, labels = dict[str, int](), kernel.recorded_with(self.configuration).labels
+        coded, labels = dict[str, int](), kernel.recorded_with(self.configuration).space.labels
         for name, value in self.configuration.items():
             if name in labels and value in labels[name]:
                 value = labels[name].index(value)
             elif name in labels or not isinstance(value, int):
                 return None
             coded[name] = value
-        return kernel.completed(coded)
+        return kernel.compiler.completed(coded)
 
 
 def choose(entries: Iterable[Entry]) -> Entry:

@@ -230,7 +230,9 @@ class Wisdom:
         """
         gpu, document = Gpu.of(device), canonical(problem.to_json())
         of_source = [
-            entry for entry in self.entries if entry.kernel == kernel.name and kernel.is_version(entry.source_hash)
+            entry
+            for entry in self.entries
+            if entry.kernel == kernel.name and kernel.source.is_version(entry.source_hash)
         ]
         failed = {
             entry.named

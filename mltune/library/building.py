@@ -80,17 +80,17 @@ class LibraryCandidate:
     @cached_property
     def key(self) -> str:
         """Its name in the file of times: the kernel with its source, and its parameters."""
-        values = json.dumps(self.kernel.labelled(self.configuration), sort_keys=True)
-        return f"{self.kernel.label} {self.kernel.source_hash} {values}"
+        values = json.dumps(self.kernel.space.labelled(self.configuration), sort_keys=True)
+        return f"{self.kernel.label} {self.kernel.source.sha256} {values}"
 
     @property
     def source(self) -> tuple[Path, str, tuple[str, ...]]:
         """What two kernels differ in whose configurations cannot be timed together."""
-        return self.kernel.folder, self.kernel.preset, self.kernel.varied
+        return self.kernel.folder, self.kernel.space.preset, self.kernel.compiler.varied
 
     def launches(self) -> list[LibraryCandidate]:
         """Return it with all values of the parameters that are passed at launch, which have the same machine code."""
-        names, values = self.kernel.launch_parameters.keys(), self.kernel.launch_parameters.values()
+        names, values = self.kernel.space.launch_parameters.keys(), self.kernel.space.launch_parameters.values()
         combinations = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
         return [
             LibraryCandidate(self.kernel, {**self.configuration, **dict(zip(names, combination, strict=True))})
@@ -259,7 +259,11 @@ class Building:
             general = (candidate for candidate in of_size if candidate in everywhere and self._is_fallback(candidate))
             promising.append((at, [*itertools.islice(general, 1)]))
         kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes]
-        defaults = (LibraryCandidate(kernel, kernel.completed(kernel.default)) for kernel in kernels if kernel.default)
+        defaults = (
+            LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default))
+            for kernel in kernels
+            if kernel.space.default
+        )
         of_each = [*{default.key: default for default in defaults}.values()]
         promising += [(at, of_each) for at, _ in ranked]
         promising += [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]

@@ -118,21 +118,24 @@ def configuration_of(
     values = known_values(kernel, problem, device, configuration)
     launch = formulas_of(kernel, values)
     tiles, of_tile = (
-        " * ".join(f"({formula(factor, values, kernel.derived)})" for factor in factors) for factors in _tiles(kernel)
+        " * ".join(f"({formula(factor, values, kernel.space.derived)})" for factor in factors)
+        for factors in _tiles(kernel)
     )
     document = ConfigurationOfLibrary.model_construct(  # it is checked with the whole document
         kernel=kernel.name,
-        configuration=dict(kernel.labelled(configuration)),
-        entry=build.entry or kernel.entry or "",
+        configuration=dict(kernel.space.labelled(configuration)),
+        entry=build.entry or kernel.source.entry or "",
         launch=LaunchFormulas.model_construct(
             grid=list(launch["grid"]),
             block=list(launch["block"]),
             shared_bytes=launch["shared_bytes"],
             workspace_bytes=launch["workspace_bytes"],
-            zeros=None if kernel.zeros is None else formula(kernel.zeros, values, kernel.derived),
+            zeros=None
+            if kernel.launch_rule.zeros is None
+            else formula(kernel.launch_rule.zeros, values, kernel.space.derived),
             tiles=tiles,
             of_tile=of_tile or "0",
-            launched=[int(configuration[name]) for name in kernel.arguments],
+            launched=[int(configuration[name]) for name in kernel.launch_rule.arguments],
         ),
         sizes_must_satisfy=dict(restrictions_on(kernel, values, problem.size_names)),
         most_shared_bytes=device.shared_bytes_per_block - (build.shared_bytes or 0),
@@ -157,10 +160,10 @@ def tiles_at(
     """
     columns = {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
     variables = variables_of(problem, device)
-    scope, valid = kernel.scope({**variables, **columns}), np.ones(len(configurations), dtype=np.bool_)
-    for restriction in kernel.needed:
+    scope, valid = kernel.space.scope({**variables, **columns}), np.ones(len(configurations), dtype=np.bool_)
+    for restriction in kernel.space.needed:
         valid &= restriction.expression.evaluate_partial(scope).truth()
-    scope = kernel.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
+    scope = kernel.space.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
     tiles = np.full((len(configurations), 2), np.nan)
     for place, factors in enumerate(_tiles(kernel)):
         parts = [factor.evaluate_partial(scope) for factor in factors]
@@ -171,9 +174,11 @@ def tiles_at(
 
 def _tiles(kernel: Kernel) -> tuple[Sequence[Expression], Sequence[Expression]]:
     """Return the factors of the pieces of work of a launch, and of the work of each: none where it is not known."""
-    resources = kernel.resources
+    resources = kernel.resources.estimates
     moved = ["steps", "global_bytes"] if kernel.arrays and {"steps", "global_bytes"} <= resources.keys() else []
-    return (resources["tiles"],) if "tiles" in resources else kernel.grid, [resources[name] for name in moved]
+    return (resources["tiles"],) if "tiles" in resources else kernel.launch_rule.grid, [
+        resources[name] for name in moved
+    ]
 
 
 def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:
@@ -182,7 +187,7 @@ def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Paramet
     Sizes that are compiled in, a launch that is not known at other sizes, and an array in constant memory raise a
     UsageError.
     """
-    if not kernel.has_formulas or not problem.size_names:
+    if not kernel.launch_rule.has_formulas or not problem.size_names:
         raise UsageError(
             f"a kernel of a library is compiled once for all sizes, but that of {problem.label} is compiled for its "
             "own, or its launch is computed by your Python call."

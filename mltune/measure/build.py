@@ -144,11 +144,11 @@ def with_known_options(kernel: Kernel, architecture: str) -> tuple[Kernel, list[
     A default stays: without it nothing can be compiled, and the compiler says why.
     """
     values, notices = {}, []
-    for name in kernel.varied:
-        default, *variants = kernel.compiler_parameters[name]
+    for name in kernel.compiler.varied:
+        default, *variants = kernel.compiler.parameters[name]
         values[name] = [default]
         for code in variants:
-            labelled = kernel.labelled({name: code})
+            labelled = kernel.space.labelled({name: code})
             refusal = _refusal(kernel, architecture, variant_of(labelled).options)
             if refusal:
                 notices.append(f"{refusal}: {name} = {labelled[name]} is left out")
@@ -163,7 +163,7 @@ def _refusal(kernel: Kernel, architecture: str, options: tuple[str, ...]) -> str
         compiles = compiles_with(architecture, options)
         return "" if compiles else f"NVRTC {nvrtc_version()} does not know {' '.join(options)}"
     source = 'extern "C" __global__ void nothing() {}', "nothing", compile_options(architecture)
-    with CompilePool(Source(*source, controls=kernel.controls), workers=1) as pool:
+    with CompilePool(Source(*source, controls=kernel.compiler.controls), workers=1) as pool:
         return pool.build("", options).result().detail
 
 
@@ -191,7 +191,7 @@ class NvrtcBuilder(CompilePool):
         source = _source(kernel, compile_options(kernel.architecture_on(architecture)))
         self._kernel = kernel
         self._problem_macros = dict(problem.macros())
-        definitions(self._problem_macros | dict.fromkeys(kernel.parameters, 0))
+        definitions(self._problem_macros | dict.fromkeys(kernel.space.parameters, 0))
         super().__init__(source, **compilers)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
@@ -203,7 +203,7 @@ class NvrtcBuilder(CompilePool):
 
     def options(self, configuration: Mapping[str, int]) -> tuple[str, ...]:
         """Return the options of the compiler that a configuration asks for, besides those of the kernel."""
-        return self._kernel.variant(configuration).options
+        return self._kernel.compiler.variant(configuration).options
 
     def definitions(self, configuration: Mapping[str, int]) -> str:
         """Return the text that a configuration puts before the source: macros, and of a generated kernel its source.
@@ -211,12 +211,12 @@ class NvrtcBuilder(CompilePool):
         A macro also gives the kernel another name, where the configuration asks for one.
         """
         macros = definitions(self._macros(configuration) | self._kernel.renaming(configuration))
-        if self._kernel.is_generated:
+        if self._kernel.source.generator is not None:
             macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
         return macros
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
-        if missing := [name for name in self._kernel.parameters if name not in configuration]:
+        if missing := [name for name in self._kernel.space.parameters if name not in configuration]:
             raise SpaceError(f"a configuration must contain every parameter, but lacks {', '.join(missing)}.")
         return self._kernel.macros(configuration) | self._problem_macros
 
@@ -229,14 +229,14 @@ def build_one(kernel: Kernel, problem: RunnableProblem, architecture: str, confi
 
 def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
     """Return the source of a kernel with its headers and options."""
-    if kernel.source is None or kernel.entry is None:
+    if kernel.source.text is None or kernel.source.entry is None:
         raise BundleError(
             f"building needs a source, but the bundle {kernel.name!r} has none: "
             "it describes timings that were recorded elsewhere; use it in replay."
         )
-    headers = {**toolkit_headers(kernel.source, kernel.headers), **kernel.headers}
-    text = "" if kernel.is_generated else kernel.source
-    return Source(text, kernel.entry, (*options, *kernel.options), headers, kernel.controls)
+    headers = {**toolkit_headers(kernel.source.text, kernel.source.headers), **kernel.source.headers}
+    text = "" if kernel.source.generator is not None else kernel.source.text
+    return Source(text, kernel.source.entry, (*options, *kernel.source.options), headers, kernel.compiler.controls)
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:

@@ -98,13 +98,13 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: floa
     faults = [*check_sample(kernel, problem, device, columns), *find_file_faults(problem)]
     if kernel.reference_kernel is not None:
         faults += check_sample(kernel.reference_kernel, problem, device, columns_of(default), "reference")
-    if kernel.source is None or not isinstance(problem, RunnableProblem):
+    if kernel.source.text is None or not isinstance(problem, RunnableProblem):
         reason = "the bundle has no source: it is only replayed"
         return BundleCheck(space.count, length(columns), tuple(faults), (), reason, is_replayed=True)
     sample = [row(columns, at) for at in range(min(BUILDS, length(columns)))]
     chosen = ([default] if default else []) + [configuration for configuration in sample if configuration != default]
     variants = [
-        chosen[0] | {name: value} for name, values in kernel.compiler_parameters.items() for value in values[1:]
+        chosen[0] | {name: value} for name, values in kernel.compiler.parameters.items() for value in values[1:]
     ]
     chosen = [*chosen[: max(1, BUILDS - len(variants))], *variants]
     reasons, builds, not_built = _build(kernel, problem, device, chosen, build_s)

@@ -82,7 +82,7 @@ class GpuRunner:
     ) -> None:
         if problem.is_empty:
             raise ProblemError(f"only a problem whose result has elements can be timed, got {problem.label}.")
-        if kernel.entry is None:
+        if kernel.source.entry is None:
             raise UsageError(f"a kernel needs a source to run, but {kernel.name} has none; replay a dataset of it.")
         self.restarts = 0
         self._kernel = kernel
@@ -91,7 +91,7 @@ class GpuRunner:
         self._timeout_s = timeout_s
         self._make_baseline = baseline
         self._baseline: Baseline | None = None
-        self._entry = kernel.entry
+        self._entry = kernel.source.entry
         verified = (case.problem for case in problem.verification_cases())
         self._shapes = [self._variables(case) for case in (*verified, problem)]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None

@@ -50,12 +50,12 @@ Probe = tuple[str, Callable[[Build, Build], Iterator[str]]]
 
 def with_probe(kernel: Kernel) -> Kernel:
     """Return a kernel with the code that answers probes behind its source; without a probe it changes nothing."""
-    return replace(kernel, source=f"{kernel.source}{_PROBE}")
+    return replace(kernel, source=replace(kernel.source, text=f"{kernel.source.text}{_PROBE}"))
 
 
 def unused_at_launch(kernel: Kernel) -> list[str]:
     """Return the faults of parameters that are passed at launch, whose values no argument and no expression uses."""
-    idle = kernel.launch_parameters.keys() - _used(kernel) - set(kernel.arguments)
+    idle = kernel.space.launch_parameters.keys() - _used(kernel) - set(kernel.launch_rule.arguments)
     law = "a parameter must change the launch or the restrictions"
     return [f"launch.parameters.{name}: {law}, but no argument or expression uses it" for name in sorted(idle)]
 
@@ -74,20 +74,22 @@ def entry_probes(kernel: Kernel, problem: RunnableProblem, definitions: str) -> 
     """Yield the probes of the parameters of a kernel and of its reference, for one configuration."""
     values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})
     key = "arguments" if kernel.arrays is not None else "kernel.entry"
-    further: dict[str, Any] = dict.fromkeys(kernel.arguments, np.int32(0))
-    further |= {} if kernel.workspace is None else {"workspace": _ANYTHING}
+    further: dict[str, Any] = dict.fromkeys(kernel.launch_rule.arguments, np.int32(0))
+    further |= {} if kernel.launch_rule.workspace is None else {"workspace": _ANYTHING}
     reference = kernel.reference_kernel
     for probed, place, arguments in ((kernel, key, values | further), (reference, "reference.entry", values)):
         if probed is not None:
             read = partial(_entry_faults, probed, place, arguments)
-            yield f"{definitions}#define __mltune_entry {probed.entry}\n", read
+            yield f"{definitions}#define __mltune_entry {probed.source.entry}\n", read
 
 
 def macro_probes(kernel: Kernel, definitions: str) -> Iterator[Probe]:
     """Yield the probes of the macros that the source seems to define itself, or not to use, for one configuration."""
-    text = _NOT_NAMES.sub(" ", "\n".join((kernel.source or "", *kernel.headers.values(), kernel.entry or "")))
+    text = _NOT_NAMES.sub(
+        " ", "\n".join((kernel.source.text or "", *kernel.source.headers.values(), kernel.source.entry or ""))
+    )
     used, own = _used(kernel), {} if kernel.arrays is None else kernel.arrays.definitions
-    for key, names in (("parameters", kernel.parameters), ("macros", own)):
+    for key, names in (("parameters", kernel.space.parameters), ("macros", own)):
         for name in names:
             again = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}\b", text, re.MULTILINE)
             idle = name not in used and not re.search(rf"\b{name}\b", text)
@@ -100,17 +102,17 @@ def macro_probes(kernel: Kernel, definitions: str) -> Iterator[Probe]:
 def _used(kernel: Kernel) -> frozenset[str]:
     """Return the parameters that a launch or a restriction depends on."""
     expressions = [
-        *kernel.grid,
-        *kernel.block,
-        kernel.shared_bytes,
-        *(restriction.expression for restriction in kernel.restrictions),
+        *kernel.launch_rule.grid,
+        *kernel.launch_rule.block,
+        kernel.launch_rule.shared_bytes,
+        *(restriction.expression for restriction in kernel.space.restrictions),
     ]
-    expressions += [] if kernel.workspace is None else [kernel.workspace]
-    return kernel.parameters_of(name for expression in expressions for name in expression.names)
+    expressions += [] if kernel.launch_rule.workspace is None else [kernel.launch_rule.workspace]
+    return kernel.space.parameters_of(name for expression in expressions for name in expression.names)
 
 
 def _entry_faults(kernel: Kernel, key: str, arguments: Mapping[str, Any], build: Build, plain: Build) -> Iterator[str]:
-    entry = kernel.entry or ""
+    entry = kernel.source.entry or ""
     if key == "reference.entry" and plain.cubin and code_bytes(plain.cubin, entry) is None:
         law = f'the source must define the kernel {entry!r} as extern "C"'
         yield f"{key}: {law}, but its machine code does not contain it"
@@ -139,8 +141,8 @@ def _entry_faults(kernel: Kernel, key: str, arguments: Mapping[str, Any], build:
 
 def _names(kernel: Kernel) -> list[str]:
     """Return the names of the parameters of a kernel as the source tells them; empty where it does not."""
-    name = re.escape(plain_entry(kernel.entry or ""))
-    definition = re.search(rf"\b{name}\s*\(([^(){{}};#]*)\)\s*\{{", _NOT_NAMES.sub(" ", kernel.source or ""))
+    name = re.escape(plain_entry(kernel.source.entry or ""))
+    definition = re.search(rf"\b{name}\s*\(([^(){{}};#]*)\)\s*\{{", _NOT_NAMES.sub(" ", kernel.source.text or ""))
     parts = definition[1].split(",") if definition else []
     words = [re.search(r"(\w+)\s*(?:\[\w*\])?\s*$", part) for part in parts]
     return [word[1] for word in words if word]

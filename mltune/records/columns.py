@@ -47,7 +47,7 @@ class Column:
     The attribute is empty where it has the name of the column. Stores of formats before ``since`` lack the column.
     """
 
-    type: type
+    type: Any
     lowest: float = -math.inf
     highest: float = math.inf
     choices: tuple[Value, ...] = ()

@@ -174,7 +174,7 @@ def _measured(plan: Plan, gpus: Sequence[Device]) -> tuple[Task, ...]:
     """Return the tasks without the kernels of a choice that do not fit all GPUs, and check that the GPUs hold them."""
     tasks = _only(plan, lambda task: all(fits(task.kernel, gpu) for gpu in gpus))
     for task in tasks:
-        if task.kernel.source is None:
+        if task.kernel.source.text is None:
             raise PlanError(
                 f"{plan.name}: only a kernel with a source can be measured, but {task.kernel.label} has none; replay "
                 "its recorded timings with `datasets`."

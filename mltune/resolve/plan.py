@@ -81,7 +81,7 @@ class Task:
     @property
     def bundle(self) -> tuple[Path, str]:
         """Folder and preset of the kernel, by which two kernels of the same name differ."""
-        return self.kernel.folder, self.kernel.preset
+        return self.kernel.folder, self.kernel.space.preset
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ def _name_of(kernel: Kernel) -> str:
     """Return the name of a built-in kernel, or the folder of another one."""
     is_ours = kernel.folder.parent == folders.assets("kernels")
     name = kernel.folder.name if is_ours else str(kernel.folder)
-    return f"{name}:{kernel.preset}" if kernel.preset else name
+    return f"{name}:{kernel.space.preset}" if kernel.space.preset else name
 
 
 def _amount(amount: float, unit: Unit) -> str:

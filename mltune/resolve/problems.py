@@ -84,7 +84,10 @@ def kernels_for(
 
 def fits(kernel: Kernel, device: Device) -> bool:
     """Return whether a device has the architecture and the unit that a kernel needs."""
-    return has_unit(device, kernel.unit) and kernel.architecture.rstrip("af") in ("", device.architecture)
+    return has_unit(device, kernel.resources.unit) and kernel.source.architecture.rstrip("af") in (
+        "",
+        device.architecture,
+    )
 
 
 def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Device]) -> list[Kernel]:
@@ -106,17 +109,23 @@ def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Devic
     """
 
     def is_tried(kernel: Kernel, gpu: Device) -> bool:
-        rivals = [rival for rival in kernels if rival.unit and fits(rival, gpu) and rival.accuracy == kernel.accuracy]
-        if kernel.unit or not rivals:
+        rivals = [
+            rival
+            for rival in kernels
+            if rival.resources.unit and fits(rival, gpu) and rival.accuracy == kernel.accuracy
+        ]
+        if kernel.resources.unit or not rivals:
             return fits(kernel, gpu)
-        return max(peak_flops(gpu, rival.unit) for rival in rivals) < _FAR_AHEAD * peak_flops(gpu, problem.arithmetic)
+        return max(peak_flops(gpu, rival.resources.unit) for rival in rivals) < _FAR_AHEAD * peak_flops(
+            gpu, problem.arithmetic
+        )
 
     single = dict(problem.variables()).get("batch", 1) == 1
     return [kernel for kernel in kernels if single and any(is_tried(kernel, gpu) for gpu in gpus)] or list(kernels)
 
 
 def _solves(kernel: Kernel, problem: Problem) -> bool:
-    if kernel.source is None:
+    if kernel.source.text is None:
         return False
     try:
         kernel.check_problem(problem)
@@ -188,7 +197,7 @@ def named_kernel(
             recorded = load_kernel(problem)
             if recorded.arrays is not None:
                 bundle, problem = recorded, None
-            elif recorded.source is None:
+            elif recorded.source.text is None:
                 raise UsageError(
                     f"a problem can be run, but the kernel {recorded.name} is only replayed; name recorded "
                     "timings with --device replay:NAME (see `mltune datasets`)."

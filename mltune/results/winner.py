@@ -45,7 +45,7 @@ class Winner:
     @property
     def lacks_code(self) -> str:
         """The reason why there is no machine code; empty when there is."""
-        if self.kernel.source is None or self.kernel.entry is None:
+        if self.kernel.source is None or self.kernel.source.entry is None:
             return "the kernel has no source: its timings were recorded elsewhere"
         if self.build.detail:
             return f"it was not compiled: {self.build.detail}"
@@ -68,12 +68,12 @@ class Winner:
     @property
     def launched(self) -> dict[str, int]:
         """The parameters that are passed at launch, after the arguments of the problem."""
-        return {name: self.record.configuration[name] for name in self.kernel.arguments}
+        return {name: self.record.configuration[name] for name in self.kernel.launch_rule.arguments}
 
     @property
     def options(self) -> tuple[str, ...]:
         """Further options of the compiler: those of the kernel, and those that the configuration asks for."""
-        return (*self.kernel.options, *self.kernel.variant(self.record.configuration).options)
+        return (*self.kernel.source.options, *self.kernel.compiler.variant(self.record.configuration).options)
 
     @property
     def compiler(self) -> str:
@@ -85,7 +85,7 @@ class Winner:
     @property
     def controls(self) -> dict[str, bytes]:
         """The file of controls that the assembler was given, by its name; empty without one."""
-        return {name: file for name, file in self.kernel.controls.items() if f"{APPLY}{name}" in self.options}
+        return {name: file for name, file in self.kernel.compiler.controls.items() if f"{APPLY}{name}" in self.options}
 
     def macros(self) -> dict[str, int | float | str]:
         """Return all macros that specialise the source: the kernel's, its parameters among them, then the problem's."""
@@ -111,16 +111,18 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
     None for a kernel given in Python: its launch is computed there, and not known at other sizes.
     """
-    return formulas_of(winner.kernel, _fixed_values(winner)) if winner.kernel.has_formulas else None
+    return formulas_of(winner.kernel, _fixed_values(winner)) if winner.kernel.launch_rule.has_formulas else None
 
 
 def formulas_of(kernel: Kernel, values: Mapping[str, int | float | str]) -> dict[str, Any]:
     """Return the launch of a kernel as formulas of the names without values."""
     return {
-        "grid": [formula(expression, values, kernel.derived) for expression in kernel.grid],
-        "block": [formula(expression, values, kernel.derived) for expression in kernel.block],
-        "shared_bytes": formula(kernel.shared_bytes, values, kernel.derived),
-        "workspace_bytes": None if kernel.workspace is None else formula(kernel.workspace, values, kernel.derived),
+        "grid": [formula(expression, values, kernel.space.derived) for expression in kernel.launch_rule.grid],
+        "block": [formula(expression, values, kernel.space.derived) for expression in kernel.launch_rule.block],
+        "shared_bytes": formula(kernel.launch_rule.shared_bytes, values, kernel.space.derived),
+        "workspace_bytes": None
+        if kernel.launch_rule.workspace is None
+        else formula(kernel.launch_rule.workspace, values, kernel.space.derived),
     }
 
 
@@ -132,7 +134,8 @@ def size_restrictions(winner: Winner) -> dict[str, str]:
 def restrictions_on(kernel: Kernel, values: Mapping[str, int | float | str], sizes: Collection[str]) -> dict[str, str]:
     """Return the conditions of a kernel on the sizes at which it runs, each with its reason."""
     reasons = {
-        formula(restriction.expression, values, kernel.derived): restriction.reason for restriction in kernel.needed
+        formula(restriction.expression, values, kernel.space.derived): restriction.reason
+        for restriction in kernel.space.needed
     }
     return {text: reason for text, reason in reasons.items() if _names(_tree(text)) & {*sizes}}
 
@@ -143,7 +146,7 @@ def known_values(
     """Return what is the same at all sizes: the parameters of a configuration, facts of the problem and the device."""
     variables = variables_of(problem, device)
     fixed = {name: value for name, value in variables.items() if name not in problem.size_names}
-    return {**fixed, **kernel.labelled(configuration)}
+    return {**fixed, **kernel.space.labelled(configuration)}
 
 
 def _fixed_values(winner: Winner) -> dict[str, int | float | str]:

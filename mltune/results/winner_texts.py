@@ -31,13 +31,13 @@ def kernel_source(winner: Winner, date: str) -> str:
     head = [
         f"{problem.label}: {problem.formula}.",
         f"Found by mltune {__version__} on {winner.device.name} ({winner.device.architecture}), {date}.",
-        f"Kernel {kernel.name}, SHA-256 of bundle {kernel.source_hash}. {licence(kernel)}",
+        f"Kernel {kernel.name}, SHA-256 of bundle {kernel.source.sha256}. {licence(kernel)}",
         "",
         f"Compile it with `{nvcc(winner)}`; {winner.compiler}",
         "with the options in winner.json compiles it to the kernel.cubin that was timed, byte for byte.",
     ]
     macros = winner.macros()
-    if "<" in (kernel.entry or ""):
+    if "<" in (kernel.source.entry or ""):
         head.append(f"The kernel is {_instance(winner)}: nvcc compiles it where it is instantiated or called.")
     launched = ", ".join(f"{name} = {value}" for name, value in winner.launched.items())
     passed = f" (passed at launch: {launched})" if launched else ""
@@ -61,7 +61,7 @@ def _instance(winner: Winner) -> str:
     from mltune.measure.compiler import Source
 
     text = winner.kernel.source_of(winner.record.configuration)
-    return Source(text, winner.kernel.entry or "", ()).expression(definitions(winner.macros()))
+    return Source(text, winner.kernel.source.entry or "", ()).expression(definitions(winner.macros()))
 
 
 def nvcc(winner: Winner) -> str:
@@ -69,7 +69,7 @@ def nvcc(winner: Winner) -> str:
 
     The option allows device code to call ``constexpr`` functions that are not marked for it, as NVRTC does.
     """
-    folders = dict.fromkeys((".", *winner.kernel.include)) if winner.kernel.headers else ()
+    folders = dict.fromkeys((".", *winner.kernel.source.include)) if winner.kernel.source.headers else ()
     include = "".join(f" -I{folder}" for folder in folders)
     architecture = winner.kernel.architecture_on(winner.device.architecture)
     further = "".join(f" {option}" for option in winner.options)
@@ -79,8 +79,8 @@ def nvcc(winner: Winner) -> str:
 def header_files(kernel: Kernel) -> dict[str, str]:
     """Return the texts of a kernel's headers by their path in its folder."""
     files: dict[str, str] = {}
-    for name, text in kernel.headers.items():  # the first name of a header has its text, another one includes it
-        files.setdefault(kernel.header_paths.get(name, name), text)
+    for name, text in kernel.source.headers.items():  # the first name of a header has its text, another one includes it
+        files.setdefault(kernel.source.header_paths.get(name, name), text)
     return files
 
 

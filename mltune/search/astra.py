@@ -75,7 +75,7 @@ class AstraThresholds:
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, device: Device, thresholds: Thresholds | None = None) -> None:
-        missing = [name for name in NEEDED if name not in kernel.resources]
+        missing = [name for name in NEEDED if name not in kernel.resources.estimates]
         if missing:
             raise BundleError(
                 f"ASTRA's thresholds are computed from the [resources] {', '.join(NEEDED)}, but {kernel.name} does not "
@@ -106,10 +106,10 @@ class AstraThresholds:
         size, device = length(columns), self._device
         conditions = {
             name: expression
-            for name, expression in self._kernel.resources.items()
+            for name, expression in self._kernel.resources.estimates.items()
             if name in (*NEEDED, "register_cap", "shared_bytes")
         }
-        resources = self._kernel.evaluate(columns, self._variables, conditions)
+        resources = self._kernel.space.evaluate(columns, self._variables, conditions)
         cap = np.minimum(resources.get("register_cap", np.inf), device.max_registers_per_thread)
         registers = np.minimum(resources["registers"], cap)
         shared = np.asarray(resources.get("shared_bytes", np.zeros(size)), dtype=np.float64)

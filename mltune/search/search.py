@@ -200,7 +200,7 @@ class Search:
         kernel, proposer = features.kernel, _proposer(settings.search, space, features)
         model = start.pretrained if proposer is None else None
         near = [
-            find_near(space, kernel.completed(configuration))
+            find_near(space, kernel.compiler.completed(configuration))
             for configuration in (model.elsewhere if model and not start.fast else ())
         ]
         self._planner = BatchPlanner(
@@ -210,7 +210,7 @@ class Search:
             proposer=proposer,
             first=_first(kernel, space, start, model.first if model else ()),
             elsewhere=[index for index in near if index >= 0],
-            varied={name: kernel.compiler_parameters[name] for name in kernel.varied},
+            varied={name: kernel.compiler.parameters[name] for name in kernel.compiler.varied},
             scored=scored,
             skipped=skipped,
         )
@@ -398,7 +398,9 @@ def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel
         sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:
         source, kernel = pretrained.source(), features.kernel
-        sources.append(replace(source, expected=lambda columns: source.expected(kernel.with_defaults(columns))))
+        sources.append(
+            replace(source, expected=lambda columns: source.expected(kernel.compiler.with_defaults(columns)))
+        )
     return sources
 
 
@@ -439,7 +441,7 @@ def _first(
     ):
         for configuration in filter(None, configurations):
             search = find_near if source == "start" else find
-            first.setdefault(search(space, kernel.completed(configuration)), source)
+            first.setdefault(search(space, kernel.compiler.completed(configuration)), source)
     first.pop(-1, None)  # outside the space
     return first
 

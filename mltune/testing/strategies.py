@@ -10,6 +10,7 @@ import numpy as np
 from mltune.comparison.simulation import Recording, Strategy, simulate
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.parts import KernelSpace
 from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import timed_problem
 
@@ -37,7 +38,7 @@ def hill(*, failures: bool = True, order: list[tuple[int, ...]] | None = None) -
     problem = timed_problem("hill")
     return Recording(
         name="hill",
-        kernel=Kernel(name="hill", problem=problem.kind, parameters=_VALUES),
+        kernel=Kernel(name="hill", problem=problem.kind, space=KernelSpace(parameters=_VALUES)),
         problem=problem,
         device=H200,
         space=TableSpace(columns),

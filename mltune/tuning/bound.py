@@ -92,7 +92,7 @@ def find_bound(
     if device == UNKNOWN:
         raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
     kernel.check_problem(problem)
-    if not set(NEEDED) <= set(kernel.resources):
+    if not set(NEEDED) <= set(kernel.resources.estimates):
         raise BundleError(
             f"a bound follows from the [resources] {', '.join(NEEDED)}, but {kernel.name} does not name all of them; "
             f"add them to {kernel.folder / 'kernel.toml'}."
@@ -101,7 +101,7 @@ def find_bound(
     part = None if configuration is None else kernel.with_values(values)
     best, examined, count = _best(kernel, problem, device)
     limited = None if part is None else _best(part, problem, device)[0]
-    unit = kernel.unit or problem.arithmetic
+    unit = kernel.resources.unit or problem.arithmetic
     return ProblemBound(unit, hardware_limits(device, problem, unit), best, limited, examined, count)
 
 
@@ -118,7 +118,7 @@ def hardware_time(problem: Problem, kernel: Kernel, device: Device) -> float:
     >>> [f"{1e3 * time_s:.1f} ms" for time_s in times_s]
     ['2.1 ms', '4.1 ms']
     """
-    return max(hardware_limits(device, problem, kernel.unit).values())
+    return max(hardware_limits(device, problem, kernel.resources.unit).values())
 
 
 def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[Kernel, ProblemBound]]:
@@ -149,7 +149,7 @@ def _best(kernel: Kernel, problem: Problem, device: Device) -> tuple[LimitedConf
     rows = space.rows(equal[[np.argmax(features.prior(space.rows(equal)))]])
     limits = {name: float(least[0]) for name, least in features.bound(rows).limits.items()}
     codes = row(rows, 0)
-    return LimitedConfiguration(kernel.labelled(codes), codes, limits), len(examined), space.count
+    return LimitedConfiguration(kernel.space.labelled(codes), codes, limits), len(examined), space.count
 
 
 def read_code(
@@ -163,7 +163,7 @@ def read_code(
     from mltune.measure.build import build_one
     from mltune.measure.machine_code import disassemble, main_loop
 
-    if kernel.source is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
+    if kernel.source.text is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
             f"machine code needs a kernel with a source and a CUDA GPU, got {kernel.name} for {device.name}."
         )
@@ -175,7 +175,7 @@ def read_code(
         raise UsageError(f"the main loop is the one with the most multiply-adds, but {kernel.name} has none.")
     slots = issues_per_clock(device) * device.warp_size
     share = (
-        fma_per_clock(device, kernel.unit or problem.arithmetic)
+        fma_per_clock(device, kernel.resources.unit or problem.arithmetic)
         / slots
         / _fma_of_an_instruction(kernel, problem, device, limited)
     )
@@ -184,9 +184,11 @@ def read_code(
 
 def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, limited: LimitedConfiguration) -> float:
     """Return the multiply-adds of a thread that an instruction makes: on tensor cores many."""
-    if "fma_instructions" not in kernel.resources:
+    if "fma_instructions" not in kernel.resources.estimates:
         return 1.0
-    resources = kernel.evaluate(columns_of(limited.codes), variables_of(problem, device), kernel.resources)
+    resources = kernel.space.evaluate(
+        columns_of(limited.codes), variables_of(problem, device), kernel.resources.estimates
+    )
     return float(resources["fma"][0] / resources["fma_instructions"][0])
 
 

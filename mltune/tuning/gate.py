@@ -26,6 +26,7 @@ from mltune.errors import BundleError, DeviceError, UsageError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.launch import Launch
+from mltune.kernel.parts import KernelSource, KernelSpace, LaunchRule
 from mltune.measure.pipeline import SamplingRule
 from mltune.problem.problem import RunnableProblem
 from mltune.process.child import ChildPool
@@ -107,16 +108,16 @@ class Version:
         if self.kernel is None or self.configuration is None:
             return self.build or Build(TrialState.COMPILE_ERROR, "it has no machine code")
         build = build_one(self.kernel, self.problem, architecture, self.configuration)
-        return replace(build, entry=build.entry or self.kernel.entry or "")
+        return replace(build, entry=build.entry or self.kernel.source.entry or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair(Kernel):
-    """Both versions as one kernel, whose parameter says which is launched."""
+class _PairLaunch(LaunchRule):
+    """The launches of both versions, of which a parameter chooses one."""
 
     versions: tuple[Version, ...]
 
-    def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
+    def launch(self, space: KernelSpace, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         return self.versions[configuration["version"]].launch(variables)
 
 
@@ -241,7 +242,8 @@ def compare_versions(
     facts = tuple(map(partial(_facts, device), versions, builds)) if rule.explain else ()
     result = partial(GateResult, old=old.name, new=new.name, problem=problem.label, device=device.name, facts=facts)
     result = partial(result, within=rule.within, confidence=rule.confidence)
-    pair = _Pair(name=problem.name, problem=problem.kind, parameters={}, entry="of each build", versions=versions)
+    source, launches = KernelSource(entry="of each build"), _PairLaunch(versions=versions)
+    pair = Kernel(name=problem.name, problem=problem.kind, source=source, launch_rule=launches)
     right = next(
         (version for version in (old, new, bundle) if version is not None and version.kernel is not None), None
     )
@@ -308,7 +310,7 @@ def _baseline(version: Version, device: Device) -> Any:
         raise BundleError(
             f"the right answer is that of {printable(version.name, 300)}, but that ends with {build.state}."
         )
-    return baseline_of(replace(kernel, default=version.configuration), version.problem, device, build)
+    return baseline_of(kernel.with_default(version.configuration), version.problem, device, build)
 
 
 def _facts(device: Device, version: Version, build: Build) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def predict(
     start = Start(fast=configurations, pretrained=pretrained)
     candidates = Search(space, features, SearchSettings(batch=top), start).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
-    labelled = (kernel.labelled(candidate.configuration) for candidate in candidates)
+    labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(Choice, sources, labelled))
     time, no_time = None, "the first choice is known: the wisdom has its time"
     if choices[0].source == EXPECTED:

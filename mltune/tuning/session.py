@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import TIMEOUT_MAX
 from types import TracebackType
@@ -143,7 +143,7 @@ def open_session(
     kernel.check_problem(problem)
     if target.dataset is not None:
         session = _replay(kernel, problem, target.dataset)
-    elif kernel.source is None or not isinstance(problem, RunnableProblem):
+    elif kernel.source.text is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
             f"only a kernel with a source can be built, but {kernel.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
@@ -159,7 +159,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     from mltune.dataset.dataset import load_dataset
     from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 
-    if kernel.preset:
+    if kernel.space.preset:
         raise UsageError(
             f"recorded timings are replayed as a whole, but {kernel.label} is a part of the space; "
             f"replay {kernel.name}, or tune the part on a GPU."
@@ -198,10 +198,10 @@ def _on_gpu(
     for notice in notices:
         warnings.warn(notice, MltuneWarning, stacklevel=4)
     space = make_space(kernel, variables_of(problem, device)) if space_of_caller is None else space_of_caller
-    kernel = replace(kernel, default=default_configuration(kernel, space))
-    farm = farm_of(compile_on, bool(kernel.controls)) if compile_on else None
+    kernel = kernel.with_default(default_configuration(kernel, space))
+    farm = farm_of(compile_on, bool(kernel.compiler.controls)) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
-    linker = {"nvjitlink": nvjitlink_version()} if kernel.controls else {}
+    linker = {"nvjitlink": nvjitlink_version()} if kernel.compiler.controls else {}
     baseline = partial(make_baseline, kernel, problem, device, builder) if problem.needs_baseline else None
     runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
     return Session(
@@ -215,7 +215,7 @@ def _on_gpu(
         gpu=runner,
         batch=batch_size(problem, device),
         compilers=builder.workers,
-        default=kernel.default,
+        default=kernel.space.default,
     )
 
 
@@ -235,7 +235,7 @@ def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Dev
             from mltune.device.known import H200
 
             space = make_space(kernel, variables_of(problem, H200))
-            check_source(replace(kernel, default=default_configuration(kernel, space)), problem, H200)
+            check_source(kernel.with_default(default_configuration(kernel, space)), problem, H200)
         raise
     return device, driver
 
@@ -245,11 +245,11 @@ def check_source(kernel: Kernel, problem: RunnableProblem, device: Device) -> No
     from mltune.measure.build import NvrtcBuilder
     from mltune.measure.source_check import entry_probes, with_probe
 
-    kernel.launch(kernel.default, variables_of(problem, device))
+    kernel.launch(kernel.space.default, variables_of(problem, device))
     with suppress(DeviceError), NvrtcBuilder(with_probe(kernel), problem, device.architecture, workers=1) as builder:
         make_baseline(kernel, problem, device, builder)
-        plain = builder.submit(kernel.default).result()
-        for text, read in entry_probes(kernel, problem, builder.definitions(kernel.default)):
+        plain = builder.submit(kernel.space.default).result()
+        for text, read in entry_probes(kernel, problem, builder.definitions(kernel.space.default)):
             for fault in read(builder.build(text).result(), plain):
                 raise BundleError(f"{fault}.")
 
@@ -261,7 +261,7 @@ def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
     assert kernel.arrays is not None  # noqa: S101 - it has arguments
     problem = kernel.arrays.problem()
     device, _ = gpu_facts(index, kernel, problem)
-    configuration = {name: values[0] for name, values in kernel.parameters.items()}
+    configuration = {name: values[0] for name, values in kernel.space.parameters.items()}
     build = build_once(kernel, problem, device, configuration)
     with GpuRunner(kernel, problem, index, device=device) as runner:
         outcome = runner.run_once(configuration, build)
@@ -310,15 +310,15 @@ def batch_size(problem: Problem, device: Device) -> int:
 
 def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
     """Return the search space of a kernel: what its restrictions leave, or the configurations that it lists."""
-    listed = kernel.configurations
+    listed = kernel.space.configurations
     if listed is None:
         return ConstrainedSpace(kernel, variables)
-    return TableSpace(crossed(listed, {name: kernel.compiler_parameters[name] for name in kernel.varied}))
+    return TableSpace(crossed(listed, {name: kernel.compiler.parameters[name] for name in kernel.compiler.varied}))
 
 
 def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
     """Compile the default configuration, with whose results those of the others are compared."""
-    build = builder.submit(kernel.default).result()
+    build = builder.submit(kernel.space.default).result()
     if build.state is not TrialState.OK:
         raise BundleError(
             f"the default configuration of {kernel.name} must compile, but ends with {build.state}: {build.detail}; "
@@ -331,20 +331,20 @@ def baseline_of(kernel: Kernel, problem: RunnableProblem, device: Device, build:
     """Return the baseline that is a build of the default configuration."""
     from mltune.measure.messages import Baseline
 
-    assert kernel.entry is not None  # noqa: S101 - it is built
+    assert kernel.source.entry is not None  # noqa: S101 - it is built
     verified = (case.problem for case in problem.verification_cases())
     variables = [variables_of(size, device) for size in verified]
     right, reference = kernel.reference_kernel, None
     if right is not None:
-        assert right.entry is not None  # noqa: S101 - a reference has one
+        assert right.source.entry is not None  # noqa: S101 - a reference has one
         reference = (
-            right.entry,
-            tuple(right.launch(kernel.default, variables_of_size) for variables_of_size in variables),
+            right.source.entry,
+            tuple(right.launch(kernel.space.default, variables_of_size) for variables_of_size in variables),
         )
     return Baseline(
         build.cubin,
-        build.entry or kernel.entry,
-        tuple(kernel.launch(kernel.default, variables_of_size) for variables_of_size in variables),
+        build.entry or kernel.source.entry,
+        tuple(kernel.launch(kernel.space.default, variables_of_size) for variables_of_size in variables),
         reference,
         kernel.verify,
     )
@@ -355,13 +355,13 @@ def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunH
     content = {} if session.recorded is None else {DATASET_HASH: session.recorded.manifest.sha256}
     return RunHeader(
         kernel=session.kernel.name,
-        source_hash=session.kernel.source_hash,
+        source_hash=session.kernel.source.sha256,
         parameters={name: tuple(session.space.values[name]) for name in session.space.names},
         problem=session.problem.to_json(),
         device=session.device.to_json(),
         seed=seed,
         versions={**installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
-        settings={"restrictions": session.kernel.space_hash, **content, **settings},
+        settings={"restrictions": session.kernel.space.sha256, **content, **settings},
         created_at=time.time(),
-        labels={name: labels for name, labels in session.kernel.labels.items() if name in session.space.names},
+        labels={name: labels for name, labels in session.kernel.space.labels.items() if name in session.space.names},
     )

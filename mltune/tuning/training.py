@@ -62,7 +62,7 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     parameters = _parameters(datasets)
     for dataset in datasets:
         lacking = set(parameters) - set(dataset.manifest.parameters)
-        if lacking and not lacking <= recorded_kernel(dataset.manifest)[0].compiler_parameters.keys():
+        if lacking and not lacking <= recorded_kernel(dataset.manifest)[0].compiler.parameters.keys():
             raise ModelError(
                 f"a model is of one kernel and its parameters, but {dataset.manifest.name} has others "
                 f"than {first.name}."
@@ -161,7 +161,7 @@ def _completed(dataset: Dataset, parameters: Sequence[str]) -> Columns:
     """Return the configurations of a dataset, with the defaults of the compiler parameters that it lacks."""
     if dataset.columns.keys() >= set(parameters):
         return dataset.columns
-    columns = recorded_kernel(dataset.manifest)[0].with_defaults(dataset.columns)
+    columns = recorded_kernel(dataset.manifest)[0].compiler.with_defaults(dataset.columns)
     return {name: columns[name] for name in parameters}
 
 
@@ -251,7 +251,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
     has no time without operations or resources, nor for a kernel that has other parameters now.
     """
     kernel, _ = recorded_kernel(manifest)
-    if not (sweep.flops and set(NEEDED) <= set(kernel.resources) and kernel.has_parameters(sweep.columns)):
+    if not (sweep.flops and set(NEEDED) <= set(kernel.resources.estimates) and kernel.has_parameters(sweep.columns)):
         return {}
     features = Features(kernel, manifest.problem, manifest.device)
     ran = np.isfinite(sweep.median_s)

@@ -24,7 +24,7 @@ from mltune.files.locks import HeldError
 from mltune.files.text import printable
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.kernel_tuner_call import make_of_call
-from mltune.kernel.python_kernel import KernelCall, PythonKernel, with_arguments, with_sizes
+from mltune.kernel.python_kernel import KernelCall, with_arguments, with_sizes
 from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
@@ -102,7 +102,7 @@ class Choice:
 class _Case:
     """A kernel for the sizes of a call, without its arrays, on a GPU: `stated` as in the call, `kernel` in variants."""
 
-    stated: PythonKernel
+    stated: Kernel
     kernel: Kernel
     problem: RunnableProblem
     space: SearchSpace
@@ -204,7 +204,7 @@ class TunedFunction:
             check_source(kernel, problem, device)
         build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
         constants = {name: np.asarray(on_host(value)) for name, value in self._kernel.call.constants.items()}
-        loaded = load_code(build.cubin, build.entry or kernel.entry or "", launch, constants)
+        loaded = load_code(build.cubin, build.entry or kernel.source.entry or "", launch, constants)
         is_plain = all(issubclass(kind, np.generic) or is_of_cupy(kind) for kind in map(type, arguments))
         self._choices[key] = choice, loaded if is_plain else loaded.launch
         choice.first_s = time.perf_counter() - begun
@@ -226,7 +226,7 @@ class TunedFunction:
     def _is_alone(self, stack: ExitStack, case: _Case, level: str) -> bool:
         """Take the lock of the kernel, the GPU and these sizes; return False where another process keeps it."""
         kernel, label = case.kernel, case.problem.label
-        key = [case.device.name, kernel.name, kernel.source_hash, kernel.space_hash, case.problem.to_json()]
+        key = [case.device.name, kernel.name, kernel.source.sha256, kernel.space.sha256, case.problem.to_json()]
         try:
             if self.file is None:
                 raise WisdomError("that of the user is switched off: give `file`.")
@@ -255,7 +255,7 @@ class TunedFunction:
         sized, problem = with_sizes(stated)
         kernel, _ = with_known_options(sized.in_variants(), sized.architecture_on(device.architecture))
         space = make_space(kernel, variables_of(problem, device))
-        kernel = replace(kernel, default=default_configuration(kernel, space))
+        kernel = kernel.with_default(default_configuration(kernel, space))
         return _Case(stated, kernel, problem, space, index, device, driver)
 
     def _call_of(self, arguments: Sequence[Any], passed: Sequence[Any]) -> KernelCall:
@@ -279,7 +279,7 @@ class TunedFunction:
         with tempfile.TemporaryDirectory(prefix="mltune-") as folder, self._kernel.shown() as report:
             kernel, problem = with_sizes(with_arguments(case.stated, call, Path(folder)))
             place = [os.uname().nodename, str(file), case.device.name, case.driver]
-            identity = [*place, kernel.source_hash, kernel.space_hash, problem.to_json(), level, self._kernel.seed]
+            identity = [*place, kernel.source.sha256, kernel.space.sha256, problem.to_json(), level, self._kernel.seed]
             run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
             options: dict[str, Any] = {"time_s": TIME_S[level], "seed": self._kernel.seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
@@ -323,7 +323,7 @@ class TunedFunction:
             if len(wisdom.of_kernel(kernel.name)):
                 detail += ": it knows another source, launch, GPU or types, or configurations outside the search space"
                 warnings.warn(f"{label}: {detail}.", MltuneWarning, stacklevel=5)
-            return Choice(label, kernel.labelled(kernel.default), "default", detail), kernel.default
+            return Choice(label, kernel.space.labelled(kernel.space.default), "default", detail), kernel.space.default
         entry, origins = match.entry, {"problem": "tuned" if is_tuned else "file", "gpu": "gpu"}
         detail = "tuned by this process" if is_tuned else f"{self.file}: {match}"
         if match.relation == "gpu":

@@ -128,7 +128,7 @@ def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
     """Read a run, unless it is of another kernel or GPU, or large."""
     with Store.read_only(folder) as store:
         header = store.header
-        if header.device.get("name") != session.device.name or not session.kernel.is_version(header.source_hash):
+        if header.device.get("name") != session.device.name or not session.kernel.source.is_version(header.source_hash):
             return None
         if not session.kernel.has_parameters(header.parameters) or len(store) > MOST_TRIALS:
             return None
@@ -151,7 +151,9 @@ def sibling_model(
         if trained is not None:
             parameters = trained.parameters
         with one_thread():  # the compilers have the other cores
-            completed = (replace(sweep, columns=session.kernel.with_defaults(sweep.columns)) for sweep in sweeps)
+            completed = (
+                replace(sweep, columns=session.kernel.compiler.with_defaults(sweep.columns)) for sweep in sweeps
+            )
             members = tuple(fit_member(sweep, parameters) for sweep in completed)
         model = PretrainedModel(session.kernel.name, parameters, members + (trained.members if trained else ()))
         save_model(model, path)

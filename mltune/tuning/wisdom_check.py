@@ -135,7 +135,7 @@ def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kerne
     kernel, problem = bundles.get(entry.kernel), entry.to_problem()
     if kernel is None:
         return Checked(entry, Verdict.UNCHECKED, f"there is no kernel {entry.kernel} here: name its folder")
-    if not kernel.is_version(entry.source_hash):
+    if not kernel.source.is_version(entry.source_hash):
         return Checked(entry, Verdict.STALE, f"the source of {kernel.name} has changed since")
     try:
         if kernel.arrays is not None:

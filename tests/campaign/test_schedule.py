@@ -216,7 +216,7 @@ def test_a_problem_slower_than_its_siblings_gets_more(make_plan):
 
 
 def kernel_of(name):
-    return Kernel(name=name, problem="gemm", parameters={}, folder=Path(name))
+    return Kernel(name=name, problem="gemm", folder=Path(name))
 
 
 class TestChoice:

@@ -16,7 +16,7 @@ def test_the_new_bundle_loads(tmp_path):
     kernel = load_kernel(tmp_path / "My-Kernel")
     assert document["kernel"] == kernel.name == "my_kernel"
     assert document["next"] == ["mltune check My-Kernel", "mltune tune My-Kernel"]
-    assert list(kernel.parameters) == ["block_size", "elements"]
+    assert list(kernel.space.parameters) == ["block_size", "elements"]
     problem = kernel.arrays.problem({"n": 1000})
     assert [one.name for one in problem.arguments] == ["out", "x", "y", "scale", "n"]
     assert problem.bytes == 12_000

@@ -10,6 +10,7 @@ from mltune.cost.features import BUILD_COLUMNS, NEEDED, Features
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.device.facts import Mix
 from mltune.device.known import H200, known_devices
+from mltune.kernel.parts import KernelResources
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.problem.gemm import GemmProblem
 
@@ -115,7 +116,7 @@ def test_words_that_several_lanes_read_are_delivered_once():
 )
 def test_no_recorded_timing_exceeds_its_bound(manifest):
     kernel = load_kernel(manifest.kernel)
-    if not set(NEEDED) <= set(kernel.resources):
+    if not set(NEEDED) <= set(kernel.resources.estimates):
         pytest.skip("without resources there is no bound")
     dataset = load_dataset(manifest.name)
     builds = {name: dataset.numbers(name) for name in BUILD_COLUMNS if name in dataset.table.column_names}
@@ -124,12 +125,12 @@ def test_no_recorded_timing_exceeds_its_bound(manifest):
     for found in (features.bound(dataset.columns), features.bound(dataset.columns, builds)):
         assert np.max(found.time_s[ran] / dataset.numbers("median_s")[ran]) <= 1.0
         assert found.time_s.min() >= max(
-            hardware_limits(manifest.device, manifest.problem, kernel.unit or None).values()
+            hardware_limits(manifest.device, manifest.problem, kernel.resources.unit or None).values()
         )
 
 
 def test_without_resources_the_hardware_is_the_bound():
-    kernel = replace(load_kernel("gemm_simt"), resources={}, accesses={})
+    kernel = replace(load_kernel("gemm_simt"), resources=KernelResources())
     features = Features(kernel, PAPER, H200)
     columns = {name: np.array([values[0]]) for name, values in kernel.all_parameters.items()}
     assert features.bound(columns).time_s[0] == max(hardware_limits(H200, PAPER).values())

@@ -25,6 +25,7 @@ from mltune.dataset.dataset import (
 from mltune.device.known import H200
 from mltune.errors import DatasetError
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.parts import KernelSource, KernelSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
@@ -215,13 +216,21 @@ def test_names_stay_in_their_folder_and_nothing_is_overwritten_unasked(written, 
 
 def test_the_kernel_must_be_its_own(written):
     parameters = {f"P_{index}": (1,) for index in reversed(range(5))}
-    kernel = Kernel(name="toy", problem="recorded", parameters=parameters, source_hash="ab" * 32)
+    kernel = Kernel(
+        name="toy",
+        problem="recorded",
+        source=KernelSource(sha256="ab" * 32),
+        space=KernelSpace(parameters=parameters),
+    )
     assert written.manifest.check_kernel(kernel) == ""
-    changed = replace(kernel, source_hash="cd" * 32)
+    changed = replace(kernel, source=KernelSource(sha256="cd" * 32))
     assert "another version of the source" in written.manifest.check_kernel(changed)
-    assert written.manifest.check_kernel(replace(changed, same_as=frozenset({"ab" * 32}))) == ""
+    assert (
+        written.manifest.check_kernel(replace(kernel, source=KernelSource(sha256="cd" * 32, same_as=("ab" * 32,))))
+        == ""
+    )
     with pytest.raises(DatasetError, match="differ in NEW"):
-        written.manifest.check_kernel(replace(kernel, parameters=parameters | {"NEW": (1,)}))
+        written.manifest.check_kernel(replace(kernel, space=KernelSpace(parameters=parameters | {"NEW": (1,)})))
     with pytest.raises(DatasetError, match="is of toy, not of other"):
         written.manifest.check_kernel(replace(kernel, name="other"))
 

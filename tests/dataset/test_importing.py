@@ -17,8 +17,9 @@ from mltune.dataset.replay import recorded_kernel
 from mltune.device.facts import Measured
 from mltune.device.known import UNKNOWN, known_devices
 from mltune.errors import DatasetError, UsageError
-from mltune.kernel.bundle import Kernel, Restriction
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.expressions import parse
+from mltune.kernel.parts import KernelSpace, Restriction
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.problem.recorded import RecordedProblem
@@ -71,9 +72,11 @@ COLUMNS = Layout(("block", "mode"), "time_ms")
 TOY = Kernel(
     name="toy",
     problem="recorded",
-    parameters={"mode": (0, 1, 2), "block": (16, 32, 64)},
-    labels={"mode": ("b", "a", "c")},
-    restrictions=(Restriction(parse("block <= most_threads"), "too large"),),
+    space=KernelSpace(
+        parameters={"mode": (0, 1, 2), "block": (16, 32, 64)},
+        labels={"mode": ("b", "a", "c")},
+        restrictions=(Restriction(parse("block <= most_threads"), "too large"),),
+    ),
 )
 PROBLEM = RecordedProblem("toy", values={"most_threads": 64})
 
@@ -148,12 +151,14 @@ def test_it_keeps_what_was_measured_of_the_device(tmp_path: Path) -> None:
 def test_positions_are_those_of_the_kernel(tmp_path: Path) -> None:
     found = imported(written(tmp_path, CACHE), kernel=TOY)
     assert found.dataset.manifest.parameters == {"mode": (0, 1), "block": (16, 32)}
-    assert found.dataset.manifest.labels == TOY.labels
+    assert found.dataset.manifest.labels == TOY.space.labels
     assert found.dataset.manifest.check_kernel(TOY) == ""
 
 
 def test_integers_may_be_labels_of_a_kernel(tmp_path: Path) -> None:
-    kernel = Kernel(name="toy", problem="recorded", parameters={"a": (0, 1, 2)}, labels={"a": (0.5, 4.0, 1.0)})
+    kernel = Kernel(
+        name="toy", problem="recorded", space=KernelSpace(parameters={"a": (0, 1, 2)}, labels={"a": (0.5, 4.0, 1.0)})
+    )
     path = written(tmp_path, "a,t_ms\n4,1\n1,2\n", "t.csv")
     found = imported(path, kernel=kernel, layout=Layout(("a",), "t_ms"))
     assert found.dataset.columns["a"].tolist() == [1, 2]
@@ -280,7 +285,7 @@ def test_a_kernel_without_a_bundle_has_its_parameters_alone(tmp_path: Path) -> N
     dataset = imported(written(tmp_path, CACHE), problem=gemm, kernel="not_here").dataset
     kernel, notice = recorded_kernel(dataset.manifest)
     kernel.check_problem(gemm)
-    assert kernel.labelled({"block": 16, "mode": 1}) == {"block": 16, "mode": "b"}
+    assert kernel.space.labelled({"block": 16, "mode": 1}) == {"block": 16, "mode": "b"}
     assert "only the parameters are known" in notice
     write_dataset(dataset, tmp_path / "out")
     assert RecordingSource(str(tmp_path / "out/theirs.json")).load().kernel == kernel

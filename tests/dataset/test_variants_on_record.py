@@ -55,12 +55,12 @@ def recorded(bundle, folder, *, varied, size=64):
         )
     header = RunHeader(
         kernel="small",
-        source_hash=kernel.source_hash,
+        source_hash=kernel.source.sha256,
         parameters=values,
         problem=parse_problem("sgemm", size=size).to_json(),
         device=H200.to_json(),
         seed=0,
-        labels=kernel.labels,
+        labels=kernel.space.labels,
     )
     name = f"{'varied' if varied else 'plain'}-{size}"
     write_dataset(dataset_from_records(records, header, name=name, kind="random"), folder)

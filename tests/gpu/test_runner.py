@@ -186,7 +186,7 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
 
     kernel = load_kernel(name)
     if not fits(kernel, device):
-        pytest.skip(f"{device.name} has no {kernel.unit}")
+        pytest.skip(f"{device.name} has no {kernel.resources.unit}")
     problem = parse_problem(f"{precision}gemm", trans="NT", m=2048, n=2048, k=2048)
     space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns = space.rows(space.sample(24, np.random.default_rng(1)))
@@ -219,7 +219,7 @@ def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans, pa
 
     kernel = load_kernel("gemm_wgmma").with_values({"PACK": (pack,)})
     if not fits(kernel, device):
-        pytest.skip(f"{device.name} has no {kernel.unit}")
+        pytest.skip(f"{device.name} has no {kernel.resources.unit}")
     problem = parse_problem("hgemm", trans=trans, m=697, n=593, k=4097, beta=0.5)
     sizes = [(698, 594, 4098), (700, 596, 4100), (703, 597, 4093), (61, 70, 9), (1, 3, 300)]
     others = [replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in sizes]
@@ -247,8 +247,8 @@ def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device
 
     kernel = load_kernel("gemm_wgmma")
     if not fits(kernel, device):
-        pytest.skip(f"{device.name} has no {kernel.unit}")
-    configuration = {**kernel.default, "STAGES": 3, "BLK_N": 128, "CLUSTER": cluster, "PACK": 1}
+        pytest.skip(f"{device.name} has no {kernel.resources.unit}")
+    configuration = {**kernel.space.default, "STAGES": 3, "BLK_N": 128, "CLUSTER": cluster, "PACK": 1}
     problem = parse_problem("hgemm", trans="TN", m=1111, n=1333, k=2047, beta=0.0)
     with Rig(kernel, problem, device) as rig:
         build = rig.build(**configuration)
@@ -298,7 +298,7 @@ def test_many_parts_of_few_tiles_meet(device, name, case, trans):
     few = {"gemm_simt": {"BLK_K": (8, 16)}, "gemm_mma64": {"BLK_K": (8, 16), "STREAM_K": (1,)}}.get(name, {})
     kernel = load_kernel(name).with_values(few)
     if not fits(kernel, device):
-        pytest.skip(f"{device.name} has no {kernel.unit}")
+        pytest.skip(f"{device.name} has no {kernel.resources.unit}")
     problem = parse_problem(case, trans=trans, m=72, n=75, k=6136 if name == "gemm_wgmma" else 6142, beta=0.5)
     space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns = space.rows(space.sample(8, np.random.default_rng(1)))
@@ -343,7 +343,7 @@ def test_blocks_that_divide_the_last_waves_give_the_same_bits_in_every_run(devic
         launch = kernel.launch(configuration, variables_of(problem, device))
         path = tmp_path / f"{number}.cubin"  # CuPy keeps modules by their path
         path.write_bytes(build.cubin)
-        gemm = cupy.RawModule(path=str(path)).get_function(build.entry or kernel.entry)
+        gemm = cupy.RawModule(path=str(path)).get_function(build.entry or kernel.source.entry)
         gemm.max_dynamic_shared_size_bytes = launch.shared_bytes
         streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
         results = [[cupy.full_like(operands["C"], np.nan) for _ in range(12)] for _ in streams]
@@ -372,7 +372,7 @@ def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precis
 
     kernel = load_kernel(name)
     if not fits(kernel, device):
-        pytest.skip(f"{device.name} has no {kernel.unit}")
+        pytest.skip(f"{device.name} has no {kernel.resources.unit}")
     problem = parse_problem(f"{precision}gemm", trans="TN", m=200, n=90, k=70, beta=0.5, batch=60)
     space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns = space.rows(space.sample(6, np.random.default_rng(1)))

@@ -35,8 +35,8 @@ def test_what_is_known_is_measured_first(known, tmp_path, sizes):
     assert match.entry.verified
     assert match.relation == ("problem" if sizes == SIZES else "size")
     varied = kernel.in_variants()
-    first = [varied.labelled(record.configuration) for record in again.records[:2]]
-    assert first == [match.entry.configuration, varied.labelled(varied.completed(kernel.default))]
+    first = [varied.space.labelled(record.configuration) for record in again.records[:2]]
+    assert first == [match.entry.configuration, varied.space.labelled(varied.compiler.completed(kernel.space.default))]
 
 
 def test_what_was_found_just_now_holds(known):

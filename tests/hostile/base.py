@@ -269,7 +269,7 @@ def _winner() -> Any:
     kernel = load_kernel("transpose")
     build = Build(TrialState.OK, cubin=b"\x7fELF" + bytes(1000), registers=32, spill_bytes=0)
     measured = Measurement(TrialState.OK, samples_s=(2e-6,), median_s=2e-6, sm_clock_hz=1.98e9)
-    record = TrialRecord(1, 1, 1, dict(kernel.default), TrialState.OK, build=build, measurement=measured)
+    record = TrialRecord(1, 1, 1, dict(kernel.space.default), TrialState.OK, build=build, measurement=measured)
     declared = Declaration(1, (Finalist(1, 2e-6, 1.9e-6, 2.1e-6),), None, rounds=20, as_of=4, verified=True)
     return Winner(kernel, kernel.arrays.problem(), H200, record, declared, build, {"nvrtc": "13.0.88"})
 

@@ -30,10 +30,10 @@ def compare_with_python(bundle: Path, out: Path, driver: Path) -> None:
     parameters = kernel_parameters(kernel, problem)
     widths = [8 if one.role in ("in", "out", "inout", "size") else WIDTHS[one.dtype] for one in parameters]
     build = Build(TrialState.OK, cubin=b"\x7fELF" + bytes([len(widths), *widths]), registers=32, spill_bytes=0)
-    configuration = dict(kernel.completed(kernel.default))
+    configuration = dict(kernel.compiler.completed(kernel.space.default))
     name, device = name_of(problem), {"name": H200.name, "compute_capability": (9, 0), "sm_count": H200.sm_count}
     values = known_values(kernel, problem, H200, configuration)
-    fixed = [parse(formula(one.expression, values, kernel.derived)) for one in kernel.needed]
+    fixed = [parse(formula(one.expression, values, kernel.space.derived)) for one in kernel.space.needed]
     if not all(one.holds({}) for one in fixed if not one.names):
         return  # it is in no search space
     check_name(name)
@@ -74,8 +74,8 @@ def _launch(kernel: Any, configuration: dict[str, int], sizes: dict[str, int]) -
 
     try:
         variables = variables_of(kernel.arrays.problem(sizes), H200)
-        scope = kernel.scope({**variables, **configuration})
-        if not all(one.expression.evaluate_partial(scope).truth() for one in kernel.needed):
+        scope = kernel.space.scope({**variables, **configuration})
+        if not all(one.expression.evaluate_partial(scope).truth() for one in kernel.space.needed):
             return None
         launch = kernel.launch(configuration, variables)
     except (MltuneError, ValueError):

@@ -115,11 +115,11 @@ def test_a_bundle_of_arrays_is_read(tmp_path: Path) -> None:
 
     definition = kernel.arrays
     assert definition is not None
-    assert (kernel.problem, kernel.entry, kernel.precisions) == ("arrays", "scale<THREADS, TYPE>", ())
-    assert kernel.variables == {"rows", "columns"}
-    assert kernel.labels == {"TYPE": ("float", "float2", "float4"), "SHARE": (0.5, 0.25, 1.0)}
-    assert kernel.parameters == {"THREADS": (64, 128, 256), "TYPE": (0, 1, 2), "SHARE": (0, 1, 2), "FAST": (0, 1)}
-    assert kernel.default == configuration()
+    assert (kernel.problem, kernel.source.entry, kernel.precisions) == ("arrays", "scale<THREADS, TYPE>", ())
+    assert kernel.space.variables == {"rows", "columns"}
+    assert kernel.space.labels == {"TYPE": ("float", "float2", "float4"), "SHARE": (0.5, 0.25, 1.0)}
+    assert kernel.space.parameters == {"THREADS": (64, 128, 256), "TYPE": (0, 1, 2), "SHARE": (0, 1, 2), "FAST": (0, 1)}
+    assert kernel.space.default == configuration()
     assert definition.sizes == {"rows": 100, "columns": 70}
     assert definition.arithmetic == "fp64"
     assert definition.reference is not None
@@ -171,12 +171,12 @@ def test_only_its_own_problems_are_solved(tmp_path: Path) -> None:
 def test_labels_stand_for_their_values(tmp_path: Path) -> None:
     kernel = loaded(tmp_path)
 
-    scope = kernel.scope({**DEVICE, "rows": 100, "columns": 70, **configuration(SHARE=1)})
+    scope = kernel.space.scope({**DEVICE, "rows": 100, "columns": 70, **configuration(SHARE=1)})
 
     assert (str(scope["TYPE"]), scope["SHARE"], scope["THREADS"]) == ("float2", 0.25, 128)
-    assert kernel.derived["WIDTH"].evaluate(scope) == 2
-    assert kernel.derived["PART"].evaluate(scope) == 32
-    assert kernel.labelled(configuration()) == {
+    assert kernel.space.derived["WIDTH"].evaluate(scope) == 2
+    assert kernel.space.derived["PART"].evaluate(scope) == 32
+    assert kernel.space.labelled(configuration()) == {
         "THREADS": 128,
         "TYPE": "float2",
         "SHARE": 1.0,
@@ -193,7 +193,7 @@ def test_restrictions_compare_labels(tmp_path: Path) -> None:
     columns = space.rows(np.arange(space.count))
 
     found = {
-        tuple(kernel.labelled({name: int(column[row]) for name, column in columns.items()}).values())
+        tuple(kernel.space.labelled({name: int(column[row]) for name, column in columns.items()}).values())
         for row in range(space.count)
     }
     assert found == {
@@ -219,7 +219,7 @@ def test_launches_follow_from_sizes_and_labels(tmp_path: Path) -> None:
 def test_the_hash_of_a_space_knows_its_labels(tmp_path: Path) -> None:
     texts = [(), ((", 0.25", ", 0.125"),), (('"float4"]', '"float8"]'),)]
     kernels = [loaded(tmp_path / str(number), *changes) for number, changes in enumerate(texts)]
-    assert len({kernel.space_hash for kernel in kernels}) == 3
+    assert len({kernel.space.sha256 for kernel in kernels}) == 3
 
 
 @pytest.mark.parametrize(

@@ -69,15 +69,19 @@ def test_a_bundle_is_read(tmp_path: Path) -> None:
     kernel = load_kernel(bundle(tmp_path))
     assert kernel.name == "small"
     assert kernel.folder == tmp_path
-    assert kernel.source is not None
-    assert kernel.source.startswith('extern "C"')
-    assert (kernel.entry, kernel.problem, kernel.precisions) == ("small", "gemm", ("s", "d"))
-    assert kernel.parameters == {"BLK": (16, 32, 64), "DIM": (4, 8), "VEC": (0, 1, 2)}
-    assert kernel.launch_parameters == {"GROUP": (1, 2)}
+    assert kernel.source.text is not None
+    assert kernel.source.text.startswith('extern "C"')
+    assert (kernel.source.entry, kernel.problem, kernel.precisions) == ("small", "gemm", ("s", "d"))
+    assert kernel.space.parameters == {"BLK": (16, 32, 64), "DIM": (4, 8), "VEC": (0, 1, 2)}
+    assert kernel.space.launch_parameters == {"GROUP": (1, 2)}
     assert list(kernel.all_parameters) == ["BLK", "DIM", "VEC", "GROUP"]
-    assert list(kernel.derived).index("THR") < list(kernel.derived).index("PER_VEC")
-    assert (kernel.restrictions[0].text, kernel.restrictions[0].reason) == ("THR % VEC == 0", "whole vectors")
-    assert kernel.parameters_of(["PER_VEC", "m"]) == {"BLK", "DIM", "VEC"}
+    assert list(kernel.space.derived).index("THR") < list(kernel.space.derived).index("PER_VEC")
+    first = kernel.space.restrictions[0]
+    assert (first.text, first.reason) == (
+        "THR % VEC == 0",
+        "whole vectors",
+    )
+    assert kernel.space.parameters_of(["PER_VEC", "m"]) == {"BLK", "DIM", "VEC"}
     assert load_kernel(str(tmp_path)) == kernel
     assert pickle.loads(pickle.dumps(kernel)) == kernel  # noqa: S301
 
@@ -85,21 +89,23 @@ def test_a_bundle_is_read(tmp_path: Path) -> None:
 def test_names_are_resolved_over_columns(tmp_path: Path) -> None:
     kernel = load_kernel(bundle(tmp_path))
     columns = {name: np.array(column) for name, column in {"BLK": [16, 64], "DIM": [4, 8], "VEC": [1, 2]}.items()}
-    values = kernel.evaluate(columns, VARIABLES)
+    values = kernel.space.evaluate(columns, VARIABLES)
     assert {name: column.tolist() for name, column in values.items()} == {
         "THR": [4, 8],
         "PER_VEC": [4, 4],
         "bytes": [256, 1024],
     }
-    assert kernel.evaluate(columns, VARIABLES, kernel.resources)["threads"].tolist() == [16, 64]
-    constant = kernel.evaluate(columns, VARIABLES, {"words": kernel.grid[2]})["words"]
+    assert kernel.space.evaluate(columns, VARIABLES, kernel.resources.estimates)["threads"].tolist() == [16, 64]
+    constant = kernel.space.evaluate(columns, VARIABLES, {"words": kernel.launch_rule.grid[2]})["words"]
     assert constant.tolist() == [1, 1]
 
 
 def test_an_undefined_value_is_refused_by_name(tmp_path: Path) -> None:
     kernel = load_kernel(bundle(tmp_path))
     with pytest.raises(ExpressionError, match="PER_VEC"):
-        kernel.evaluate({name: np.array([0]) for name in kernel.parameters} | {"DIM": np.array([4])}, VARIABLES)
+        kernel.space.evaluate(
+            {name: np.array([0]) for name in kernel.space.parameters} | {"DIM": np.array([4])}, VARIABLES
+        )
 
 
 def test_a_launch(tmp_path: Path) -> None:
@@ -133,20 +139,20 @@ def test_a_launch_is_of_integers(tmp_path: Path) -> None:
 
 def test_a_bundle_without_a_source_describes_a_space(tmp_path: Path) -> None:
     kernel = load_kernel(bundle(tmp_path, ('source = "small.cu"\nentry = "small"\n', "")))
-    assert kernel.source is None
-    assert kernel.entry is None
+    assert kernel.source.text is None
+    assert kernel.source.entry is None
 
 
 def test_hashes_tell_what_changed(tmp_path: Path) -> None:
     kernel = load_kernel(bundle(tmp_path / "a"))
     comment = load_kernel(bundle(tmp_path / "b", ("[derived]", "# a remark\n[derived]"), ("whole vectors", "vectors")))
-    assert (comment.source_hash, comment.space_hash) == (kernel.source_hash, kernel.space_hash)
+    assert (comment.source.sha256, comment.space.sha256) == (kernel.source.sha256, kernel.space.sha256)
     launch = load_kernel(bundle(tmp_path / "c", ('"ceil_div(m, BLK)"', '"ceil_div(m, BLK) * 2"')))
-    assert launch.source_hash != kernel.source_hash
-    assert launch.space_hash == kernel.space_hash
+    assert launch.source.sha256 != kernel.source.sha256
+    assert launch.space.sha256 == kernel.space.sha256
     values = load_kernel(bundle(tmp_path / "d", ("[16, 32, 64]", "[16, 32, 128]")))
-    assert values.source_hash == kernel.source_hash
-    assert values.space_hash != kernel.space_hash
+    assert values.source.sha256 == kernel.source.sha256
+    assert values.space.sha256 != kernel.space.sha256
 
 
 def test_fewer_values(tmp_path: Path) -> None:
@@ -247,7 +253,7 @@ def test_the_built_in_kernel() -> None:
     middle = {name: values[len(values) // 2] for name, values in kernel.all_parameters.items()}
     launch = kernel.launch(middle, VARIABLES)
     assert launch.block[0] == middle["DIM_X"] * middle["DIM_Y"]
-    assert len(launch.arguments) == len(kernel.arguments)
+    assert len(launch.arguments) == len(kernel.launch_rule.arguments)
 
 
 ACCESS = """
@@ -260,7 +266,7 @@ lanes = [["DIM", "bytes"], ["warp_size", 0]]
 
 
 def test_accesses_are_read(tmp_path: Path) -> None:
-    access = load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS)).accesses["fragments"]
+    access = load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS)).resources.accesses["fragments"]
     assert (access.memory, access.count.text, access.bytes.text) == ("shared", "THR", "4 * element_bytes")
     assert [(radix.text, stride.text) for radix, stride in access.lanes] == [("DIM", "bytes"), ("warp_size", "0")]
 
@@ -290,10 +296,13 @@ values = {VEC = [1], GROUP = [2]}
 def test_a_preset_is_a_part_of_the_space_of_the_same_kernel(tmp_path):
     path = bundle(tmp_path, document=DOCUMENT + PRESET)
     whole, part = load_kernel(path), load_kernel(f"{path}:old")
-    assert (part.name, part.source_hash) == (whole.name, whole.source_hash)
-    assert part.space_hash != whole.space_hash
+    assert (part.name, part.source.sha256) == (whole.name, whole.source.sha256)
+    assert part.space.sha256 != whole.space.sha256
     assert part.all_parameters == whole.all_parameters | {"VEC": (1,), "GROUP": (2,)}
-    assert [one.text for one in part.restrictions] == [*(one.text for one in whole.restrictions), "THR == 8"]
+    assert [one.text for one in part.space.restrictions] == [
+        *(one.text for one in whole.space.restrictions),
+        "THR == 8",
+    ]
     blocks = [row["BLK"] for row in rows_of(ConstrainedSpace(part, VARIABLES))]
     assert sorted(blocks) == [32, 64]
 
@@ -301,8 +310,11 @@ def test_a_preset_is_a_part_of_the_space_of_the_same_kernel(tmp_path):
 def test_what_does_the_same_as_another_is_in_no_search_but_runs(tmp_path):
     distinct = '[distinct]\n"GROUP == 1 or m > 64" = "a column of tiles"\n\n[resources]'
     kernel = load_kernel(bundle(tmp_path, ("[resources]", distinct)))
-    assert [one.text for one in kernel.restrictions] == [*(one.text for one in kernel.needed), "GROUP == 1 or m > 64"]
-    assert len(kernel.needed) == 2
+    assert [one.text for one in kernel.space.restrictions] == [
+        *(one.text for one in kernel.space.needed),
+        "GROUP == 1 or m > 64",
+    ]
+    assert len(kernel.space.needed) == 2
     for m, values in ((64, {1}), (65, {1, 2})):
         space = ConstrainedSpace(kernel, {**VARIABLES, "m": m})
         assert {*space.rows(np.arange(space.count))["GROUP"].tolist()} == values
@@ -310,8 +322,8 @@ def test_what_does_the_same_as_another_is_in_no_search_but_runs(tmp_path):
 
 def test_presets_change_nothing_in_the_kernel_itself(tmp_path):
     assert (
-        load_kernel(bundle(tmp_path / "a")).space_hash
-        == load_kernel(bundle(tmp_path / "b", document=DOCUMENT + PRESET)).space_hash
+        load_kernel(bundle(tmp_path / "a")).space.sha256
+        == load_kernel(bundle(tmp_path / "b", document=DOCUMENT + PRESET)).space.sha256
     )
 
 
@@ -341,7 +353,7 @@ def test_a_malformed_preset_is_refused_whichever_is_asked_for(tmp_path, changes,
 def test_a_preset_has_labels_as_the_kernel_has(tmp_path):
     labelled = DOCUMENT.replace("[launch.parameters]", 'MODE = ["slow", "fast"]\n\n[launch.parameters]')
     text = PRESET.replace("VEC = [1]", 'MODE = ["fast"]')
-    assert load_kernel(f"{bundle(tmp_path, document=labelled + text)}:old").parameters["MODE"] == (1,)
+    assert load_kernel(f"{bundle(tmp_path, document=labelled + text)}:old").space.parameters["MODE"] == (1,)
     path = bundle(tmp_path, document=labelled + text.replace('"fast"', '"fas"'))
     with pytest.raises(BundleError, match=r"one of .*slow.*fast"):
         load_kernel(path)

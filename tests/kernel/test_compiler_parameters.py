@@ -46,14 +46,14 @@ def in_python(folder, compiler=None, source=SOURCE, values=None, **options):
 
 def test_every_kernel_with_a_source_has_those_that_are_built_in_but_its_space_does_not(tmp_path):
     kernel = bundle(tmp_path)
-    assert kernel.compiler_parameters == {"entry_name": (0, 1), "register_usage_level": (5, 8)}
-    assert kernel.all_parameters == kernel.parameters
-    assert kernel.labels == {}
+    assert kernel.compiler.parameters == {"entry_name": (0, 1), "register_usage_level": (5, 8)}
+    assert kernel.all_parameters == kernel.space.parameters
+    assert kernel.space.labels == {}
     varied = kernel.in_variants()
     assert [*varied.all_parameters] == ["WIDTH", *BUILT_IN]
-    assert varied.labelled({"WIDTH": 2, "entry_name": 1, "register_usage_level": 8})["entry_name"] == "cutlass"
+    assert varied.space.labelled({"WIDTH": 2, "entry_name": 1, "register_usage_level": 8})["entry_name"] == "cutlass"
     assert varied.recorded_with(()) == kernel
-    assert load_kernel("convolution").compiler_parameters == {}, "it has no source"
+    assert load_kernel("convolution").compiler.parameters == {}, "it has no source"
 
 
 def test_a_bundle_narrows_widens_and_adds(tmp_path):
@@ -63,12 +63,15 @@ def test_a_bundle_narrows_widens_and_adds(tmp_path):
     )
     kernel = bundle(tmp_path, table)
     built_in = {"entry_name": (0,), "register_usage_level": (8, 5, 0)}
-    assert kernel.compiler_parameters == {**built_in, "math": (0, 1), "optimization": (0, 1)}
-    assert kernel.variant({"register_usage_level": 5, "optimization": 1}).options == ("--ptxas-options=-O2",)
-    assert kernel.variant({}).options == ("--ptxas-options=--register-usage-level=8",)
-    assert kernel.variant({"register_usage_level": 5, "math": 1}).options == ("--use_fast_math", "--fmad=false")
-    assert kernel.space_hash != bundle(tmp_path).space_hash
-    assert kernel.source_hash == bundle(tmp_path).source_hash
+    assert kernel.compiler.parameters == {**built_in, "math": (0, 1), "optimization": (0, 1)}
+    assert kernel.compiler.variant({"register_usage_level": 5, "optimization": 1}).options == ("--ptxas-options=-O2",)
+    assert kernel.compiler.variant({}).options == ("--ptxas-options=--register-usage-level=8",)
+    assert kernel.compiler.variant({"register_usage_level": 5, "math": 1}).options == (
+        "--use_fast_math",
+        "--fmad=false",
+    )
+    assert kernel.space.sha256 != bundle(tmp_path).space.sha256
+    assert kernel.source.sha256 == bundle(tmp_path).source.sha256
 
 
 def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
@@ -142,14 +145,14 @@ def test_without_a_source_there_are_none(tmp_path):
 
 
 def test_a_built_in_one_that_clashes_is_left_out(tmp_path):
-    assert [*bundle(tmp_path, source=SOURCE + "// entry_cutlass\n").compiler_parameters] == ["register_usage_level"]
+    assert [*bundle(tmp_path, source=SOURCE + "// entry_cutlass\n").compiler.parameters] == ["register_usage_level"]
     kernel = in_python(tmp_path, values={"Entry_Name": [1, 2]})
-    assert [*kernel.compiler_parameters] == ["register_usage_level"]
+    assert [*kernel.compiler.parameters] == ["register_usage_level"]
 
 
 def test_a_call_has_them_too(tmp_path):
     kernel = in_python(tmp_path, {"math": ["", "--use_fast_math"], "entry_name": [""]})
-    assert kernel.compiler_parameters == {"entry_name": (0,), "register_usage_level": (5, 8), "math": (0, 1)}
+    assert kernel.compiler.parameters == {"entry_name": (0,), "register_usage_level": (5, 8), "math": (0, 1)}
     with pytest.raises(UsageError, match="compiler: math: an option of the compiler must"):
         in_python(tmp_path, {"math": ["-o /tmp/x"]})
 
@@ -178,7 +181,7 @@ def test_a_space_holds_every_configuration_in_all_variants(tmp_path):
 def test_a_value_of_one_makes_it_part_of_the_space(tmp_path):
     kernel = bundle(tmp_path).with_values({"entry_name": [1]})
     assert kernel.all_parameters == {"WIDTH": (1, 2, 4), "entry_name": (1,)}
-    assert kernel.variant({"entry_name": 1}).name == "cutlass"
+    assert kernel.compiler.variant({"entry_name": 1}).name == "cutlass"
 
 
 def test_a_record_without_them_was_made_with_their_defaults(tmp_path):
@@ -186,7 +189,7 @@ def test_a_record_without_them_was_made_with_their_defaults(tmp_path):
     assert kernel.has_parameters(["WIDTH"])
     assert kernel.has_parameters(["WIDTH", "register_usage_level"])
     assert not kernel.has_parameters(["WIDTH", "math"])
-    assert kernel.completed({"WIDTH": 2, "register_usage_level": 8}) == {
+    assert kernel.compiler.completed({"WIDTH": 2, "register_usage_level": 8}) == {
         "WIDTH": 2,
         "register_usage_level": 8,
         "entry_name": 0,
@@ -203,13 +206,13 @@ CONTROLS = '[compiler]\napply_controls = ["", "fast.acf"]\n'
 def test_a_file_of_controls_is_read_with_its_kernel(tmp_path):
     (tmp_path / "fast.acf").write_bytes(b"\x00\xff")
     kernel = bundle(tmp_path, CONTROLS)
-    assert kernel.controls == {"fast.acf": b"\x00\xff"}
-    assert kernel.variant({}).options == ()
-    assert kernel.variant({"apply_controls": 1}).options == ("--ptxas-options=--apply-controls=fast.acf",)
-    assert kernel.in_variants().labelled({"apply_controls": 1}) == {"apply_controls": "fast.acf"}
+    assert kernel.compiler.controls == {"fast.acf": b"\x00\xff"}
+    assert kernel.compiler.variant({}).options == ()
+    assert kernel.compiler.variant({"apply_controls": 1}).options == ("--ptxas-options=--apply-controls=fast.acf",)
+    assert kernel.in_variants().space.labelled({"apply_controls": 1}) == {"apply_controls": "fast.acf"}
     (tmp_path / "fast.acf").write_bytes(b"other")
     changed = bundle(tmp_path, CONTROLS)
-    assert len({kernel.source_hash, changed.source_hash, bundle(tmp_path).source_hash}) == 3
+    assert len({kernel.source.sha256, changed.source.sha256, bundle(tmp_path).source.sha256}) == 3
     assert bundle(tmp_path, CONTROLS) == changed
 
 
@@ -248,14 +251,14 @@ def test_a_call_names_the_path_of_a_file_of_controls(tmp_path):
     path = tmp_path / "elsewhere" / "fast.acf"
     path.write_bytes(b"\x00one")
     kernel = in_python(tmp_path, {"apply_controls": ["", path]})
-    assert kernel.controls == {"fast.acf": b"\x00one"}
-    assert kernel.compiler_labels["apply_controls"] == ("", "fast.acf")
-    assert in_python(tmp_path, {"apply_controls": ["", str(path)]}).source_hash == kernel.source_hash
+    assert kernel.compiler.controls == {"fast.acf": b"\x00one"}
+    assert kernel.compiler.labels["apply_controls"] == ("", "fast.acf")
+    assert in_python(tmp_path, {"apply_controls": ["", str(path)]}).source.sha256 == kernel.source.sha256
     path.write_bytes(b"two")
-    assert in_python(tmp_path, {"apply_controls": ["", path]}).source_hash != kernel.source_hash
+    assert in_python(tmp_path, {"apply_controls": ["", path]}).source.sha256 != kernel.source.sha256
     without = in_python(tmp_path, {"apply_controls": [""]})
-    assert without.controls == {}
-    assert without.source_hash == in_python(tmp_path).source_hash
+    assert without.compiler.controls == {}
+    assert without.source.sha256 == in_python(tmp_path).source.sha256
 
 
 @pytest.mark.parametrize(

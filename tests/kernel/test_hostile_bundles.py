@@ -226,7 +226,7 @@ def test_formulas_of_a_winner_stay_short(tmp_path: Path) -> None:
     grow = {"f0": "m", "f1": "n"} | {f"f{i}": f"min(f{i - 1}, f{i - 2})" for i in range(2, 13)}
     kernel = load_kernel(write(tmp_path, bundle(derived=grow, launch='block = [32]\ngrid = ["f12"]\n')))
     with bounded():
-        assert len(formula(kernel.grid[0], {}, kernel.derived)) < 10_000
+        assert len(formula(kernel.launch_rule.grid[0], {}, kernel.space.derived)) < 10_000
 
 
 @pytest.mark.parametrize("name", ["kernel.toml", "a.cu", "a.cuh"])
@@ -312,14 +312,14 @@ def test_names_of_folders_that_cannot_be(path: str) -> None:
 def test_headers_are_read_and_hashed(tmp_path: Path) -> None:
     with_headers = bundle().replace("entry =", 'headers = ["a.cuh", "b.h"]\nentry =')
     plain = load_kernel(write(tmp_path, bundle()))
-    hashes = {plain.source_hash}
+    hashes = {plain.source.sha256}
     for text in ("first", "second"):
         (tmp_path / "a.cuh").write_text(f"\ufeff// {text}")
         (tmp_path / "b.h").write_text("")
         kernel = load_kernel(write(tmp_path, with_headers))
-        assert kernel.headers == {"a.cuh": f"// {text}", "b.h": ""}
-        assert kernel.space_hash == plain.space_hash
-        hashes.add(kernel.source_hash)
+        assert kernel.source.headers == {"a.cuh": f"// {text}", "b.h": ""}
+        assert kernel.space.sha256 == plain.space.sha256
+        hashes.add(kernel.source.sha256)
     assert len(hashes) == 3
 
 

@@ -74,11 +74,11 @@ def test_headers_are_found_beside_the_file_that_includes_them_and_in_the_folders
         "include/deep/four.inl": "#include <five.h>\n",
         "further/five.h": "5",
     }
-    assert kernel.headers.keys() == {
+    assert kernel.source.headers.keys() == {
         "deep/one.cuh", "two.h", "include/three.hpp", "four.inl", "../two.h", "five.h"
     }  # fmt: skip
-    assert kernel.headers["../two.h"] == '#include "two.h"\n'  # so that #pragma once holds
-    assert kernel.include == ("include", "further")
+    assert kernel.source.headers["../two.h"] == '#include "two.h"\n'  # so that #pragma once holds
+    assert kernel.source.include == ("include", "further")
 
 
 def test_the_folder_of_the_bundle_may_be_one(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_folder_of_the_bundle_may_be_one(tmp_path: Path) -> None:
 def test_a_header_that_changes_changes_the_hash_of_the_source(tmp_path: Path) -> None:
     def hashed(text: str, unused: str = "") -> str:
         files = {"a.cu": "#include <b.h>", "include/b.h": '#include "c.h"', "include/c.h": text, "include/d.h": unused}
-        return load_kernel(bundle(tmp_path, files)).source_hash
+        return load_kernel(bundle(tmp_path, files)).source.sha256
 
     assert hashed("1") == hashed("1", unused="2") != hashed("2")
 
@@ -156,7 +156,7 @@ def test_a_million_names_are_not_looked_for(tmp_path: Path) -> None:
 
 def test_headers_that_include_each_other_end(tmp_path: Path) -> None:
     files = {"a.cu": "#include <b.h>", "include/b.h": "#include <c.h>", "include/c.h": "#include <b.h>\n#include <c.h>"}
-    assert load_kernel(bundle(tmp_path, files)).headers.keys() == {"b.h", "c.h"}
+    assert load_kernel(bundle(tmp_path, files)).source.headers.keys() == {"b.h", "c.h"}
 
 
 PARTS = ("a.h", "b.h", "secret.h", "include", "more", "..", ".", "", "outside", "bundle", "link", "linked.h")
@@ -192,7 +192,7 @@ def test_nothing_outside_the_folders_is_read(source: str, texts: dict[str, str],
         opened, kernel = opened_files(root)
         allowed = {root / "kernel.toml", root / "a.cu"}
         assert {path for path in opened if not path.is_relative_to(root / "include")} <= allowed
-        assert kernel is None or MARKED not in kernel.headers.values()
+        assert kernel is None or MARKED not in kernel.source.headers.values()
 
 
 def opened_files(root: Path) -> tuple[set[Path], Kernel | None]:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
-from mltune.kernel.python_kernel import KernelCall, PythonKernel, make_kernel, with_sizes
+from mltune.kernel.python_kernel import KernelCall, make_kernel, with_sizes
 from mltune.kernel.space import default_configuration
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
@@ -106,11 +107,11 @@ def test_macros_may_be_defined_besides(made: Any) -> None:
     assert definitions(macros).endswith("#define W 8\n#define kernel_tuner 1\n")
 
 
-def valid(kernel: PythonKernel) -> set[tuple[Any, ...]]:
+def valid(kernel: Kernel) -> set[tuple[Any, ...]]:
     space = make_space(kernel, {})
     columns = space.rows(np.arange(space.count))
     return {
-        tuple(kernel.labelled({name: int(column[row]) for name, column in columns.items()}).values())
+        tuple(kernel.space.labelled({name: int(column[row]) for name, column in columns.items()}).values())
         for row in range(space.count)
     }
 
@@ -163,7 +164,7 @@ def test_the_default_is_the_first_or_the_given_or_the_nearest(made: Any) -> None
         kernel = made(**options)
         assert default_configuration(kernel, make_space(kernel, {})) == expected
     labelled = made(parameters={"T": ["float", "half"], "F": [0.5, 1]}, default={"T": "half", "F": 1})
-    assert labelled.default == {"T": 1, "F": 1}
+    assert labelled.space.default == {"T": 1, "F": 1}
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_answers_are_kept_as_files(made: Any, tmp_path: Path) -> None:
 
 def test_a_template_gives_its_kernel_a_plain_name(made: Any) -> None:
     kernel = made(name="space::add<float, TILE>")
-    assert (kernel.name, kernel.entry) == ("space_add", "space::add<float, TILE>")
+    assert (kernel.name, kernel.source.entry) == ("space_add", "space::add<float, TILE>")
     assert kernel.arrays.problem().name == kernel.name
 
 
@@ -302,20 +303,20 @@ def test_headers_are_read_from_the_folders_of_a_call(made: Any, tmp_path: Path) 
 
     kernel = made(source=source, include=(tmp_path / "a", tmp_path / "b"))
 
-    assert kernel.headers == {
+    assert kernel.source.headers == {
         "sub/one.cuh": '#include "../two"\n', "two": "int two;", "linked.h": "3", "../two": '#include "two"\n',
     }  # fmt: skip
     assert header_files(kernel) == {
         "include/sub/one.cuh": '#include "../two"\n', "include/two": "int two;", "include1/linked.h": "3",
     }  # fmt: skip
-    assert kernel.source_hash != made(source=source, include=(tmp_path / "b",)).source_hash
+    assert kernel.source.sha256 != made(source=source, include=(tmp_path / "b",)).source.sha256
 
 
 def test_headers_of_a_list_of_sources_are_in_the_folder_of_the_winner(made: Any, tmp_path: Path) -> None:
     (tmp_path / "two.h").write_text("2")
     headers = {"/some/where/one.h": "#include <two.h>", "sub/three.h": "3"}
     kernel = made(source=f"#include </some/where/one.h>\n{SOURCE}", headers=headers, include=(tmp_path,))
-    assert kernel.headers == {**headers, "two.h": "2"}
+    assert kernel.source.headers == {**headers, "two.h": "2"}
     assert header_files(kernel) == {"one.h": "#include <two.h>", "sub/three.h": "3", "include/two.h": "2"}
 
 
@@ -356,9 +357,9 @@ def test_what_mltune_does_not_do_is_refused(arguments: Any, message: str) -> Non
 )
 def test_the_hash_covers_launch_macros_and_options(made: Any, change: dict[str, Any]) -> None:
     """A run of another launch of the same source is not resumed, and its winner is not taken."""
-    assert made().source_hash == made().source_hash != made(**change).source_hash
+    assert made().source.sha256 == made().source.sha256 != made(**change).source.sha256
     has_size = "problem_size" in change  # which is one of the problem's, where it has sizes
-    assert (with_sizes(made())[0].source_hash == with_sizes(made(**change))[0].source_hash) == has_size
+    assert (with_sizes(made())[0].source.sha256 == with_sizes(made(**change))[0].source.sha256) == has_size
 
 
 def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> None:
@@ -375,7 +376,7 @@ def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> 
 def test_a_function_makes_the_source_of_each_configuration(made: Any) -> None:
     kernel = made(source=lambda values: f"// {values['block_size_x']}\n{SOURCE}")
     assert kernel.source_of(configuration(64)).startswith("// 64\n")
-    assert kernel.source_hash != made().source_hash
+    assert kernel.source.sha256 != made().source.sha256
     with pytest.raises(UsageError, match="returns CUDA text"):
         made(source=lambda values: 7)
 

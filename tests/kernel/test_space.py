@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from mltune.device.known import H200
 from mltune.errors import SpaceError
-from mltune.kernel.bundle import Kernel, Restriction, device_variables
+from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.expressions import parse
+from mltune.kernel.parts import KernelSpace, Restriction
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, draw
 from mltune.problem.gemm import parse_problem
@@ -28,9 +29,11 @@ def make_kernel(
         folder=Path("small"),
         problem="gemm",
         precisions=("s",),
-        parameters=parameters,
-        derived={name: parse(text) for name, text in (derived or {}).items()},
-        restrictions=tuple(Restriction(parse(text), f"because of {text}") for text in restrictions),
+        space=KernelSpace(
+            parameters=parameters,
+            derived={name: parse(text) for name, text in (derived or {}).items()},
+            restrictions=tuple(Restriction(parse(text), f"because of {text}") for text in restrictions),
+        ),
     )
 
 
@@ -41,9 +44,9 @@ def raw_product(kernel: Kernel) -> dict[str, np.ndarray]:
 
 def satisfied(kernel: Kernel, columns: Columns, variables: dict[str, int]) -> np.ndarray:
     """Evaluate every restriction directly."""
-    scope = kernel.scope({**variables, **columns})
+    scope = kernel.space.scope({**variables, **columns})
     holds = np.ones(length(columns), dtype=bool)
-    for restriction in kernel.restrictions:
+    for restriction in kernel.space.restrictions:
         holds &= restriction.expression.holds(scope)
     return holds
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from mltune.device.known import H200
 from mltune.files import folders
-from mltune.kernel.bundle import Access, Kernel, Restriction, device_variables
+from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.launch import Launch
+from mltune.kernel.parts import Access, KernelResources, KernelSource, KernelSpace, LaunchRule, Restriction
 from mltune.kernel.space import ConstrainedSpace
 
 Configuration = Mapping[str, int]
@@ -65,19 +66,24 @@ class ArraysBundle:
         self.kernel = Kernel(
             name=name,
             problem="arrays",
-            parameters={key: tuple(values) for key, values in self.document["parameters"].items()},
             folder=folder,
-            source=self.source.read_text(),
-            entry=self.document["kernel"]["entry"],
-            derived=_parsed(self.document.get("derived", {})),
-            restrictions=tuple(
-                Restriction(parse(text), reason) for text, reason in self.document["restrictions"].items()
+            source=KernelSource(text=self.source.read_text(), entry=self.document["kernel"]["entry"]),
+            space=KernelSpace(
+                parameters={key: tuple(values) for key, values in self.document["parameters"].items()},
+                derived=_parsed(self.document.get("derived", {})),
+                restrictions=tuple(
+                    Restriction(parse(text), reason) for text, reason in self.document["restrictions"].items()
+                ),
             ),
-            resources=resources,
-            block=_shape(launch["block"]),
-            grid=_shape(launch["grid"]),
-            shared_bytes=resources.get("shared_bytes", parse("0")),
-            accesses={key: _access(table) for key, table in self.document.get("access", {}).items()},
+            launch_rule=LaunchRule(
+                block=_shape(launch["block"]),
+                grid=_shape(launch["grid"]),
+                shared_bytes=resources.get("shared_bytes", parse("0")),
+            ),
+            resources=KernelResources(
+                estimates=resources,
+                accesses={key: _access(table) for key, table in self.document.get("access", {}).items()},
+            ),
         )
 
     @property
@@ -140,7 +146,7 @@ class ArraysBundle:
         return found
 
     def _value(self, expression: Expression, configuration: Configuration, sizes: Sizes) -> Any:
-        return expression.evaluate(self.kernel.scope({**self.variables(sizes), **configuration}))
+        return expression.evaluate(self.kernel.space.scope({**self.variables(sizes), **configuration}))
 
 
 def _parsed(table: Mapping[str, Any]) -> dict[str, Expression]:

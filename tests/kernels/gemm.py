@@ -74,8 +74,8 @@ def check(
     launch = kernel.launch(configuration, variables)
     workspace = empty_workspace(launch)
     zeros = len(workspace)
-    if kernel.zeros is not None:
-        zeros = min(zeros, int(kernel.zeros.evaluate(kernel.scope({**variables, **configuration}))))
+    if kernel.launch_rule.zeros is not None:
+        zeros = min(zeros, int(kernel.launch_rule.zeros.evaluate(kernel.space.scope({**variables, **configuration}))))
     for integers in (False, True):
         workspace[zeros:] = 0xFF  # NaN of any precision, and a raised flag
         made = problem.operands(np, seed=1, integers=integers)
@@ -127,7 +127,7 @@ def check_spoilt(problem: GemmProblem, operands: Mapping[str, np.ndarray], launc
 
 def build_host(kernel: Kernel, runtime: Path, configuration: Configuration, problem: GemmProblem) -> HostKernel:
     """Compile one configuration for the host."""
-    parameters = {name: configuration[name] for name in kernel.parameters}
+    parameters = {name: configuration[name] for name in kernel.space.parameters}
     return HostKernel(kernel.folder / f"{kernel.name}.cu", parameters | problem.macros(), runtime)
 
 

@@ -46,13 +46,15 @@ def test_the_space_is_of_a_reasonable_size_and_contains_the_default(bundle):
     space = bundle.space()
     least, most = SPACES[bundle.kernel.name]
     assert least <= space.count <= most
-    assert bundle.default.keys() == bundle.kernel.parameters.keys()
+    assert bundle.default.keys() == bundle.kernel.space.parameters.keys()
     assert space.index_of(columns(bundle.default))[0] >= 0
 
 
 def test_every_restriction_removes_something(bundle):
     removals = {removal.restriction: removal.removes for removal in bundle.space().explain()}
-    device_limits = {rule.text for rule in bundle.kernel.restrictions if rule.reason.startswith("the device's limit")}
+    device_limits = {
+        rule.text for rule in bundle.kernel.space.restrictions if rule.reason.startswith("the device's limit")
+    }
     assert [text for text, share in removals.items() if share == 0 and text not in device_limits] == []
 
 
@@ -68,13 +70,14 @@ def test_the_default_and_a_sample_compile(bundle):
             launch = bundle.launch(configuration, bundle.sizes)
             assert launch.shared_bytes <= H200.shared_bytes_per_block, configuration
             variables = bundle.variables(bundle.sizes)
-            said = bundle.kernel.evaluate(columns(configuration), variables, bundle.kernel.resources)
+            said = bundle.kernel.space.evaluate(columns(configuration), variables, bundle.kernel.resources.estimates)
             assert build.registers <= said.get("register_cap", [255])[0], configuration
             assert int(np.prod(launch.block)) == said["threads"][0], configuration
 
 
 def test_the_reference_compiles(bundle):
-    kernel = replace(bundle.kernel, entry=bundle.document["reference"]["entry"])
+    kernel = bundle.kernel
+    kernel = replace(kernel, source=replace(kernel.source.text, entry=bundle.document["reference"]["entry"]))
     with builder(bundle, kernel) as compiler:
         build = compiler.submit(bundle.default).result(120)
     assert (build.state, build.detail) == (TrialState.OK, "")

@@ -40,7 +40,10 @@ def test_a_fast_configuration_and_a_sample_compile(case: tuple[str, str, str]) -
         for configuration, future in [(one, builder.submit(one)) for one in configurations]:
             build = future.result(120)
             columns = {name: np.array([value]) for name, value in configuration.items()}
-            said = {name: column[0] for name, column in KERNEL.evaluate(columns, variables, KERNEL.resources).items()}
+            said = {
+                name: column[0]
+                for name, column in KERNEL.space.evaluate(columns, variables, KERNEL.resources.estimates).items()
+            }
             assert (build.state, build.detail) == (TrialState.OK, ""), configuration
             assert build.shared_bytes == 0, configuration  # all shared memory is dynamic
             assert build.registers <= said["register_cap"], configuration

@@ -69,7 +69,7 @@ def test_the_error_is_some_units_of_the_last_of_106_bits(kernel: Kernel, runtime
     values = SMALL | {"RENORMALISE": (renormalise,), "BLK_K": (16,)}
     configuration = next(sample(kernel.with_values(values), case, 1, seed=7))
     problem = GemmProblem(*case, 5, 4, 300)
-    parameters = {name: configuration[name] for name in kernel.parameters}
+    parameters = {name: configuration[name] for name in kernel.space.parameters}
     host = HostKernel(kernel.folder / "gemm_dd.cu", parameters | problem.macros(), runtime)
     operands = problem.operands(np, seed=3)
     exact, moduli = products(problem, operands)

@@ -65,14 +65,17 @@ def test_the_default_and_a_sample_compile(name: str) -> None:
     kernel, case = load_kernel(name), ("s", "T", "N")
     problem = GemmProblem(*case, 4096, 4096, 4096)
     variables = variables_of(problem, H200)
-    configurations = [kernel.default, *sample(kernel, case, 3, seed=1)]
+    configurations = [kernel.space.default, *sample(kernel, case, 3, seed=1)]
     errors: list[int] = []
-    assert not broken(kernel, kernel.default, variables)
+    assert not broken(kernel, kernel.space.default, variables)
     with NvrtcBuilder(kernel, problem, "sm_90", workers=2) as builder:
         for configuration, future in [(one, builder.submit(one)) for one in configurations]:
             build = future.result(120)
             columns = {name: np.array([value]) for name, value in configuration.items()}
-            said = {name: column[0] for name, column in kernel.evaluate(columns, variables, kernel.resources).items()}
+            said = {
+                name: column[0]
+                for name, column in kernel.space.evaluate(columns, variables, kernel.resources.estimates).items()
+            }
             assert (build.state, build.detail) == (TrialState.OK, ""), configuration
             assert build.shared_bytes == 0, configuration  # all shared memory is dynamic
             assert build.registers <= said["register_cap"], configuration
@@ -83,8 +86,8 @@ def test_the_default_and_a_sample_compile(name: str) -> None:
 def broken(kernel: Kernel, configuration: Configuration, variables: dict[str, int]) -> list[str]:
     """Return the restrictions that a configuration violates."""
     columns = {name: np.array([value]) for name, value in configuration.items()}
-    rules = {rule.text: rule.expression for rule in kernel.restrictions}
-    return [text for text, column in kernel.evaluate(columns, variables, rules).items() if not column.all()]
+    rules = {rule.text: rule.expression for rule in kernel.space.restrictions}
+    return [text for text, column in kernel.space.evaluate(columns, variables, rules).items() if not column.all()]
 
 
 def test_a_case_that_a_paper_does_not_have_is_refused_with_its_reason() -> None:

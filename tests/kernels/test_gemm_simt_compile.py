@@ -55,8 +55,8 @@ def broken(problem, device, configuration):
     """Return the restrictions that a configuration violates."""
     variables = variables_of(problem, device)
     columns = {name: np.array([value]) for name, value in configuration.items()}
-    rules = {rule.text: rule.expression for rule in KERNEL.restrictions}
-    return [text for text, column in KERNEL.evaluate(columns, variables, rules).items() if not column.all()]
+    rules = {rule.text: rule.expression for rule in KERNEL.space.restrictions}
+    return [text for text, column in KERNEL.space.evaluate(columns, variables, rules).items() if not column.all()]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,11 @@ def test_registers_and_shared_memory_are_what_the_bundle_says(device, shapes):
             build = future.result(120)
             assert (build.state, build.detail) == (TrialState.OK, ""), shape
             columns = {name: np.array([value]) for name, value in configuration.items()}
-            said = {name: column[0] for name, column in KERNEL.evaluate(columns, variables, KERNEL.resources).items()}
-            derived = {name: column[0] for name, column in KERNEL.evaluate(columns, variables).items()}
+            said = {
+                name: column[0]
+                for name, column in KERNEL.space.evaluate(columns, variables, KERNEL.resources.estimates).items()
+            }
+            derived = {name: column[0] for name, column in KERNEL.space.evaluate(columns, variables).items()}
             assert derived["accumulators"] < build.registers <= said["register_cap"], shape
             assert abs(build.registers - said["registers"]) <= 48, shape
             # Registers are spilled only where __launch_bounds__ caps them.

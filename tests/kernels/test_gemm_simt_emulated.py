@@ -89,7 +89,7 @@ def test_any_number_of_parts_meets_in_one_machine_code(
 
 def with_blocks(kernel: Kernel, blocks: int) -> Kernel:
     """Return the kernel with a number of blocks that stay, whatever the device and the problem."""
-    return replace(kernel, derived=kernel.derived | {"stay": parse(str(blocks))})
+    return replace(kernel, space=replace(kernel.space, derived=kernel.space.derived | {"stay": parse(str(blocks))}))
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
@@ -160,8 +160,8 @@ def test_zero_has_as_many_blocks_as_run_at_a_time(
     configuration = {**drawn, "BLK_K": 8, "SPLIT_K": 0}
     for batch in (1, 2):
         variables = variables_of(GemmProblem("s", "N", "N", m, n, k, batch=batch), H200)
-        scope = kernel.scope({**variables, **configuration})
-        rules = [rule.expression for rule in kernel.restrictions if "SPLIT_K" in rule.text]
+        scope = kernel.space.scope({**variables, **configuration})
+        rules = [rule.expression for rule in kernel.space.restrictions if "SPLIT_K" in rule.text]
         assert all(rule.evaluate(scope) for rule in rules) == (is_valid and batch == 1)
     launch = kernel.launch(configuration, variables_of(GemmProblem("s", "N", "N", m, n, k), H200))
     assert launch.grid == (blocks, 1, 1)

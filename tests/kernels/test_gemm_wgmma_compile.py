@@ -22,11 +22,12 @@ TILES = [
 ]
 
 
+@pytest.mark.sampled(0, system=4)
 @pytest.mark.parametrize("ops", ["TN", "NN", "NT", "TT"])
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile['BLK_M']}x{tile['BLK_N']}")
 def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> None:
     with NvrtcBuilder(KERNEL, GemmProblem("h", *ops, 511, 513, 515), "sm_90", workers=1) as builder:
-        builds = [builder.submit({**KERNEL.default, **tile, "PACK": pack}).result(120) for pack in (0, 1)]
+        builds = [builder.submit({**KERNEL.space.default, **tile, "PACK": pack}).result(120) for pack in (0, 1)]
     assert [(build.state, build.detail) for build in builds] == [(TrialState.OK, "")] * 2
     assert builds[1].spill_bytes == 0, "as little as shifting, which spills some bytes with some compilers"
     assert builds[0].registers == builds[1].registers

@@ -13,7 +13,7 @@ from mltune.library.source import COUNTERS
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_operands import transpositions
 
-KERNELS = [name for name in built_in() if load_kernel(name).workspace is not None]
+KERNELS = [name for name in built_in() if load_kernel(name).launch_rule.workspace is not None]
 SIZES = [
     (1, 1, 0),
     (5, 7, 64),
@@ -33,7 +33,7 @@ def test_kernels_with_a_workspace_are_found() -> None:
 def test_what_must_be_zero_is_little_and_at_the_beginning(name: str) -> None:
     """At most the zeros of a library, in whole lines of its memory, and less than all of it."""
     kernel, rng, sums = load_kernel(name), np.random.default_rng(1), 0
-    assert kernel.zeros is not None
+    assert kernel.launch_rule.zeros is not None
     for precision in {*kernel.precisions[:1], *kernel.precisions[-1:]}:
         for m, n, k in SIZES:
             problem = GemmProblem(precision, *transpositions(precision)[0], m, n, k)
@@ -42,8 +42,11 @@ def test_what_must_be_zero_is_little_and_at_the_beginning(name: str) -> None:
             columns = space.rows(space.sample(min(50, space.count), rng))
             for number in range(len(next(iter(columns.values())))):
                 configuration = row(columns, number)
-                scope = kernel.scope({**variables, **configuration})
-                zeros, size = int(kernel.zeros.evaluate(scope)), int(kernel.workspace.evaluate(scope))
+                scope = kernel.space.scope({**variables, **configuration})
+                zeros, size = (
+                    int(kernel.launch_rule.zeros.evaluate(scope)),
+                    int(kernel.launch_rule.workspace.evaluate(scope)),
+                )
                 assert zeros % 256 == 0, (problem, configuration)
                 assert zeros <= COUNTERS, (problem, configuration)
                 assert zeros < size or size == 0, (problem, configuration)

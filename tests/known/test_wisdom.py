@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.parts import CompilerSpace, KernelSource, KernelSpace
 from mltune.kernel.space import TableSpace
 from mltune.known.entry import Gpu, choose
 from mltune.known.wisdom import Wisdom
@@ -22,7 +23,9 @@ from mltune.problem.gemm import parse_problem
 from mltune.problem.recorded import RecordedProblem
 from tests.environment import importing
 
-KERNEL = Kernel(name="toy", problem="gemm", parameters={"TILE": (16, 32, 64)}, source_hash=SOURCE)
+KERNEL = Kernel(
+    name="toy", problem="gemm", source=KernelSource(sha256=SOURCE), space=KernelSpace(parameters={"TILE": (16, 32, 64)})
+)
 
 tiles = st.sampled_from([16, 32, 64, 128])
 facts = {
@@ -206,12 +209,12 @@ class TestLookup:
     def test_only_configurations_of_the_space_are_found_and_the_others_take_no_place(self):
         found = [at(size, "sgemm", "NT", size) for size in (64, 128, 256, 512, 1024)]
         space = TableSpace({"TILE": [64, 128, 512], "MODE": [0, 0, 0]})
-        kernel = replace(KERNEL, labels={"MODE": ("row",)})
+        kernel = replace(KERNEL, space=replace(KERNEL.space, labels={"MODE": ("row",)}))
         tiles = [one.entry.configuration["TILE"] for one in self.look_up(*found, kernel=kernel, space=space, most=9)]
         assert tiles == [512, 128, 64]
 
     def test_another_source_or_kernel_is_not_found(self):
-        assert self.look_up(entry(), kernel=replace(KERNEL, source_hash="cd" * 32)) == []
+        assert self.look_up(entry(), kernel=replace(KERNEL, source=KernelSource(sha256="cd" * 32))) == []
         assert self.look_up(entry(), kernel=replace(KERNEL, name="other")) == []
 
     def test_of_another_gpu_only_the_same_problem_of_the_same_architecture_is_found(self):
@@ -248,13 +251,13 @@ class TestLookup:
         assert match.entry.configuration["TILE"] == 16
 
     def test_labels_become_positions(self):
-        def codes(labels, **facts):
-            return entry(16).codes(Kernel(name="own", problem="gemm", parameters={}, labels=labels, **facts))
+        def codes(labels, **parts):
+            return entry(16).codes(Kernel(name="own", problem="gemm", space=KernelSpace(labels=labels), **parts))
 
         assert codes({"MODE": ("column", "row")}) == {"TILE": 16, "MODE": 1}
         assert codes({"MODE": ("column",)}) is None
         assert codes({}) is None
-        varied = {"compiler_parameters": {"level": (5, 8)}, "varied": ("level",)}
+        varied = {"compiler": CompilerSpace(parameters={"level": (5, 8)}, varied=("level",))}
         assert codes({"MODE": ("column", "row")}, **varied) == {"TILE": 16, "MODE": 1, "level": 5}
 
 

@@ -51,7 +51,7 @@ def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: in
         one = row(columns, number)
         if number == 0 and "SPLIT_K" in one:
             one = {**one, "SPLIT_K": 1}  # valid for all sizes
-        further = [4] * len(kernel.arguments) + [8] * (kernel.workspace is not None)
+        further = [4] * len(kernel.launch_rule.arguments) + [8] * (kernel.launch_rule.workspace is not None)
         build = Build(TrialState.OK, cubin=fake_cubin(parameters, further, number), registers=32, spill_bytes=0)
         configurations.append(configuration_of(kernel, problem, H200, one, build))
     sizes = np.unique((2 ** rng.uniform(4, 12, (40, len(extents)))).astype(np.int64), axis=0)

@@ -124,7 +124,7 @@ def test_the_dispatcher_counts_tiles_of_which_there_are_none_where_they_are_unde
 
 def test_tiles_are_what_blocks_take_one_after_the_other():
     kernel, problem = load_kernel("gemm_wgmma"), parse_problem("hgemm", size=4096)
-    one = {**kernel.completed(kernel.default), "BLK_M": 128, "BLK_N": 128, "SPLIT_K": 1}
+    one = {**kernel.compiler.completed(kernel.space.default), "BLK_M": 128, "BLK_N": 128, "SPLIT_K": 1}
     made = configuration_of(kernel, problem, H200, one, Build(TrialState.OK)).document.launch
     sizes = {"m": 4096, "n": 4096, "k": 4096}
     assert tiles_at(kernel, problem, H200, [one]).tolist() == [[1024, 0]] == [[parse(made.tiles).evaluate(sizes), 0]]
@@ -246,7 +246,7 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
                 assert arguments[place] == parse(parameter.value).evaluate(sizes)
             elif parameter.role != "scalar":
                 assert arguments[place] == made["arguments"][signature.index(parameter)]
-        if kernel.workspace is not None:
+        if kernel.launch_rule.workspace is not None:
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
     assert len(used) > 1
     if name == "hgemm_nn":  # rows that begin anywhere
@@ -295,10 +295,10 @@ def expected(kernel, content, problem, sizes, has_workspace):
     for number in content.dispatcher.order([sizes[one] for one in content.extents], known):
         labels = content.configurations[number].document.configuration
         configuration = {
-            name: kernel.labels[name].index(v) if name in kernel.labels else v for name, v in labels.items()
+            name: kernel.space.labels[name].index(v) if name in kernel.space.labels else v for name, v in labels.items()
         }
-        scope = kernel.scope({**variables, **configuration})
-        if not all(one.expression.evaluate_partial(scope).truth() for one in kernel.needed):
+        scope = kernel.space.scope({**variables, **configuration})
+        if not all(one.expression.evaluate_partial(scope).truth() for one in kernel.space.needed):
             continue
         launch = kernel.launch(configuration, variables)
         if launch.grid[1] > 65535 or launch.grid[2] > 65535 or (launch.workspace_bytes and not has_workspace):
@@ -404,7 +404,7 @@ def test_an_array_in_constant_memory_is_refused():
 def test_what_does_the_same_as_another_configuration_runs_in_a_library_but_is_in_no_search(split, in_search):
     """Rows of 1000 need no packing; 64 tiles of 16 steps are not divided."""
     kernel = load_kernel("gemm_wgmma")
-    configuration = {**kernel.default, "BLK_M": 64, "BLK_N": 64, "CLUSTER": 1, "PACK": 1, "SPLIT_K": split}
+    configuration = {**kernel.space.default, "BLK_M": 64, "BLK_N": 64, "CLUSTER": 1, "PACK": 1, "SPLIT_K": split}
     for k, wanted in zip((1000, 1001), in_search, strict=True):
         problem = parse_problem("hgemm", trans="TN", m=500, n=500, k=k)
         assert (find(make_space(kernel, variables_of(problem, H200)), configuration) >= 0) == wanted

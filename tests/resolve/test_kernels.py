@@ -52,7 +52,7 @@ def test_classes_are_ordered_by_strictness():
 def test_a_bundle_promises_ieee_unless_it_says_otherwise(tmp_path):
     plain, split = load_kernel(write(tmp_path, "plain")), load_kernel(write(tmp_path, "split", 'accuracy = "fp32"'))
     assert (plain.accuracy, plain.candidate, split.accuracy) == ("ieee", True, "fp32")
-    assert plain.source_hash == split.source_hash
+    assert plain.source.sha256 == split.source.sha256
     with pytest.raises(BundleError, match=r"kernel\.accuracy"):
         load_kernel(write(tmp_path, "wrong", 'accuracy = "about"'))
 

@@ -49,7 +49,7 @@ EVERY = ArraysProblem(
 def bundle_winner(problem: ArraysProblem | None = None) -> Winner:
     """Return a winner of the kernel of transpositions."""
     winner = a_winner()
-    record = replace(winner.record, configuration=dict(TRANSPOSE.default))
+    record = replace(winner.record, configuration=dict(TRANSPOSE.space.default))
     return replace(
         winner,
         kernel=TRANSPOSE,
@@ -299,7 +299,7 @@ def test_the_cpp_example_runs_on_a_stub_of_the_driver(tmp_path, kind):
 def test_every_built_in_kernel_fills_the_templates(name):
     kernel = load_kernel(name)
     winner = bundle_winner()
-    record = replace(winner.record, configuration=dict(kernel.default))
+    record = replace(winner.record, configuration=dict(kernel.space.default))
     files = winner_files(replace(winner, kernel=kernel, problem=kernel.arrays.problem(), record=record), DATE)
     assert {"README.txt", "example.py", "example.cpp"} < files.keys()
     compile(files["example.py"], "example.py", "exec")

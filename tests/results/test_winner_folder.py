@@ -110,7 +110,9 @@ def test_without_machine_code_there_is_the_document_alone_and_it_says_why(tmp_pa
 
 def test_headers_lie_beside_the_source_that_includes_them():
     winner = a_winner()
-    winner = replace(winner, kernel=replace(winner.kernel, headers={"tile.cuh": "// a tile\n"}))
+    winner = replace(
+        winner, kernel=replace(winner.kernel, source=replace(winner.kernel.source, headers={"tile.cuh": "// a tile\n"}))
+    )
     files = winner_files(winner, DATE)
     assert files["tile.cuh"] == b"// a tile\n"
     assert json.loads(files["winner.json"])["sha256"]["tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
@@ -118,17 +120,18 @@ def test_headers_lie_beside_the_source_that_includes_them():
 
 
 def test_headers_of_folders_lie_in_folders(tmp_path):
-    kernel = replace(
-        a_winner().kernel,
+    kernel = a_winner().kernel
+    source = replace(
+        kernel.source.text,
         headers={"sub/tile.cuh": "// a tile\n", "tile.cuh": '#include "sub/tile.cuh"\n'},
         header_paths={"sub/tile.cuh": "include/sub/tile.cuh", "tile.cuh": "include/sub/tile.cuh"},
         include=("include",),
     )
-    write_winner(tmp_path / "winner", replace(a_winner(), kernel=kernel))
+    write_winner(tmp_path / "winner", replace(a_winner(), kernel=replace(kernel, source=source)))
     document = json.loads((tmp_path / "winner" / "winner.json").read_text())
     assert (tmp_path / "winner" / "include" / "sub" / "tile.cuh").read_text() == "// a tile\n"
     assert document["sha256"]["include/sub/tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
-    assert document["build"]["headers"] == kernel.header_paths
+    assert document["build"]["headers"] == source.header_paths
     assert " -I. -Iinclude -cubin kernel.cu" in (tmp_path / "winner" / "README.txt").read_text()
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from winners import PROBLEMS, SMALL, a_winner, split_k_winner
 
 from mltune.dataset.dataset import load_dataset
-from mltune.kernel.bundle import Restriction
 from mltune.kernel.expressions import parse
+from mltune.kernel.parts import Restriction
 from mltune.kernel.reader import load_kernel
 from mltune.results.winner import formula, launch_formulas, size_restrictions
 
@@ -73,5 +73,8 @@ def test_what_is_known_is_put_in_and_worked_out(text, put):
 def test_only_conditions_on_the_size_are_told():
     assert size_restrictions(WINNER) == {}
     demanding = Restriction(parse("m % BLK_M == 0 and BLK_N <= 64"), "whole tiles")
-    winner = replace(WINNER, kernel=replace(KERNEL, restrictions=(*KERNEL.restrictions, demanding)))
+    winner = replace(
+        WINNER,
+        kernel=replace(KERNEL, space=replace(KERNEL.space, restrictions=(*KERNEL.space.restrictions, demanding))),
+    )
     assert size_restrictions(winner) == {f"m % {SMALL['BLK_M']} == 0": "whole tiles"}

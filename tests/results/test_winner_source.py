@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from winners import PROBLEMS, SMALL, a_winner, built_winner
 
+from mltune.kernel.parts import CompilerSpace
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compiler import Source
@@ -60,9 +61,12 @@ def test_the_source_of_a_variant_has_its_name_and_its_options():
 
 def test_a_file_of_controls_lies_beside_the_source(tmp_path):
     winner = a_winner()
-    labels = {"apply_controls": ("", "fast.acf")}
-    kernel = replace(winner.kernel, compiler_parameters={"apply_controls": (0, 1)}, compiler_labels=labels)
-    kernel = replace(kernel, controls={"fast.acf": b"\x00fast", "other.acf": b"other"}).in_variants()
+    compiler = CompilerSpace(
+        parameters={"apply_controls": (0, 1)},
+        labels={"apply_controls": ("", "fast.acf")},
+        controls={"fast.acf": b"\x00fast", "other.acf": b"other"},
+    )
+    kernel = replace(winner.kernel, compiler=compiler).in_variants()
     versions = {"nvrtc": "13.5.37", "nvjitlink": "13.5.38"}
     record = replace(winner.record, configuration=winner.record.configuration | {"apply_controls": 1})
     write_winner(tmp_path / "winner", replace(winner, kernel=kernel, record=record, versions=versions))
@@ -137,7 +141,9 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
 
 def test_the_command_of_nvcc_has_the_options_of_the_kernel():
     winner = a_winner()
-    fast = replace(winner, kernel=replace(winner.kernel, options=("--use_fast_math",)))
+    fast = replace(
+        winner, kernel=replace(winner.kernel, source=replace(winner.kernel.source, options=("--use_fast_math",)))
+    )
     assert "--use_fast_math" in nvcc(fast).split()
     assert "--use_fast_math" not in nvcc(winner).split()
 
@@ -156,10 +162,10 @@ def test_nvcc_compiles_it_by_the_command_that_stands_in_it(tmp_path, precision):
 
 def test_it_sets_every_macro_before_the_source_which_it_leaves_alone():
     winner = a_winner(PROBLEMS["z"])
-    head, _, body = kernel_source(winner, DATE).partition(winner.kernel.source)
+    head, _, body = kernel_source(winner, DATE).partition(winner.kernel.source.text)
     assert body == ""
     macros = {name: int(value) for name, value in re.findall(r"^#define (\w+) (-?\d+)$", head, re.MULTILINE)}
-    compiled = {name: SMALL[name] for name in winner.kernel.parameters}
+    compiled = {name: SMALL[name] for name in winner.kernel.space.parameters}
     assert macros == compiled | PROBLEMS["z"].macros()
     for words in ("zgemm CN 64x33x31", "C = alpha A^H B + beta C", "NVIDIA H200 (sm_90)", DATE, "RASTER_GROUP = 2"):
         assert words in head
@@ -177,6 +183,6 @@ def test_the_licence_is_told_of_our_own_kernels_only(tmp_path):
 def test_no_name_leads_out_of_its_comment(name):
     winner = a_winner()
     source = kernel_source(replace(winner, device=replace(winner.device, name=name)), DATE)
-    head = source.partition(winner.kernel.source)[0]
+    head = source.partition(winner.kernel.source.text)[0]
     assert all(line.startswith(("//", "#define ")) for line in head.splitlines() if line)
     assert not [line for line in head.splitlines() if line.endswith("\\")]

@@ -100,7 +100,7 @@ def test_an_invalid_default_gives_way_to_one_near_it():
     space = make_space(kernel, VARIABLES)
     found = default_configuration(kernel, space)
     assert space.index_of({name: [value] for name, value in found.items()})[0] >= 0
-    assert len(found.items() - kernel.default.items()) == 1
+    assert len(found.items() - kernel.space.default.items()) == 1
 
 
 def test_configurations_are_compared_with_the_default_and_the_reference():

@@ -34,7 +34,7 @@ class Builder(ImaginaryBuilder):
         self.kernel = kernel
 
     def submit(self, configuration):
-        variant = self.kernel.variant(configuration)
+        variant = self.kernel.compiler.variant(configuration)
         fast = variant.name or "--apply-controls" in str(variant.options)
         return built(time_s=CUTLASS_S if fast else PLAIN_S + 1e-5 * configuration["REPEAT"], noise=0.001)
 
@@ -79,7 +79,10 @@ def test_the_best_is_found_in_another_variant_and_is_on_record_everywhere(run, t
         assert store.header.labels["entry_name"] == ("", "cutlass")
     winner = json.loads((tmp_path / "run" / "winner" / "winner.json").read_text())
     assert winner["configuration"]["entry_name"] == "cutlass"
-    assert f"#define {KERNEL.entry} {KERNEL.entry}_cutlass" in (tmp_path / "run" / "winner" / "kernel.cu").read_text()
+    assert (
+        f"#define {KERNEL.source.entry} {KERNEL.source.entry}_cutlass"
+        in (tmp_path / "run" / "winner" / "kernel.cu").read_text()
+    )
     (best,) = Wisdom.load(tmp_path / "wisdom.json").best()
     assert best.configuration["entry_name"] == "cutlass"
 

@@ -23,7 +23,7 @@ OTHER = {"name": "other", "architecture": "sm_80", "sm_count": 1}
 
 
 def of_hostile(misdeed, median_s, **facts):
-    own = {"kernel": KERNEL.name, "source_hash": KERNEL.source_hash, "problem": PROBLEM.to_json()}
+    own = {"kernel": KERNEL.name, "source_hash": KERNEL.source.sha256, "problem": PROBLEM.to_json()}
     return entry(median_s=median_s, configuration={"MISDEED": misdeed, "REPEAT": 1}, **own | facts)
 
 
@@ -125,7 +125,7 @@ def test_in_replay():
     best, kernel = recorded.manifest.best, load_kernel("gemm_simt")
     facts = {
         "kernel": kernel.name,
-        "source_hash": kernel.source_hash,
+        "source_hash": kernel.source.sha256,
         "problem": recorded.manifest.problem.to_json(),
         "configuration": dict(best.configuration),
     }
@@ -143,7 +143,7 @@ def test_the_problem_of_a_kernel_of_any_kind_is_recognised(name):
     kernel = load_kernel(name)
     size = next(iter(kernel.arrays.sizes))
     problem, near = kernel.arrays.problem(), kernel.arrays.problem({size: kernel.arrays.sizes[size] // 2})
-    facts = {"kernel": name, "source_hash": kernel.source_hash}
+    facts = {"kernel": name, "source_hash": kernel.source.sha256}
     found = entry(**facts, problem=problem.to_json())
 
     assert wisdom_check._today(found, {name: kernel}) == (kernel, problem)

@@ -118,7 +118,7 @@ def kernel_of(run: TuneResult) -> Kernel | None:
     if not _BUILT_IN.fullmatch(header.kernel) or not (folders.assets("kernels") / header.kernel).is_dir():
         return None
     kernel = _load_once(header.kernel)
-    same = kernel.is_version(header.source_hash) and kernel.has_parameters(header.parameters)
+    same = kernel.source.is_version(header.source_hash) and kernel.has_parameters(header.parameters)
     return kernel.recorded_with(header.parameters) if same else None
 
 
@@ -297,10 +297,10 @@ class Evidence:
         Those in the formulas themselves come before those of derived names in them, such as the parts of a tile.
         """
         kernel = kernel_of(self.run)
-        if kernel is None or kernel.source is None:
+        if kernel is None or kernel.source.text is None:
             return None
-        named = {name for expression in kernel.grid for name in expression.names}
-        for names in (named, kernel.parameters_of(named)):
+        named = {name for expression in kernel.launch_rule.grid for name in expression.names}
+        for names in (named, kernel.space.parameters_of(named)):
             varied = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]
             if len(varied) == 2:
                 return varied[0], varied[1]

@@ -254,7 +254,7 @@ def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
 def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
     """Return the launch configuration of the winner, if its bundle is known."""
     kernel = kernel_of(run)
-    if kernel is None or kernel.source is None:
+    if kernel is None or kernel.source.text is None:
         return None
     variables = variables_of(run.problem, run.device)
     try:
