@@ -76,7 +76,7 @@ FAMILIES = {"mirrored": mirrored, "isolated": isolated, "narrow": narrow}
 def search_of(space, **options):
     """Return a search of a space that knows its parameters alone."""
     table, problem = TableSpace(space.columns), timed_problem("hidden")
-    kernel = Kernel(name="hidden", problem=problem.kind, parameters=table.values)
+    kernel = Kernel(name="hidden", problem=problem.kind, space=KernelSpace(parameters=table.values))
     return Search(table, Features(kernel, problem, UNKNOWN), SearchSettings(adapts=True, **options))
 
 
