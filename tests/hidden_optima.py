@@ -12,6 +12,7 @@ from mltune.cost.features import Features
 from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats
+from mltune.kernel.parts import KernelSpace
 from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialState

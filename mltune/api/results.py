@@ -15,7 +15,7 @@ from mltune.measure.machine_code import LoopCode
 from mltune.problem.problem import Problem
 from mltune.results.rating import Rate, rate_of
 from mltune.tuning.bound import LimitedConfiguration, ProblemBound
-from mltune.tuning.prediction import Choice, ExpectedTime, Prediction
+from mltune.tuning.prediction import ExpectedTime, PredictedChoice, Prediction
 from mltune.tuning.sweep import Pruned
 from mltune.tuning.wisdom_check import Checked, Verdict
 
@@ -125,7 +125,7 @@ class Predicted:
     prediction: Prediction
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[PredictedChoice, ...]:
         """The configurations, the best first, each with its source: ``"known"`` or ``"expected"``."""
         return self.prediction.choices
 

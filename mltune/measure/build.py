@@ -22,7 +22,7 @@ from mltune.kernel.compiler_parameters import variant_of
 from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
 from mltune.kernel.launch import APPLY
 from mltune.measure.compile_pool import CompilePool
-from mltune.measure.compiler import Source, accepts_option, compiles_with, nvrtc_version, supported_architectures
+from mltune.measure.compiler import CudaSource, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
 from mltune.process.child import available_cores
 from mltune.records.trial import Build
@@ -163,7 +163,7 @@ def _refusal(kernel: Kernel, architecture: str, options: tuple[str, ...]) -> str
         compiles = compiles_with(architecture, options)
         return "" if compiles else f"NVRTC {nvrtc_version()} does not know {' '.join(options)}"
     source = 'extern "C" __global__ void nothing() {}', "nothing", compile_options(architecture)
-    with CompilePool(Source(*source, controls=kernel.compiler.controls), workers=1) as pool:
+    with CompilePool(CudaSource(*source, controls=kernel.compiler.controls), workers=1) as pool:
         return pool.build("", options).result().detail
 
 
@@ -227,7 +227,7 @@ def build_one(kernel: Kernel, problem: RunnableProblem, architecture: str, confi
         return builder.submit(configuration).result()
 
 
-def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
+def _source(kernel: Kernel, options: tuple[str, ...]) -> CudaSource:
     """Return the source of a kernel with its headers and options."""
     if kernel.source.text is None or kernel.source.entry is None:
         raise BundleError(
@@ -236,7 +236,7 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
         )
     headers = {**toolkit_headers(kernel.source.text, kernel.source.headers), **kernel.source.headers}
     text = "" if kernel.source.generator is not None else kernel.source.text
-    return Source(text, kernel.source.entry, (*options, *kernel.source.options), headers, kernel.compiler.controls)
+    return CudaSource(text, kernel.source.entry, (*options, *kernel.source.options), headers, kernel.compiler.controls)
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:

@@ -21,7 +21,7 @@ from mltune.files.reading import parse_json, reason
 from mltune.files.text import printable
 from mltune.measure.assembler import nvjitlink_version
 from mltune.measure.compile_pool import CompilePool, Job
-from mltune.measure.compiler import Source
+from mltune.measure.compiler import CudaSource
 from mltune.measure.cubin_cache import default_cache, source_digest
 from mltune.records.trial import Build
 from mltune.records.versions import __version__
@@ -188,7 +188,7 @@ class CompileFarm:
         self._fits: dict[str, int] = {}
         self._refused: dict[str, Mapping[str, Any]] = {}
         self._next_look = 0.0
-        self._sources: dict[str, Future[Source]] = {}
+        self._sources: dict[str, Future[CudaSource]] = {}
         try:
             self._client.register_plugin(ending_with_worker())
             self._look()
@@ -217,7 +217,7 @@ class CompileFarm:
             self._look()
         return int((1.0 + AHEAD) * self.cores) + 1 if self._fits else 0
 
-    def compile(self, source: Source, jobs: Sequence[Job]) -> list[Future[Build]]:
+    def compile(self, source: CudaSource, jobs: Sequence[Job]) -> list[Future[Build]]:
         """Begin builds; see :class:`mltune.measure.compile_pool.Farm`."""
         name = source_digest(source)
         options: dict[str, Any] = {"workers": list(self._fits), "retries": 0}
@@ -280,7 +280,7 @@ class CompileFarm:
         self._fits = {}
 
 
-def _same(source: Source) -> Source:
+def _same(source: CudaSource) -> CudaSource:
     return source
 
 
@@ -311,7 +311,7 @@ def farm_of(where: str, controls: bool = False) -> CompileFarm | None:
         return None
 
 
-def compile_here(source: Source, name: str, macros: str, options: tuple[str, ...]) -> Build:
+def compile_here(source: CudaSource, name: str, macros: str, options: tuple[str, ...]) -> Build:
     """Compile a source with macros and further options in a task of a Dask worker that has the resource ``COMPILE``.
 
     The name is a hash of the source.
@@ -319,7 +319,7 @@ def compile_here(source: Source, name: str, macros: str, options: tuple[str, ...
     return _pool(source, name).build(macros, options).result()
 
 
-def _pool(source: Source, name: str) -> CompilePool:
+def _pool(source: CudaSource, name: str) -> CompilePool:
     """Return the compile processes of a source, and end those of the least recently used source."""
     from distributed import get_worker
 

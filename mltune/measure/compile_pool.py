@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 
 from mltune.errors import WorkerError
 from mltune.measure.assembler import nvjitlink_version
-from mltune.measure.compiler import Source, nvrtc_version
+from mltune.measure.compiler import CudaSource, nvrtc_version
 from mltune.measure.cubin_cache import CubinCache, cache_key
 from mltune.process.child import Child, ChildDiedError, ChildPool, ChildTimeoutError, ThreadedChild, available_cores
 from mltune.records.trial import Build, TrialState
@@ -69,7 +69,7 @@ class Farm(Protocol):
     def capacity(self) -> int:
         """Builds that may be under way; 0 where they cannot be reached."""
 
-    def compile(self, source: Source, jobs: Sequence[Job]) -> Sequence[Any]:
+    def compile(self, source: CudaSource, jobs: Sequence[Job]) -> Sequence[Any]:
         """Begin builds and return a future of each, whose callbacks any thread calls; none if the farm is lost."""
 
     def result(self, build: Any) -> Build | None:
@@ -90,7 +90,7 @@ class CompilePool:
 
     def __init__(
         self,
-        source: Source,
+        source: CudaSource,
         *,
         cache: Path | None = None,
         workers: int | None = None,

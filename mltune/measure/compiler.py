@@ -110,7 +110,7 @@ def compiles_with(architecture: str, options: tuple[str, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CudaSource:
     """Everything that NVRTC compiles for a configuration, except its macros.
 
     `entry` is the name of the kernel in the text. `headers` have the names with which they are included; nothing else
@@ -130,7 +130,7 @@ class Source:
 
         Examples
         --------
-        >>> Source("template <int N> __global__ void fill();", "fill<TILE>", ()).expression("#define TILE 32\n")
+        >>> CudaSource("template <int N> __global__ void fill();", "fill<TILE>", ()).expression("#define TILE 32\n")
         'fill<32>'
         """
         entry, c = rf"\b{re.escape(self.entry)}\s*\(", r'extern\s+"C"'
@@ -151,7 +151,7 @@ class Source:
         return name.removesuffix(plain) + (changed if changed.startswith(plain) else plain) + values
 
 
-def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tuple[str, ...]]], Build]:
+def make_compiler(source: CudaSource, memory_bytes: int) -> Callable[[tuple[str, tuple[str, ...]]], Build]:
     """Make the function that a compile process serves: from definitions of macros, and further options, to a build.
 
     The process gets a lower priority than the one that feeds the GPU, is the first to be killed when memory runs out,
@@ -164,7 +164,8 @@ def make_compiler(source: Source, memory_bytes: int) -> Callable[[tuple[str, tup
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     nvrtc = _nvrtc()
-    _compile(nvrtc, Source(_WARM_UP, "warm_up", source.options), "")  # loads the libraries that NVRTC opens when needed
+    # loads the libraries that NVRTC opens when needed
+    _compile(nvrtc, CudaSource(_WARM_UP, "warm_up", source.options), "")
     controls = in_memory(source.controls)
     if controls:
         nvjitlink_version()  # loads it
@@ -241,7 +242,7 @@ def code_bytes(cubin: bytes, entry: str) -> int | None:
     return None
 
 
-def _compile(nvrtc: Any, source: Source, definitions: str, further: Sequence[str] = ()) -> Build:
+def _compile(nvrtc: Any, source: CudaSource, definitions: str, further: Sequence[str] = ()) -> Build:
     all_options = (*source.options, *further)
     by_controls = any(option.startswith(APPLY) for option in all_options)
     options = [option.encode() for option in (to_ptx(all_options) if by_controls else all_options)]

@@ -22,7 +22,7 @@ from pathlib import Path
 from mltune.files.atomic import write_file_atomically
 from mltune.files.folders import cache_folder
 from mltune.files.reading import RefusedFileError, parse_json, read_file
-from mltune.measure.compiler import Source
+from mltune.measure.compiler import CudaSource
 from mltune.records.trial import Build, TrialState
 
 LARGEST_CUBIN = 1 << 26
@@ -52,13 +52,13 @@ def default_cache() -> Path | None:
         return None
 
 
-def cache_key(source: Source, definitions: str, compiler: str, options: Sequence[str] = ()) -> str:
+def cache_key(source: CudaSource, definitions: str, compiler: str, options: Sequence[str] = ()) -> str:
     """Return the name of a build: a hash of all that NVRTC reads, and of the compiler's version."""
     parts = [_FORMAT, source_digest(source), definitions, compiler, *options]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def source_digest(source: Source) -> str:
+def source_digest(source: CudaSource) -> str:
     """Return a hash of a source with its headers, options and controls."""
     headers, controls = (sorted(files.items()) for files in (source.headers, source.controls))
     return _digest(source.text, source.entry, source.options, tuple(headers), *controls)

@@ -18,7 +18,7 @@ from mltune.device.query import driver_version, query_device
 from mltune.errors import DeviceError
 from mltune.files.text import printable
 from mltune.measure.build import compile_options
-from mltune.measure.compiler import Source, check_fits_driver
+from mltune.measure.compiler import CudaSource, check_fits_driver
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.micro_kernel import (
     BLOCK_WORDS,
@@ -95,7 +95,9 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
 
 def compile_micro_kernels(micro_kernels: Iterable[_Kind], architecture: str) -> Iterator[tuple[_Kind, Build]]:
     """Compile micro-kernels in a compile process, each when it is asked for."""
-    child = Child("mltune.measure.compiler:make_compiler", (Source("", ENTRY, compile_options(architecture)), 4 << 30))
+    child = Child(
+        "mltune.measure.compiler:make_compiler", (CudaSource("", ENTRY, compile_options(architecture)), 4 << 30)
+    )
     try:
         for micro_kernel in micro_kernels:
             try:

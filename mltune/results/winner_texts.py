@@ -58,10 +58,10 @@ def kernel_source(winner: Winner, date: str) -> str:
 def _instance(winner: Winner) -> str:
     """Return the instance of a template that a winner is."""
     from mltune.measure.build import definitions
-    from mltune.measure.compiler import Source
+    from mltune.measure.compiler import CudaSource
 
     text = winner.kernel.source_of(winner.record.configuration)
-    return Source(text, winner.kernel.source.entry or "", ()).expression(definitions(winner.macros()))
+    return CudaSource(text, winner.kernel.source.entry or "", ()).expression(definitions(winner.macros()))
 
 
 def nvcc(winner: Winner) -> str:

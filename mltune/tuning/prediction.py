@@ -29,7 +29,7 @@ KNOWN, EXPECTED = "known", "expected"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PredictedChoice:
     """A configuration that is expected to be fast, from the source :data:`KNOWN` or :data:`EXPECTED`."""
 
     source: str
@@ -113,7 +113,7 @@ class Prediction:
         Differences of the problem and the device from all training data of the model.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[PredictedChoice, ...]
     expected: ExpectedShare | None
     time: ExpectedTime | None
     no_time: str
@@ -180,7 +180,7 @@ def predict(
     candidates = Search(space, features, SearchSettings(batch=top), start).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
     labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
-    choices = tuple(map(Choice, sources, labelled))
+    choices = tuple(map(PredictedChoice, sources, labelled))
     time, no_time = None, "the first choice is known: the wisdom has its time"
     if choices[0].source == EXPECTED:
         ranked_by = "physics" if pretrained is None else "model"

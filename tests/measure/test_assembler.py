@@ -12,7 +12,7 @@ from mltune.kernel.compiler_parameters import APPLY
 from mltune.kernel.reader import load_kernel
 from mltune.measure import assembler
 from mltune.measure.build import NvrtcBuilder, compile_options, with_known_options
-from mltune.measure.compiler import Source, make_compiler
+from mltune.measure.compiler import CudaSource, make_compiler
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
 from tests.own_bundle import write_bundle
@@ -69,7 +69,7 @@ def test_a_file_that_is_none_is_left_out_with_the_reason_and_fails_no_other_buil
     assert built.state is TrialState.OK
 
 
-def make_imitating(source: Source, memory_bytes: int):
+def make_imitating(source: CudaSource, memory_bytes: int):
     """Make a compiler whose nvJitLink reads every file of controls and ignores it.
 
     A build is returned with what was read, how many more files could be opened meanwhile, and whether one can after it.
@@ -118,7 +118,7 @@ def imitating(nvjitlink):
     children = []
 
     def start(text, entry="entry"):
-        source = Source(text, entry, compile_options("sm_90"), controls={"fast.acf": b"\x00fast", "b.acf": b"b"})
+        source = CudaSource(text, entry, compile_options("sm_90"), controls={"fast.acf": b"\x00fast", "b.acf": b"b"})
         child = Child("test_assembler:make_imitating", (source, 4 << 30))
         children.append(child)
         return lambda options: child.call(("", options), 120)

@@ -18,7 +18,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder, compile_options, default_cache, definitions, nvrtc_version
-from mltune.measure.compiler import Source, code_bytes, parse_ptxas_log, supported_architectures
+from mltune.measure.compiler import CudaSource, code_bytes, parse_ptxas_log, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key
 from mltune.problem.gemm import parse_problem
 from mltune.process.child import Child, ChildPool
@@ -419,7 +419,7 @@ def test_cache_that_cannot_be_written_does_not_fail_a_build(tmp_path, caplog):
 
 def test_cache_forgets_what_was_not_used_for_longest(tmp_path):
     cache = CubinCache(tmp_path, max_bytes=60_000)
-    keys = [cache_key(Source(SOURCE, "entry", ()), str(n), "13") for n in range(10)]
+    keys = [cache_key(CudaSource(SOURCE, "entry", ()), str(n), "13") for n in range(10)]
     for age, key in enumerate(keys):
         cache.put(key, Build(TrialState.OK, cubin=os.urandom(10_000)))
         path = tmp_path / key[:2] / key
@@ -432,7 +432,7 @@ def test_cache_forgets_what_was_not_used_for_longest(tmp_path):
 
 def test_cache_survives_many_writers(tmp_path):
     build = Build(TrialState.OK, cubin=os.urandom(50_000), registers=7)
-    key = cache_key(Source(SOURCE, "entry", ()), "", "13")
+    key = cache_key(CudaSource(SOURCE, "entry", ()), "", "13")
     wrong = []
 
     def hammer():
@@ -453,7 +453,7 @@ def test_cache_survives_many_writers(tmp_path):
 
 
 def test_everything_that_the_compiler_sees_is_in_the_key():
-    source = Source("a", "entry", ("-std=c++17",), {"a.h": "1"})
+    source = CudaSource("a", "entry", ("-std=c++17",), {"a.h": "1"})
     sources = [
         source,
         replace(source, text="b"),
@@ -596,7 +596,7 @@ def canary(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compiler(canary):
     """Start a compile process in the folder of the canary; text before the source can be given to it."""
-    source = Source(SOURCE, "entry", compile_options("sm_90"))
+    source = CudaSource(SOURCE, "entry", compile_options("sm_90"))
     child = Child("mltune.measure.compiler:make_compiler", (source, 4 << 30))
     with contextlib.chdir(canary.parent):
         child.start()

@@ -18,7 +18,7 @@ from mltune.device.known import H200, known_devices
 from mltune.errors import DeviceError
 from mltune.measure import device_rates
 from mltune.measure.build import nvrtc_version
-from mltune.measure.compiler import Source, _program, _text, supported_architectures
+from mltune.measure.compiler import CudaSource, _program, _text, supported_architectures
 from mltune.measure.device_rates import RUN_S, compile_micro_kernels, enough_rounds, measure_device
 from mltune.measure.machine_code import disassemble, main_loop
 from mltune.measure.micro_kernel import (
@@ -229,4 +229,4 @@ def test_mixes_have_as_many_instructions_as_are_counted_and_do_not_spill():
 
 def test_the_entry_is_found_in_every_source():
     for micro_kernel in (*MICRO_KERNELS, *MIX_KERNELS):
-        assert Source("", ENTRY, ()).expression(micro_kernel.source) == ""
+        assert CudaSource("", ENTRY, ()).expression(micro_kernel.source) == ""

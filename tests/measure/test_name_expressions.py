@@ -11,7 +11,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 
 from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.measure.build import NvrtcBuilder, compile_options, definitions
-from mltune.measure.compiler import Source, code_bytes
+from mltune.measure.compiler import CudaSource, code_bytes
 from mltune.process.child import Child
 from mltune.records.trial import Build, TrialState
 
@@ -36,7 +36,7 @@ def compiled():
 
     def compile_source(text: str, entry: str, **macros: int | float | str) -> Build:
         compiler = Child(
-            "mltune.measure.compiler:make_compiler", (Source(text, entry, compile_options("sm_90")), 4 << 30)
+            "mltune.measure.compiler:make_compiler", (CudaSource(text, entry, compile_options("sm_90")), 4 << 30)
         )
         try:
             return compiler.call((definitions(macros), ()), 120)
@@ -69,9 +69,9 @@ def test_a_kernel_is_found_by_its_name(compiled, text: str, entry: str, name: st
 
 def test_macros_are_put_into_the_arguments_of_a_template_only() -> None:
     lines = definitions({"fill": 7, "TILE": 4, "TYPE": "float4"})
-    assert Source(TEMPLATE, "fill<TYPE, TILE>", ()).expression(lines) == "fill<float4, 4>"
-    assert Source(C, "fill", ()).expression(lines) == ""
-    assert Source(PLAIN, "fill", ()).expression(lines) == "fill"
+    assert CudaSource(TEMPLATE, "fill<TYPE, TILE>", ()).expression(lines) == "fill<float4, 4>"
+    assert CudaSource(C, "fill", ()).expression(lines) == ""
+    assert CudaSource(PLAIN, "fill", ()).expression(lines) == "fill"
 
 
 def test_a_kernel_beside_a_c_function_is_found(compiled) -> None:

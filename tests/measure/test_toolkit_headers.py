@@ -3,7 +3,7 @@
 import pytest
 
 from mltune.measure.build import _include_folders, toolkit_headers
-from mltune.measure.compiler import Source
+from mltune.measure.compiler import CudaSource
 from mltune.records.trial import TrialState
 
 HALF = "#include <cuda_fp16.h>\n__global__ void add(__half* c) { c[0] = __hadd(c[1], c[2]); }\n"
@@ -48,7 +48,7 @@ def test_sources_compile_with_what_they_include(name, source):
     headers = toolkit_headers(source, {})
     options = ("--gpu-architecture=sm_90", "--std=c++17", "-default-device", "--ptxas-options=-v")
 
-    build = _compile(_nvrtc(), Source(source, "add", options, headers), "")
+    build = _compile(_nvrtc(), CudaSource(source, "add", options, headers), "")
 
     assert name in headers
     assert (build.state, build.detail) == (TrialState.OK, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mltune.measure.compiler import Source
+from mltune.measure.compiler import CudaSource
 from mltune.process.child import Child
 from tests.environment import importing
 from tests.planted import executed, plant
@@ -42,7 +42,9 @@ minimum = "16 trials"
 [[problems]]
 datasets = ["convolution_w6600"]
 """
-SOURCE = Source('extern "C" __global__ void entry() {}', "entry", ("--gpu-architecture=sm_90", "--ptxas-options=-v"))
+SOURCE = CudaSource(
+    'extern "C" __global__ void entry() {}', "entry", ("--gpu-architecture=sm_90", "--ptxas-options=-v")
+)
 TARGETS = {
     "compiler": ("mltune.measure.compiler:make_compiler", (SOURCE, 4 << 30)),
     "own": ("tests.process.deeds:make_length", ()),

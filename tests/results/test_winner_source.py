@@ -13,7 +13,7 @@ from winners import PROBLEMS, SMALL, a_winner, built_winner
 from mltune.kernel.parts import CompilerSpace
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
-from mltune.measure.compiler import Source
+from mltune.measure.compiler import CudaSource
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
 from mltune.results.winner_folder import describe, write_winner
@@ -38,7 +38,7 @@ def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precisio
     options = tuple(describe(winner, {}, DATE)["build"]["options"])
     assert not [option for option in options if option.startswith(("-D", "--define-macro"))]
 
-    again = compiled(Source(kernel_source(winner, DATE), "gemm", options))
+    again = compiled(CudaSource(kernel_source(winner, DATE), "gemm", options))
 
     assert again.state is TrialState.OK, again.detail
     assert replace(again, compile_s=0.0) == replace(winner.build, compile_s=0.0)
@@ -53,7 +53,7 @@ def test_the_source_of_a_variant_has_its_name_and_its_options():
     assert "#define gemm gemm_cutlass\n" in text
     assert "--ptxas-options=--register-usage-level=8" in nvcc(winner)
 
-    again = compiled(Source(text, "gemm_cutlass", tuple(document["build"]["options"])))
+    again = compiled(CudaSource(text, "gemm_cutlass", tuple(document["build"]["options"])))
 
     assert again.state is TrialState.OK, again.detail
     assert again.cubin == winner.build.cubin
@@ -129,7 +129,7 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
         name: (tmp_path / "winner" / path).read_text() if first[path] == name else f'#include "{first[path]}"\n'
         for name, path in document["headers"].items()
     }
-    source = Source((tmp_path / "winner" / "kernel.cu").read_text(), "small", tuple(document["options"]), headers)
+    source = CudaSource((tmp_path / "winner" / "kernel.cu").read_text(), "small", tuple(document["options"]), headers)
     again = compiled(source)
     assert again.state is TrialState.OK, again.detail
     assert again.cubin == build.cubin

@@ -19,7 +19,7 @@ from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_farm import COMPILE, GPU, CompileFarm, connect, versions, workers_with
 from mltune.measure.compile_pool import Job
-from mltune.measure.compiler import Source
+from mltune.measure.compiler import CudaSource
 from mltune.measure.cubin_cache import cache_key
 from mltune.problem.kinds import problem_from_name
 from mltune.records.trial import Build
@@ -73,7 +73,7 @@ def check_cluster(where: str, builds: int) -> dict[str, Any]:
     return {**document, "compile": _rate(where, *random_builds(builds))}
 
 
-def random_builds(count: int) -> tuple[Source, list[str]]:
+def random_builds(count: int) -> tuple[CudaSource, list[str]]:
     """Return a source, and the macros of random configurations: of ``gemm_simt`` for sgemm NT 4096 on an H200."""
     kernel, problem = load_kernel("gemm_simt"), problem_from_name("sgemm", trans="NT", size=4096)
     device, _ = find_device("h200")
@@ -116,7 +116,7 @@ def _latency(client: Client) -> float | None:
     return statistics.median(times_s)
 
 
-def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] | None:
+def _rate(where: str, source: CudaSource, macros: Sequence[str]) -> dict[str, Any] | None:
     """Return the rate of all compile workers together; None where there are none."""
     try:
         farm = CompileFarm(where)
@@ -134,7 +134,7 @@ def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] |
         farm.close()
 
 
-def _build(farm: CompileFarm, source: Source, jobs: Sequence[Job]) -> int:
+def _build(farm: CompileFarm, source: CudaSource, jobs: Sequence[Job]) -> int:
     """Make builds, and return how many are ready in time."""
     built, deadline = 0, time.monotonic() + LONGEST_S
     for build in farm.compile(source, jobs):

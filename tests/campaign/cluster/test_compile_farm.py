@@ -15,7 +15,7 @@ from mltune.measure import compile_pool
 from mltune.measure.build import NvrtcBuilder, compile_options
 from mltune.measure.compile_farm import CompileFarm, farm_of
 from mltune.measure.compile_pool import CompilePool, Job
-from mltune.measure.compiler import Source
+from mltune.measure.compiler import CudaSource
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
 from tests.campaign.cluster.conftest import WORKERS
@@ -121,7 +121,7 @@ def test_of_a_kernel_with_controls_the_workers_need_the_same_nvjitlink_too(clust
 
 
 def test_controls_reach_the_workers(cluster):
-    source = Source("", "entry", compile_options("sm_90"), controls={"fast.acf": b"none"})
+    source = CudaSource("", "entry", compile_options("sm_90"), controls={"fast.acf": b"none"})
     text = 'extern "C" __global__ void entry() {}\n'
     farm = Recorded(cluster.address, controls=True)
     with CompilePool(source, workers=1, farm=farm):
