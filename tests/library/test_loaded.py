@@ -57,7 +57,8 @@ print(json.dumps(found))
 def library(tmp_path_factory):
     """Return the folder of a library, that of the driver beside it."""
     content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", m=300, n=300, k=4096), ("m", "n", "k"), seed=5)
-    assert {1, 0} <= {one.values["SPLIT_K"] for one in content.configurations}, "some need a workspace, some never"
+    parts = {configuration.document.configuration["SPLIT_K"] for configuration in content.configurations}
+    assert {1, 0} <= parts, "some need a workspace, some never"
     folder = tmp_path_factory.mktemp("built")
     build_driver(folder)
     write_library(folder / "sgemm_nt", content)
