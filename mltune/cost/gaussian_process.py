@@ -45,8 +45,7 @@ class Hyperparameters:
 
     @classmethod
     def most_likely(cls, X: Floats, y: Floats, prior: Self | None = None, deviation: float = 1.0) -> Self:
-        """Return the maximum a posteriori estimate for points in the unit cube: ``X`` of shape (n_points,
-        n_dimensions).
+        """Return the maximum a posteriori estimate for points in the unit cube, of shape (n_points, n_dimensions).
 
         ``prior`` is the mode of the prior, by default the usual one; ``deviation`` is the standard deviation of the
         prior of each log.

@@ -211,8 +211,8 @@ def _seen(document: Summary) -> Iterator[str]:
     for name, dataset in datasets.items():
         yield from (f"{name}: {text}" for text in (dataset["account"], *dataset["notices"]) if text)
     failed: dict[tuple[str, str], list[str]] = {}
-    for one in document["errors"]:
-        failed.setdefault((one["strategy"], one["error"]), []).append(one["dataset"])
+    for failure in document["errors"]:
+        failed.setdefault((failure["strategy"], failure["error"]), []).append(failure["dataset"])
     for (strategy, error), spaces in failed.items():
         yield f"{many(len(spaces), 'run')} of {strategy} failed, on {', '.join(dict.fromkeys(spaces))}: {error}"
     if document["missing"]:
@@ -229,8 +229,8 @@ def _groups(datasets: Summary, key: str) -> dict[str, list[str]]:
 
 def _scores(document: Summary, spaces: Sequence[str]) -> list[str]:
     """Return the mean score of each strategy over some spaces."""
-    found = [strategy["datasets"] for strategy in document["strategies"].values()]
-    return [f"{fmean(figures[space]['score'] for space in spaces):.3f}" for figures in found]
+    by_strategy = [strategy["datasets"] for strategy in document["strategies"].values()]
+    return [f"{fmean(figures[space]['score'] for space in spaces):.3f}" for figures in by_strategy]
 
 
 def _score(summary: Summary) -> str:

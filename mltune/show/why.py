@@ -65,8 +65,8 @@ def bound_and_reasons(run: TuneResult) -> tuple[dict[str, Any] | None, list[str]
         binding = max(limits, key=limits.__getitem__)
         bound = {"time_s": limits[binding], "binding": binding, "share": limits[binding] / time_s}
     compared = []
-    for (text, _), others in zip(slower, facts_of_slower, strict=True):
-        if reasons := _reasons((facts, limits), others):
+    for (text, _), of_slower in zip(slower, facts_of_slower, strict=True):
+        if reasons := _reasons((facts, limits), of_slower):
             compared.append(f"{text}, with {' and '.join(reasons)}")
     reached = f"it reaches {percent(bound['share'])} of its upper bound, set by {bound['binding']}" if bound else ""
     return bound, [text for text in (reached, "; ".join(compared)) if text]

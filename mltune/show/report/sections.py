@@ -61,9 +61,9 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         roofs, time = ([], None) if quick else _of_all(pairs)
         drawn_slugs = set() if quick else furthest_behind(entry for _, entry in pairs)
         problems = [_problem(evidence_of_run, entry, reference, quick=quick) for evidence_of_run, entry in pairs]
-        for number, (problem, (each, entry)) in enumerate(zip(problems, pairs, strict=True)):
+        for number, (problem, (evidence_of_run, entry)) in enumerate(zip(problems, pairs, strict=True)):
             if entry["slug"] in drawn_slugs:
-                problem |= _figures(number, each, entry["label"], alone=len(pairs) == 1)
+                problem |= _figures(number, evidence_of_run, entry["label"], alone=len(pairs) == 1)
     return {
         "attention": _attention(source, document),
         "problems": problems,
@@ -80,7 +80,7 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         "references": sum(len(run.references) for run in source.runs),
         "discarded": sum(evidence_of_run.discarded for evidence_of_run in evidence),
         "roofs": roofs,
-        "off_roofs": [(entry["label"], reason) for each, entry in pairs if (reason := not_drawn(each))],
+        "off_roofs": [(entry["label"], reason) for run, entry in pairs if (reason := not_drawn(run))],
         "time": time,
         "reference": reference,
         "compared": _compared(document, reference),
@@ -128,19 +128,19 @@ def _problem(evidence: Evidence, entry: Entry, reference: str, *, quick: bool) -
     }
 
 
-def _figures(number: int, each: Evidence, label: str, *, alone: bool) -> dict[str, Any]:
+def _figures(number: int, evidence: Evidence, label: str, *, alone: bool) -> dict[str, Any]:
     """Draw the figures of a problem; their names end with its ``number``."""
-    found: dict[str, Any] = {}
-    if each.curve is not None:
+    drawings: dict[str, Any] = {}
+    if evidence.curve is not None:
         best = figures.best_so_far
-        found["curve"] = drawn(f"Best so far of {label}", best, each.curve, f"best-{number}", label, alone=alone)
-    if len(each.predictions.measured) > 1 and each.run.rate.peak is not None:
+        drawings["curve"] = drawn(f"Best so far of {label}", best, evidence.curve, f"best-{number}", label, alone=alone)
+    if len(evidence.predictions.measured) > 1 and evidence.run.rate.peak is not None:
         title, draw = f"Predicted and measured speed of {label}", figures.predicted_and_measured
-        found["predicted"] = drawn(title, draw, each.predictions, f"predicted-{number}", label)
-    if each.cells is not None:
-        found["heat"] = drawn(f"The heat map of {label}", figures.heat_map, each.cells, label)
+        drawings["predicted"] = drawn(title, draw, evidence.predictions, f"predicted-{number}", label)
+    if evidence.cells is not None:
+        drawings["heat"] = drawn(f"The heat map of {label}", figures.heat_map, evidence.cells, label)
     title, over_time = f"The reference kernel over time, beside {label},", figures.reference_over_time
-    return found | {"over_time": drawn(title, over_time, each, f"reference-{number}", label)}
+    return drawings | {"over_time": drawn(title, over_time, evidence, f"reference-{number}", label)}
 
 
 def _competing(source: ReportInput, entries: Sequence[Entry]) -> list[Entry]:
@@ -150,7 +150,7 @@ def _competing(source: ReportInput, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _by_kernel(evidence: Sequence[Evidence]) -> dict[str, dict[str, float]]:
-    """Return the mean importance of the most important parameters of each kernel."""
+    """Return the mean importance of the most important parameters of evidence kernel."""
     by_kernel: dict[str, list[Mapping[str, float]]] = {}
     for evidence_of_run in evidence:
         if evidence_of_run.importance is not None:
