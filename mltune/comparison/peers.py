@@ -161,8 +161,7 @@ class OptunaGp:
     name: str = "gp"
 
     def __post_init__(self) -> None:
-        if importlib.util.find_spec("torch") is None:
-            raise UsageError("strategy gp needs torch, but it is not installed: pip install 'mltune-gpu[peers]'.")
+        _check_installed("torch", "gp")
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
@@ -210,10 +209,7 @@ class Pymoo:
             raise UsageError(
                 f"pymoo's strategies are {', '.join(ALGORITHMS)}, but there is none called {self.algorithm!r}{hint}"
             )
-        if importlib.util.find_spec("pymoo") is None:
-            raise UsageError(
-                f"strategy {self.name} needs pymoo, but it is not installed: pip install 'mltune-gpu[peers]'."
-            )
+        _check_installed("pymoo", self.name)
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search a generation at a time; see :class:`mltune.comparison.simulation.Strategy`."""
@@ -254,6 +250,11 @@ ALGORITHMS = {
     "pso": ("pymoo.algorithms.soo.nonconvex.pso", "PSO"),
 }
 """The modules and classes of pymoo's algorithms for one objective."""
+
+
+def _check_installed(package: str, name: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"strategy {name} needs {package}, but it is not installed: pip install 'mltune-gpu[peers]'.")
 
 
 @contextlib.contextmanager

@@ -304,17 +304,12 @@ class Simulation:
         float or None
             Median time in seconds; None for a configuration that failed.
         """
-        if index < 0:
-            self._counts["invalid"] += 1
-            self._idle_move()
-            return None
-        if index in self._seen:
-            self._counts["repeats"] += 1
+        if index < 0 or index in self._seen:
+            self._counts["invalid" if index < 0 else "repeats"] += 1
             self._idle_move()
         else:
             self._count(index)
-        median_s = self._median_s[index]
-        return None if math.isnan(median_s) else median_s
+        return None if index < 0 or math.isnan(self._median_s[index]) else self._median_s[index]
 
     def skip(self, index: int, *, after_compile: bool) -> None:
         """Record that the strategy skips a configuration. After compiling, its compile time has been spent."""

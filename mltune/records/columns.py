@@ -5,12 +5,11 @@ Each column has a type, what its values may be, and how a cell in SQL becomes th
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,8 +32,13 @@ def _text(value: Any) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
-_ENCODED = {bool: int, str: _text, TrialState: str, tuple: lambda samples: json.dumps([*map(float, samples)])}
-_DECODED = {tuple: lambda raw: tuple(array("d", raw))}
+_ENCODED: dict[type, Callable[[Any], Value]] = {
+    bool: int,
+    str: _text,
+    TrialState: str,
+    tuple: lambda samples: json.dumps([*map(float, samples)]),
+}
+_DECODED: dict[type, Callable[[Any], Any]] = {tuple: lambda raw: tuple(array("d", raw))}
 _CELLS: dict[type, type] = {int: int, bool: int, float: float}
 _SQL = {int: "INTEGER", float: "REAL", str: "TEXT"}
 _WORDS = {int: "a whole number", float: "a number", str: "text"}
@@ -60,6 +64,16 @@ class Column:
     def cell(self) -> type:
         """The type of its cells."""
         return _CELLS.get(self.type, str)
+
+    @property
+    def encode(self) -> Callable[[Any], Value]:
+        """The function that makes a cell of an attribute."""
+        return _ENCODED.get(self.type, self.type)
+
+    @property
+    def decode(self) -> Callable[[Any], Any]:
+        """The function that makes an attribute of a cell."""
+        return _DECODED.get(self.type, self.type)
 
     @property
     def sql(self) -> str:
@@ -121,7 +135,11 @@ _MEASUREMENT = {
     "throttle_reasons": _INT,
     "discarded": replace(_COUNT, missing=0, since=2),
 }
-_PARTS = (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
+_PARTS = tuple(
+    [(column.attribute or name, column.encode, column.decode, column.missing) for name, column in part.items()]
+    for part in (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
+)
+"""For each part of a record its attributes, the functions that encode and decode them, and their values for NULL."""
 
 COLUMNS: Mapping[str, Column] = _TRIAL | _SKIP | _BUILD | _MEASUREMENT
 """The columns of a trial, without its parameters."""
@@ -138,9 +156,9 @@ def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
             f"got {list(record.configuration)}."
         )
     cells: list[Value] = []
-    for attributes, part in zip(_attributes(), (record, record.skip, record.build, record.measurement), strict=True):
+    for attributes, part in zip(_PARTS, (record, record.skip, record.build, record.measurement), strict=True):
         for attribute, encode, _, _ in attributes:
-            value = getattr(part, attribute, None)
+            value = None if part is None else getattr(part, attribute)
             cells.append(None if value is None else encode(value))
     return (*cells, *(int(record.configuration[name]) for name in parameters))
 
@@ -153,17 +171,14 @@ def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
     """
     pieces: list[dict[str, Any] | None] = []
     start = 0
-    for attributes in _attributes():
+    for attributes in _PARTS:
         cells = row[start : start + len(attributes)]
         start += len(attributes)
-        pieces.append(
-            None
-            if cells[0] is None
-            else {
-                attribute: missing if cell is None else decode(cell)
-                for (attribute, _, decode, missing), cell in zip(attributes, cells, strict=True)
-            }
-        )
+        piece = {
+            attribute: missing if cell is None else decode(cell)
+            for (attribute, _, decode, missing), cell in zip(attributes, cells, strict=True)
+        }
+        pieces.append(None if cells[0] is None else piece)
     trial, skip, build, measurement = pieces
     assert trial is not None  # noqa: S101 - its number is never NULL
     return TrialRecord(
@@ -173,16 +188,3 @@ def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
         build=None if build is None else Build(**build),
         measurement=None if measurement is None else Measurement(**measurement),
     )
-
-
-@functools.cache
-def _attributes() -> list[list[tuple[str, Any, Any, Any]]]:
-    """Return for every part of a record its attributes, the functions that encode and decode them, and for NULL."""
-    return [
-        [
-            (column.attribute or name, _ENCODED.get(kind, kind), _DECODED.get(kind, kind), column.missing)
-            for name, column in part.items()
-            for kind in [column.type]
-        ]
-        for part in _PARTS
-    ]

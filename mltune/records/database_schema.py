@@ -92,5 +92,5 @@ _references = sa.Table(
     _checksum(),
 )
 
-others: dict[str, sa.Table] = _NAMED | {"reference_timings": _references}
+small_tables: dict[str, sa.Table] = _NAMED | {"reference_timings": _references}
 """All tables but the runs and the trials."""

@@ -29,7 +29,7 @@ from mltune.files.text import printable
 from mltune.records import database
 from mltune.records.columns import COLUMNS
 from mltune.records.database import Pointer
-from mltune.records.database_schema import others, runs, trials
+from mltune.records.database_schema import runs, small_tables, trials
 from mltune.records.directory import POINTER
 from mltune.records.header import RunHeader
 from mltune.records.rows import (
@@ -134,7 +134,7 @@ class DatabaseTables:
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of another table."""
-        source = others[table]
+        source = small_tables[table]
         of_run = source.c.run == self._pointer.run
         self._check_size(source, of_run)
         query = sa.select(*_content(source)).where(of_run).order_by(source.c.position).limit(MOST_ROWS)
@@ -150,7 +150,7 @@ class DatabaseTables:
                 statements.append((sa.insert(trials), self._documents(rows, written)))
                 written += len(rows)
             else:
-                statements += self._replacements(others[table], rows)
+                statements += self._replacements(small_tables[table], rows)
         with self._errors():
             self._writer.write(statements)
         self._written = written

@@ -13,15 +13,20 @@ import numbers
 import os
 import time
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from mltune.files.atomic import append_line
 from mltune.files.reading import open_regular
+from mltune.records.declaration import Reference
 from mltune.records.directory import EVENT_LOG, SLUG
 
 FILE = EVENT_LOG
+
+_RATED = {"number", "median_s", "gb_per_s", "tflops", "share_of_reference", "share_of_peak"}
+_LOST, _BACK = frozenset({"detail"}), frozenset({"lost_s"})
 
 EVENTS: dict[str, frozenset[str]] = {
     "run_started": frozenset({"problem", "kernel", "seed", "trials", "time_s", "versions", "pid"}),
@@ -34,23 +39,15 @@ EVENTS: dict[str, frozenset[str]] = {
     "set_aside": frozenset({"problem", "detail"}),
     "left_out": frozenset({"problem", "detail"}),
     "progress": frozenset({"runs", "done", "problems", "left_s", "message"}),
-    "best": frozenset({"number", "median_s", "gb_per_s", "tflops", "share_of_reference", "share_of_peak"}),
+    "best": frozenset(_RATED),
     "failure": frozenset({"number", "state", "detail"}),
-    "reference": frozenset(
-        {"after", "median_s", "noise", "sm_clock_hz", "temperature_c", "power_w", "throttle_reasons"}
-    ),
+    "reference": frozenset(field.name for field in fields(Reference)) - {"elapsed_s"},
     "drift": frozenset({"first", "last", "ratio"}),
     "throttled": frozenset({"number", "discarded", "throttle_reasons"}),
-    "gpu_lost": frozenset({"detail"}),
-    "gpu_back": frozenset({"lost_s"}),
     "worker_died": frozenset({"detail", "exit"}),
-    "disk_full": frozenset({"detail"}),
-    "disk_back": frozenset({"lost_s"}),
-    "database_lost": frozenset({"detail"}),
-    "database_back": frozenset({"lost_s"}),
-    "declared": frozenset(
-        {"number", "median_s", "gb_per_s", "tflops", "share_of_reference", "share_of_peak", "ties", "rejected"}
-    ),
+    **dict.fromkeys(("gpu_lost", "disk_full", "database_lost"), _LOST),
+    **dict.fromkeys(("gpu_back", "disk_back", "database_back"), _BACK),
+    "declared": frozenset(_RATED | {"ties", "rejected"}),
     "interrupted": frozenset({"signal"}),
     "report_written": frozenset({"path"}),
     "run_ended": frozenset({"outcome", "detail", "trials", "best_s", "seconds"}),
@@ -185,11 +182,11 @@ def _event(line: bytes) -> dict[str, Any] | None:
         return None
     event = str(_OLD_EVENTS.get(document["event"], document["event"]))
     fields_of_event = EVENTS.get(event, frozenset()) | EVERYWHERE
-    fields = {
+    checked = {
         name: None if name in fields_of_event and not _fits(event, name, value) else value
         for name, value in document.items()
     }
-    return fields | {"event": event}
+    return checked | {"event": event}
 
 
 def _fits(event: str, name: str, value: Any) -> bool:

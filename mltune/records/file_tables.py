@@ -139,14 +139,11 @@ class FileTables:
         """Write rows in one transaction."""
         with _errors(self._directory), self._transaction("IMMEDIATE"):
             for table, rows in changes:
-                target, verb = table, "INSERT OR REPLACE"
+                target = f"OR REPLACE INTO {table}"
                 if table == "trials":
-                    target, verb = (
-                        f"trials ({', '.join([*trial_columns(self.header.parameters), 'checksum'])})",
-                        "INSERT",
-                    )
+                    target = f"INTO trials ({', '.join([*trial_columns(self.header.parameters), 'checksum'])})"
                 marks = ", ".join("?" * len(rows[0]))
-                self._connection.executemany(f"{verb} INTO {target} VALUES ({marks})", rows)
+                self._connection.executemany(f"INSERT {target} VALUES ({marks})", rows)  # noqa: S608
 
     def close(self) -> None:
         """Close the file."""

@@ -127,12 +127,12 @@ def _cell(kind: str, text: str | None, rng: Random) -> str | None:
 def reseal(connection: psycopg.Connection, run: uuid.UUID) -> None:
     """Make the checksums of the rows of a run right, as far as they can be read."""
     from mltune.records.columns import COLUMNS
-    from mltune.records.database_schema import others
+    from mltune.records.database_schema import small_tables
     from mltune.records.rows import UNREADABLE, checksum
 
     (header,) = connection.execute("SELECT header FROM mltune.runs WHERE id = %s", (run,)).fetchone() or ("",)
     connection.execute("UPDATE mltune.runs SET checksum = %s WHERE id = %s", (checksum((header,)), run))
-    columns = {name: [one.name for one in table.columns][2:-1] for name, table in others.items()}
+    columns = {name: [one.name for one in table.columns][2:-1] for name, table in small_tables.items()}
     for name, found in {**columns, "trials": [*COLUMNS, "configuration"]}.items():
         names = ", ".join(f'"{column}"' for column in found)
         query = f"SELECT ctid, {names} FROM mltune.{name} WHERE run = %s"

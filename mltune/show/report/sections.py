@@ -152,7 +152,7 @@ def _competing(source: ReportInput, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _by_kernel(evidence: Sequence[Evidence]) -> dict[str, dict[str, float]]:
-    """Return the mean importance of the most important parameters of each kernel."""
+    """Return the mean importance of the most important parameters of evidence kernel."""
     by_kernel: dict[str, list[Mapping[str, float]]] = {}
     for evidence_of_run in evidence:
         if evidence_of_run.importance is not None:
