@@ -6,12 +6,17 @@ The name of a file tells what it is for; its content maps numbers of rows M to c
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
-from mltune.files.reading import parse_json
+from mltune.files.atomic import write_file_atomically
+from mltune.files.reading import parse_json, read_file, reason
+from mltune.files.sizes import MAX_BYTES
 
 PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 """The parameters of a configuration, in the order of the files."""
@@ -22,6 +27,39 @@ FORMATS = {"vllm-moe": ("E", "N"), "sglang-moe": ("E", "N"), "vllm-fp8": ("N", "
 _SPLIT = ("int8_w8a16", "int4_w4a16")  # vLLM's kernel of weights with groups along K has no default of SPLIT_K
 _OPERANDS = r"(,dtype=\w+)?(,block_shape=\[\d+, ?\d+])?"
 _PATH = re.compile(rf"(configs/triton_[\d_]+/)?[EN]=\d+,[NK]=\d+,device_name=[\w()+.-]+{_OPERANDS}\.json", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The folders in which files are written, by format; ``overwrite`` replaces files that hold no configurations."""
+
+    folders: Mapping[str, str | Path]
+    overwrite: bool = False
+
+    def check(self, shapes: Sequence[Mapping[str, int]], facts: Mapping[str, Any]) -> None:
+        """Raise a UsageError where the files of shapes could not be written."""
+        for form, out in self.folders.items():
+            for path in {Path(out, path_of(form, shape, facts)) for shape in shapes}:
+                self._with_kept(path, b"{}")
+
+    def write(self, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[str]:
+        """Write the files for the winners of shapes (:func:`configuration_files`), and return their paths."""
+        forms = [(Path(out), configuration_files(form, rows, facts)) for form, out in self.folders.items()]
+        for out, path, data in (files := [(out, *file) for out, content in forms for file in content.items()]):
+            write_file_atomically(out / path, self._with_kept(out / path, data), inside=out)
+        return [str(out / path) for out, path, _ in files]
+
+    def _with_kept(self, path: Path, tuned: bytes) -> bytes:
+        """Return the content of a file with what an existing one has for other numbers of rows."""
+        try:
+            return with_kept(read_file(path, MAX_BYTES, inside=path.parent), tuned) if os.path.lexists(path) else tuned
+        except (OSError, ValueError) as error:
+            if self.overwrite:
+                return tuned
+            raise UsageError(
+                f"configurations are added to those of a file, but {path}: {reason(error):.300}; move it, name another "
+                "folder, or give --overwrite."
+            ) from error
 
 
 def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> dict[str, bytes]:

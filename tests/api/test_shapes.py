@@ -65,7 +65,7 @@ def test_a_shape_that_fails_costs_that_shape_alone(tune):
 
 
 def test_a_shape_that_never_ends_is_stopped(tune, monkeypatch):
-    monkeypatch.setattr(mltune.api.shapes, "SHAPE_S", 6.0)
+    monkeypatch.setattr("mltune.integrations.triton.shapes.SHAPE_S", 6.0)
     path = Path("kernels.py")
     path.write_text(path.read_text().replace("os._exit(3)", "import time; time.sleep(60)"))
     begun = time.monotonic()

@@ -36,9 +36,7 @@ PLACES = {
     "api/datasets.py export_dataset write_file_atomically": "a new file, or with --overwrite any",
     "api/gating.py gate write_product": PRODUCT,
     "api/inventory.py devices write_product": PRODUCT,
-    "api/shapes.py tune_shapes append_line": "the winners of shapes in a run directory, whose first line is mltune's",
     "tuning/revisions.py _copy open": "a new file in the temporary folder of two_versions",
-    "api/shapes.py _export write_file_atomically": "a file of configurations, with what it had for other rows",
     "tuning/versions.py two_versions TemporaryDirectory": NEW,
     "campaign/cluster/gpu_workers.py named_cluster TemporaryDirectory": NEW,
     "campaign/cluster/remote_slice.py put_files write_file_atomically": OWN_RUN,
@@ -79,6 +77,8 @@ PLACES = {
     "kernel/python_kernel.py _kept replace": "a file in a temporary folder, under the hash of its content",
     "kernel/reader.py new_bundle write_file_atomically": "a folder that is empty",
     "kernel/reader.py new_bundle replace_folder_atomically": "a folder that does not exist",
+    "known/serving.py Export.write write_file_atomically": "a file of configurations, with what it had for other rows",
+    "known/shape_winners.py add_winner append_line": "the winners of shapes in a run directory",
     "known/wisdom_file.py write write_file_atomically": "a wisdom that was read under its lock, with all entries",
     "library/building.py Building._save write_file_atomically": "cross.json of a run directory, which has been read",
     "library/folder.py write_library replace_folder_atomically": "a library, if mltune wrote every file in it; another "

@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 import mltune
-from mltune.api.shapes import _winners
 from mltune.errors import UsageError
 from mltune.files.reading import RefusedFileError
 from mltune.files.sizes import distinct, sizes_of_csv
 from mltune.known.serving import configuration_files
+from mltune.known.shape_winners import read_winners
 from tests.hostile.values import damaged
 from tests.triton_file import triton_file
 
@@ -71,7 +71,7 @@ def test_damaged_winners_are_skipped_and_what_remains_can_be_written(seed: int, 
         path.write_bytes(damaged("\n".join(lines).encode(), rng))
         found = {}
         with contextlib.suppress(RefusedFileError):  # it is not UTF-8
-            found = _winners(path, FACTS)
+            found = read_winners(tmp_path, FACTS)
         kept += len(found)
         for shape, one in found.items():
             assert 0 < one["median_s"] < 1e300
@@ -83,7 +83,7 @@ def test_damaged_winners_are_skipped_and_what_remains_can_be_written(seed: int, 
 def test_a_link_in_place_of_the_winners_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "winners.jsonl").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="no link is followed"):
-        _winners(tmp_path / "winners.jsonl", FACTS)
+        read_winners(tmp_path, FACTS)
 
 
 @pytest.mark.system

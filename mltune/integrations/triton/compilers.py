@@ -9,6 +9,7 @@ import io
 import math
 import os
 import pickle
+import pkgutil
 import re
 import resource
 import signal
@@ -136,19 +137,13 @@ def _pickler() -> type:
             if not isinstance(obj, JITCallable):
                 return super().reducer_override(obj)
             if obj.fn.__module__.partition(".")[0] == "triton":
-                return _imported, (obj.fn.__module__, obj.fn.__qualname__)
+                return pkgutil.resolve_name, (f"{obj.fn.__module__}:{obj.fn.__qualname__}",)
             _ = obj.cache_key  # follows from all globals, which are not carried, and is kept
             state = {name: value for name, value in vars(obj).items() if name not in _OF_THE_PROCESS}
             function = _parts(obj) if isinstance(obj, JITFunction) else obj.fn  # others are called for constants
             return object.__new__, (type(obj),), (state, function), None, None, _restore
 
     return Pickler
-
-
-def _imported(module: str, name: str) -> Any:
-    import importlib
-
-    return getattr(importlib.import_module(module), name)
 
 
 def _parts(kernel: Any) -> tuple[Any, ...]:
@@ -263,7 +258,8 @@ class Compilers:
             return Compiled("killed", "it was killed before")
         key = self._key.result() if job else ""  # before a process is asked: hashing takes a while
         thread, now = threading.get_ident(), time.monotonic()
-        child, used = self._children.get(thread) or (_new_child(), now)
+        arguments = f"{__name__}:make_compiler", (MEMORY_BYTES, IDLE_S)
+        child, used = self._children.get(thread) or (Child(*arguments, environment=_ALONE), now)
         if now - used > IDLE_S / 2:
             child.kill()  # it may be about to end
         try:
@@ -286,10 +282,6 @@ def _call(child: Child, request: tuple[str, bytes], timeout_s: float) -> Compile
             raise
         result = child.call(request, timeout_s)
     return result
-
-
-def _new_child() -> Child:
-    return Child(f"{__name__}:make_compiler", (MEMORY_BYTES, IDLE_S), environment=_ALONE)
 
 
 compilers_of = functools.cache(Compilers)

@@ -59,7 +59,8 @@ class Winners:
         arguments = {name: value for name, value in {**tuner.nargs, **kwargs}.items() if name in tuner.arg_names}
         types = [str(value.dtype) if hasattr(value, "dtype") else type(value).__name__ for value in arguments.values()]
         text = " ".join(map(str, [*(arguments.get(name) for name in tuner.keys), *types]))
-        digest = _digest((text, triton.__version__, [sorted(configuration(config).items()) for config in configs]))
+        hashed = text, triton.__version__, [sorted(configuration(config).items()) for config in configs]
+        digest = hashlib.sha256(repr(hashed).encode()).hexdigest()[:16]
         name = re.sub(r"[^a-z0-9_-]", "-", kernel.fn.__name__.lower())[:50]
         shown = "".join(letter for letter in text[:_SHOWN] if letter.isprintable())
         fields = {
@@ -147,10 +148,6 @@ def innermost(tuner: Any) -> Any:
 def configuration(config: Any) -> dict[str, Any]:
     """Return the parameters of a ``triton.Config`` as numbers and text."""
     return {name: value if type(value) in (int, float) else str(value) for name, value in config.all_kwargs().items()}
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,41 @@
+"""The winners of a Triton kernel at its shapes: a file in the directory of a run, with a line for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mltune.files.atomic import append_line
+from mltune.files.reading import check_folder, parse_json, read_text
+from mltune.files.sizes import MAX_BYTES
+
+WINNERS = "winners.jsonl"
+"""The name of the file."""
+
+Row = dict[str, Any]
+
+
+def read_winners(folder: Path, facts: Row) -> dict[tuple[tuple[str, int], ...], Row]:
+    """Return the winners in a folder that were found with the same facts, by shape; of several the last.
+
+    The folder is made if it is missing.
+    """
+    check_folder(folder, inside=folder, create=True)
+    winners, path = {}, folder / WINNERS
+    for line in read_text(path, MAX_BYTES, inside=folder).splitlines() if path.exists() else ():
+        try:
+            row = parse_json(line)
+            winner = {**row["found"], "configuration": {**row["found"]["configuration"]}}
+            numbers = [winner["measured"], winner["seconds"], winner["first_s"] or 0.0]
+            if row["facts"] == facts and 0 < winner["median_s"] <= winner["median_s"] + sum(numbers) < 1e9:
+                winners[tuple(sorted(row["shape"].items()))] = winner
+        except (ValueError, TypeError, LookupError, AttributeError):
+            continue  # a line that a kill cut off, or another program wrote
+    return winners
+
+
+def add_winner(folder: Path, facts: Row, shape: Mapping[str, int], winner: Row) -> None:
+    """Add the winner of a shape to the file."""
+    append_line(folder / WINNERS, json.dumps({"facts": facts, "shape": shape, "found": winner}).encode())
