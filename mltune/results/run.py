@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import optuna
     import pandas as pd
 
+    from mltune.results.study import StudyMirror
     from mltune.results.tuned_kernel import TunedKernel
 
 
@@ -354,9 +355,13 @@ class TuneResult:
         >>> len(study.trials), study.best_params == result.best_config, study.metric_names
         (20, True, ['TFLOPS'])
         """
+        return self.study_mirror().study(self.records, storage, name or self.directory.resolve().name)
+
+    def study_mirror(self) -> StudyMirror:
+        """Return what translates trials of this run into Optuna's."""
         from mltune.results.study import StudyMirror
 
-        return StudyMirror(self).study(storage, name or self.directory.resolve().name)
+        return StudyMirror(self.header, self.problem, self.device, self.reference_s, self.predicted_s)
 
     def compile(self) -> TunedKernel:
         """Return the winner as a function: a kernel with its launch, which takes CuPy arrays and NumPy scalars.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,9 +17,12 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
+from mltune.device.facts import Device
+from mltune.problem.problem import Problem
 from mltune.records.events import LONGEST_TEXT
+from mltune.records.header import RunHeader
 from mltune.records.trial import GATES, TrialRecord, TrialState
-from mltune.results.run import TuneResult
+from mltune.results.rating import rate_of
 
 
 class StudyMirror:
@@ -30,40 +33,47 @@ class StudyMirror:
     Further facts of a trial are user attributes; ``trial`` is its number in the run.
     """
 
-    def __init__(self, run: TuneResult) -> None:
-        self._run = run
-        self._rate = run.rate
-        self.direction = "maximize" if self._rate.unit.higher_is_better else "minimize"
-        self._labels = run.header.labels
+    def __init__(
+        self,
+        header: RunHeader,
+        problem: Problem,
+        device: Device,
+        reference_s: float | None,
+        predicted_s: Callable[[Any], Any],
+    ) -> None:
+        self._header, self._problem, self._device = header, problem, device
+        self._reference_s = reference_s
+        self._predicted_s = predicted_s
+        self._rate = rate_of(problem, device)
         self._distributions = {
-            name: CategoricalDistribution(self._labels.get(name, values))
-            for name, values in run.header.parameters.items()
+            name: CategoricalDistribution(header.labels.get(name, values)) for name, values in header.parameters.items()
         }
 
-    def study(self, storage: BaseStorage | str | None = None, name: str | None = None) -> Study:
-        """Return the study of the run, with the trials that it did not have yet."""
+    def study(self, records: Iterable[TrialRecord], storage: BaseStorage | str | None, name: str) -> Study:
+        """Return the study of the run in a storage or in memory, with the trials that it did not have yet."""
         with _quiet():
             names = optuna.get_all_study_names(storage) if storage is not None else []
             study = (
                 optuna.load_study(study_name=name, storage=storage) if name in names else self.new_study(storage, name)
             )
         present = {trial.user_attrs.get("trial") for trial in study.get_trials(deepcopy=False)}
-        study.add_trials([self.trial(record) for record in self._run.records if record.number not in present])
+        study.add_trials([self.trial(record) for record in records if record.number not in present])
         return study
 
-    def new_study(self, storage: BaseStorage | str | None, name: str | None) -> Study:
+    def new_study(self, storage: BaseStorage | str | None, name: str) -> Study:
         """Return a study without trials, with what it says of the run."""
-        run, rate = self._run, self._rate
-        study = optuna.create_study(storage=storage, study_name=name, direction=self.direction)
+        rate = self._rate
+        direction = "maximize" if rate.unit.higher_is_better else "minimize"
+        study = optuna.create_study(storage=storage, study_name=name, direction=direction)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names([rate.unit.name])
         attributes = {
-            "kernel": run.kernel,
-            "problem": run.problem.label,
-            "device": run.device.name,
+            "kernel": self._header.kernel,
+            "problem": self._problem.label,
+            "device": self._device.name,
             f"peak_{rate.unit.key}": None if rate.peak is None else rate.peak / rate.unit.size,
-            f"reference_{rate.unit.key}": rate.of(run.reference_s) if run.reference_s else None,
+            f"reference_{rate.unit.key}": rate.of(self._reference_s) if self._reference_s else None,
         }
         for attribute, value in _known(attributes).items():
             study.set_user_attr(attribute, value)
@@ -77,13 +87,13 @@ class StudyMirror:
         trial = create_trial(
             state=OptunaState.COMPLETE if ok else OptunaState.PRUNED if pruned else OptunaState.FAIL,
             value=self._rate.of(record.median_s) if ok else None,
-            params=self._run.header.labelled(record.configuration),
+            params=self._header.labelled(record.configuration),
             distributions=self._distributions,
             user_attrs=self._attributes(record),
             intermediate_values={GATES.index(skip.gate): self._predicted(skip.predicted)} if skip and pruned else None,
         )
         # By the clock of the run: that of the host may have been set in between.
-        ended = self._run.header.created_at + record.elapsed_s
+        ended = self._header.created_at + record.elapsed_s
         took = (record.build.compile_s if record.build else 0.0) + (
             measured.verify_s + measured.time_s if measured else 0.0
         )
@@ -94,7 +104,7 @@ class StudyMirror:
 
     def _predicted(self, log_share: float) -> Any:
         """Return the objective that a predicted log share of the peak corresponds to."""
-        return self._rate.of(self._run.predicted_s(log_share))
+        return self._rate.of(self._predicted_s(log_share))
 
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
         build, measured, skip = record.build, record.measurement, record.skip

@@ -27,7 +27,6 @@ from mltune.files import owned
 from mltune.files.reading import reason
 from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.results.reader import RunReader, readable
-from mltune.results.study import StudyMirror
 
 MOST_TRIALS = 20_000
 """Most trials that a run has in its study when the dashboard starts, the latest: Optuna takes 11 kB for each."""
@@ -98,7 +97,7 @@ class Studies:
 
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
         reader = self._readers.get(name) or RunReader(folder, name)
-        mirror = StudyMirror(reader.read())
+        mirror = reader.read().study_mirror()
         try:
             if name in self._readers:
                 study = optuna.load_study(storage=storage, study_name=name)

@@ -39,12 +39,12 @@ def test_a_storage_gets_the_trials_that_it_lacks(run, tmp_path, make_run, make_t
 
 
 def test_values_that_are_no_integers_are_shown_as_they_are(tmp_path, make_run, make_trial):
-    make_run.of(labels={"STAGES": ("none", "two", "three")}, parameters={"BLK_M": (16, 32), "STAGES": (0, 1, 2)})(
+    make_run.of(labels={"STAGES": ("one", "two", "three")}, parameters={"BLK_M": (16, 32), "STAGES": (0, 1, 2)})(
         tmp_path / "run", make_trial(0)
     )
     result = mltune.load_run(tmp_path / "run")
     assert result.study.best_params == result.best_config
-    assert result.study.best_params["STAGES"] == "three"
+    assert result.study.best_params["STAGES"] == "two"
 
 
 def test_the_log_of_optuna_stays_as_its_user_set_it(run):
