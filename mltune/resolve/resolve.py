@@ -72,8 +72,8 @@ def resolve(
     is named, the candidates compete that can be measured; in replay kernel and problem are the recorded ones.
 
     The size is that of `shape`, or several that differ. A device is that of :func:`mltune.tune`; for a plan also
-    ``"all"``, or ``"replay"``: the recorded timings of each problem. The budget is that of all problems together: a plan
-    has trials or time. The run of a single kernel goes on with that kernel. Further options are those of
+    ``"all"``, or ``"replay"``: the recorded timings of each problem. The budget is that of all problems together: a
+    plan has trials or time. The run of a single kernel goes on with that kernel. Further options are those of
     :class:`mltune.resolve.options.RunOptions`.
 
     Returns a request with a target and a budget, or a plan that is not placed; and notices for the user, about the
