@@ -157,9 +157,10 @@ class Swept:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune sweep --json`` prints."""
-        found = self.pruned
-        pruning = {} if found is None else {"pruning": found.to_json() | {"replayed": found.replayed}}
-        return {"dataset": str(self.dataset), **pruning}
+        document: dict[str, Any] = {"dataset": str(self.dataset)}
+        if self.pruned is not None:
+            document["pruning"] = self.pruned.to_json() | {"replayed": self.pruned.replayed}
+        return document
 
 
 @dataclass(frozen=True)

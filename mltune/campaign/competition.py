@@ -25,21 +25,7 @@ if TYPE_CHECKING:
 def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneResult:
     """Tune a problem with several kernels, and return the result of the fastest one.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of one problem; not placed.
-    run : pathlib.Path, optional
-        Directory of the campaign; by default a new one.
-    **options
-        Of :func:`mltune.campaign.campaign.run_plan`.
-
-    Raises
-    ------
-    UsageError
-        The plan cannot be placed.
-    RunError
-        No kernel could be tuned.
+    The plan is of one problem, and not placed; the options are those of :func:`mltune.campaign.campaign.run_plan`.
     """
     gpus, reason = find_gpus()
     placed = place(plan, gpus, reason)

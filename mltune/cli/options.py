@@ -110,10 +110,8 @@ def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
     if len(texts) == 1 and "=" not in texts[0]:
         return whole("--size", 1)(texts[0])
     if not any("=" in text for text in texts):
-        given = printable(", ".join(texts), _LONGEST_VALUE)
-        raise UsageError(
-            f"--size is one number, or NAME=N once for each name, got {given}; several are for mltune tune."
-        )
+        got = printable(", ".join(texts), _LONGEST_VALUE)
+        raise UsageError(f"--size is one number, or NAME=N once for each name, got {got}; several are for mltune tune.")
     extents: dict[str, int] = {}
     for text in texts:
         name, equals, value = text.partition("=")

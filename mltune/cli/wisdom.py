@@ -46,14 +46,14 @@ def show(
     """Show the best known configuration of each kernel, problem, GPU and driver."""
     from mltune.show import tables
 
-    found = wisdom_file(file)
-    loaded = api.Wisdom.load(found)
+    place = wisdom_file(file)
+    loaded = api.Wisdom.load(place)
     if accuracy is not None:
         loaded = loaded.of_accuracy(accuracy)
     best = [
         {"label": entry.to_problem().label, "accuracy": entry.accuracy, **entry.to_json()} for entry in loaded.best()
     ]
-    document = {"wisdom": str(found), "entries": len(loaded), "best": best}
+    document = {"wisdom": str(place), "entries": len(loaded), "best": best}
     following = ["wisdom", "check", *([] if file is None else [file])] if len(loaded) else ["tune", "sgemm"]
     answer(document, as_json, lambda: tables.wisdom(document), *following)
 

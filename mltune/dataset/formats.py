@@ -143,7 +143,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """The columns of a table by their roles; ``others`` have none.
+    """The columns of a table by their roles; those of ``further`` have none.
 
     ``time`` has texts in place of some times. Its name ends in the unit, unless the user gives the unit. ``notice``
     tells of a choice that was made for the user.
@@ -154,7 +154,7 @@ class RawTable:
     status: pd.Series[Any] | None
     compile_time: pd.Series[Any] | None
     benchmark_time: pd.Series[Any] | None
-    others: tuple[pd.Series[Any], ...]
+    further: tuple[pd.Series[Any], ...]
     notice: str = ""
 
 

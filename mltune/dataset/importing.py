@@ -143,7 +143,7 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
     names = _legal_names([str(column.name) for column in raw.parameters])
     parameters = {name: parameter(column.iloc[measured]) for name, column in zip(names, raw.parameters, strict=True)}
     columns = {name: column for name, (column, _) in parameters.items()}
-    other_columns = () if layout.aggregate else [column.iloc[measured] for column in raw.others]
+    other_columns = () if layout.aggregate else [column.iloc[measured] for column in raw.further]
     merged = merge(columns, state, time_s[measured], other_columns)
     first = merged.first
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
@@ -283,27 +283,8 @@ def import_table(
 ) -> Imported:
     """Make a dataset of a table; :func:`read_table` says what a table is.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A ``.csv``, ``.parquet`` or ``.json`` file.
-    kernel : Kernel or str
-        A kernel whose parameters and restrictions the table must have, or the name of one without a bundle.
-    problem, device
-        What was measured, on what.
-    layout : Layout, optional
-        Columns of the table. Of a kernel with a bundle, the columns of the parameters have their names.
-    name : str, optional
-        By default that of the file.
-    kind : {"random", "complete", "search"}
-        Choice of the configurations; see :class:`mltune.dataset.manifest.Manifest`.
-    source, licence : str
-        Origin and licence of the data; by default the name of the file, and none.
-
-    Raises
-    ------
-    UsageError
-        The table is malformed, or does not fit the kernel or the problem.
+    The kernel is one whose parameters and restrictions the table must have, or the name of one without a bundle; where
+    there is a bundle, the columns of the parameters have its names. Name and source are by default those of the file.
     """
     path, layout = Path(path), layout or Layout()
     parameters = None

@@ -71,36 +71,13 @@ def resolve(
     One kernel on one problem is a request. Several sizes, or several kernels that compete, are a plan. Where no kernel
     is named, the candidates compete that can be measured; in replay kernel and problem are the recorded ones.
 
-    Parameters
-    ----------
-    problem, shape
-        See :func:`mltune.resolve.problems.named_problem`.
-    sizes : sequence of int or mapping of str to int
-        One, or several that differ; ``(None,)`` is the size of `shape`.
-    kernels : sequence of str or pathlib.Path
-        Names or folders.
-    accuracy : str, optional
-        The accuracy class of the kernels.
-    limits : Limits, optional
-        The device is ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``; for a plan also ``"all"``, or ``"replay"``: the
-        recorded timings of each problem. The budget is that of all problems together. For a plan it has trials or time;
-        by default that of a single run for each problem.
-    run : pathlib.Path, optional
-        Directory of the run: one of a single kernel goes on with that kernel.
-    **options
-        Further fields of :class:`TuneRequest` that a plan may have under ``[options]``.
+    The size is that of `shape`, or several that differ. A device is that of :func:`mltune.tune`; for a plan also
+    ``"all"``, or ``"replay"``: the recorded timings of each problem. The budget is that of all problems together: a
+    plan has trials or time. The run of a single kernel goes on with that kernel. Further options are those of
+    :class:`mltune.resolve.options.RunOptions`.
 
-    Returns
-    -------
-    TuneRequest or Plan
-        A request with a target and a budget, or a plan that is not placed.
-    tuple of str
-        Notices for the user: about the device that was chosen, and about a dataset of another source.
-
-    Raises
-    ------
-    UsageError
-        There is no such problem, kernel or device, sizes are equal, or the budget cannot be shared out.
+    Returns a request with a target and a budget, or a plan that is not placed; and notices for the user, about the
+    device that was chosen and about a dataset of another source.
     """
     limits = limits or Limits()
     device, single = limits.device, {"run": run, **vars(limits), **options}
@@ -161,23 +138,8 @@ def plan_of(
 ) -> Plan:
     """Make the plan of problems that differ in their sizes, with kernels that compete for each.
 
-    Parameters
-    ----------
-    gpus : sequence of Device
-        The GPUs of this machine (:func:`mltune.resolve.device.find_gpus`).
-    limits, options
-        See :func:`resolve`.
-    least_s : float
-        Seconds that every problem should get at first, as far as they are there.
-    at_once : int
-        Problems that a GPU is tuned for at the same time.
-    produce : collection of str
-        See :class:`Plan`; of a single problem no report.
-
-    Raises
-    ------
-    UsageError
-        Problems are equal, there are too many, or the budget cannot be shared out.
+    `gpus` are those of this machine. Every problem should get `least_s` seconds at first, as far as they are there, and
+    a GPU is tuned for `at_once` problems at the same time. A single problem has no report.
 
     Examples
     --------
