@@ -68,12 +68,14 @@ class Column:
     @property
     def encode(self) -> Callable[[Any], Value]:
         """The function that makes a cell of an attribute."""
-        return _ENCODED.get(self.type, self.type)
+        encode: Callable[[Any], Value] = _ENCODED.get(self.type, self.type)
+        return encode
 
     @property
     def decode(self) -> Callable[[Any], Any]:
         """The function that makes an attribute of a cell."""
-        return _DECODED.get(self.type, self.type)
+        decode: Callable[[Any], Any] = _DECODED.get(self.type, self.type)
+        return decode
 
     @property
     def sql(self) -> str:
