@@ -79,7 +79,7 @@ def schema(parameters: Sequence[str]) -> Any:
 
     samples = pa.list_(pa.field("element", pa.float32()))
     types = {int: pa.int64(), float: pa.float32(), bool: pa.bool_(), tuple: samples}
-    outcomes = {name: types.get(COLUMNS[name].type, pa.string()) for name in _OUTCOMES}
+    outcomes = {name: types.get(COLUMNS[name].kind, pa.string()) for name in _OUTCOMES}
     taken = sorted(outcomes.keys() & set(parameters))
     if taken:
         raise DatasetError(f"a parameter must not have the name of another column of a dataset, got {taken[0]!r}.")

@@ -51,7 +51,7 @@ class Column:
     The attribute is empty where it has the name of the column. Stores of formats before ``since`` lack the column.
     """
 
-    type: Any
+    kind: type
     lowest: float = -math.inf
     highest: float = math.inf
     choices: tuple[Value, ...] = ()
@@ -63,19 +63,17 @@ class Column:
     @property
     def cell(self) -> type:
         """The type of its cells."""
-        return _CELLS.get(self.type, str)
+        return _CELLS.get(self.kind, str)
 
     @property
     def encode(self) -> Callable[[Any], Value]:
         """The function that makes a cell of an attribute."""
-        encode: Callable[[Any], Value] = _ENCODED.get(self.type, self.type)
-        return encode
+        return _ENCODED.get(self.kind, self.kind)
 
     @property
     def decode(self) -> Callable[[Any], Any]:
         """The function that makes an attribute of a cell."""
-        decode: Callable[[Any], Any] = _DECODED.get(self.type, self.type)
-        return decode
+        return _DECODED.get(self.kind, self.kind)
 
     @property
     def sql(self) -> str:
@@ -87,8 +85,8 @@ class Column:
         """What its cells must be, in words."""
         if self.choices:
             return f"be one of {', '.join(map(str, self.choices[:50]))}"
-        bounds = "" if self.type is str else f" from {self.lowest:g} to {self.highest:g}"
-        return f"be {'a JSON list of numbers' if self.type is tuple else _WORDS[self.cell]}{bounds}"
+        bounds = "" if self.kind is str else f" from {self.lowest:g} to {self.highest:g}"
+        return f"be {'a JSON list of numbers' if self.kind is tuple else _WORDS[self.cell]}{bounds}"
 
 
 _ANY = Column(float)
@@ -127,7 +125,7 @@ _BUILD = {
 _MEASUREMENT = {
     "measurement_state": replace(_STATE, attribute="state"),
     "measurement_detail": replace(_TEXT, attribute="detail"),
-    "samples_s": replace(_SECONDS, type=tuple, missing=()),
+    "samples_s": replace(_SECONDS, kind=tuple, missing=()),
     "median_s": Column(float, SHORTEST_S, LONGEST_S),
     "noise": _ANY,
     "stopped_early": _BOOL,

@@ -185,9 +185,9 @@ def _array(column: Column, cells: Sequence[Any]) -> NDArray[Any] | None:
     """Return the cells of a column as an array; None if the column does not allow one of them."""
     if not {*map(type, cells)} <= ({column.cell} if column.needed else {column.cell, type(None)}):
         return None
-    if column.type is tuple:
+    if column.kind is tuple:
         return _samples(cells)
-    if column.type is float:
+    if column.kind is float:
         values = np.array(cells, dtype=np.float64)  # None is NaN
         return None if np.any((values < column.lowest) | (values > column.highest)) else values
     distinct = {*cells} - {None}
