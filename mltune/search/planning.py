@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from itertools import repeat
 
@@ -106,13 +106,14 @@ LARGEST_DESIGN = 96
 """Most configurations of the initial design, in case its first ones fail or many run before any is measured."""
 
 
+@dataclass(eq=False)
 class BatchPlanner:
     """Plan batches of valid, distinct configurations from the scores of others.
 
     :meth:`plan` is a pure function of the seed, the batch number and the history, so that a resumed run proposes the
     same configurations as the interrupted one.
 
-    Parameters
+    Attributes
     ----------
     sources : sequence of Source
         Knowledge before any measurement.
@@ -127,38 +128,29 @@ class BatchPlanner:
         Values of the compiler parameters, the default first. The initial design and the proposals of the Gaussian
         process have their defaults, and later the values of the best configuration so far; other values are tried on
         the best ones.
-    scored, skipped : DistinctCount, optional
+    scored, skipped : DistinctCount
         Count the configurations that the sources or the Gaussian process predict, and those that gates skip before they
         are compiled: a later batch may propose them again.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        sources: Sequence[Source] = (),
-        *,
-        seed: int,
-        options: PlannerOptions | None = None,
-        proposer: Proposer | None = None,
-        first: Mapping[int, str] | None = None,
-        elsewhere: Sequence[int] = (),
-        varied: Mapping[str, Sequence[int]] | None = None,
-        scored: DistinctCount | None = None,
-        skipped: DistinctCount | None = None,
-    ) -> None:
-        self.scored = DistinctCount() if scored is None else scored
-        self.skipped = DistinctCount() if skipped is None else skipped
-        self.first = dict(first or {})
-        self.elsewhere = np.array(elsewhere, dtype=np.int64)
+    space: SearchSpace
+    sources: Sequence[Source] = ()
+    _: KW_ONLY
+    seed: int
+    options: PlannerOptions = PlannerOptions()
+    proposer: Proposer | None = None
+    first: Mapping[int, str] = field(default_factory=dict)
+    elsewhere: Sequence[int] = ()
+    varied: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    scored: DistinctCount = field(default_factory=DistinctCount)
+    skipped: DistinctCount = field(default_factory=DistinctCount)
+
+    def __post_init__(self) -> None:
         valid_values = {
-            name: [value for value in values if value in space.values[name]] for name, values in (varied or {}).items()
+            name: [value for value in values if value in self.space.values[name]]
+            for name, values in self.varied.items()
         }
         self.varied = {name: values for name, values in valid_values.items() if len(values) > 1}
-        self.space = space
-        self.sources = tuple(sources)
-        self.seed = seed
-        self.options = options or PlannerOptions()
-        self.proposer = proposer
 
     def plan(self, history: History, batch: int, size: int, gates: Gates | None = None) -> list[Proposal]:
         """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left.

@@ -16,7 +16,7 @@ from mltune.cost.regressors import log_share
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Columns, row
+from mltune.kernel.coding import row
 from mltune.kernel.space import SearchSpace, find, find_near
 from mltune.records.distinct import DistinctCount
 from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord
@@ -62,20 +62,6 @@ class Batch:
     number: int
     candidates: tuple[Candidate, ...] = ()
     _gates: Gates | None = None
-
-    def _decide(self, candidates: Sequence[Candidate], builds: Sequence[Build]) -> Sequence[Candidate]:
-        """Return candidates with the decisions of the gate after compiling, if it is used."""
-        if self._gates is None:
-            return candidates
-        exempt = np.array(
-            [candidate.audited or candidate.proposed_by in EXPLORING for candidate in candidates], dtype=bool
-        )
-        numbers = [candidate.number for candidate in candidates]
-        decisions = self._gates.decide(_columns(candidates), numbers, exempt, builds)
-        return [
-            replace(candidate, skip=skip, audited=bool(drawn)) if skip is not None else candidate
-            for candidate, skip, drawn in zip(candidates, *decisions, strict=True)
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +197,8 @@ class Search:
             first=_first(kernel, space, start, model.first if model else ()),
             elsewhere=[index for index in near if index >= 0],
             varied={name: kernel.compiler.parameters[name] for name in kernel.compiler.varied},
-            scored=scored,
-            skipped=skipped,
+            scored=scored or DistinctCount(),
+            skipped=skipped or DistinctCount(),
         )
         self._peak_flops = _peak_flops(features)
         self.stopping = Stopping()
@@ -320,7 +306,7 @@ class Search:
         return Batch(self._next)
 
     def _batch(self, number: int, proposals: Sequence[Proposal], gates: Gates) -> Batch:
-        columns = self._space.rows(np.array([proposal.index for proposal in proposals], dtype=np.int64))
+        columns = self._space.rows(np.array([proposal.index for proposal in proposals]))
         candidates = tuple(
             Candidate(
                 self._asked + at,
@@ -347,10 +333,19 @@ class Search:
         """
         decided: dict[int, Candidate] = {}
         for number in dict.fromkeys(candidate.batch for candidate, _ in built):
-            members = [(candidate, build) for candidate, build in built if candidate.batch == number]
-            candidates, builds = [candidate for candidate, _ in members], [build for _, build in members]
-            decided |= {decision.number: decision for decision in self._open[number]._decide(candidates, builds)}
-        return [decided[candidate.number] for candidate, _ in built]
+            gates = self._open[number]._gates
+            if gates is None:
+                continue
+            candidates, builds = zip(*(pair for pair in built if pair[0].batch == number), strict=True)
+            columns = self._space.rows(np.array([candidate.index for candidate in candidates]))
+            exempt = np.array([candidate.audited or candidate.proposed_by in EXPLORING for candidate in candidates])
+            decisions = gates.decide(columns, [candidate.number for candidate in candidates], exempt, builds)
+            decided |= {
+                candidate.number: replace(candidate, skip=skip, audited=bool(drawn))
+                for candidate, skip, drawn in zip(candidates, *decisions, strict=True)
+                if skip is not None
+            }
+        return [decided.get(candidate.number, candidate) for candidate, _ in built]
 
     def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:
         """Report the results of a whole batch, one record for each candidate, in the same order.
@@ -452,11 +447,3 @@ def _peak_flops(features: Features) -> float:
         return peak_flops(features.device, features.problem.arithmetic)
     except DeviceError:
         return float(max(features.problem.flops, 1))
-
-
-def _columns(candidates: Sequence[Candidate]) -> Columns:
-    """Return the configurations of candidates as a table."""
-    names = candidates[0].configuration
-    return {
-        name: np.array([candidate.configuration[name] for candidate in candidates], dtype=np.int64) for name in names
-    }
