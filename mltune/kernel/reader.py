@@ -49,7 +49,7 @@ def load_kernel(name_or_path: str | Path, *, source: str | Path | None = None) -
 
     Examples
     --------
-    >>> load_kernel("gemm_simt").launch_parameters
+    >>> load_kernel("gemm_simt").space.launch_parameters
     {'RASTER_GROUP': (1, 2, 4, 8, 16)}
     """
     bundle, preset = _with_preset(name_or_path)
