@@ -136,7 +136,7 @@ def astra(source: str, within: float) -> dict[str, Any] | None:
     dataset, _, speed = known(source)
     manifest = dataset.manifest
     try:
-        thresholds = AstraThresholds(recorded_kernel(manifest)[0], manifest.problem, manifest.device)
+        thresholds = AstraThresholds(Features(recorded_kernel(manifest)[0], manifest.problem, manifest.device))
     except (BundleError, KeyError):
         return None
     kept, best = thresholds.keeps(dataset.columns), float(np.nanmax(speed))
@@ -272,7 +272,7 @@ def within_thresholds(request: Any, values: Any, _: argparse.Namespace) -> dict[
 
     session = open_session(request.kernel, request.problem, Target(cuda=0), values=values)
     order = np.random.default_rng(request.seed).permutation(session.space.count)
-    thresholds = AstraThresholds(session.kernel, session.problem, session.device)
+    thresholds = AstraThresholds(Features(session.kernel, session.problem, session.device))
     kept = order[thresholds.keeps(session.space.rows(order))]
     with Store.open(request.run, run_header(session, request.seed, {"sweep": "astra"})) as store, session:
         observer = Observer(session.problem, session.device, "gpu", trials_limit=len(kept))

@@ -108,7 +108,7 @@ class Astra:
         recording, count = simulation.recording, simulation.space.count
         columns = simulation.space.rows(np.arange(count))
         try:
-            thresholds = AstraThresholds(recording.kernel, recording.problem, recording.device)
+            thresholds = AstraThresholds(Features(recording.kernel, recording.problem, recording.device))
         except BundleError:
             before = after = np.ones(count, dtype=bool)
         else:

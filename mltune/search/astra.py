@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.device.facts import Device
+from mltune.cost.features import Features
 from mltune.device.occupancy import occupancy
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.bundle import device_variables
 from mltune.kernel.coding import Columns, length
-from mltune.problem.problem import Problem
 
 KEPLER_THREADS_PER_SM = 2048
 """Most threads on a multiprocessor of the GTX 680. The paper: "1024 (half of the hardware maximum)"."""
@@ -74,7 +73,8 @@ class AstraThresholds:
     for the precision of the problem (:data:`LAWN_267`).
     """
 
-    def __init__(self, kernel: Kernel, problem: Problem, device: Device, thresholds: Thresholds | None = None) -> None:
+    def __init__(self, features: Features, thresholds: Thresholds | None = None) -> None:
+        kernel, problem, device = features.kernel, features.problem, features.device
         missing = [name for name in NEEDED if name not in kernel.resources.estimates]
         if missing:
             raise BundleError(

@@ -410,7 +410,7 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
     if search == "random":
         return RandomProposer(space)
     if search == "astra":
-        return RandomProposer(space, AstraThresholds(features.kernel, features.problem, features.device).keeps)
+        return RandomProposer(space, AstraThresholds(features).keeps)
     raise ValueError(f"a search is one of {', '.join(SEARCHES)}, got {search!r}")
 
 
