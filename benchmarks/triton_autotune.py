@@ -227,7 +227,7 @@ def fastest_known(case: str, size: int, dataset: str) -> list[int]:
 def judged(case: str, size: int, taken: list[int]) -> dict[int, float]:
     """Return the milliseconds of configurations that are measured in turns."""
     loaded = Case(case, size)
-    launch = functools.partial(loaded.kernel[loaded.launch_rule.grid], *loaded.launch_rule.arguments)
+    launch = functools.partial(loaded.kernel[loaded.grid], *loaded.arguments)
     calls = {at: functools.partial(launch, **loaded.configs[at].all_kwargs()) for at in taken}
     return bench_in_turns(calls, ROUNDS)
 

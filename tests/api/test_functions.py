@@ -116,7 +116,7 @@ def test_a_run_may_be_ended_at_once():
 def test_a_model_is_trained_and_loaded():
     trained = mltune.train("h200-transpose-8192x8192-random", "models/mine", seed=1)
     loaded = mltune.load_model("models/mine")
-    assert (loaded.kernel, loaded.space.parameters) == (trained.kernel, trained.parameters)
+    assert (loaded.kernel, loaded.parameters) == (trained.kernel, trained.parameters)
     with pytest.raises(UsageError, match="a model is not replaced"):
         mltune.train("h200-transpose-8192x8192-random", "models/mine")
     assert mltune.load_model("gemm_simt").kernel == "gemm_simt"
