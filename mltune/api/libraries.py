@@ -85,8 +85,8 @@ def build_library(
     from mltune.library.folder import check_place, write_library
     from mltune.library.spec import load_spec
 
-    description = load_spec(spec)
     check_place(Path(out), overwrite=overwrite)
+    description = load_spec(spec)
     planned = plan_library(description, device, run, {**options, "compilers": compilers}, begun)
     with interruptible(interrupt) as interrupted:
         campaign = partial(carry_out, run=run, progress=progress, interrupt=interrupted)

@@ -102,6 +102,7 @@ class Astra:
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Evaluate what is kept in a random order; see :class:`mltune.comparison.simulation.Strategy`."""
+        from mltune.cost.features import Features
         from mltune.errors import BundleError
         from mltune.search.astra import AstraThresholds
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import tempfile
@@ -17,7 +16,6 @@ from mltune.errors import BundleError, UsageError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.process.bounded import limit
 
 MAX_FILES = 20_000
 """Most files of a bundle in git."""
@@ -119,12 +117,15 @@ def _output_of(*arguments: str, most_bytes: int, seconds: float, stdin: bytes = 
         requests.write(stdin)
         requests.seek(0)
         environment = {**os.environ, **_ENVIRONMENT}
+        most_written = max(most_bytes, _MAX_ERROR_BYTES)
+        limits = f"ulimit -f {most_written // 512} && ulimit -d {_MEMORY_BYTES // 1024}"  # before git begins
         with subprocess.Popen(  # noqa: S603 - what is named stands behind --: it is no option
-            [*_GIT, *arguments], env=environment, stdin=requests, stdout=output, stderr=errors
+            ["/bin/sh", "-c", f'{limits} && exec "$@"', "sh", *_GIT, *arguments],
+            env=environment,
+            stdin=requests,
+            stdout=output,
+            stderr=errors,
         ) as process:
-            most_written = max(most_bytes, _MAX_ERROR_BYTES)
-            limit(resource.RLIMIT_FSIZE, most_written, process=process.pid)
-            limit(resource.RLIMIT_DATA, _MEMORY_BYTES, process=process.pid)
             try:
                 status = process.wait(seconds)
             except BaseException:

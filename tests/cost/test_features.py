@@ -110,9 +110,7 @@ def test_accesses_say_where_banks_collide():
 
 def test_a_lane_accesses_as_many_bytes_as_one_can(kernel):
     access = Access("global", parse("1"), parse("8 * VEC + 1"), ((parse("warp_size"), parse("4")),))
-    features = Features(
-        replace(kernel, resources=replace(kernel.resources.estimates, accesses={"loads": access})), PROBLEM, H200
-    )
+    features = Features(replace(kernel, resources=replace(kernel.resources, accesses={"loads": access})), PROBLEM, H200)
     law = r"access\.loads\.bytes: a lane accesses one of \(1, 2, .*128\) bytes, got 33, in `8 \* VEC \+ 1`"
     with pytest.raises(ExpressionError, match=law):
         features.before(table(kernel, CLASSIC))

@@ -62,7 +62,7 @@ def test_a_kernel_that_loses_a_part_is_wrong(device, tmp_path, loss, check):
     kernel = load_kernel("gemm_dd")
     right, wrong = NEARLY[loss]
     assert right in kernel.source.text
-    kernel = replace(kernel, source=replace(kernel.source.text, text=kernel.source.text.replace(right, wrong)))
+    kernel = replace(kernel, source=replace(kernel.source, text=kernel.source.text.replace(right, wrong)))
 
     found = measured(kernel, device, GemmProblem("dd", "N", "T", 2048, 1024, 1024), check=check)
 

@@ -77,7 +77,7 @@ def test_the_default_and_a_sample_compile(bundle):
 
 def test_the_reference_compiles(bundle):
     kernel = bundle.kernel
-    kernel = replace(kernel, source=replace(kernel.source.text, entry=bundle.document["reference"]["entry"]))
+    kernel = replace(kernel, source=replace(kernel.source, entry=bundle.document["reference"]["entry"]))
     with builder(bundle, kernel) as compiler:
         build = compiler.submit(bundle.default).result(120)
     assert (build.state, build.detail) == (TrialState.OK, "")

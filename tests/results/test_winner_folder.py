@@ -122,7 +122,7 @@ def test_headers_lie_beside_the_source_that_includes_them():
 def test_headers_of_folders_lie_in_folders(tmp_path):
     kernel = a_winner().kernel
     source = replace(
-        kernel.source.text,
+        kernel.source,
         headers={"sub/tile.cuh": "// a tile\n", "tile.cuh": '#include "sub/tile.cuh"\n'},
         header_paths={"sub/tile.cuh": "include/sub/tile.cuh", "tile.cuh": "include/sub/tile.cuh"},
         include=("include",),

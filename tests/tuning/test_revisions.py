@@ -97,7 +97,7 @@ def test_nothing_that_a_repository_configures_is_run(repository):
     names += ["gpg__program", "diff__external", "core__alternateRefsCommand"]
     repository.configure(**dict.fromkeys(names, program), filter__hostile__required="true", tar__zip__command=program)
     repository.configure(**{f"alias__{name}": f"!{program}" for name in ("ls-tree", "cat-file", "rev-parse")})
-    assert repository.loaded("HEAD:own").source == SOURCE
+    assert repository.loaded("HEAD:own").source.text == SOURCE
 
 
 PROMISORS = {
@@ -177,7 +177,7 @@ def test_trees_that_unfold_are_refused(repository, monkeypatch):
 def test_submodules_are_left_out(repository):
     repository.git("update-index", "--add", "--cacheinfo", f"160000,{'ab' * 20},own/module")
     repository.git("commit", "-q", "-m", "second")
-    assert repository.loaded("HEAD:own").source == SOURCE
+    assert repository.loaded("HEAD:own").source.text == SOURCE
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../outside", "a/../../outside", "/outside"])

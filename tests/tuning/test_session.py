@@ -83,12 +83,12 @@ VARIABLES = variables_of(PROBLEM, H200)
 def test_the_default_configuration_is_the_kernels_own_where_it_is_valid():
     space = make_space(TRANSPOSE, VARIABLES)
     assert isinstance(space, ConstrainedSpace)
-    assert default_configuration(TRANSPOSE, space) == TRANSPOSE.default
+    assert default_configuration(TRANSPOSE, space) == TRANSPOSE.space.default
     assert default_configuration(load_kernel("gemm_simt"), space) == {}
 
 
 def test_without_one_it_is_the_valid_configuration_nearest_to_the_first_values():
-    kernel = replace(TRANSPOSE, default={})
+    kernel = TRANSPOSE.with_default({})
     space = make_space(kernel, VARIABLES)
     found = default_configuration(kernel, space)
     assert space.index_of({name: [value] for name, value in found.items()})[0] >= 0
@@ -96,7 +96,7 @@ def test_without_one_it_is_the_valid_configuration_nearest_to_the_first_values()
 
 
 def test_an_invalid_default_gives_way_to_one_near_it():
-    kernel = replace(TRANSPOSE, default={**TRANSPOSE.default, "SWIZZLE": 1})  # which excludes padding
+    kernel = TRANSPOSE.with_default({**TRANSPOSE.space.default, "SWIZZLE": 1})  # which excludes padding
     space = make_space(kernel, VARIABLES)
     found = default_configuration(kernel, space)
     assert space.index_of({name: [value] for name, value in found.items()})[0] >= 0
@@ -108,7 +108,7 @@ def test_configurations_are_compared_with_the_default_and_the_reference():
 
     baseline = make_baseline(TRANSPOSE, PROBLEM, H200, builder)
 
-    assert builder.configurations == [TRANSPOSE.default]
+    assert builder.configurations == [TRANSPOSE.space.default]
     assert (baseline.cubin, baseline.entry, baseline.verify) == (b"code", "transpose", b"")
     assert [launch.grid[0] for launch in baseline.launches] == [9 * 17, 13 * 25, 1 * 32, 4 * 3]
     entry, launches = baseline.reference

@@ -63,7 +63,7 @@ def winner(tmp_path):
 def test_a_bundle_is_compared_in_its_default_configuration_or_one_that_is_given(bundle):
     old, new = made(bundle, bundle)
     assert old.configuration == new.configuration == {"WIDTH": 1}
-    assert old.kernel.source == SOURCE
+    assert old.kernel.source.text == SOURCE
     assert made(bundle, bundle, config={"WIDTH": 2})[1].configuration == {"WIDTH": 2}
     with pytest.raises(UsageError, match="the values of WIDTH are distinct ones"):
         made(bundle, bundle, config={"WIDTH": 3})
@@ -81,15 +81,15 @@ def test_a_bundle_without_a_default_needs_its_whole_configuration():
 def test_a_revision_in_git_is_compared_with_the_working_tree(bundle, monkeypatch, inside):
     monkeypatch.chdir(bundle if inside else bundle.parent.parent)
     old, new = made("before:kernels/own", bundle)
-    assert "2.0f" in old.kernel.source
-    assert "1.0f" in new.kernel.source
+    assert "2.0f" in old.kernel.source.text
+    assert "1.0f" in new.kernel.source.text
 
 
 def test_a_source_takes_the_place_of_that_of_its_bundle(bundle, tmp_path):
     elsewhere = tmp_path / "new one.cu"
     elsewhere.write_text("// new\n" + SOURCE)
     old, new = made(bundle / "own.cu", elsewhere, kernel=bundle)
-    assert (old.kernel.source, new.kernel.source) == (SOURCE, "// new\n" + SOURCE)
+    assert (old.kernel.source.text, new.kernel.source.text) == (SOURCE, "// new\n" + SOURCE)
     assert new.kernel.label == "own"
 
 
@@ -289,7 +289,7 @@ def test_links_in_git_lead_nowhere(bundle, monkeypatch):
     subprocess.run(["git", *person, "commit", "-q", "-a", "-m", "second"], cwd=top, check=True)
     monkeypatch.chdir(top)
     old, _ = made("HEAD:kernels/own", "before:kernels/own")
-    assert old.kernel.source == "/etc/passwd"
+    assert old.kernel.source.text == "/etc/passwd"
 
 
 @pytest.mark.parametrize("value", ["1" + "0" * 5000, "-5", "1e999", "null", '"10**5000"'])
@@ -353,8 +353,8 @@ def test_the_exit_code_says_the_verdict(bundle, tmp_path, monkeypatch, capsys, v
     assert f"{verdict}" in shown
     assert "registers: 32 -> 40" in shown
     assert json.loads(shown[shown.index("{") :])["differences"] == {"registers": [32, 40]}
-    assert (given["within"], given["confidence"], given["limit_s"]) == (0.02, 0.95, 9.0)
-    assert given["explain"] is True
+    rule = given["rule"]
+    assert (rule.within, rule.confidence, rule.limit_s, rule.explain) == (0.02, 0.95, 9.0, True)
     (case,) = ElementTree.parse(tmp_path / "x.xml").getroot()  # noqa: S314
     assert len(case) == (code > 0)
 

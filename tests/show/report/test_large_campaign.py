@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from campaigns import replayed
 
-from mltune.kernel.bundle import Kernel
+from mltune.kernel.parts import KernelSpace
 from mltune.records.store import Store
 from mltune.show.report import figures, sections
 from mltune.show.report.svg import plotting
@@ -48,7 +48,7 @@ def test_each_store_is_read_once_each_dataset_once_and_each_kernel_evaluated_onc
 
     summary._load_last.cache_clear()
     stores = counted(monkeypatch, Store, "read_only")
-    evaluations = counted(monkeypatch, Kernel, "evaluate")
+    evaluations = counted(monkeypatch, KernelSpace, "evaluate")
     write_report(large, tmp_path, quick=True)
     assert stores["read_only"] == 2 * COPIES
     assert evaluations["evaluate"] <= 2 * COPIES
