@@ -83,8 +83,13 @@ def small():
         return load_kernel(Path(folder))
 
 
-def bundle(source=SOURCE):
-    return replace(small(), source=source)
+def bundle(source=SOURCE, **changes):
+    kernel = small()
+    return replace(kernel, source=replace(kernel.source, text=source, **changes))
+
+
+def with_parameters(kernel, parameters):
+    return replace(kernel, space=replace(kernel.space, parameters=parameters))
 
 
 def builder(source=SOURCE, architecture="sm_90", **settings):
@@ -504,7 +509,7 @@ def test_default_cache_obeys_xdg(tmp_path, monkeypatch):
 )
 def test_names_that_are_no_macros_are_refused(name):
     with pytest.raises(BundleError, match="becomes a macro"):
-        NvrtcBuilder(replace(small(), parameters={name: (1,)}), PROBLEM, "sm_90")
+        NvrtcBuilder(with_parameters(small(), {name: (1,)}), PROBLEM, "sm_90")
     with pytest.raises(BundleError, match="becomes a macro"):
         definitions({name: 1})
 
@@ -512,7 +517,7 @@ def test_names_that_are_no_macros_are_refused(name):
 def test_lower_case_names_are_macros_also_where_nvrtc_uses_them_itself():
     names = ("block_size_x", "width", "size", "value", "T")
     source = 'extern "C" __global__ void entry(int* out) { static_assert(%s == 15, ""); out[0] = width; }'
-    kernel = replace(bundle(source % " + ".join(names)), parameters=dict.fromkeys(names, (1,)))
+    kernel = with_parameters(bundle(source % " + ".join(names)), dict.fromkeys(names, (1,)))
     with NvrtcBuilder(kernel, PROBLEM, "sm_90", workers=1) as pool:
         made = pool.submit(dict(zip(names, range(1, 6), strict=True))).result(120)
     assert made.state is TrialState.OK, made.detail
@@ -638,10 +643,7 @@ def test_a_refused_include_says_which_files_are_found(canary):
 
 def test_a_header_that_changes_is_another_build(tmp_path):
     source = '#include "scale.h"\nextern "C" __global__ void entry(int* out) { out[0] = scale(); }'
-    kernels = [
-        replace(bundle(source), headers={"scale.h": f"__device__ int scale() {{ return {value}; }}"})
-        for value in (3, 4)
-    ]
+    kernels = [bundle(source, headers={"scale.h": f"__device__ int scale() {{ return {value}; }}"}) for value in (3, 4)]
     builds = []
     for kernel in (*kernels, kernels[0]):
         with NvrtcBuilder(kernel, PROBLEM, "sm_90", workers=1, cache=tmp_path) as pool:
@@ -659,7 +661,7 @@ def test_headers_include_each_other_and_see_the_macros():
         "b.cuh": "#pragma once\n__device__ int b() { return WIDTH; }",
     }
     source = '#include <a.cuh>\nextern "C" __global__ void entry(int* out) { out[0] = b(); }'
-    with NvrtcBuilder(replace(bundle(source), headers=headers), PROBLEM, "sm_90", workers=1) as pool:
+    with NvrtcBuilder(bundle(source, headers=headers), PROBLEM, "sm_90", workers=1) as pool:
         made = pool.submit(CONFIGURATION).result(120)
     assert made.state is TrialState.OK, made.detail
 

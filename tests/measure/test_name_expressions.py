@@ -93,7 +93,10 @@ def test_what_is_not_in_the_source_is_a_compile_error(compiled, text: str, entry
 def test_every_configuration_of_a_template_has_its_own_name(tmp_path: Path) -> None:
     values = {"TILE": [1, 2], "KIND": ["float", "half_"], "SCALE": [0.5, 2]}
     kernel = make_kernel(KernelCall("fill<KIND, TILE>", TEMPLATE, 1, [], values), tmp_path)
-    kernel = replace(kernel, source=f"struct half_ {{ short bits; explicit half_(float) {{}} }};\n{TEMPLATE}")
+    kernel = replace(
+        kernel,
+        source=replace(kernel.source, text=f"struct half_ {{ short bits; explicit half_(float) {{}} }};\n{TEMPLATE}"),
+    )
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
         futures = [builder.submit({"TILE": tile, "KIND": kind, "SCALE": 0}) for tile in (1, 2) for kind in (0, 1)]
         builds = [future.result(120) for future in futures]
