@@ -215,7 +215,7 @@ class Search:
         """Whether the next batch must be planned from more results than are reported."""
         return len(self._open) >= self._settings.in_flight(self._next)
 
-    def resume(self, trials: Trials, stopping: Mapping[str, Any] | None = None) -> int:
+    def resume(self, trials: Trials, stopping: Any = None) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.
 
         The results of all batches that the next batch is planned from are learned. The batches after them follow again,
@@ -226,15 +226,15 @@ class Search:
         trials : Trials
             In any order.
         stopping : mapping, optional
-            State of the stopping rule: the attribute ``stopping`` as a mapping.
+            State of the stopping rule on record: the attribute ``stopping`` as a mapping. Anything else counts as none.
 
         Returns
         -------
         int
             Number of trials learned: the number of the next trial.
         """
-        if self._settings.stop and stopping and stopping["reason"] != ENOUGH:  # there may be another goal now
-            self.stopping = Stopping(**stopping)
+        if self._settings.stop:
+            self.stopping = Stopping.on_record(stopping)
         trials = trials.by_number()
         unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
         complete = int(unknown[0] if len(unknown) else len(trials))

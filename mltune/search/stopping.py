@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -37,6 +39,17 @@ class Stopping:
 
     reason: str = ""
     batch: int = 0
+
+    @classmethod
+    def on_record(cls, fact: Any) -> Self:
+        """Return the state that a run has kept; a goal that was reached counts as none, for there may be another now.
+
+        >>> Stopping.on_record({"reason": "little is gained", "batch": 3}).batch, Stopping.on_record("a text").batch
+        (3, 0)
+        """
+        reason, batch = (fact.get("reason"), fact.get("batch")) if isinstance(fact, Mapping) else (None, None)
+        is_state = isinstance(reason, str) and reason != ENOUGH and type(batch) is int
+        return cls(reason, batch) if is_state else cls()  # type: ignore[arg-type]
 
 
 def little_gained(scores: Floats, count: int) -> str:
