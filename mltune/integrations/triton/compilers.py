@@ -263,7 +263,8 @@ class Compilers:
         if now - used > IDLE_S / 2:
             child.kill()  # it may be about to end
         try:
-            return _call(child, (key, job), timeout_s)
+            result: Compiled = child.call((key, job), timeout_s, attempts=2)
+            return result
         except WorkerError as error:
             return Compiled("unknown", str(error))
         except (ChildTimeoutError, ChildDiedError) as error:
@@ -271,17 +272,6 @@ class Compilers:
             return Compiled("killed", str(error))
         finally:
             self._children[thread] = child, time.monotonic()
-
-
-def _call(child: Child, request: tuple[str, bytes], timeout_s: float) -> Compiled:
-    """Compile in a process, and in a second one where the first is killed from outside: that blames no job."""
-    try:
-        result: Compiled = child.call(request, timeout_s)
-    except ChildDiedError as error:
-        if not error.was_killed:
-            raise
-        result = child.call(request, timeout_s)
-    return result
 
 
 compilers_of = functools.cache(Compilers)
