@@ -65,7 +65,8 @@ def test_a_shape_that_fails_costs_that_shape_alone(tune):
 
 
 def test_a_shape_that_never_ends_is_stopped(tune, monkeypatch):
-    monkeypatch.setattr("mltune.integrations.triton.shapes.SHAPE_S", 20.0)  # a busy machine takes 6 s to import what tunes
+    # A busy machine takes 6 s to start the process of the next shape.
+    monkeypatch.setattr("mltune.integrations.triton.shapes.SHAPE_S", 20.0)
     path = Path("kernels.py")
     path.write_text(path.read_text().replace("os._exit(3)", "import time; time.sleep(600)"))
     begun = time.monotonic()
