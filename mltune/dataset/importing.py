@@ -21,8 +21,9 @@ from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats, length, row
+from mltune.kernel.placed import PlacedKernel
 from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
@@ -292,7 +293,7 @@ def import_table(
         kernel.check_problem(problem)
         kernel = kernel.recorded_with(layout.parameters or ())
         layout = dataclasses.replace(layout, parameters=layout.parameters or tuple(kernel.all_parameters))
-        contents = _fitted(read_contents(path, layout), kernel, problem, device, path)
+        contents = _fitted(read_contents(path, layout), PlacedKernel(kernel, problem, device), path)
         parameters = {
             name: [value for value in values if (contents.columns[name] == value).any()]
             for name, values in kernel.all_parameters.items()
@@ -319,15 +320,16 @@ def _imported(contents: Contents, **facts: Any) -> Imported:
     return Imported(dataset, contents.account, contents.notices)
 
 
-def _fitted(contents: Contents, kernel: Kernel, problem: Problem, device: Device, path: Path) -> Contents:
+def _fitted(contents: Contents, placed: PlacedKernel, path: Path) -> Contents:
     """Return a table with the values of a kernel, without the failed rows that its restrictions exclude."""
+    kernel = placed.kernel
     if set(contents.columns) != set(kernel.all_parameters):
         raise DatasetError(
             f"{path}: a table must have the parameters of its kernel, {', '.join(kernel.all_parameters)}, "
             f"got {printable(', '.join(contents.columns), 500)}."
         )
     columns = {name: _positions(name, contents, kernel, path) for name in kernel.all_parameters}
-    broken = dict(broken_restrictions(kernel, problem, device, columns))
+    broken = dict(broken_restrictions(placed, columns))
     excluded = np.any([np.zeros(length(columns), dtype=bool), *(~holds for holds in broken.values())], axis=0)
     ran = excluded & (np.asarray(contents.outcomes.states) == TrialState.OK.value)
     if ran.any():
@@ -366,12 +368,10 @@ def _positions(name: str, contents: Contents, kernel: Kernel, path: Path) -> NDA
     return places[column if name in contents.labels else np.unique(column, return_inverse=True)[1]]
 
 
-def broken_restrictions(
-    kernel: Kernel, problem: Problem, device: Device, columns: Columns
-) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def broken_restrictions(placed: PlacedKernel, columns: Columns) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield the restrictions of a kernel that do not hold for all configurations, and for which they hold."""
-    variables: Mapping[str, int] = variables_of(problem, device)
-    expressions = {restriction.text: restriction.expression for restriction in kernel.space.restrictions}
-    for text, holds in kernel.space.evaluate(columns, variables, expressions).items():
+    space = placed.kernel.space
+    expressions = {restriction.text: restriction.expression for restriction in space.restrictions}
+    for text, holds in space.evaluate(columns, placed.variables, expressions).items():
         if not holds.all():
             yield text, holds.astype(bool)

@@ -268,19 +268,6 @@ class TableSpace:
         return np.ascontiguousarray(rows).view(f"S{4 * len(self.names)}")[:, 0]
 
 
-def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
-    """Return the default configuration of a kernel, or the valid one that is nearest to it for this problem and device.
-
-    A kernel of kind arrays that names none has the first value of every parameter as its default.
-    """
-    default = dict(kernel.space.default)
-    if not default and kernel.arrays is not None:
-        default = {name: values[0] for name, values in kernel.all_parameters.items()}
-    if not default:
-        return {}
-    return row(space.rows(space.nearest(columns_of(kernel.compiler.completed(default)))), 0)
-
-
 def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:
     """Return the index of a configuration; -1 where it is outside the space, or has other parameters."""
     return int(space.index_of(columns_of(configuration))[0]) if configuration.keys() == set(space.names) else -1

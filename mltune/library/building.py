@@ -23,6 +23,7 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
+from mltune.kernel.placed import PlacedKernel
 from mltune.library.content import (
     Configuration,
     Content,
@@ -139,7 +140,7 @@ class Building:
     problems: Sequence[RunnableProblem]
     tunes: Sequence[Tune]
     time: Callable[..., Sequence[float | None]]
-    build: Callable[[Kernel, RunnableProblem, str, Mapping[str, int]], Build]
+    build: Callable[[PlacedKernel, Mapping[str, int]], Build]
     directory: Path
     left_s: float = math.inf
     replayed: bool = False
@@ -291,11 +292,14 @@ class Building:
         ]
 
     def _described(self, candidate: LibraryCandidate, build: Build) -> Configuration:
-        return configuration_of(candidate.kernel, self.problems[0], self.device, candidate.configuration, build)
+        return configuration_of(self._placed(candidate), candidate.configuration, build)
+
+    def _placed(self, candidate: LibraryCandidate) -> PlacedKernel:
+        return PlacedKernel(candidate.kernel, self.problems[0], self.device)
 
     def _built(self, candidate: LibraryCandidate) -> Configuration:
         """Return a configuration with its machine code, which is the same at all sizes."""
-        build = self.build(candidate.kernel, self.problems[0], self.device.architecture, candidate.configuration)
+        build = self.build(self._placed(candidate), candidate.configuration)
         if build.state is not TrialState.OK:
             raise RunError(
                 f"a configuration of a library must compile, but {candidate.key} ends with {build.state}: "
@@ -318,12 +322,10 @@ class Building:
         tiles = np.full((len(self.problems), len(candidates), 2), np.nan)
         for source in {candidate.source for candidate in candidates}:
             columns = [number for number, candidate in enumerate(candidates) if candidate.source == source]
-            kernel, configurations = (
-                candidates[columns[0]].kernel,
-                [candidates[number].configuration for number in columns],
-            )
+            placed = self._placed(candidates[columns[0]])
+            configurations = [candidates[number].configuration for number in columns]
             for place, problem in enumerate(self.problems):
-                tiles[place, columns] = tiles_at(kernel, problem, self.device, configurations)
+                tiles[place, columns] = tiles_at(placed.at(problem), configurations)
         return tiles
 
     def _add_times(self, places: Sequence[int], numbers: Sequence[int], share: float) -> None:

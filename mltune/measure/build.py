@@ -29,6 +29,7 @@ from mltune.records.trial import Build
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
+    from mltune.kernel.placed import PlacedKernel
     from mltune.problem.problem import RunnableProblem
 
 
@@ -221,9 +222,10 @@ class NvrtcBuilder(CompilePool):
         return self._kernel.macros(configuration) | self._problem_macros
 
 
-def build_one(kernel: Kernel, problem: RunnableProblem, architecture: str, configuration: Mapping[str, int]) -> Build:
+def build_one(placed: PlacedKernel, configuration: Mapping[str, int]) -> Build:
     """Compile one configuration, or take it from the cache of cubins."""
-    with NvrtcBuilder(kernel, problem, architecture, cache=default_cache(), workers=1) as builder:
+    kernel, architecture = placed.kernel, placed.device.architecture
+    with NvrtcBuilder(kernel, placed.runnable, architecture, cache=default_cache(), workers=1) as builder:
         return builder.submit(configuration).result()
 
 

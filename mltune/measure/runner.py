@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import (
     BundleError,
@@ -20,7 +19,6 @@ from mltune.errors import (
     UsageError,
     WorkerError,
 )
-from mltune.kernel.bundle import Kernel, device_variables
 from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
@@ -30,6 +28,8 @@ from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
 
 if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.placed import PlacedKernel
     from mltune.problem.problem import RunnableProblem
 
 Returned = TypeVar("Returned")
@@ -70,30 +70,27 @@ class GpuRunner:
 
     def __init__(
         self,
-        kernel: Kernel,
-        problem: RunnableProblem,
+        placed: PlacedKernel,
         device_index: int = 0,
         *,
-        device: Device,
         timeout_s: float = 10.0,
         worker: str = _WORKER,
         baseline: Callable[[], Baseline] | None = None,
         pool: ChildPool | None = None,
     ) -> None:
+        kernel, problem = placed.kernel, placed.runnable
         if problem.is_empty:
             raise ProblemError(f"only a problem whose result has elements can be timed, got {problem.label}.")
         if kernel.source.entry is None:
             raise UsageError(f"a kernel needs a source to run, but {kernel.name} has none; replay a dataset of it.")
         self.restarts = 0
+        self._placed = placed
         self._kernel = kernel
         self._problem = problem
-        self._device = device_variables(device)
         self._timeout_s = timeout_s
         self._make_baseline = baseline
         self._baseline: Baseline | None = None
         self._entry = kernel.source.entry
-        verified = (case.problem for case in problem.verification_cases())
-        self._shapes = [self._variables(case) for case in (*verified, problem)]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None
         self._device_index = device_index
         self._target, self._arguments = worker, (device_index,)
@@ -103,7 +100,7 @@ class GpuRunner:
         self._served = False
         self._best: Measurement | None = None  # or the default configuration, verified and not yet timed
         self._measuring = self._given_up = False
-        self._peak_flops = peak_flops(device, problem.arithmetic)
+        self._peak_flops = peak_flops(placed.device, problem.arithmetic)
 
     def __enter__(self) -> Self:
         self._worker = self._pool.take(self._target, self._arguments)
@@ -143,7 +140,7 @@ class GpuRunner:
         if build.state is not TrialState.OK or not build.cubin:
             raise UsageError(f"only a build in state ok, with its cubin, can run, got one in state {build.state}.")
         try:
-            *verified, timed = [self._kernel.launch(configuration, variables) for variables in self._shapes]
+            *verified, timed = [case.launch(configuration) for case in (*self._placed.verified, self._placed)]
         except ExpressionError as error:
             rejected: Future[Measurement] = Future()
             rejected.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
@@ -171,17 +168,15 @@ class GpuRunner:
 
         The reference implementation takes part, unless the order of the builds in each round is given.
         """
-        variables = self._variables(self._problem)
         launches = [
-            (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
+            (build.cubin, build.entry or self._entry, self._placed.launch(configuration))
             for configuration, build in entries
         ]
         return self._ask(RaceResult, messages.Race(tuple(launches), budget_s, tuple(orders)), _RACE_TIMEOUT_S)
 
     def run_once(self, configuration: Mapping[str, int], build: Build) -> messages.Outputs:
         """Run a build once on the buffers of the problem; return these."""
-        launch = self._kernel.launch(configuration, self._variables(self._problem))
-        request = messages.Run(build.cubin, build.entry or self._entry, launch)
+        request = messages.Run(build.cubin, build.entry or self._entry, self._placed.launch(configuration))
         return self._ask(messages.Outputs, request, _CHECK_TIMEOUT_S)
 
     def verify_winner(
@@ -200,13 +195,10 @@ class GpuRunner:
         measurements: dict[RunnableProblem, Measurement] = {}
         for problem in (self._problem, *problems_besides):
             problems = [case.problem for case in problem.own_cases()] or [problem]
-            launches = tuple(self._kernel.launch(configuration, self._variables(size)) for size in problems)
+            launches = tuple(self._placed.at(size).launch(configuration) for size in problems)
             check = messages.Check(build.cubin, build.entry or self._entry, problem, launches)
             measurements[problem] = self._ask(Measurement, check, timeout_s)
         return measurements
-
-    def _variables(self, problem: RunnableProblem) -> dict[str, int]:
-        return {**self._device, **problem.variables()}
 
     def _submit(self, function: Callable[..., Returned], *arguments: Any) -> Future[Returned]:
         """Call a function in the thread of the worker, after those that were submitted before."""

@@ -435,5 +435,4 @@ class _Reader:
 def _of_arrays(kernel: Kernel, table: Mapping[str, object]) -> Iterator[Problem]:
     """Yield the problems of a kernel of kind arrays at the sizes of a table."""
     for sizes in _SizesTable.model_validate(table).sizes:
-        assert kernel.arrays is not None  # noqa: S101 - kernels of other kinds have an expansion
-        yield kernel.arrays.problem(sizes)
+        yield kernel.own_problem(sizes)

@@ -14,7 +14,6 @@ from mltune.problem.problem import STRICTEST, Problem, accepts, check_accuracy
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
-    from mltune.kernel.arrays import ArraysDefinition
     from mltune.kernel.bundle import Kernel
 
 
@@ -195,7 +194,7 @@ def named_kernel(
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
             recorded = load_kernel(problem)
-            if recorded.arrays is not None:
+            if recorded.means(None):
                 bundle, problem = recorded, None
             elif recorded.source.text is None:
                 raise UsageError(
@@ -211,8 +210,8 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
     from mltune.problem.kinds import kind_of_name, problem_from_name
 
     shape = given_options(shape)
-    if kernel is not None and kernel.arrays is not None and problem in (None, kernel.name):
-        return _of_arrays(kernel.arrays, shape)
+    if kernel is not None and kernel.means(problem):
+        return _own_problem(kernel, shape)
     if isinstance(problem, str):
         try:
             return problem_from_name(problem, **shape)
@@ -282,8 +281,8 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
             precisions = ", ".join(kind.precisions) or "none"
             raise UsageError(f"--precision is one of {precisions}, got {printable(repr(of_precision), 60)}.")
         return problem_from_name(names[0], **shape)
-    if kernel.arrays is not None and precision is None:
-        return _of_arrays(kernel.arrays, shape)
+    if precision is None and kernel.means(None):
+        return _own_problem(kernel, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
     if not recorded or any(value is not None for value in (precision, *shape.values())):
         raise UsageError(
@@ -303,13 +302,14 @@ def given_options(shape: Shape) -> dict[str, Any]:
     return {name: value for name, value in shape.items() if value is not None}
 
 
-def _of_arrays(definition: ArraysDefinition, shape: Shape) -> Problem:
-    """Return the problem of a kernel of kind arrays at the sizes of a shape."""
+def _own_problem(kernel: Kernel, shape: Shape) -> Problem:
+    """Return the problem of a kernel's own arguments at the sizes of a shape."""
     sizes = shape.get("size", {})
     unknown = shape.keys() - {"size"}
     if unknown or not isinstance(sizes, Mapping):
+        names = kernel.own_problem().variables()
         raise UsageError(
-            f"the sizes of {definition.name} are {', '.join(definition.sizes) or 'none'}: give them by name, such as "
-            f"--size {next(iter(definition.sizes), 'n')}=1024, got {', '.join(sorted(unknown)) or sizes}."
+            f"the sizes of {kernel.name} are {', '.join(names) or 'none'}: give them by name, such as "
+            f"--size {next(iter(names), 'n')}=1024, got {', '.join(sorted(unknown)) or sizes}."
         )
-    return definition.problem(sizes)
+    return kernel.own_problem(sizes)

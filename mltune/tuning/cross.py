@@ -11,6 +11,7 @@ import numpy as np
 
 from mltune.kernel.space import TableSpace, find
 from mltune.records.trial import TrialState
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import open_session
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def time_configurations(
     space = TableSpace(
         {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
     )
-    with open_session(kernel, problem, target, space=space, compilers=compilers, pool=pool) as session:
-        valid = [find(session.space, configuration) >= 0 for configuration in configurations]
+    request = TuneRequest(problem, kernel, target, compilers=compilers)
+    with open_session(request, space=space, pool=pool) as session:
+        valid = [find(session.placed.space, configuration) >= 0 for configuration in configurations]
         measurements = session.measure(list(compress(configurations, valid)), until=until)
         times: list[float | None] = []
         for is_valid in valid:

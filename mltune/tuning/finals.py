@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.kernel.bundle import variables_of
 from mltune.measure.timing import BUDGET_S, how_many_fit
 from mltune.records.declaration import Declaration, Drift, Finalist, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
@@ -300,9 +299,8 @@ def _fits_a_heat(session: Session, candidates: Collection[TrialRecord], heat_s: 
     """Return whether all candidates can be run in turns in the time of a heat, each with its workspace."""
     if len(candidates) <= FINALISTS or how_many_fit(_medians(candidates), heat_s) < len(candidates):
         return False
-    variables = variables_of(session.problem, session.device)
-    launches = [session.kernel.launch(record.configuration, variables) for record in candidates]
-    return sum(launch.workspace_bytes or 0 for launch in launches) <= MEMORY * session.device.memory_bytes
+    launches = [session.placed.launch(record.configuration) for record in candidates]
+    return sum(launch.workspace_bytes or 0 for launch in launches) <= MEMORY * session.placed.device.memory_bytes
 
 
 def _best_of_heat(

@@ -27,12 +27,13 @@ from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.launch import Launch
 from mltune.kernel.parts import KernelSource, KernelSpace, LaunchRule
+from mltune.kernel.placed import PlacedKernel
+from mltune.measure.baseline import baseline_of
 from mltune.measure.pipeline import SamplingRule
 from mltune.problem.problem import RunnableProblem
 from mltune.process.child import ChildPool
 from mltune.records.trial import Build, Measurement, TrialState
 from mltune.tuning.finals import Interval, median_interval
-from mltune.tuning.session import baseline_of
 
 WITHIN, CONFIDENCE = 0.01, 0.99
 """Share by which times may differ that are equal, and confidence of a verdict, where none is given."""
@@ -98,17 +99,17 @@ class Version:
     problem: RunnableProblem
     launch: Callable[[Mapping[str, int]], Launch]
     build: Build | None = None
-    kernel: Kernel | None = None
+    placed: PlacedKernel | None = None
     configuration: Mapping[str, int] | None = None
 
-    def built(self, architecture: str) -> Build:
-        """Return the build for an architecture."""
+    def built(self) -> Build:
+        """Return its build."""
         from mltune.measure.build import build_one
 
-        if self.kernel is None or self.configuration is None:
+        if self.placed is None or self.configuration is None:
             return self.build or Build(TrialState.COMPILE_ERROR, "it has no machine code")
-        build = build_one(self.kernel, self.problem, architecture, self.configuration)
-        return replace(build, entry=build.entry or self.kernel.source.entry or "")
+        build = build_one(self.placed, self.configuration)
+        return replace(build, entry=build.entry or self.placed.kernel.source.entry or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,21 +239,21 @@ def compare_versions(
     from mltune.measure.runner import GpuRunner
 
     versions, problem, rng = (old, new), old.problem, np.random.default_rng(rule.seed)
-    builds = [version.built(device.architecture) for version in versions]
+    builds = [version.built() for version in versions]
     facts = tuple(map(partial(_facts, device), versions, builds)) if rule.explain else ()
     result = partial(GateResult, old=old.name, new=new.name, problem=problem.label, device=device.name, facts=facts)
     result = partial(result, within=rule.within, confidence=rule.confidence)
     source, launches = KernelSource(entry="of each build"), _PairLaunch(versions=versions)
     pair = Kernel(name=problem.name, problem=problem.kind, source=source, launch_rule=launches)
     right = next(
-        (version for version in (old, new, bundle) if version is not None and version.kernel is not None), None
+        (version for version in (old, new, bundle) if version is not None and version.placed is not None), None
     )
     times_s: list[Sequence[float]] = []
     try:
         for place, build in enumerate(builds):
             _check(place, build)
-        baseline = partial(_baseline, right, device) if problem.needs_baseline and right is not None else None
-        with GpuRunner(pair, problem, index, device=device, baseline=baseline, pool=pool) as runner:
+        baseline = partial(_baseline, right) if problem.needs_baseline and right is not None else None
+        with GpuRunner(PlacedKernel(pair, problem, device), index, baseline=baseline, pool=pool) as runner:
             shorter_s = min(_verify(runner, place, build) for place, build in enumerate(builds))
             size = max(1, min(MOST_PAIRS, math.ceil(SamplingRule().resolution_s / (rule.within * shorter_s))))
             started = time.perf_counter()
@@ -304,13 +305,13 @@ def _verify(runner: Any, place: int, build: Build) -> float:
     return measured.median_s or math.inf
 
 
-def _baseline(version: Version, device: Device) -> Any:
-    build, kernel = version.built(device.architecture), version.kernel
-    if build.state is not TrialState.OK or kernel is None or version.configuration is None:
+def _baseline(version: Version) -> Any:
+    build = version.built()
+    if build.state is not TrialState.OK or version.placed is None or version.configuration is None:
         raise BundleError(
             f"the right answer is that of {printable(version.name, 300)}, but that ends with {build.state}."
         )
-    return baseline_of(kernel.with_default(version.configuration), version.problem, device, build)
+    return baseline_of(version.placed, version.configuration, build)
 
 
 def _facts(device: Device, version: Version, build: Build) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class Loop:
         self._pipeline = Pipeline(self.session.builder, self.session.runner, gate, seconds=self.seconds, check=check)
         self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)
         compilers = None if math.isinf(self.session.compilers) else self.session.compilers
-        self.store.set_fact("stages", {"valid": str(self.session.space.count), "compilers": compilers})
+        self.store.set_fact("stages", {"valid": str(self.session.placed.space.count), "compilers": compilers})
         self.observer.recall(trials)
         self.observer.reference_s = time_of(self.store.fact("reference_median_s"))
         timed_again = self.reference_every_s < math.inf or self.observer.reference_s is None

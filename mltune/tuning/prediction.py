@@ -12,16 +12,13 @@ import numpy as np
 from mltune.cost.features import Features
 from mltune.cost.model_file import AUTO, TOLERATED_LOSS, Card, choose_model, shipped_card
 from mltune.cost.pretrained import are_near
-from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Floats, columns_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
-from mltune.problem.problem import Problem
-from mltune.tuning.session import make_space
 from mltune.tuning.wisdom import load_wisdom
 
 KNOWN, EXPECTED = "known", "expected"
@@ -121,9 +118,7 @@ class Prediction:
 
 
 def predict(
-    problem: Problem,
-    kernel: Kernel,
-    device: Device,
+    placed: PlacedKernel,
     *,
     top: int = 1,
     prior: str = AUTO,
@@ -142,14 +137,15 @@ def predict(
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
     >>> device, _ = find_device("a100")
-    >>> kernel = load_kernel("gemm_simt")
-    >>> found = predict(problem_from_name("sgemm", trans="NN", size=2048), kernel, device, top=2, wisdom="none")
-    >>> [choice.source for choice in found.choices]
+    >>> problem = problem_from_name("sgemm", trans="NN", size=2048)
+    >>> prediction = predict(PlacedKernel(load_kernel("gemm_simt"), problem, device), top=2, wisdom="none")
+    >>> [choice.source for choice in prediction.choices]
     ['expected', 'expected']
     """
     from mltune.search.planning import PlannerOptions
     from mltune.search.search import Search, SearchSettings, Start
 
+    kernel, problem, device = placed.kernel, placed.problem, placed.device
     most = PlannerOptions().start_trials
     if not 1 <= top <= most:
         raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
@@ -166,7 +162,7 @@ def predict(
     loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
     matches = loaded.lookup(kernel, problem, device, most=top)
     kernel = kernel.recorded_with({name for match in matches for name in match.entry.configuration})
-    space = make_space(kernel, variables_of(problem, device))
+    placed = replace(placed, kernel=kernel)
     configurations = [codes for match in matches if (codes := match.entry.codes(kernel)) is not None]
     pretrained = None if model is None else model.load(problem, device)
     card = shipped_card(kernel) if model is None else model.card
@@ -175,9 +171,9 @@ def predict(
     may_fall_back = pretrained is not None and prior == AUTO and not pretrained.first
     if may_fall_back and by_model and by_physics and by_physics.share > by_model.share + TOLERATED_LOSS:
         pretrained, expected = None, replace(by_physics, by_model=by_model.share)
-    features = Features(kernel, problem, device)
+    features = Features(placed)
     start = Start(fast=configurations, pretrained=pretrained)
-    candidates = Search(space, features, SearchSettings(batch=top), start).ask().candidates
+    candidates = Search(placed.space, features, SearchSettings(batch=top), start).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
     labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(PredictedChoice, sources, labelled))
@@ -213,7 +209,7 @@ def _expected_time(
     members = card.members if card and features.has_prior else []
     if not all("over_physics" in member.model_fields_set for member in members):
         return None, "the card of the model has no times of first choices; train the model again"
-    architecture, flops = features.device.architecture, float(features.problem.flops)
+    architecture, flops = features.placed.device.architecture, float(features.placed.problem.flops)
     similar = (member for member in members if member.flops == flops or are_near(member.flops, flops))
     near = [member for member in similar if member.architecture == architecture]
     ratios = np.array([member.over_physics[source] for member in near if source in member.over_physics])

@@ -19,6 +19,7 @@ from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
 from mltune.files.text import did_you_mean
 from mltune.kernel.coding import Columns
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import SearchSpace
 from mltune.records.directory import runs_in
 from mltune.records.store import Store
@@ -231,7 +232,7 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
     away = (measured - np.minimum(predicted, 0.0))[fast]
     sources = {"model": [model.source()]}
     kernel, _ = recorded_kernel(dataset.manifest)
-    features = Features(kernel, dataset.manifest.problem, dataset.manifest.device)
+    features = Features(PlacedKernel(kernel, dataset.manifest.problem, dataset.manifest.device))
     if features.has_prior:
         sources["physics"] = [physical(features.prior, sweep.columns)]
         sources["together"] = sources["physics"] + sources["model"]
@@ -253,7 +254,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
     kernel, _ = recorded_kernel(manifest)
     if not (sweep.flops and set(NEEDED) <= set(kernel.resources.estimates) and kernel.has_parameters(sweep.columns)):
         return {}
-    features = Features(kernel, manifest.problem, manifest.device)
+    features = Features(PlacedKernel(kernel, manifest.problem, manifest.device))
     ran = np.isfinite(sweep.median_s)
     columns = {name: column[ran] for name, column in sweep.columns.items()}
     ratios = np.clip(sweep.median_s[ran] / features.physical_s(columns), 1.0 / LARGEST_RATIO, LARGEST_RATIO)

@@ -109,7 +109,7 @@ def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
 
     Runs that cannot be read, and large ones, are left out.
     """
-    return nearest(near_run(session.problem, run) for run in _earlier_runs(session, directory.resolve()))
+    return nearest(near_run(session.placed.problem, run) for run in _earlier_runs(session, directory.resolve()))
 
 
 def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
@@ -127,10 +127,10 @@ def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
 def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
     """Read a run, unless it is of another kernel or GPU, or large."""
     with Store.read_only(folder) as store:
-        header = store.header
-        if header.device.get("name") != session.device.name or not session.kernel.source.is_version(header.source_hash):
+        header, kernel = store.header, session.placed.kernel
+        if header.device.get("name") != session.placed.device.name or not kernel.source.is_version(header.source_hash):
             return None
-        if not session.kernel.has_parameters(header.parameters) or len(store) > MOST_TRIALS:
+        if not kernel.has_parameters(header.parameters) or len(store) > MOST_TRIALS:
             return None
         return RunReader(folder).read_from(store)
 
@@ -143,31 +143,31 @@ def sibling_model(
     It is trained only where the run begins; later the one in the directory of the run is loaded. The closest regressors
     of the chosen model are added.
     """
-    path, parameters = directory / STEM, session.space.names
+    path, parameters = directory / STEM, session.placed.space.names
     if begins:
         if not sweeps:
             return None
-        trained = None if chosen is None else chosen.load(session.problem, session.device)
+        trained = None if chosen is None else chosen.load(session.placed.problem, session.placed.device)
         if trained is not None:
             parameters = trained.parameters
         with one_thread():  # the compilers have the other cores
             completed = (
-                replace(sweep, columns=session.kernel.compiler.with_defaults(sweep.columns)) for sweep in sweeps
+                replace(sweep, columns=session.placed.kernel.compiler.with_defaults(sweep.columns)) for sweep in sweeps
             )
             members = tuple(fit_member(sweep, parameters) for sweep in completed)
-        model = PretrainedModel(session.kernel.name, parameters, members + (trained.members if trained else ()))
+        model = PretrainedModel(session.placed.kernel.name, parameters, members + (trained.members if trained else ()))
         save_model(model, path)
     elif path.with_suffix(".json").is_file():
         try:
             model = load_model(path)
-            if not session.kernel.has_parameters(model.parameters):
+            if not session.placed.kernel.has_parameters(model.parameters):
                 raise ModelError(f"the model {path.with_suffix('.json')} is of other parameters.")
         except ModelError as error:
             warnings.warn(f"{error} This run goes on without it.", MltuneWarning, stacklevel=2)
             return None
     else:
         return None
-    return model.closest(session.problem, session.device)
+    return model.closest(session.placed.problem, session.placed.device)
 
 
 FACT = "wisdom"
@@ -249,11 +249,11 @@ def load_wisdom(file: Path, *, required: bool) -> Wisdom:
 
 
 def _look_up(session: Session, wisdom: Wisdom, events: EventWriter) -> list[dict[str, int]]:
-    driver, space = driver_of(session.versions), session.space
-    matches = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST, space=space)
+    driver, placed = driver_of(session.versions), session.placed
+    matches = wisdom.lookup(placed.kernel, placed.problem, placed.device, driver, most=MOST, space=placed.space)
     if matches:
         events("wisdom", detail="; ".join(map(str, matches)))
-    coded = (match.entry.codes(session.kernel) for match in matches)
+    coded = (match.entry.codes(session.placed.kernel) for match in matches)
     return [configuration for configuration in coded if configuration is not None]
 
 

@@ -19,6 +19,7 @@ from mltune.known.wisdom import Wisdom
 from mltune.problem.problem import Problem
 from mltune.records.trial import Measurement, TrialState
 from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.finals import rank_records
 from mltune.tuning.session import open_session
 
@@ -138,8 +139,7 @@ def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kerne
     if not kernel.source.is_version(entry.source_hash):
         return Checked(entry, Verdict.STALE, f"the source of {kernel.name} has changed since")
     try:
-        if kernel.arrays is not None:
-            problem = kernel.arrays.problem(problem.variables())
+        problem = kernel.restated(problem)
         kernel.check_problem(problem)
     except MltuneError as error:
         return Checked(entry, Verdict.STALE, str(error))
@@ -151,9 +151,9 @@ def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kerne
 def _measured_again(entry: Entry, kernel: Kernel, problem: Problem, target: Target) -> Checked:
     """Measure an entry and the default configuration."""
     try:
-        with open_session(kernel.recorded_with(entry.configuration), problem, target) as session:
-            configuration = entry.codes(session.kernel)
-            if configuration is None or find(session.space, configuration) < 0:
+        with open_session(TuneRequest(problem, kernel.recorded_with(entry.configuration), target)) as session:
+            configuration = entry.codes(session.placed.kernel)
+            if configuration is None or find(session.placed.space, configuration) < 0:
                 return Checked(entry, Verdict.STALE, "its configuration is not in the search space any more")
             defaults = [session.default] if session.default else []
             *measured_defaults, measured = session.measure([*defaults, configuration])
