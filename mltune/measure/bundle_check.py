@@ -37,10 +37,7 @@ _BUILDERS, _BUILD_BYTES = 2, 600 << 20  # processes at a time, and memory of eac
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled.
-
-    Of a bundle that `is_replayed` none can be.
-    """
+    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled."""
 
     valid: int
     sampled: int
@@ -76,10 +73,7 @@ class BundleCheck:
 def check_sample(
     kernel: Kernel, problem: Problem, device: Device, columns: Columns, table: str = "launch"
 ) -> list[BundleFault]:
-    """Return the faults of configurations, for the problem and for those that they are verified on.
-
-    Only the faults of the first problem with any are returned; the others have the same.
-    """
+    """Return the faults of configurations, for the problem or else the first with any of those that verify it."""
     cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
     problems = [case.problem for case in cases]
     for checked in (problem, *(other for other in problems if not other.is_empty)):
@@ -89,9 +83,9 @@ def check_sample(
 
 
 def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: float = BUILD_S) -> BundleCheck:
-    """Check that configurations of a bundle can be launched, and some compiled; and its files, reference and arguments.
+    """Check files, reference, arguments and launches of a bundle, and compile some configurations, without a GPU.
 
-    No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
+    All builds together may take `build_s` seconds; nothing is cached.
     """
     space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns, default = draw_sample(space), default_configuration(kernel, space)

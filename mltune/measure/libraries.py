@@ -36,9 +36,9 @@ class CudaLibrary:
 
 
 def find_libraries() -> tuple[list[CudaLibrary], list[str]]:
-    """Load the libraries as a run does, without a GPU; return them and the problems with them.
+    """Load driver, NVRTC, cuBLAS, CuPy, cuda-bindings and NVML as a run does; return them and the problems.
 
-    They are the driver, NVRTC, cuBLAS, CuPy, cuda-bindings and NVML. Without a driver, a missing library is no problem.
+    Without a driver, a missing library is no problem.
     """
     cuda, problems = None, [mixed_installation()]
     driver, nvrtc, cublas = CudaLibrary("NVIDIA driver"), CudaLibrary("NVRTC"), CudaLibrary("cuBLAS")
@@ -94,8 +94,7 @@ _CUPY_THAT_FINDS_PACKAGES = 14
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
     """Return a function that queues one run of the reference implementation on the default stream.
 
-    The addresses are those of the problem's buffers on the device. Where there is no reference implementation, it is
-    not installed, or it does not support the problem, it raises a DeviceError.
+    Where it does not exist, is not installed or does not support the problem, it raises a DeviceError.
     """
     call = problem.reference_call(addresses)
     if call is None:
@@ -114,13 +113,7 @@ def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Ca
 
 
 def load_cublas() -> Any:
-    """Return CuPy's bindings of cuBLAS. CuPy loads the library: from packages of NVIDIA, else a toolkit's.
-
-    Raises
-    ------
-    DeviceError
-        CuPy or cuBLAS is not installed, or cuBLAS is of another major version of CUDA than CuPy.
-    """
+    """Return CuPy's bindings of cuBLAS; a DeviceError where it is missing, or of another major CUDA than CuPy."""
     try:
         import cupy  # noqa: F401  # CuPy 13 prepares the loading of libraries
         from cupy_backends.cuda.libs import cublas
