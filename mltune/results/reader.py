@@ -1,7 +1,7 @@
 """The reader of run directories, also of runs that still go on.
 
-A directory may come from a third party, so what a store holds is checked. Devices and declarations that do not make
-sense are errors; optional facts of another type are dropped.
+A directory may come from a stranger: devices and declarations that make no sense are errors; optional facts of another
+type are dropped.
 """
 
 from __future__ import annotations
@@ -92,13 +92,9 @@ class RunReader:
 
 
 def read_run(directory: Path | str, slug: str = "") -> TuneResult:
-    """Read the run in a directory, which may still go on; ``slug`` is the name of the problem in its plan.
+    """Read the run in a directory, which may still go on; `slug` is the name of the problem in its plan.
 
-    A RunDirectoryError says that there is no run or that its store is damaged, a DiskFullError that the disk is full.
-
-    >>> read_run("/no/such/run")
-    Traceback (most recent call last):
-    mltune.errors.RunDirectoryError: a run directory holds a file run.sqlite, but there is none in /no/such/run.
+    Without a run, or where its store is damaged, it raises a RunDirectoryError; on a full disk a DiskFullError.
     """
     return RunReader(Path(directory), slug).read()
 
@@ -172,13 +168,7 @@ class Unread:
 def read_or_set_aside(slug: str, read: Callable[[], Answer]) -> Answer | Unread:
     """Return what a function reads from one run, or the reason why the run cannot be read.
 
-    A store may hold anything: it may be damaged, or written by somebody else. So every exception is a fact about this
-    one run, and no other run of the plan depends on it.
-
-    Examples
-    --------
-    >>> read_or_set_aside("sgemm-nt-64", lambda: 1 / 0)
-    Unread(slug='sgemm-nt-64', reason='ZeroDivisionError: division by zero')
+    A store may hold anything, so every exception is a fact about this run, on which no other run of the plan depends.
     """
     try:
         return read()
@@ -237,10 +227,7 @@ def time_of(value: Any) -> float | None:
 
 
 def is_time(value: Any, *, or_zero: bool = False) -> bool:
-    """Return whether a value can be a time in seconds or a ratio of times, or is 0 where that is allowed.
-
-    Sums, ratios and rates of such values are finite.
-    """
+    """Return whether a value can be a time in seconds or a ratio of times; sums and ratios of such are finite."""
     return _is_number(value) and (0.0 if or_zero else LEAST) <= value <= MOST
 
 

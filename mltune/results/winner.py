@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 class Winner:
     """The content of a winner's folder (see :func:`mltune.results.winner_folder.write_winner`).
 
-    The problem and the device are those that the trial of the winner was timed on; ``declaration`` has its time and
-    those of the other finalists; ``build`` is the build that was timed, without machine code where nothing was
-    compiled; ``versions`` are those of everything that affects a measurement.
+    Problem, device and `build` are those that were timed, the build without machine code where nothing was compiled.
     """
 
     kernel: Kernel
@@ -99,10 +97,7 @@ def one_line(text: str) -> str:
 
 
 def formula(expression: Expression, values: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> str:
-    """Substitute values and defining expressions for names in an expression, and evaluate its constant parts.
-
-    ``ceil_div(m, BLK_M) * threads`` becomes ``"ceil_div(m, 128) * 256"``.
-    """
+    """Substitute values and definitions in an expression, as in ``"ceil_div(m, 128) * 256"``, and fold constants."""
     return ast.unparse(_Substitution(values, derived).visit(_tree(expression.text)))
 
 
