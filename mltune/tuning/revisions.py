@@ -45,15 +45,7 @@ class _File:
 def load_revision(name: str, folder: Path) -> Kernel:
     """Load the bundle ``REVISION:PATH`` from a copy in a new folder, in which links are texts and submodules lack.
 
-    Parameters
-    ----------
-    name : str
-    folder : pathlib.Path
-
-    Raises
-    ------
-    UsageError
-        There is no such bundle, it is malformed, or it exceeds :data:`MAX_FILES` or :data:`MAX_BYTES`.
+    Without such a bundle, or where it exceeds :data:`MAX_FILES` or :data:`MAX_BYTES`, it raises a UsageError.
     """
     try:
         _copy(_files(name), folder)

@@ -48,10 +48,9 @@ REACHED = 0.6
 class Session:
     """The parts of a run. A context manager that starts and ends builder and runner.
 
-    The ``space`` has all valid configurations on a GPU, in replay the recorded ones. ``batch`` is the most proposals of
-    the first batch; the later ones follow from the seconds of trials. In replay builds take no time: ``compilers`` is
-    infinite. The ``default`` configuration is measured early; it is empty where there is none. The run's time includes
-    its start: it has ``begun`` when it was opened, on the clock of :func:`time.perf_counter`.
+    The `space` has all valid configurations on a GPU, in replay the recorded ones. `batch` is the most proposals of the
+    first batch. In replay builds take no time: `compilers` is infinite. `default` is measured early; it is empty where
+    there is none. The run's time counts from `begun`, on the clock of :func:`time.perf_counter`.
     """
 
     kernel: Kernel
@@ -127,17 +126,8 @@ def open_session(
 ) -> Session:
     """Make the session of a kernel, a problem and a target.
 
-    ``values`` are those of some parameters, for a sub-space; ``space`` is a space in place of all that is valid. One
-    compile process per core works, or so many as ``compilers``, and workers of a cluster help to ``compile_on``.
-    Processes wait for the next session in the ``pool``.
-
-    >>> from mltune.dataset.dataset import load_manifest
-    >>> from mltune.kernel.reader import load_kernel
-    >>> from mltune.resolve.device import Target
-    >>> name = "h200-sgemm-nt-4096-random"
-    >>> session = open_session(load_kernel("gemm_simt"), load_manifest(name).problem, Target(dataset=name))
-    >>> session.device.name
-    'NVIDIA H200'
+    `values` of some parameters make a sub-space; `space` replaces all that is valid. `compilers` processes work, by
+    default one per core, besides the workers of the cluster `compile_on`; they wait for the next session in the `pool`.
     """
     begun = time.perf_counter()
     kernel.check_problem(problem)
@@ -222,7 +212,7 @@ def _on_gpu(
 def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Device, str]:
     """Return the facts of a GPU, and the version of its driver, which the compiler fits.
 
-    Where it is missing, a mistake in a kernel of kind arrays is raised before that: it is found without a GPU.
+    A mistake in a kernel of kind arrays is raised before a missing GPU is: it is found without one.
     """
     from mltune.device.query import driver_version, query_device
     from mltune.measure.compiler import check_fits_driver
@@ -286,11 +276,8 @@ def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:
 def batch_size(problem: Problem, device: Device) -> int:
     """Return the most proposals of the first batch: 16, or where measurements are long, 8 or 4.
 
-    The seconds of a measurement follow from the limits of the device, not from a clock: a resumed run has the same
-    batches.
+    Their seconds follow from the limits of the device, not from a clock: a resumed run has the same batches.
 
-    Examples
-    --------
     >>> from mltune.device.known import find_device
     >>> from mltune.problem.gemm import parse_problem
     >>> device, _ = find_device("h200")

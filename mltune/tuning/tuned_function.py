@@ -113,10 +113,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """The kernel of a tuned function, as a call without its arguments, and how it is tuned.
-
-    `effort` is empty for that of the environment; `shown` opens the display of a run.
-    """
+    """The kernel of a tuned function, as a call without its arguments, and how it is tuned."""
 
     call: KernelCall
     effort: str

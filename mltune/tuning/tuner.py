@@ -1,7 +1,7 @@
 """One tuning run: a search in the loop, with a budget, and the finals at its end.
 
-On a GPU several batches are in flight: a batch is planned while earlier ones are built and measured, from the results
-known before all of them. Proposals therefore depend only on the seed and on results.
+On a GPU a batch is planned while earlier ones are built and measured, from the results known before all of them.
+Proposals therefore depend only on the seed and on results.
 """
 
 from __future__ import annotations
@@ -68,10 +68,9 @@ def tune(
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
-    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the name of the
-    problem in its plan, the writer of its events, the pool in which processes wait for the next run, and what it knows
-    from other problems; a run by itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on
-    the clock of :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
+    `progress` is called about twice a second, `stop` at least once a second. A campaign gives slug, events, pool and
+    siblings; a run by itself writes ``events.jsonl`` into its directory. Its time counts from `begun`, on the clock of
+    :func:`time.perf_counter`. `space` is that of the kernel on the GPU, where the caller has made it.
     """
     siblings = siblings or Siblings()
     if events is None and request.run is not None:
@@ -164,8 +163,8 @@ def _start_model(
 ) -> PretrainedModel | None:
     """Return the model that a run starts from, after noting its name and where it is far from its training.
 
-    A model that is left out is a warning only where the user names it. A run that is alone, in no campaign, learns from
-    the runs beside it.
+    A model that is left out is a warning only where the user names it. A run `alone`, in no campaign, learns from the
+    runs beside it.
     """
     begins, sweeps = len(store) == 0, siblings.sweeps
     if alone and begins and request.prior == AUTO and session.gpu is not None:
@@ -190,8 +189,7 @@ def _start_model(
 class Batches:
     """The planner of a search: its batches, several in flight, each told when it is complete, in their order.
 
-    At most one batch is told before the next is planned, however fast results arrive: the plan of a batch does not
-    depend on the order of results.
+    At most one batch is told before the next is planned, so that no plan depends on the order of results.
     """
 
     def __init__(

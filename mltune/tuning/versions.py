@@ -39,9 +39,9 @@ Readers = Mapping[str, Callable[[Path], MachineCode]]
 def two_versions(
     old: str, new: str, kernel: str | Path | None, problem: str | None, shape: Shape, readers: Readers
 ) -> Iterator[list[Making]]:
-    """Find two versions and the problem on which they are compared, and the bundle of two winners of one.
+    """Find two versions, the problem on which they are compared, and the bundle of two winners of one.
 
-    :func:`mltune.gate` says what the names mean. What is found is made within the context.
+    The names mean what :func:`mltune.gate` says. What is found is made within the context.
     """
     with tempfile.TemporaryDirectory() as scratch:
         names = [old, new]
