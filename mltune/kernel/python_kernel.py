@@ -141,8 +141,7 @@ class KernelCall:
 def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
     """Make the kernel of a call, whose source is a text or a function that returns one.
 
-    Its arrays are kept in a folder for the process that runs it; without one, content and scalars are unknown, and only
-    types and shapes count.
+    Its arrays are kept in a folder for the process that runs it; without one, only types and shapes count.
     """
     for key in (*call.parameters, *call.defines):
         check_macro_name(key)
@@ -215,10 +214,7 @@ def _answers(call: KernelCall) -> list[Any] | None:
 
 
 def _hashed(kernel: Kernel, rule: PythonLaunch, problem_size: Sequence[Size]) -> Kernel:
-    """Return a kernel with the hash of its source with headers, and of the launch, macros and options.
-
-    Functions count by their type.
-    """
+    """Return a kernel with the hash of source, headers, launch, macros and options; functions count by type."""
 
     def named(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else type(value).__name__
@@ -233,9 +229,9 @@ def _hashed(kernel: Kernel, rule: PythonLaunch, problem_size: Sequence[Size]) ->
 
 
 def with_sizes(kernel: Kernel) -> tuple[Kernel, ArraysProblem]:
-    """Return a kernel and its problem with sizes: the problem size, and the elements of every array, by their names.
+    """Return a kernel and its problem with sizes, by their names: the problem size, and the elements of every array.
 
-    Its hash does not depend on them.
+    The kernel's hash does not depend on them.
     """
     rule = kernel.launch_rule
     assert kernel.arrays is not None and isinstance(rule, PythonLaunch)  # noqa: S101, PT018 - of a call
