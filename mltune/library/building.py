@@ -111,28 +111,12 @@ class Times(BaseModel):
 class Building:
     """A library that is being built from tunes.
 
-    Attributes
-    ----------
-    problems : sequence of RunnableProblem
-        Those of the sizes of the description.
-    tunes : sequence of Tune
-        Of its tuned sizes, with trials.
-    time : callable
-        Takes a kernel, a problem, configurations, and ``until``, a time of the clock of perf_counter. Returns seconds,
-        None where one fails; fewer where the time is over. Several threads call it.
-    build : callable
-        Compiles a configuration of a kernel for a problem and an architecture.
-    directory : pathlib.Path
-        That of the run; a building that was interrupted there goes on.
-    left_s : float
-        Seconds for timing and choosing, those of an interrupted building included; infinite for no limit.
-    replayed : bool
-        Whether times are replayed: those that are not on record are no failures.
-    stop : callable
-        Looked at after each size; true ends the building with a RunError.
-    at_once : int
-        Sizes at which candidates are timed at the same time: the GPU does one thing after the other, but the host has
-        more to do.
+    `problems` are those of the sizes of the description, `tunes` of its tuned sizes, with trials. `time` takes a
+    kernel, a problem, configurations and `until`, a time of the clock of perf_counter, and returns seconds: None where
+    one fails, fewer where the time is over; several threads call it. A building that was interrupted in `directory`
+    goes on. `left_s` are seconds for timing and choosing, those of an interrupted building included. In replay times
+    that are not on record are no failures. `stop` is asked after each size. Candidates are timed at `at_once` sizes at
+    the same time: the GPU does one thing after the other, but the host has more to do.
     """
 
     spec: Spec
@@ -169,10 +153,7 @@ class Building:
     def content(self) -> Content:
         """Time the candidates, choose, compile what is chosen, and return what the library consists of.
 
-        Raises
-        ------
-        RunError
-            No candidate could be timed at any size, it was stopped, or a configuration does not compile.
+        A RunError says that no candidate could be timed, that it was stopped, or that a configuration does not compile.
         """
         measured = self.measured()
         spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
@@ -340,9 +321,9 @@ class Building:
             )
 
     def _time_again(self, numbers: Sequence[int]) -> None:
-        """Time candidates again where they took far longer than elsewhere: another process may have had the GPU.
+        """Time candidates again where they took far longer than elsewhere; the shorter time counts.
 
-        The shorter time counts.
+        Another process may have had the GPU.
         """
         before, table = self._times.copy(), self._table(numbers)
         times_s, tiles = table.times_s[:, numbers], table.tiles[:, numbers]
