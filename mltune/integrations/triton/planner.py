@@ -48,8 +48,8 @@ def search_over(
 class Planner:
     """Says what is compiled next and what is measured next, by the numbers of configurations; 0 is the reference.
 
-    ``todo`` are not given to a compiler yet, ``ready`` may be measured, and ``refused`` are refused by the compiler. Of
-    ``trials`` that the user asks for (0: none) all are worth it.
+    `todo` are not given to a compiler yet, `ready` may be measured, and `refused` are refused by the compiler. Of
+    `trials` that the user asks for (0: none) all are worth it.
     """
 
     def __init__(self, search: LaunchSearch, trials: int, before_first: int) -> None:

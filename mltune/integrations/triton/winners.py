@@ -29,12 +29,7 @@ _SHOWN = 70  # characters of a key that are shown; all are in its hash
 class Winners:
     """The outcomes of one kernel for one key: what won, and what must not be launched again.
 
-    Attributes
-    ----------
-    path : pathlib.Path or None
-        None keeps nothing.
-    fields : mapping
-        Those that all of its entries share: kernel, hash of the source, problem, GPU and driver.
+    A `path` of None keeps nothing. All entries share the `fields`: kernel, hash of the source, problem, GPU and driver.
     """
 
     path: Path | None
