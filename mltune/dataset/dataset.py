@@ -133,10 +133,9 @@ def dataset_from_records(
     reference_median_s: float | None = None,
     pruning: Mapping[str, int | float] | None = None,
 ) -> Dataset:
-    """Create a dataset from the records of a run.
+    """Create a dataset from the records of a run, without skipped configurations.
 
-    Skipped configurations are left out. Floats are rounded to the precision of measurement
-    (:func:`mltune.dataset.parquet.arrow_table`); the store of the run keeps them exactly.
+    Floats are rounded to the precision of measurement (:func:`mltune.dataset.parquet.arrow_table`).
     """
     measured = [record for record in records if record.build is not None and record.state != TrialState.SKIPPED]
     if not measured:
@@ -207,13 +206,7 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
 
 
 def check_own(name: str, folder: Path) -> None:
-    """Check that the two files of a dataset in a folder are one that mltune wrote, or are missing.
-
-    Raises
-    ------
-    DatasetError
-        One of them is not.
-    """
+    """Raise a DatasetError unless mltune wrote the two files of a dataset in a folder, or they are missing."""
     table, described = (folder / f"{name}.{suffix}" for suffix in ("parquet", "json"))
     if not any(map(os.path.lexists, (table, described))):
         return

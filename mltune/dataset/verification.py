@@ -19,18 +19,9 @@ from mltune.kernel.space import ConstrainedSpace
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found about a dataset.
+    """What was found about a dataset, of which the `rows` are 0 where it cannot be read.
 
-    Attributes
-    ----------
-    name : str
-        Its name or path.
-    rows : int
-        Number of configurations; 0 where it cannot be read.
-    problems : tuple of str
-        What is wrong; empty for a sound dataset.
-    notices : tuple of str
-        What could not be checked, or has changed since.
+    `problems` are what is wrong, `notices` what could not be checked, or has changed since.
     """
 
     name: str
