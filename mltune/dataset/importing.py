@@ -212,28 +212,16 @@ def read_table(
 ) -> Imported:
     """Read a table of configurations and their times for replay and comparison.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A ``.csv`` or ``.parquet`` file, or a ``.json`` file, which defines its own parameters, times and states: a cache
-        of Kernel Tuner, results in T4 (the exchange format of the autotuning community), or of a tuner of CLBlast.
-    parameters, time : sequence of str, str, optional
-        The columns of the parameters and of the times; required except for JSON. Values that are not integers (floats,
-        text, booleans) become codes in sorted order.
-    time_unit : {"s", "ms", "us", "ns"}, optional
-        Unit of the times; by default the suffix of the column's name, as in ``time_ms``.
-    status : str, optional
-        The column of the states; ``status`` by default, if it exists.
-    aggregate : bool
-        Whether to merge rows with the same parameters that differ in other columns.
+    `path` is a ``.csv`` or ``.parquet`` file with columns `parameters`, `time` and perhaps `status`, or a ``.json``
+    file, which defines its own: a cache of Kernel Tuner, results in T4 (the exchange format of the autotuning
+    community), or of a tuner of CLBlast. Parameters that are not integers become codes in sorted order. The unit of
+    times is by default the suffix of the column's name, as in ``time_ms``. `aggregate` merges rows that differ in other
+    columns.
 
-    Notes
-    -----
-    The kernel of such a table has no resources, its problem no number of operations and its device no facts, so times are
-    compared only with each other. A configuration has failed if its status says so, or if there is no time or the name of
-    an error in its place. Anything else than a positive time is refused. Rows that were not measured are left out. Several
-    rows of one configuration are repeated measurements: it is ``ok`` if any of them is, and its time is their median.
-    What cannot be right, or a parameter that seems to be forgotten, raises a DatasetError.
+    A configuration has failed if its status says so, or if there is no time or the name of an error in its place. Rows
+    that were not measured are left out. Several rows of one configuration are repeated measurements: it is ``ok`` if
+    any of them is, and its time is their median. Kernel, problem and device have no facts, so times are compared only
+    with each other. What cannot be right, or a parameter that seems to be forgotten, raises a DatasetError.
     """
     named = None if parameters is None else tuple(parameters)
     layout = Layout(named, time, status, time_unit=time_unit, aggregate=aggregate)
