@@ -133,10 +133,7 @@ def dataset_from_records(
     reference_median_s: float | None = None,
     pruning: Mapping[str, int | float] | None = None,
 ) -> Dataset:
-    """Create a dataset from the records of a run, without skipped configurations.
-
-    Floats are rounded to the precision of measurement (:func:`mltune.dataset.parquet.arrow_table`).
-    """
+    """Create a dataset from records, without skipped ones; floats have the precision of measurement."""
     measured = [record for record in records if record.build is not None and record.state != TrialState.SKIPPED]
     if not measured:
         raise DatasetError(f"a dataset holds measured configurations, but there are none for {name!r}.")

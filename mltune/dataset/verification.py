@@ -19,10 +19,7 @@ from mltune.kernel.space import ConstrainedSpace
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found about a dataset, of which the `rows` are 0 where it cannot be read.
-
-    `problems` are what is wrong, `notices` what could not be checked, or has changed since.
-    """
+    """What was found about a dataset: its rows, 0 if unreadable, what is wrong, and what could not be checked."""
 
     name: str
     rows: int

@@ -120,10 +120,7 @@ _Label = TypeVar("_Label")
 
 @dataclass(frozen=True, slots=True)
 class CodedValues:
-    """The values of one parameter as listed, with the integers that stand for them.
-
-    `labels` are the values that 0, 1, ... stand for; None where values stand for themselves.
-    """
+    """The values of one parameter as listed, the integers that stand for them, and `labels` if these are positions."""
 
     listed: tuple[Any, ...]
     integers: tuple[int, ...]

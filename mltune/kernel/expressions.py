@@ -185,10 +185,7 @@ def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
 
 
 def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: Variables) -> Launch:
-    """Return the launch whose ``grid``, ``block``, ``shared_bytes`` and ``workspace_bytes`` are formulas or numbers.
-
-    One that is undefined, no size, or no grid or block that a GPU takes raises an ExpressionError.
-    """
+    """Return the launch of formulas or numbers; an ExpressionError where one is undefined or exceeds every GPU."""
 
     def number(formula: object) -> int:
         return parse(str(formula)).size(variables)

@@ -114,10 +114,7 @@ class KernelSpace:
     def evaluate(
         self, columns: Columns, variables: Mapping[str, int], expressions: Mapping[str, Expression] | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Evaluate expressions, by default the derived names, over a table of configurations.
-
-        A value that is undefined for some configuration, as its divisor is zero, raises an ExpressionError.
-        """
+        """Evaluate expressions, by default the derived names, over a table; undefined values are an ExpressionError."""
         scope = self.scope({**variables, **columns})
         chosen = self.derived if expressions is None else expressions
         size = length(columns)

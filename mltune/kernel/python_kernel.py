@@ -66,10 +66,7 @@ Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonLaunch(LaunchRule):
-    """A launch that is computed in Python, as Kernel Tuner computes it.
-
-    `divisors` of the problem's sizes are expressions over the parameters, multiplied.
-    """
+    """A launch that is computed in Python, as by Kernel Tuner; `divisors` of the sizes are multiplied."""
 
     problem_size: tuple[Size, ...] = (1,)
     divisors: tuple[Divisors, ...] = (None, None, None)
@@ -139,10 +136,7 @@ class KernelCall:
 
 
 def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
-    """Make the kernel of a call, whose source is a text or a function that returns one.
-
-    Its arrays are kept in a folder for the process that runs it; without one, only types and shapes count.
-    """
+    """Make the kernel of a call; without a folder that keeps its arrays only their types and shapes count."""
     for key in (*call.parameters, *call.defines):
         check_macro_name(key)
     coded = {key: _coded(key, list(values)) for key, values in call.parameters.items()}
@@ -229,10 +223,7 @@ def _hashed(kernel: Kernel, rule: PythonLaunch, problem_size: Sequence[Size]) ->
 
 
 def with_sizes(kernel: Kernel) -> tuple[Kernel, ArraysProblem]:
-    """Return a kernel and its problem with sizes, by their names: the problem size, and the elements of every array.
-
-    The kernel's hash does not depend on them.
-    """
+    """Return a kernel and its problem with named sizes: problem size, and elements of arrays, not part of its hash."""
     rule = kernel.launch_rule
     assert kernel.arrays is not None and isinstance(rule, PythonLaunch)  # noqa: S101, PT018 - of a call
     axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), rule.problem_size, strict=False)

@@ -52,9 +52,10 @@ class SearchSpace(Protocol):
         """Return the indices of configurations, -1 for those outside the space."""
 
     def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
-        """Draw configurations uniformly, without replacement and `exclude`; fewer than `count` where there are no more.
+        """Draw configurations uniformly, without replacement and without the indices to exclude.
 
-        Return distinct indices in order of drawing, of shape (n_drawn,), int64.
+        Return distinct indices in order of drawing, int64 of shape (n_drawn,): fewer than `count` when the space is
+        exhausted.
         """
 
     def neighbours(self, index: int) -> Indices:

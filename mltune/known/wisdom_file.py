@@ -65,10 +65,7 @@ def default_file() -> Path | None:
 
 
 def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
-    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay.
-
-    A user without a home directory has none, and a warning says so.
-    """
+    """Return a run's file: the named one, or for ``"auto"`` the user's, if they have one, but none in replay."""
     if str(option) != AUTO:
         return None if str(option) == NONE else Path(option)
     try:

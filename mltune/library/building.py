@@ -89,7 +89,7 @@ class LibraryCandidate:
         return self.kernel.folder, self.kernel.space.preset, self.kernel.compiler.varied
 
     def launches(self) -> list[LibraryCandidate]:
-        """Return it with all values of the parameters that are passed at launch, which have the same machine code."""
+        """Return the candidate with all values of the launch parameters, which have the same machine code."""
         names, values = self.kernel.space.launch_parameters.keys(), self.kernel.space.launch_parameters.values()
         combinations = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
         return [
@@ -151,10 +151,7 @@ class Building:
         )
 
     def content(self) -> Content:
-        """Time the candidates, choose, compile what is chosen, and return what the library consists of.
-
-        A RunError says that no candidate could be timed, that it was stopped, or that a configuration does not compile.
-        """
+        """Time candidates, choose, compile the choice, and return the content, or raise a RunError where that fails."""
         measured = self.measured()
         spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
         chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
@@ -321,10 +318,7 @@ class Building:
             )
 
     def _time_again(self, numbers: Sequence[int]) -> None:
-        """Time candidates again where they took far longer than elsewhere; the shorter time counts.
-
-        Another process may have had the GPU.
-        """
+        """Time candidates again that were far slower than elsewhere: another process may have had the GPU."""
         before, table = self._times.copy(), self._table(numbers)
         times_s, tiles = table.times_s[:, numbers], table.tiles[:, numbers]
         far = times_s > _FAR * expected((table.sizes, times_s, tiles), table.sizes, tiles, table.processors)
@@ -366,7 +360,7 @@ class Building:
         return len(lacking)
 
     def _keep_affordable(self, sizes: int) -> None:
-        """Go on with as many candidates as can be timed at the first sizes that are left, one that is valid at all."""
+        """Keep as many candidates as can be timed at the first remaining sizes, one of them valid at every size."""
         if math.isinf(self._room_s):
             return
         number, spent_s = map(sum, zip(*self._rates[1:], strict=True)) if self._rates[1:] else (0, 0.0)

@@ -105,7 +105,7 @@ class Content:
         return list(dict.fromkeys(configuration.cubin for configuration in self.configurations))
 
     def signature(self) -> list[Parameter]:
-        """Return the parameters of a call: sizes that no argument is, then the arguments that are not computed."""
+        """Return the parameters of a call: sizes that are no arguments, then arguments that are not computed."""
         passed = [parameter for parameter in self.parameters if parameter.role != "computed"]
         lacking = {*self.sizes} - {parameter.name for parameter in passed}
         return [*(Parameter(name, "int64", "size") for name in self.sizes if name in lacking), *passed]

@@ -125,10 +125,7 @@ def _check(document: Mapping[str, Any]) -> None:
 
 
 def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
-    """Return the machine code of a configuration of a library with this document, from its C source.
-
-    A source that is not the one of the document, or lacks the code, raises a LibraryError.
-    """
+    """Return a configuration's machine code from the library's C source; a LibraryError where that is another one."""
     file = folder / f"{document.name}.c"
     begin = f"\nstatic const uint64_t cubin_{document.configurations[number].cubin}[] = {{".encode()
     try:
@@ -144,10 +141,7 @@ def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
 
 
 def read_document(folder: Path) -> LibraryDocument:
-    """Read the document of a library, and compare it with its own hash; no other file is read.
-
-    A folder without a library of this version, and a damaged document, raise a LibraryError.
-    """
+    """Read a library's document, and no other file; a LibraryError where it differs from its own hash."""
     content: Any = None
     try:
         content = parse_json(read_file(folder / DOCUMENT, _MAX_DOCUMENT_BYTES, inside=folder))

@@ -88,10 +88,7 @@ class Spec:
 
 
 def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
-    """Read a description, a TOML file or a mapping of the same form; see docs/reference/library.md.
-
-    A malformed one, or one with fewer than two sizes, raises a LibraryError.
-    """
+    """Read a TOML file or mapping as docs/reference/library.md says; a malformed one raises a LibraryError."""
     place, content = Path.cwd(), spec
     where = "it" if isinstance(spec, Mapping) else str(spec)
     try:

@@ -170,10 +170,7 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
 
 
 class NvrtcBuilder(CompilePool):
-    """Compile processes, one per core, for the configurations of a kernel. A context manager.
-
-    Configurations that differ only in launch parameters share one build.
-    """
+    """One compile process per core for a kernel's configurations, which share builds. A context manager."""
 
     def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
         source = _source(kernel, compile_options(kernel.architecture_on(architecture)))

@@ -83,10 +83,7 @@ def check_sample(
 
 
 def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: float = BUILD_S) -> BundleCheck:
-    """Check files, reference, arguments and launches of a bundle, and compile some configurations, without a GPU.
-
-    All builds together may take `build_s` seconds; nothing is cached.
-    """
+    """Check a bundle's files, reference, arguments and launches, and compile some, within seconds, without a GPU."""
     space = ConstrainedSpace(kernel, variables_of(problem, device))
     columns, default = draw_sample(space), default_configuration(kernel, space)
     faults = [*check_sample(kernel, problem, device, columns), *find_file_faults(problem)]

@@ -134,10 +134,7 @@ def versions(controls: bool = False) -> dict[str, str]:
 
 
 def workers_with(client: Client, resource: str) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's facts of the workers that have a resource, by address.
-
-    A lost scheduler raises a WorkerError: the client then knows no workers.
-    """
+    """Return the scheduler's facts of the workers with a resource, by address; a WorkerError where it is lost."""
     workers = client.scheduler_info(n_workers=-1).get("workers")
     if workers is None:
         raise WorkerError("the scheduler is lost")

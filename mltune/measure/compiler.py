@@ -103,10 +103,7 @@ def compiles_with(architecture: str, options: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CudaSource:
-    """Everything that NVRTC compiles for a configuration, except its macros.
-
-    `headers` have the names with which they are included; nothing else is found.
-    """
+    """Everything that NVRTC compiles for a configuration except its macros; only `headers` are found, by name."""
 
     text: str
     entry: str

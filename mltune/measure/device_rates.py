@@ -58,10 +58,7 @@ _Kind = TypeVar("_Kind", MicroKernel, MixKernel)
 
 
 def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[str, str]]:
-    """Return a GPU's facts with measured rates, and by name why a quantity was not measured; some twenty seconds.
-
-    A GPU that runs none of the micro-kernels raises a DeviceError. Tests without a GPU exchange the worker.
-    """
+    """Return a GPU's facts with rates that are measured in some twenty seconds, and by name why one is missing."""
     device = query_device(index)
     check_fits_driver(driver_version())
     capability = device.compute_capability or (0, 0)

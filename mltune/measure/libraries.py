@@ -36,10 +36,7 @@ class CudaLibrary:
 
 
 def find_libraries() -> tuple[list[CudaLibrary], list[str]]:
-    """Load driver, NVRTC, cuBLAS, CuPy, cuda-bindings and NVML as a run does; return them and the problems.
-
-    Without a driver, a missing library is no problem.
-    """
+    """Load the libraries of a run; return them and the problems, such as a missing one where there is a driver."""
     cuda, problems = None, [mixed_installation()]
     driver, nvrtc, cublas = CudaLibrary("NVIDIA driver"), CudaLibrary("NVRTC"), CudaLibrary("cuBLAS")
     try:
@@ -92,10 +89,7 @@ _CUPY_THAT_FINDS_PACKAGES = 14
 
 
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
-    """Return a function that queues one run of the reference implementation on the default stream.
-
-    Where it does not exist, is not installed or does not support the problem, it raises a DeviceError.
-    """
+    """Return a function that queues a run of the reference on the default stream; a DeviceError without one."""
     call = problem.reference_call(addresses)
     if call is None:
         raise DeviceError(f"no reference implementation of {problem.name} is known.")
@@ -113,7 +107,7 @@ def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Ca
 
 
 def load_cublas() -> Any:
-    """Return CuPy's bindings of cuBLAS; a DeviceError where it is missing, or of another major CUDA than CuPy."""
+    """Return CuPy's bindings of cuBLAS; a DeviceError where it is missing, or for another major version of CUDA."""
     try:
         import cupy  # noqa: F401  # CuPy 13 prepares the loading of libraries
         from cupy_backends.cuda.libs import cublas

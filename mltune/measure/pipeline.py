@@ -92,10 +92,7 @@ Decide = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
 
 
 class Pipeline:
-    """Turns candidates into records; deterministic, and no stage waits for another without need.
-
-    `seconds` counts the waiting for builder and runner, and `check` is applied to every measurement.
-    """
+    """Turns candidates into records; deterministic, and no stage waits for another without need."""
 
     def __init__(
         self,
@@ -134,10 +131,7 @@ class Pipeline:
         self._running.clear()
 
     def advance(self, timeout_s: float | None = None) -> list[TrialRecord]:
-        """Wait until a build or a measurement ends, advance its candidate, and return the new records by number.
-
-        A RunError means that builder or runner cannot continue, for example without the GPU.
-        """
+        """Wait until a build or measurement ends, and return the new records; a RunError when it cannot continue."""
         if self._error is not None:
             raise self._error
         futures: list[Future[Any]] = [future for _, future in self._building.values()]

@@ -71,18 +71,12 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
 
 
 def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> bool:
-    """Return whether a kernel's first run, the warm-up, was so slow that it suffices as its sample.
-
-    It does when it was slower than the best by the square of the rule's ratio, or when it took ``max_s`` or longer.
-    """
+    """Return whether a first run was so slow, beyond the square of the rule's ratio or ``max_s``, that it suffices."""
     return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.slow_ratio**2 * best_s)
 
 
 def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Measurement:
-    """Sample the run time of a kernel by a rule; `take` runs it a number of times and returns the seconds.
-
-    The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`).
-    """
+    """Sample a kernel's run time by a rule; the first run is a warm-up and not kept, unless it suffices."""
     (warm_up_s,) = take(1)
     samples: list[float] = []
     if warm_up_suffices(warm_up_s, rule, best_s):
@@ -332,10 +326,7 @@ def starting_orders(count: int) -> list[list[int]]:
 
 
 def how_many_fit(times_s: Sequence[float], budget_s: float = BUDGET_S) -> int:
-    """Return how many of the fastest kernels can be raced in time, given their seconds, fastest first.
-
-    At least the fewest rounds must fit; the reference counts as fast as the fastest kernel.
-    """
+    """Return how many of the fastest kernels, by their seconds, can be raced in time with the reference."""
     count = len(times_s)
     while count:
         round_s = sum(times_s[:count]) + times_s[0]

@@ -326,10 +326,7 @@ def word_of(dtype: str) -> tuple[int, str]:
 
 
 class OperandChecksums:
-    """Detect changes of read-only buffers on the GPU by checksums, in one launch at the speed of the memory.
-
-    Bytes after the last multiple of 4 do not count.
-    """
+    """Detect changes of read-only buffers on the GPU by checksums of their 4-byte words, at the memory's speed."""
 
     def __init__(self, buffers: Iterable[tuple[str, Any]]) -> None:
         import cupy

@@ -240,10 +240,7 @@ def random_low_parts(xp: Any, high: Any, uniform: Any) -> Any:
 
 
 def gemm(xp: Any, alpha: float, lhs: Any, rhs: Any, beta: float, added: Any) -> Any:
-    """Return alpha lhs rhs + beta added of complex128 matrices, with a few roundings to double-double precision.
-
-    Where alpha or beta is 0, its factor is not read.
-    """
+    """Return alpha lhs rhs + beta added of complex128 matrices, nearly in double-double; a factor of 0 is not read."""
     high = low = xp.zeros(added.shape)
     if alpha and lhs.shape[1]:
         high, low = _scaled(alpha, *_product(xp, lhs, rhs))
@@ -253,10 +250,7 @@ def gemm(xp: Any, alpha: float, lhs: Any, rhs: Any, beta: float, added: Any) -> 
 
 
 def product(lhs: Any, rhs: Any) -> Any:
-    """Return the product of matrices of doubles, real or complex, in NumPy's long double, nearly exactly.
-
-    NumPy's own product of long doubles takes several times as long.
-    """
+    """Return the product of matrices of doubles, nearly exactly, in long double, faster than NumPy's product."""
     if lhs.dtype.kind == "c":
         parts = product(np.concatenate([lhs.real, lhs.imag], axis=-2), np.concatenate([rhs.real, rhs.imag], axis=-1))
         (rr, ri), (ir, ii) = (np.split(rows, 2, axis=-1) for rows in np.split(parts, 2, axis=-2))
@@ -291,10 +285,7 @@ def _exact_products(xp: Any, lhs: Any, rhs: Any) -> Iterator[tuple[Any, float]]:
 
 
 def _digits(xp: Any, matrix: Any, bits: int) -> list[tuple[Any, float]]:
-    """Return matrices of integers up to 2**bits and the unit of each, largest first, whose sum is the matrix.
-
-    Parts below 2**-240 of the largest element are left out.
-    """
+    """Return matrices of integers up to 2**bits with units that sum to the matrix, to 2**-240 of its largest."""
     high, low = matrix.real, matrix.imag
     largest = float(abs(high).max()) if high.size else 0.0
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0

@@ -237,10 +237,7 @@ def verification_cases(problem: Gemm) -> tuple[GemmCase, ...]:
 
 
 def own_cases(problem: Gemm) -> tuple[GemmCase, ...]:
-    """Return the cases of a given problem: random operands, and integers where their result is exact.
-
-    There are none where the host would take too long to solve the problem in higher precision.
-    """
+    """Return a problem's cases, random and exact with integers; none where the host would take too long to solve it."""
     products = problem.batch * problem.m * problem.n * max(problem.k, 1)
     if products > _MOST_PRODUCTS or problem.batch * problem.ldc * problem.n > _MOST_ELEMENTS:
         return ()

@@ -91,10 +91,7 @@ KINDS: Mapping[str, ProblemKind] = {
 
 
 def problem_from_json(document: Any) -> Problem:
-    """Rebuild a problem of any kind from its ``to_json``; without ``kind`` it is a GEMM, as in the first format.
-
-    A document that describes none raises a ProblemError.
-    """
+    """Rebuild a problem from its ``to_json``; without ``kind`` it is a GEMM, as in the first format."""
     kind = document.get("kind", GemmProblem.kind) if isinstance(document, Mapping) else GemmProblem.kind
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProblemError(f"the kind of a problem is one of {', '.join(KINDS)}, got {kind!r:.80}.")
@@ -114,10 +111,7 @@ def kind_of_name(name: str) -> ProblemKind | None:
 
 
 def problem_from_name(name: str, *, default: Problem | None = None, **options: Any) -> RunnableProblem:
-    """Make a problem of a name and options, such as ``size``; others are those of a `default` of the same kind.
-
-    An unknown name, option or value raises a ProblemError.
-    """
+    """Make a problem of a name and options, such as ``size``; others are those of a `default` of the same kind."""
     kind = kind_of_name(name)
     if kind is None or kind.parse is None:
         names = [label for kind in KINDS.values() for label in kind.names]

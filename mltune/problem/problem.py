@@ -195,10 +195,7 @@ class VerificationCase(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """A call of cuBLAS that solves a problem: a function of CuPy's bindings, and what follows the handle.
-
-    `keep` owns the memory that the arguments point to.
-    """
+    """A call of cuBLAS that solves a problem: a function of CuPy's bindings, its arguments, and memory to `keep`."""
 
     function: str
     arguments: tuple[Any, ...]
@@ -247,10 +244,7 @@ class RunnableProblem(Problem, Protocol):
         """Return the problems of other sizes that a winner is verified on besides its own."""
 
     def reference_call(self, addresses: Mapping[str, int]) -> LibraryCall | None:
-        """Return the call of the reference implementation on buffers at some device addresses; None without one.
-
-        One that does not support the problem raises a DeviceError.
-        """
+        """Return the reference's call on buffers at device addresses, or None; a DeviceError if it is unsupported."""
 
     def argument_documents(self) -> list[dict[str, Any]]:
         """Return name, type and value or role of the arguments of a kernel, in order, as plain JSON values.

@@ -158,10 +158,7 @@ def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
 
 
 def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
-    """Rebuild a record from :func:`to_row`, whose samples are bytes.
-
-    The cubin is empty, and a NaN is read as None where the attribute may be None, because SQL has no NaN.
-    """
+    """Rebuild a record from :func:`to_row`, without a cubin, with None for NaN where allowed, as SQL has no NaN."""
     pieces: list[dict[str, Any] | None] = []
     start = 0
     for attributes in _PARTS:

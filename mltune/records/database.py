@@ -105,10 +105,7 @@ def remember(url: str) -> None:
 
 
 def check_known(url: str, directory: Path) -> None:
-    """Raise a RunDirectoryError unless the user has named the database.
-
-    The directory of a stranger must not make mltune connect to a server of theirs.
-    """
+    """Raise a RunDirectoryError unless the user has named the database: a stranger's directory may name another."""
     if url not in _known():
         raise RunDirectoryError(
             f"a database is opened once its user has named it, but {directory} names {printable(url, 200)}, which was "
@@ -231,10 +228,7 @@ def is_lost(error: Any) -> bool:
 
 @functools.cache
 def prepare(url: str, *, patience_s: float | None = None) -> None:
-    """Create or migrate the tables of a database, once in a process; one process at a time does it.
-
-    A database of a newer version, or one that cannot hold every text, raises a StoreError.
-    """
+    """Create or migrate the tables of a database, once in a process; one newer than this is a StoreError."""
     import sqlalchemy as sa
 
     with connect(url, patience_s=patience_s) as connection, connection.begin():

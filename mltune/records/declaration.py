@@ -98,10 +98,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """An interval of records, without the last, in which the time of the reference kernel differed by more than noise.
-
-    The ratio to its usual time is above 1 where the GPU was slower than usual.
-    """
+    """An interval of records, without the last, in which the GPU was slower than usual (ratio above 1) or faster."""
 
     first: int
     last: int
@@ -109,10 +106,7 @@ class Drift:
 
 
 def usual_s(references: Sequence[Reference]) -> float:
-    """Return the usual time of the reference kernel in seconds: the lower median of all timings, at least one.
-
-    The lower median is used because throttling makes a GPU slower, never faster.
-    """
+    """Return the reference's usual time, seconds: the lower median, as throttling makes a GPU only slower."""
     return statistics.median_low(reference.median_s for reference in references)
 
 

@@ -57,10 +57,7 @@ _KINDS: dict[int, FailureKind] = {
 
 
 class FileTables:
-    """Tables of a run in its file, as :class:`mltune.records.store.Tables`.
-
-    Files of formats 1 and 2 can be read, what they lack as unknown, but not written.
-    """
+    """Tables of a run in its file (:class:`mltune.records.store.Tables`); formats 1 and 2 are read, not written."""
 
     def __init__(self, directory: Path, connection: sqlite3.Connection, *, writable: bool = False) -> None:
         self.writable = writable

@@ -93,10 +93,7 @@ class RunHeader:
             )
 
     def difference(self, other: RunHeader) -> str:
-        """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run.
-
-        Differences from which others follow come first: the device or dataset, and the kernel.
-        """
+        """Describe the most important difference, such as ``"seed is 1, not 2"``; empty for headers of the same run."""
         before, now = self.to_json(), other.to_json()
         difference = _dataset_difference(before["settings"], now["settings"])
         if difference:

@@ -124,10 +124,7 @@ class Store:
         self._write("trials", *(to_row(record, self._names) for record in records))
 
     def records(self, after: int = 0) -> Trials:
-        """Return all trials in order of appending, without the first `after`.
-
-        A record that has changed since it was written, is missing, or is none of this run raises a DamagedRunError.
-        """
+        """Return all trials in order, without the first `after`; a DamagedRunError where a record is not sound."""
         from mltune.records.trials import Trials
 
         with self._tables.reading():
@@ -187,10 +184,7 @@ class Store:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Read everything as it was at one moment; or where the store is written, write everything or nothing.
-
-        What is written is sent at the end: until then it is not read.
-        """
+        """Read everything as of one moment; or write everything or nothing, unread until the end."""
         if not self._tables.writable or self._pending is not None:
             with contextlib.nullcontext() if self._tables.writable else self._tables.reading():
                 yield

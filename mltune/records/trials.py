@@ -19,10 +19,7 @@ _AT_ONCE = 1_000  # records made from the columns together
 
 
 class Trials(Sequence[TrialRecord]):
-    """Trials as columns, those of :data:`mltune.records.columns.COLUMNS`; an item is made when it is asked for.
-
-    Columns are of shape (n_trials,), the values of the parameters of shape (n_trials, n_parameters).
-    """
+    """Trials as columns (n_trials,) and parameters' values (n_trials, n_parameters); items are made when asked for."""
 
     def __init__(
         self, parameters: Sequence[str], columns: Mapping[str, NDArray[Any]], values: NDArray[np.integer]
@@ -43,10 +40,7 @@ class Trials(Sequence[TrialRecord]):
         parameters: Sequence[str],
         allowed: Mapping[str, Sequence[int]] | None = None,
     ) -> Self:
-        """Return rows of :func:`mltune.records.columns.to_row` as columns, and check every cell.
-
-        A cell of another type, out of its range, or not among the allowed values of its parameter raises a ValueError.
-        """
+        """Return rows of :func:`mltune.records.columns.to_row` as columns; a ValueError where a cell is not allowed."""
         cells = list(zip(*rows, strict=True)) or [()] * (len(COLUMNS) + len(parameters))
         choices = allowed or dict.fromkeys(parameters, ())
         values = {name: replace(PARAMETER, choices=tuple(choices[name])) for name in parameters}

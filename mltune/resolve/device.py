@@ -20,10 +20,7 @@ _CUDA = re.compile("cuda:([0-9]{1,3})")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A resolved device: the index of a GPU, or the name or path of a dataset to replay; the other is None.
-
-    `notice` tells the user of an automatic choice; else it is empty.
-    """
+    """A GPU by its index, or a dataset to replay by name or path; `notice` tells of an automatic choice."""
 
     cuda: int | None = None
     dataset: str | None = None

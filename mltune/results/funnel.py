@@ -115,10 +115,7 @@ def total(funnels: Sequence[Funnel]) -> Funnel:
 
 
 def mean_seconds(trials: Trials) -> tuple[float, float]:
-    """Return the mean seconds of compiling a configuration, and of verifying and timing one that is predicted slow.
-
-    The latter are those of the audited trials, or of all where there are none.
-    """
+    """Return the mean seconds to compile, and to verify and time audited trials, which are predicted slow, else all."""
     compiled_s = trials.column("compile_s")[trials.column("build_state") != None]  # noqa: E711 - an array
     taken_s = trials.column("verify_s") + trials.column("time_s")
     return _mean(compiled_s), _mean(taken_s[trials.column("audited") == 1]) or _mean(taken_s)

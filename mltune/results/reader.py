@@ -92,10 +92,7 @@ class RunReader:
 
 
 def read_run(directory: Path | str, slug: str = "") -> TuneResult:
-    """Read the run in a directory, which may still go on; `slug` is the name of the problem in its plan.
-
-    Without a run, or where its store is damaged, it raises a RunDirectoryError; on a full disk a DiskFullError.
-    """
+    """Read the run in a directory, which may still go on; without a sound one raise a RunDirectoryError."""
     return RunReader(Path(directory), slug).read()
 
 
@@ -178,10 +175,7 @@ def read_or_set_aside(slug: str, read: Callable[[], Answer]) -> Answer | Unread:
 
 
 def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
-    """Return the stored declaration; a ValueError where a time, the winner or a finalist cannot be right.
-
-    A replay verifies nothing, although older declarations say so.
-    """
+    """Return the stored declaration, in replay never verified; a ValueError where it cannot be right."""
     if fact is None:
         return None
     declaration = Declaration.from_json(fact)

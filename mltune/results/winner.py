@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The content of a winner's folder (see :func:`mltune.results.winner_folder.write_winner`).
-
-    Problem, device and `build` are those that were timed, the build without machine code where nothing was compiled.
-    """
+    """The content of a winner's folder, with the problem, device and build that were timed."""
 
     kernel: Kernel
     problem: Problem

@@ -257,10 +257,7 @@ def _time(
     race_s: float,
     stop: Callable[[], bool],
 ) -> _Times:
-    """Race the best of a heat of all candidates, or without time for it the fastest and those whose time is in doubt.
-
-    Without time for a race the recorded measurements of the fastest are returned.
-    """
+    """Race the best of a heat, or without time for it the fastest and the doubtful; or return what is on record."""
     finalists = [*fastest, *suspects]
     counted = fastest or finalists
     recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
@@ -338,10 +335,7 @@ def _verify(
     until: float,
     stop: Callable[[], bool],
 ) -> bool:
-    """Verify the winner, and ties while there is time; reject failures; return whether the winner passed.
-
-    In replay nothing is verified.
-    """
+    """Verify the winner, and ties while there is time, unless replayed; return whether the winner passed."""
     if session.gpu is None:
         return False
     passed: set[int] = set()

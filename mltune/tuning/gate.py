@@ -216,10 +216,7 @@ def compare_versions(
     rule: GateRule,
     pool: ChildPool | None = None,
 ) -> GateResult:
-    """Compare two versions on a GPU, with the worker of a pool if one is given; see :func:`mltune.gate`.
-
-    The answer, where one is needed, is that of the first of old version, new version and bundle that is compiled here.
-    """
+    """Compare two versions on a GPU (:func:`mltune.gate`); the first one that is compiled here gives the answer."""
     from mltune.measure.runner import GpuRunner
 
     versions, problem, rng = (old, new), old.problem, np.random.default_rng(rule.seed)

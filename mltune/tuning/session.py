@@ -210,10 +210,7 @@ def _on_gpu(
 
 
 def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Device, str]:
-    """Return the facts of a GPU, and the version of its driver, which the compiler fits.
-
-    A mistake in a kernel of kind arrays is raised before a missing GPU is: it is found without one.
-    """
+    """Return a GPU's facts and driver; a mistake in a kernel of kind arrays is found even without a GPU."""
     from mltune.device.query import driver_version, query_device
     from mltune.measure.compiler import check_fits_driver
 

@@ -1,7 +1,4 @@
-"""Sweep: time many configurations of a kernel and write them as a dataset, failures included.
-
-A pruned sweep (:func:`pruned_sweep`) leaves out configurations that are surely slow.
-"""
+"""Sweep, pruned or not: time many configurations of a kernel and write them as a dataset, failures included."""
 
 from __future__ import annotations
 

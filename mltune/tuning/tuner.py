@@ -144,7 +144,7 @@ def preload() -> None:
 
 
 def _kernel(request: TuneRequest) -> Kernel:
-    """Return the kernel with the compiler parameters that vary: of a run that goes on those that it began with."""
+    """Return the kernel with the compiler parameters that vary; a resumed run keeps those that it began with."""
     if request.run is not None and request.target.dataset is None and is_begun(request.run):
         with suppress(RunDirectoryError), Store.read_only(request.run) as store:  # else it is refused as it is opened
             return request.kernel.recorded_with(store.header.parameters)

@@ -75,10 +75,7 @@ class Planner:
         return worth[:room]
 
     def promising(self, measured: int) -> list[int]:
-        """Return what is worth to be measured after so many, the next first.
-
-        The first configuration is the first, or where the search has started from a model, the second.
-        """
+        """Return what is worth measuring next, the best first: the reference comes first, or second after a model."""
         is_next = 0 in self.ready and measured >= self._before_first
         return [0] if is_next else self.worth(self.ready, compiled=True)
 

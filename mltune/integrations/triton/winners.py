@@ -112,10 +112,7 @@ class Winners:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the key: of several processes that need a winner one tunes, and the others read it.
-
-        Where one holds it for too long, this process tunes, too.
-        """
+        """Hold the lock of the key: one process tunes, others read the winner, or tune where it takes too long."""
         with contextlib.ExitStack() as stack:
             if self.path is not None:
                 try:
