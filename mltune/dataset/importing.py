@@ -52,7 +52,10 @@ def foreign_dataset(
     parameters: Mapping[str, Sequence[int]] | None = None,
     **facts: Any,
 ) -> Dataset:
-    """Create a dataset from outcomes and facts of its manifest; `parameters` are the values chosen from."""
+    """Create a dataset from recorded outcomes and fields of its manifest; samples and resources are unknown.
+
+    `parameters` are the values that the configurations were chosen from; by default those that occur.
+    """
     if parameters is None:
         parameters = {parameter: np.unique(column).tolist() for parameter, column in columns.items()}
     legal = {parameter: tuple(values) for parameter, values in parameters.items()}

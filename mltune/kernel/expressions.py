@@ -185,7 +185,10 @@ def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
 
 
 def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: Variables) -> Launch:
-    """Return the launch of formulas or numbers; an ExpressionError where one is undefined or exceeds every GPU."""
+    """Return the launch whose ``grid``, ``block``, ``shared_bytes`` and ``workspace_bytes`` are formulas or numbers.
+
+    One that is undefined or no size, and a grid or block that no GPU takes, raise an ExpressionError.
+    """
 
     def number(formula: object) -> int:
         return parse(str(formula)).size(variables)

@@ -24,7 +24,7 @@ Shape = tuple[Expression, Expression, Expression]
 class Restriction:
     """A condition that every configuration satisfies, with the reason that is shown to users.
 
-    One that is `only_in_search` leaves out what does the same as another configuration for a problem: it runs.
+    One that holds `only_in_search` excludes what would run, but does the same as another configuration for a problem.
     """
 
     expression: Expression

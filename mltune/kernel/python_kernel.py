@@ -66,7 +66,10 @@ Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonLaunch(LaunchRule):
-    """A launch that is computed in Python, as by Kernel Tuner; `divisors` of the sizes are multiplied."""
+    """A launch that is computed in Python, as Kernel Tuner computes it.
+
+    `divisors` of the problem's sizes are expressions over the parameters, multiplied.
+    """
 
     problem_size: tuple[Size, ...] = (1,)
     divisors: tuple[Divisors, ...] = (None, None, None)

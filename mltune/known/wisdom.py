@@ -270,7 +270,10 @@ class Wisdom:
 
 
 class WisdomFile:
-    """A file, or with path None nothing, of which each content is read once: again only after it was written."""
+    """A file of which each content is read once: again only after another process has written it.
+
+    Without a path there is no file, and nothing is known.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

@@ -170,7 +170,10 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
 
 
 class NvrtcBuilder(CompilePool):
-    """One compile process per core for a kernel's configurations, which share builds. A context manager."""
+    """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
+
+    Configurations that differ only in launch parameters share one build.
+    """
 
     def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
         source = _source(kernel, compile_options(kernel.architecture_on(architecture)))

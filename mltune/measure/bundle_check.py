@@ -73,7 +73,7 @@ class BundleCheck:
 def check_sample(
     kernel: Kernel, problem: Problem, device: Device, columns: Columns, table: str = "launch"
 ) -> list[BundleFault]:
-    """Return the faults of configurations, for the problem or else the first with any of those that verify it."""
+    """Return the faults of configurations on the problem, or else on the first of its verification problems."""
     cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
     problems = [case.problem for case in cases]
     for checked in (problem, *(other for other in problems if not other.is_empty)):

@@ -45,7 +45,7 @@ _COMPILER = "mltune.measure.compiler:make_compiler"
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A build, by its key in the cache of cubins, with the futures that wait for it and may be cancelled until then."""
+    """A build by its key in the cache of cubins, and the futures that wait for it, which may be cancelled."""
 
     key: str
     macros: str  # with the source, where each configuration has its own

@@ -25,7 +25,7 @@ ARITHMETIC = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2, "DMMA": 8, "HMMA": 1
 """Instructions that multiply and add, those of the tensor cores too, and the least products of a thread by one."""
 
 BANKS = 2
-"""Banks of registers since Volta, by a number's last bit (Jia et al., "Dissecting the NVIDIA Volta GPU", 2018)."""
+"""Register banks by last bit, 2 operands each (Jia et al., "Dissecting the NVIDIA Volta GPU architecture", 2018)."""
 
 _TIMEOUT_S = 60.0
 _MOST_BYTES = 1 << 26

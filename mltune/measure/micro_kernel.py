@@ -31,7 +31,7 @@ L2_SHARE = 4
 """The places that are read from the L2 cache take at most this fraction of it: each half of an H200's holds them."""
 
 MEMORY_L2S = 256
-"""The L2 caches that are read from memory: with 16, an H200 seemed to read at 113 % of its memory's rate."""
+"""L2 caches' worth of memory that is read: with 16, an H200 seemed to read at 113 % of its memory's rate."""
 
 LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES = 1 << 28, 1 << 34
 

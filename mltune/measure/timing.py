@@ -18,7 +18,7 @@ from mltune.measure.pipeline import SamplingRule
 from mltune.records.trial import Measurement, TrialState
 
 MARGIN = 50.0
-"""Multiple of the peak outside the tensor cores that no kernel reaches, as none that splits operands for them does."""
+"""Multiple of the peak outside the tensor cores that no kernel reaches, even with operands split for tensor cores."""
 
 _ROUNDING = 1e-3  # datasets round samples and median differently
 _NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
@@ -71,7 +71,10 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
 
 
 def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> bool:
-    """Return whether a first run was so slow, beyond the square of the rule's ratio or ``max_s``, that it suffices."""
+    """Return whether the first run of a kernel suffices as its sample, because a warm-up changes it little.
+
+    It does when it was slower than the best by the square of the rule's ratio, or when it took ``max_s`` or longer.
+    """
     return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.slow_ratio**2 * best_s)
 
 
@@ -141,7 +144,7 @@ DIP_REPEATS = 1
 """Repeats of a series for a low clock alone."""
 
 DIP_RATIO = 1.05
-"""Multiple of the best time; a slower kernel is not repeated for a low clock alone, frequent under a power limit."""
+"""Multiple of the best time beyond which a low clock alone, frequent under a power limit, is no reason to repeat."""
 
 REMEMBERED = 64
 """Number of series from which the usual clock is computed."""

@@ -78,12 +78,13 @@ def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
 def error_bound(problem: Gemm, operands: Operands) -> Any:
     """Return the largest error of a correct kernel, element by element: float64, or complex128 of both parts' bounds.
 
-    Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and gamma(p) = p u / (1 -
-    p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of summation, with or without
-    fused multiply-adds. In complex arithmetic (the four-multiplication form) the same holds for either part with its 2
-    k products and one more rounding for the complex scaling. One rounding is added for the computation of
-    :func:`answer`. The table of precisions (:mod:`~mltune.problem.gemm_operands`) derives the roundoff of tensor cores,
-    which cut off sums, and that of double-double arithmetic, for which the high parts alone make the bound.
+    Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
+    gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
+    summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
+    holds for either part with its 2 k products and one more rounding for the complex scaling.
+    One rounding is added for the computation of :func:`answer`. The table of precisions
+    (:mod:`~mltune.problem.gemm_operands`) derives the roundoff of tensor cores, which cut off sums, and that of
+    double-double arithmetic, for which the high parts alone make the bound.
     """
     roundings = (2 * problem.k + 4) if problem.is_complex else (problem.k + 3)
     unit = problem.types.roundoff
@@ -217,8 +218,8 @@ def verification_problem(problem: Gemm, *, aligned: bool) -> Gemm:
     """Return a small problem of the same case to verify kernels on.
 
     Its extents are odd, so that tiles are cut at every edge; its scalars are neither 0 nor 1, and exact in every
-    precision. Leading dimensions are multiples of 16 elements if aligned, for wide loads; otherwise odd, and ``beta ==
-    0``, so that C starts as NaN. A batch has two.
+    precision. Leading dimensions are multiples of 16 elements if aligned, for wide loads; otherwise odd, and
+    ``beta == 0``, so that C starts as NaN. A batch has two.
     """
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if problem.is_complex else (1.25, -0.75)
     scaled = dataclasses.replace(problem, alpha=alpha, beta=beta if aligned else 0.0)

@@ -143,9 +143,9 @@ class CaseBuffer:
     role : {"in", "out", "inout", "constant"}
         A kernel must not change ``"in"`` and ``"constant"``. Before a kernel runs, ``"out"`` is filled with bytes that
         no correct kernel leaves, and ``"inout"`` is restored.
-    values : array
-        The elements before the kernel runs, of NumPy or CuPy, with a name of
-        :data:`mltune.problem.array_values.DTYPES` and a shape (flat by default).
+    values, dtype, shape : array, str and tuple of int
+        The elements before the kernel runs, of NumPy or CuPy; their type, a name of
+        :data:`mltune.problem.array_values.DTYPES`; and their shape for those who read them, flat by default.
     offset_bytes, guard_bytes : int
         Bytes from a multiple of 256 to the first element; least size of the guard zone behind the buffer.
     expected : array or None

@@ -47,7 +47,7 @@ runs = sa.Table(
     sa.Column("writer", UUID(as_uuid=True)),
     sa.Column("last_write", UUID(as_uuid=True)),
 )
-"""One row a run, of the process that opened it last for writing (its token is ``writer``); its last transaction."""
+"""One row a run: owner, host, directory and token (``writer``) are of the process that opened it last for writing."""
 
 trials = sa.Table(
     "trials",

@@ -248,7 +248,10 @@ def lock_directory(directory: Path) -> int:
 
 
 def in_use(directory: Path) -> bool:
-    """Return whether a process holds the lock of a directory; True where that cannot be determined."""
+    """Return whether a process holds the lock of a directory; True where that cannot be determined.
+
+    The test takes a shared lock for an instant; :func:`lock_directory` waits for longer than that.
+    """
     try:
         descriptor = open_regular(directory / LOCK, inside=_named(directory))
     except OSError:

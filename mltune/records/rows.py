@@ -66,7 +66,7 @@ def _number(cell: float) -> float | None:
 
 
 def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the cells of rows of any table but the trials, checked by their checksums, of which None is unknown."""
+    """Return the cells of rows of any table but the trials, checked by their checksums where these are known."""
     check_size(table, sum(len(cell) for row in rows for cell in row if isinstance(cell, str)))
     if len(rows) >= MOST_ROWS:
         raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")

@@ -184,7 +184,10 @@ class Store:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Read everything as of one moment; or write everything or nothing, unread until the end."""
+        """Read everything as it was at one moment; or where the store is written, write everything or nothing.
+
+        What is written is sent at the end: until then it is not read.
+        """
         if not self._tables.writable or self._pending is not None:
             with contextlib.nullcontext() if self._tables.writable else self._tables.reading():
                 yield

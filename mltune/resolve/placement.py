@@ -59,7 +59,7 @@ def place_on_workers(plan: Plan, gpus: Mapping[str, Device | None]) -> Plan:
 
 
 def notices(plan: Plan) -> list[str]:
-    """Return what the user should know about a placed plan's timings: of another source, or GPUs that differ."""
+    """Return notices on a placed plan's recorded timings: another kernel source, or GPUs that differ among rivals."""
     from mltune.dataset.dataset import load_manifest
 
     notices: list[str] = []

@@ -133,7 +133,10 @@ def named_problem(
 def named_kernels(
     problem: str | Path | Problem | None, shape: Shape, kernel: str | Path | None, accuracy: str | None
 ) -> tuple[Problem, list[Kernel]]:
-    """Return the problem of :func:`named_problem`, and the kernels named, or all candidates, of the accuracy."""
+    """Return the problem, and the kernels among which one is chosen: those that are named, or all candidates.
+
+    Errors are those of :func:`named_problem`; a kernel of another accuracy class is one, too.
+    """
     subject, bundle = named_kernel(problem, kernel, accuracy)
     resolved = shaped_problem(subject, bundle, shape)
     if kernel is None and bundle is not None:
@@ -219,7 +222,10 @@ def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorde
 
 
 def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Problem:
-    """Return the problem for which ``mltune space`` describes a kernel; a UsageError if it has none of the shape."""
+    """Return the problem for which ``mltune space`` describes the search space of a kernel.
+
+    A shape, and a kernel that can only be replayed and has no timings here, raise a UsageError.
+    """
     from mltune.dataset.dataset import list_datasets
     from mltune.problem.kinds import KINDS, problem_from_name
 

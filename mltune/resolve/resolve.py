@@ -201,7 +201,10 @@ def _first_share(kernels: int) -> tuple[float, float]:
 
 
 def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path | None) -> list[Kernel]:
-    """Return the candidates worth trying on a GPU, or with timings without one; a single kernel's run keeps it."""
+    """Return the candidates that a GPU has a reason to try, or without one have recorded timings; at least one.
+
+    The run of a single kernel goes on with that one.
+    """
     from mltune.dataset.dataset import find_datasets
     from mltune.records.store import Store
 

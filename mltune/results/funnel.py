@@ -81,7 +81,7 @@ def funnel_of(
     finalists: int,
     compilers: float,
 ) -> Funnel:
-    """Return the funnel of a run from its trials, of which some may be skipped before compiling, and other stages."""
+    """Return the funnel of a run from all its trials, and from what its store has of the other stages."""
     skipped, gates = trials.in_state(TrialState.SKIPPED), trials.column("gate")
     before, after = (int((skipped & (gates == gate)).sum()) for gate in GATES)
     compiled, measured = len(trials) - before, int(trials.timed.sum())
@@ -115,7 +115,10 @@ def total(funnels: Sequence[Funnel]) -> Funnel:
 
 
 def mean_seconds(trials: Trials) -> tuple[float, float]:
-    """Return the mean seconds to compile, and to verify and time audited trials, which are predicted slow, else all."""
+    """Return the mean seconds of compiling a configuration, and of verifying and timing one that is predicted slow.
+
+    The latter are those of the audited trials, or of all where there are none.
+    """
     compiled_s = trials.column("compile_s")[trials.column("build_state") != None]  # noqa: E711 - an array
     taken_s = trials.column("verify_s") + trials.column("time_s")
     return _mean(compiled_s), _mean(taken_s[trials.column("audited") == 1]) or _mean(taken_s)

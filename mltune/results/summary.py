@@ -317,7 +317,10 @@ class Optimum:
 
 
 def optimum(run: TuneResult) -> Optimum | None:
-    """Compare the best trial with the shipped dataset that a run replayed; None for other runs and datasets."""
+    """Compare the best trial of a run with the whole shipped dataset that it replayed; None for other runs.
+
+    A dataset elsewhere is not opened: its path may come from a stranger.
+    """
     target, best = _SHIPPED.fullmatch(str(run.header.settings.get("target"))), run.best_record
     if target is None or best is None:
         return None

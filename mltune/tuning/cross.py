@@ -30,7 +30,10 @@ def time_configurations(
     compilers: int | None = None,
     until: float = math.inf,
 ) -> list[float | None]:
-    """Verify and time configurations; None where one fails or is not recorded, shorter where `until` is over."""
+    """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
+
+    Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end.
+    """
     if not configurations:
         return []
     space = TableSpace(

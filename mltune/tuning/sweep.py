@@ -1,4 +1,7 @@
-"""Sweep, pruned or not: time many configurations of a kernel and write them as a dataset, failures included."""
+"""Sweep: time many configurations of a kernel and write them as a dataset, failures included.
+
+A pruned sweep (:func:`pruned_sweep`) leaves out configurations that are surely slow.
+"""
 
 from __future__ import annotations
 
