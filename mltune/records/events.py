@@ -138,10 +138,12 @@ class EventLog:
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Return at most :data:`MOST_BYTES` of events in a file from an offset on, and the offset that follows.
+    """Read at most :data:`MOST_BYTES` of events in a file from an offset on; return them and the offset that follows.
 
     An incomplete last line is left for the next call, and a file that is shorter than the offset is read from its
-    beginning. Fields of earlier versions get the names of today; a known field of another type, or not finite, is None.
+    beginning. Lines without an event are ignored, and so is a file that is missing or no regular one. Events and fields
+    of earlier versions get the names of today; unknown ones are returned as they are. A known field of another type,
+    and a number that is not finite, is None.
     """
     events: list[dict[str, Any]] = []
     at = 0

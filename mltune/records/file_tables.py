@@ -57,7 +57,10 @@ _KINDS: dict[int, FailureKind] = {
 
 
 class FileTables:
-    """Tables of a run in its file (:class:`mltune.records.store.Tables`); formats 1 and 2 are read, not written."""
+    """Tables of a run in its file. The attributes are those of :class:`mltune.records.store.Tables`.
+
+    Files of formats 1 and 2 can be read: what they lack is returned as unknown. They cannot be written.
+    """
 
     def __init__(self, directory: Path, connection: sqlite3.Connection, *, writable: bool = False) -> None:
         self.writable = writable

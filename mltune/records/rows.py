@@ -66,7 +66,10 @@ def _number(cell: float) -> float | None:
 
 
 def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the cells of rows of any table but the trials, checked by their checksums where these are known."""
+    """Return the cells of rows of any table but the trials; a checksum of None is not known.
+
+    A row that has changed since it was written, and a table that is too long, raises a ValueError.
+    """
     check_size(table, sum(len(cell) for row in rows for cell in row if isinstance(cell, str)))
     if len(rows) >= MOST_ROWS:
         raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")
@@ -84,9 +87,10 @@ def check_size(table: str, size: int) -> None:
 
 
 def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> Iterator[list[Row]]:
-    """Yield the cells of `count` trials without the first `after`, some at a time, checked by their checksums.
+    """Yield the cells of ``count`` trials without the first ``after``, some at a time.
 
-    A row has a position from 1, cells, and a checksum or None; one that has changed or is missing raises a ValueError.
+    The rows have a position from 1, cells, and a checksum or None. A trial that has changed since it was written or is
+    missing raises a ValueError.
     """
     last = after
     for rows in parts:
@@ -118,7 +122,10 @@ def create_tables(connection: sqlite3.Connection, parameters: Iterable[str]) -> 
 
 
 def check_tables(connection: sqlite3.Connection) -> tuple[int, str]:
-    """Check that a file is a store, without its content; return its format, and the statement that made its trials."""
+    """Check that a file is a store, without reading any content; if not, raise a ValueError.
+
+    Returns its format, and the statement that has created its trials, to be compared with :func:`trials_statement`.
+    """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != _APPLICATION:

@@ -1,7 +1,7 @@
 """The reader of run directories, also of runs that still go on.
 
-A directory may come from a stranger: devices and declarations that make no sense are errors; optional facts of another
-type are dropped.
+A directory may come from a third party, so what a store holds is checked. Devices and declarations that do not make
+sense are errors; optional facts of another type are dropped.
 """
 
 from __future__ import annotations
@@ -175,7 +175,10 @@ def read_or_set_aside(slug: str, read: Callable[[], Answer]) -> Answer | Unread:
 
 
 def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
-    """Return the stored declaration, in replay never verified; a ValueError where it cannot be right."""
+    """Return the stored declaration; a ValueError where a time, the winner or a finalist cannot be right.
+
+    A replay verifies nothing, although older declarations say so.
+    """
     if fact is None:
         return None
     declaration = Declaration.from_json(fact)
@@ -221,7 +224,10 @@ def time_of(value: Any) -> float | None:
 
 
 def is_time(value: Any, *, or_zero: bool = False) -> bool:
-    """Return whether a value can be a time in seconds or a ratio of times; sums and ratios of such are finite."""
+    """Return whether a value can be a time in seconds or a ratio of times, or is 0 where that is allowed.
+
+    Sums, ratios and rates of such values are finite.
+    """
     return _is_number(value) and (0.0 if or_zero else LEAST) <= value <= MOST
 
 

@@ -94,7 +94,10 @@ def one_line(text: str) -> str:
 
 
 def formula(expression: Expression, values: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> str:
-    """Substitute values and definitions in an expression, as in ``"ceil_div(m, 128) * 256"``, and fold constants."""
+    """Substitute values and defining expressions for names in an expression, and evaluate its constant parts.
+
+    ``ceil_div(m, BLK_M) * threads`` becomes ``"ceil_div(m, 128) * 256"``.
+    """
     return ast.unparse(_Substitution(values, derived).visit(_tree(expression.text)))
 
 

@@ -28,7 +28,11 @@ FORMAT = 1
 
 
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
-    """Return the document (docs/reference/winner.md); `files` are the others of the folder, for their hashes."""
+    """Return the document; see docs/reference/winner.md.
+
+    ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why. The files
+    are the other ones of the folder, for their hashes; ``date`` is the time of writing.
+    """
     record, problem = winner.record, winner.problem
     has_code = not winner.lacks_code
     return {

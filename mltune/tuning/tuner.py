@@ -68,9 +68,10 @@ def tune(
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
-    `progress` is called about twice a second, `stop` at least once a second. A campaign gives slug, events, pool and
-    siblings; a run by itself writes ``events.jsonl`` into its directory. Its time counts from `begun`, on the clock of
-    :func:`time.perf_counter`. `space` is that of the kernel on the GPU, where the caller has made it.
+    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the name of the
+    problem in its plan, the writer of its events, the pool in which processes wait for the next run, and what it knows
+    from other problems; a run by itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on
+    the clock of :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
     """
     siblings = siblings or Siblings()
     if events is None and request.run is not None:

@@ -24,7 +24,10 @@ def tune_in_order(
     export: Export,
     progress: Callable[[Row], None],
 ) -> dict[str, Any]:
-    """Tune a kernel at shapes with their counts, those that the folder has no winner of; see :func:`tune_shapes`."""
+    """Tune a kernel at shapes with their counts, those that the folder has no winner of; see :func:`tune_shapes`.
+
+    ``options`` are those of mltune's ``autotune``.
+    """
     names = tuple(shapes[0][0])
     child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), kernel, names, options))
     try:
