@@ -37,7 +37,8 @@ class ProblemKind:
         Names of problems on the command line, in lower case, and the precision of each; empty without names.
     parse : callable or None
         Makes a problem of a name: ``parse(name, *, default=None, size=None, ...)``. Its keyword parameters are the
-        options of a shape that the kind has (:class:`mltune.resolve.request.ShapeOptions`); others are as in `default`.
+        options of a shape that the kind has (:class:`mltune.resolve.request.ShapeOptions`). What is not given is as in
+        `default`, a recorded problem of the kind, if there is one. None where problems have no names.
     expand : callable or None
         Yields the problems of a plan's ``[[problems]]`` table, given the keys that only this kind has; None where the
         kernel's bundle makes them. Raises :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
