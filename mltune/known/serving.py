@@ -65,16 +65,11 @@ class Export:
 def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the files of a format, by path, for the winners of shapes, or raise a UsageError where they do not fit it.
 
-    Parameters
-    ----------
-    form : {"vllm-moe", "sglang-moe", "vllm-fp8", "sglang-fp8"}
-    rows : sequence of mapping
-        Each with a ``shape``, whose sizes are M and those in the name of the file, and a ``configuration``.
-    facts : mapping
-        ``device``, the name of the GPU as PyTorch has it; ``triton``, the version, of which SGLang has a folder each;
-        ``dtype``, the operands of a fused MoE, such as ``"fp8_w8a8"``, None for FP16 and BF16; ``block_shape``, the
-        rows and columns of B that share a scale, which FP8 products have. The 0 rows of weights with groups along K
-        are not in the name of a fused MoE.
+    A row has a ``shape``, whose sizes are M and those in the name of the file, and a ``configuration``. The facts are
+    ``device``, the name of the GPU as PyTorch has it; ``triton``, the version, of which SGLang has a folder each;
+    ``dtype``, the operands of a fused MoE, such as ``"fp8_w8a8"``, None for FP16 and BF16; ``block_shape``, the rows
+    and columns of B that share a scale, which FP8 products have. The 0 rows of weights with groups along K are not in
+    the name of a fused MoE.
     """
     _check_form(form)
     files: dict[str, dict[int, dict[str, int]]] = {}

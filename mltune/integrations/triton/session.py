@@ -21,27 +21,10 @@ OF_COMPILER, LEAST = 4, 25
 class Session:
     """Compiles and measures configurations until the budget is spent or none is left.
 
-    Parameters
-    ----------
-    configs : sequence of triton.Config
-        Distinct; the first is the reference.
-    runner : Runner
-    compilers : Compilers
-    gpu : Device or None
-    trials : int or None
-        Most configurations that are measured.
-    end : float
-        The end on the clock of :func:`time.monotonic`.
-    seed : int
-    prior : str
-        The model that the search starts from (:func:`mltune.search.launch_model.launch_model`).
-
-    Attributes
-    ----------
-    times : dict
-        Quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
-    started_from : {"model", "physics"}
-        What says which configurations come first.
+    They are distinct, and the first is the reference. At most `trials` are measured, until `end` on the clock of
+    :func:`time.monotonic`. `prior` is the model that the search starts from
+    (:func:`mltune.search.launch_model.launch_model`), `started_from` ``"model"`` or ``"physics"``. `times` are
+    quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
     """
 
     def __init__(
