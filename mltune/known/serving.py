@@ -83,7 +83,7 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
 
 
 def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> str:
-    """Return the path of the file of a format for a shape; parameters and errors are as above."""
+    """Return the path of the file of a format for a shape; see :func:`configuration_files`."""
     _check_form(form)
     of_vllm, of_fp8 = form.startswith("vllm"), form.endswith("fp8")
     device = re.sub(r"[\s/]+" if of_vllm else " ", "_", facts["device"])

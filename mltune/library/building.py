@@ -45,7 +45,7 @@ CROSS = "cross.json"
 """The file in the directory of the run with the times of candidates at sizes."""
 
 FEW, MANY = 3, 10
-"""Configurations of each tuned size that are candidates: without a time, and at most where the time decides."""
+"""Candidates from each tuned size: without a limit of time, and the most where the time decides."""
 
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
@@ -85,7 +85,7 @@ class LibraryCandidate:
 
     @property
     def source(self) -> tuple[Path, str, tuple[str, ...]]:
-        """What two kernels differ in whose configurations cannot be timed together."""
+        """Bundle, preset and varied compiler options: where these differ, configurations cannot be timed together."""
         return self.kernel.folder, self.kernel.space.preset, self.kernel.compiler.varied
 
     def launches(self) -> list[LibraryCandidate]:

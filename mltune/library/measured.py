@@ -98,7 +98,7 @@ class Chosen:
         return [_pick(self.dispatcher, measured.sizes[row], tiles[row]) for row in measured.timed]
 
     def used(self, measured: Measured) -> list[float]:
-        """Return the share of the best that it has, at each size that was timed."""
+        """Return the speed of what is dispatched as a share of the best, at each size that was timed."""
         speed = shares(measured.times_s)[:, self.chosen]
         return [float(speed[row, place]) for row, place in zip(measured.timed, self.picked(measured), strict=True)]
 

@@ -59,7 +59,7 @@ class Planner:
         self.todo, self.ready, self.refused = set(range(self._count)), set[int](), set[int]()
 
     def worth(self, numbers: Iterable[int], *, compiled: bool = False) -> list[int]:
-        """Return those that are worth to be compiled, or measured, the best first: all that ``trials`` asks for."""
+        """Return what is worth compiling or measuring, the best first: all of it where the user asks for ``trials``."""
         rows = np.array(sorted(numbers), dtype=np.int64)
         are_all = self._trials >= (1 if compiled else self._count)
         ordered = self.search.best_first if are_all else self.search.worth

@@ -129,7 +129,7 @@ class Runner:
             timer.cancel()
 
     def _warn(self, config: Any) -> None:
-        """Say so of a launch that may never end, while this process still can."""
+        """Warn of a launch that may never end, while this process still can."""
         reason = f"has not been measured in {ENDLESS_S:g} s"
         then = self._left_out(config, reason)
         warnings.warn(MltuneWarning(f"`{config}` {reason}: if it never ends, kill the process; {then}."), stacklevel=1)

@@ -45,7 +45,7 @@ class Winners:
         gpu: Any,
         driver: str,
     ) -> Winners:
-        """Return those of a call: by the values of its key, the types of its arguments, and what there is to choose."""
+        """Return the winners of a call, by the values of its key, its arguments' types, and the choices."""
         path, kernel = file_of_run(file, replayed=False), innermost(tuner)
         if path is None or gpu is None or not hasattr(kernel, "cache_key"):
             return cls(None, {})
