@@ -139,7 +139,11 @@ class KernelCall:
 
 
 def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
-    """Make the kernel of a call; without a folder that keeps its arrays only their types and shapes count."""
+    """Make the kernel of a call, whose source is a text or a function that returns one.
+
+    Its arrays are kept in a folder for the process that runs it; without one, content and scalars are unknown, and only
+    types and shapes count.
+    """
     for key in (*call.parameters, *call.defines):
         check_macro_name(key)
     coded = {key: _coded(key, list(values)) for key, values in call.parameters.items()}

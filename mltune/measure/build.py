@@ -183,7 +183,10 @@ class NvrtcBuilder(CompilePool):
         super().__init__(source, **compilers)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        """Queue a configuration; a compiler parameter that it lacks has its default, and unknown names are ignored."""
+        """Queue one configuration, which has an integer for every parameter; other entries are ignored.
+
+        A compiler parameter that it lacks has its default.
+        """
         return self.build(self.definitions(configuration), self.options(configuration))
 
     def options(self, configuration: Mapping[str, int]) -> tuple[str, ...]:
