@@ -103,7 +103,11 @@ def compiles_with(architecture: str, options: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CudaSource:
-    """Everything that NVRTC compiles for a configuration except its macros; only `headers` are found, by name."""
+    """Everything that NVRTC compiles for a configuration, except its macros.
+
+    `entry` is the name of the kernel in the text. `headers` have the names with which they are included; nothing else
+    is found. `controls` are the files of controls that options name.
+    """
 
     text: str
     entry: str
