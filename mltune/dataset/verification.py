@@ -20,19 +20,7 @@ from mltune.kernel.space import ConstrainedSpace
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found about a dataset.
-
-    Attributes
-    ----------
-    name : str
-        Its name or path.
-    rows : int
-        Number of configurations; 0 where it cannot be read.
-    problems : tuple of str
-        What is wrong; empty for a sound dataset.
-    notices : tuple of str
-        What could not be checked, or has changed since.
-    """
+    """What was found about a dataset: its rows, 0 if unreadable, what is wrong, and what could not be checked."""
 
     name: str
     rows: int

@@ -36,10 +36,7 @@ DEVICE_VARIABLES = (
 
 
 def device_variables(device: Device) -> dict[str, int]:
-    """Return the variables of a device that the expressions of a kernel bundle may use.
-
-    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0. Without CUDA it is 0.
-    """
+    """Return a device's variables in expressions; ``compute_capability`` is ``10 * major + minor``, 0 without CUDA."""
     major, minor = device.compute_capability or (0, 0)
     facts = {name: getattr(device, name) for name in DEVICE_VARIABLES}
     return facts | {"compute_capability": 10 * major + minor}

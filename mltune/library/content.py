@@ -104,7 +104,7 @@ class Content:
         return list(dict.fromkeys(configuration.cubin for configuration in self.configurations))
 
     def signature(self) -> list[Parameter]:
-        """Return the parameters of a call: sizes that no argument is, then the arguments that are not computed."""
+        """Return the parameters of a call: sizes that are no arguments, then arguments that are not computed."""
         passed = [parameter for parameter in self.parameters if parameter.role != "computed"]
         lacking = {*self.sizes} - {parameter.name for parameter in passed}
         return [*(Parameter(name, "int64", "size") for name in self.sizes if name in lacking), *passed]
@@ -142,16 +142,11 @@ def configuration_of(placed: PlacedKernel, configuration: Mapping[str, int], bui
 
 
 def tiles_at(placed: PlacedKernel, configurations: Sequence[Mapping[str, int]]) -> Floats:
-    """Return the pieces of work of the launches of configurations at a size, and the work of each.
+    """Return the pieces of work of the launches of configurations at a size, and the work of each: (n_configs, 2).
 
-    The pieces are the ``tiles`` among the resources of the kernel; without them the blocks. A block may take several
-    tiles, one after the other, and then the blocks do not say how long that lasts. The work of a tile is the bytes
-    that it moves, of a kernel of arrays with resources: some configurations read twice what others read once.
-
-    Returns
-    -------
-    ndarray of shape (n_configs, 2)
-        0 where it is undefined or not known, NaN where a configuration is not valid.
+    0 is undefined or not known, NaN not valid. The pieces are the ``tiles`` among the resources of the kernel, because
+    a block may take several tiles, one after the other; without them the blocks. The work of a tile is the bytes that
+    it moves, of a kernel of arrays with resources: some configurations read twice what others read once.
     """
     columns = {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
     kernel, variables = placed.kernel, placed.variables
@@ -201,12 +196,7 @@ def alignment_of(kernel: Kernel) -> int:
 
 
 def name_of(problem: RunnableProblem) -> str:
-    """Return the name in C of a problem: ``sgemm_nt``.
-
-    >>> from mltune.problem.gemm import parse_problem
-    >>> name_of(parse_problem("sgemm", trans="NT", size=64))
-    'sgemm_nt'
-    """
+    """Return the name in C of a problem: ``sgemm_nt``."""
     return re.sub(r"[^a-z0-9_]", "_", problem.case.lower())[:40]
 
 

@@ -34,10 +34,7 @@ _BUILDERS, _BUILD_BYTES = 2, 600 << 20  # processes at a time, and memory of eac
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled.
-
-    Of a bundle that `is_replayed` none can be.
-    """
+    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled."""
 
     valid: int
     sampled: int
@@ -71,10 +68,7 @@ class BundleCheck:
 
 
 def check_sample(placed: PlacedKernel, columns: Columns, table: str = "launch") -> list[BundleFault]:
-    """Return the faults of configurations, for the problem and for those that they are verified on.
-
-    Only the faults of the first problem with any are returned; the others have the same.
-    """
+    """Return the faults of configurations on the problem, or else on the first of its verification problems."""
     for case in (placed, *(case for case in placed.verified if not case.runnable.is_empty)):
         if faults := find_faults(case.kernel, columns, case.variables, table):
             return [fault._replace(reason=f"{fault.reason} ({case.problem.label})") for fault in faults]
@@ -82,10 +76,7 @@ def check_sample(placed: PlacedKernel, columns: Columns, table: str = "launch") 
 
 
 def check_bundle(placed: PlacedKernel, build_s: float = BUILD_S) -> BundleCheck:
-    """Check that configurations of a bundle can be launched, and some compiled; and its files, reference and arguments.
-
-    No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
-    """
+    """Check a bundle's files, reference, arguments and launches, and compile some, within seconds, without a GPU."""
     kernel, problem = placed.kernel, placed.problem
     space = ConstrainedSpace(kernel, placed.variables)
     columns, default = draw_sample(space), replace(placed, chosen=space).default

@@ -58,14 +58,10 @@ _PAUSES_S = (1.0, 2.0, 4.0)  # the memory of a killed process is free after some
 class GpuRunner:
     """Verify and time the builds of one kernel for one problem on one GPU. Satisfies the Runner protocol.
 
-    The worker process starts on entry, while the first builds are compiled, and is replaced when a kernel hangs or
-    damages it, which takes some seconds. The failure counts as the kernel's only when the next worker runs: if none can
-    be started, the GPU is lost, and the future holds a :class:`DeviceLostError`.
-
-    A build may take `timeout_s` from its loading to its last sample, until a run time is known: of the default
-    configuration, if it gives the right answers, or of the fastest kernel so far (:data:`SLOWEST`). `baseline` is
-    called once, while the worker process starts, for a problem that needs one. The worker is taken from a given pool
-    and given back to it; otherwise it ends with the runner. Tests without a GPU exchange `worker`.
+    The worker process starts on entry, and is replaced when a kernel hangs or damages it. The failure counts as the
+    kernel's only when the next worker runs: if none can be started, the GPU is lost, and the future holds a
+    :class:`DeviceLostError`. A build may take `timeout_s` until a run time is known (:data:`SLOWEST`). `baseline` is
+    called once, while the worker starts. Tests without a GPU exchange `worker`.
     """
 
     def __init__(
@@ -119,10 +115,7 @@ class GpuRunner:
             self._pool.close()
 
     def abandon(self) -> None:
-        """Give up the builds under way: cancel those that wait, and end a kernel that hangs with its worker.
-
-        Their futures are cancelled, or hold a WorkerError.
-        """
+        """Cancel builds that wait, and end a kernel that hangs with its worker; its future holds a WorkerError."""
         running = [future for future in list(self._under_way) if not future.cancel()]
         if wait(running, GRACE_S).not_done and self._measuring:
             self._given_up = True
@@ -133,10 +126,7 @@ class GpuRunner:
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
     ) -> Future[Measurement]:
-        """Queue one build (see the Runner protocol).
-
-        The future holds a :class:`DeviceLostError` when the GPU cannot be used.
-        """
+        """Queue one build (see the Runner protocol)."""
         if build.state is not TrialState.OK or not build.cubin:
             raise UsageError(f"only a build in state ok, with its cubin, can run, got one in state {build.state}.")
         try:
@@ -151,11 +141,7 @@ class GpuRunner:
         return self._submit(self._time, request)
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
-        """Time the reference implementation, in the same process and in the same way as the kernels.
-
-        The result is ``LAUNCH_ERROR``, without a time, when there is no reference implementation of the problem, or it
-        is not installed or does not support the size.
-        """
+        """Time the reference implementation as the kernels are timed; ``LAUNCH_ERROR`` where it cannot be used."""
         return self._ask(Measurement, messages.TimeReference(rule))
 
     def race(
@@ -164,10 +150,7 @@ class GpuRunner:
         budget_s: float = BUDGET_S,
         orders: Sequence[tuple[int, ...]] = (),
     ) -> RaceResult:
-        """Time several builds in state ``OK`` side by side in rounds.
-
-        The reference implementation takes part, unless the order of the builds in each round is given.
-        """
+        """Time several builds in state ``OK`` side by side in rounds, with the reference unless orders are given."""
         launches = [
             (build.cubin, build.entry or self._entry, self._placed.launch(configuration))
             for configuration, build in entries
@@ -185,10 +168,7 @@ class GpuRunner:
         build: Build,
         problems_besides: Iterable[RunnableProblem] | None = None,
     ) -> dict[RunnableProblem, Measurement]:
-        """Verify a build on the runner's problem and on others; return measurements without times.
-
-        Without others they are those that the problem lists for winners.
-        """
+        """Verify a build on the runner's problem and others, by default those that it lists for winners."""
         if problems_besides is None:
             problems_besides = self._problem.winner_problems()
         timeout_s = max(self._timeout_s, _CHECK_TIMEOUT_S)
@@ -231,10 +211,9 @@ class GpuRunner:
         return max(LEAST_TIMEOUT_S, slow_s + 2 * verify_s)
 
     def _request(self, request: Request, timeout_s: float | None = None) -> Result:
-        """Send a request to the worker, in the runner's thread.
+        """Send a request to the worker, in the runner's thread, and to a second worker if the first one dies.
 
-        A worker that died may have been killed from outside: the request is sent to a second worker, and its failure
-        counts only if that one dies too.
+        A worker may have been killed from outside: the failure counts only if the second one dies too.
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         for _ in range(_WORKERS_PER_REQUEST):

@@ -25,22 +25,11 @@ _FAR_AHEAD = 1.5
 
 
 def candidates(problem: Problem, accuracy: str | None = None, among: Iterable[Kernel] | None = None) -> list[Kernel]:
-    """Return the built-in kernels among which a problem's is chosen, the default one first.
+    """Return the built-in kernels among which a problem's is chosen, the default one first, or raise a UsageError.
 
     They have a source, solve the problem, are of an accepted accuracy class (the strictest by default), and are not
-    kept out of the choice (``candidate = false`` in their kernel.toml). ``among`` are all of them, if they are
-    loaded already.
-
-    Raises
-    ------
-    UsageError
-        There is none, or no such class.
-
-    Examples
-    --------
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> candidates(problem_from_name("sgemm"))[0].name
-    'gemm_simt'
+    kept out of the choice (``candidate = false`` in their kernel.toml). `among` are all of them, if they are loaded
+    already.
     """
     from mltune.kernel.reader import built_in, load_kernel
 
@@ -95,16 +84,6 @@ def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Devic
     The tensor cores must be far ahead (:data:`_FAR_AHEAD`). Then products that do not fill the GPU are faster with
     them, too: dgemm at 58 of 60 sizes, in the median 1.6 times as fast. (Batches of small products were not compared:
     all kernels are tried.)
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200, known_devices
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> problem = problem_from_name("dgemm", trans="NT", size=500)
-    >>> for gpu in (H200, known_devices()["gtx_680"]):
-    ...     print([kernel.name for kernel in contenders(candidates(problem), problem, [gpu])])
-    ['gemm_mma64']
-    ['gemm_simt']
     """
 
     def is_tried(kernel: Kernel, gpu: Device) -> bool:
@@ -134,10 +113,7 @@ def _solves(kernel: Kernel, problem: Problem) -> bool:
 
 
 Shape = Mapping[str, Any]
-"""The options ``trans``, ``size``, ``m``, ``n``, ``k`` and ``batch`` of a problem, None where one is not given.
-
-``size`` is a number, or maps names to sizes.
-"""
+"""The options of a problem's shape, None where one is not given; ``size`` is a number, or maps names to sizes."""
 
 
 def named_problem(
@@ -145,20 +121,8 @@ def named_problem(
 ) -> tuple[Problem, Kernel]:
     """Return the problem to measure and its kernel: the first candidate where none is named.
 
-    Parameters
-    ----------
-    problem : str, Problem or None
-        The name of a GEMM; the name or folder of a kernel of kind arrays; or None for the problem of `kernel`.
-    shape : mapping
-    kernel : str, pathlib.Path or None
-        Name or folder.
-    device : str
-        For messages.
-
-    Raises
-    ------
-    UsageError
-        There is no such problem, or it has no such shape.
+    The problem is the name of a GEMM, the name or folder of a kernel of kind arrays, or None for that of `kernel`. One
+    that is none, or has no such shape, raises a UsageError; `device` is for its message.
     """
     subject, bundle = named_kernel(problem, kernel, None)
     resolved = shaped_problem(subject, bundle, shape, device)
@@ -170,7 +134,7 @@ def named_kernels(
 ) -> tuple[Problem, list[Kernel]]:
     """Return the problem, and the kernels among which one is chosen: those that are named, or all candidates.
 
-    Parameters and errors are those of :func:`named_problem`. A kernel of another accuracy class is an error, too.
+    Errors are those of :func:`named_problem`; a kernel of another accuracy class is one, too.
     """
     subject, bundle = named_kernel(problem, kernel, accuracy)
     resolved = shaped_problem(subject, bundle, shape)
@@ -232,13 +196,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
 
 
 def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
-    """Return the problem of a dataset, if it is the one that a command names.
-
-    Raises
-    ------
-    DatasetError
-        It is another one.
-    """
+    """Return the problem of a dataset; a DatasetError if it is not the one that a command names."""
     from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import KINDS, problem_from_name
 
@@ -265,10 +223,7 @@ def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorde
 def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Problem:
     """Return the problem for which ``mltune space`` describes the search space of a kernel.
 
-    Raises
-    ------
-    UsageError
-        The kernel can only be replayed, and no timings of it are recorded here, or a shape is given.
+    A shape, and a kernel that can only be replayed and has no timings here, raise a UsageError.
     """
     from mltune.dataset.dataset import list_datasets
     from mltune.problem.kinds import KINDS, problem_from_name

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The content of a winner's folder (see :func:`mltune.results.winner_folder.write_winner`).
-
-    The problem and the device are those that the trial of the winner was timed on; ``declaration`` has its time and
-    those of the other finalists; ``build`` is the build that was timed, without machine code where nothing was
-    compiled; ``versions`` are those of everything that affects a measurement.
-    """
+    """The content of a winner's folder, with the problem, device and build that were timed."""
 
     placed: PlacedKernel
     record: TrialRecord

@@ -131,10 +131,7 @@ DOCUMENT = "winner.json"
 
 
 def write_winner(folder: Path, winner: Winner) -> None:
-    """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
-
-    A winner without machine code (in replay) has only winner.json, with the reason. See docs/reference/winner.md.
-    """
+    """Write a folder with all that users of C++ or CuPy need; in replay winner.json alone, with the reason."""
     write_folder(folder, winner_files(winner, datetime.now(UTC).isoformat(timespec="seconds")))
 
 

@@ -24,8 +24,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 def kernel_source(winner: Winner, date: str) -> str:
     """Return the source of a winner: a head comment, its macros as ``#define``, the bundle's source unchanged.
 
-    NVRTC compiles it to the same machine code as the build that was timed. The winner has machine code; ``date`` is the
-    time of writing.
+    NVRTC compiles it to the same machine code as the build that was timed.
     """
     kernel, problem = winner.placed.kernel, winner.placed.runnable
     head = [
@@ -65,10 +64,7 @@ def _instance(winner: Winner) -> str:
 
 
 def nvcc(winner: Winner) -> str:
-    """Return the command that compiles kernel.cu.
-
-    The option allows device code to call ``constexpr`` functions that are not marked for it, as NVRTC does.
-    """
+    """Return the command that compiles kernel.cu, with ``constexpr`` functions in device code, as NVRTC allows them."""
     folders = dict.fromkeys((".", *winner.placed.kernel.source.include)) if winner.placed.kernel.source.headers else ()
     include = "".join(f" -I{folder}" for folder in folders)
     architecture = winner.placed.kernel.architecture_on(winner.placed.device.architecture)

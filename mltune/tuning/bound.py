@@ -57,9 +57,8 @@ class LimitedConfiguration:
 class ProblemBound:
     """The upper bound on a problem.
 
-    ``hardware`` is the least time in seconds of any kernel on the unit that does the operations, by ``"arithmetic"``
-    and ``"memory"``. The ``best`` configuration of the kernel was found among ``examined`` of ``count``; ``stated`` is
-    the best one with the values that were asked for.
+    `hardware` is the least time in seconds of any kernel on the unit that does the operations, by ``"arithmetic"`` and
+    ``"memory"``. The `best` configuration was found among `examined` of `count`; `stated` has the values asked for.
     """
 
     unit: str
@@ -71,21 +70,7 @@ class ProblemBound:
 
 
 def find_bound(placed: PlacedKernel, *, configuration: Mapping[str, int] | None = None) -> ProblemBound:
-    """Compute the upper bound on a problem from the facts of a GPU, without a measurement.
-
-    The bound of a configuration, or of the best one that has its values, is ``stated``.
-
-    Examples
-    --------
-    >>> from mltune.device.known import find_device
-    >>> from mltune.kernel.reader import load_kernel
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> device, _ = find_device("a100")
-    >>> problem = problem_from_name("sgemm", trans="NN", size=2048)
-    >>> bound = find_bound(PlacedKernel(load_kernel("gemm_shared"), problem, device))
-    >>> bound.best.binding, bound.best.time_s > bound.hardware["arithmetic"]
-    ('arithmetic', True)
-    """
+    """Compute the upper bound on a problem; `stated` is that of a configuration, or of the best with its values."""
     kernel, problem, device = placed.kernel, placed.problem, placed.device
     if device == UNKNOWN:
         raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
@@ -106,8 +91,6 @@ def find_bound(placed: PlacedKernel, *, configuration: Mapping[str, int] | None 
 def hardware_time(placed: PlacedKernel) -> float:
     """Return the least time in seconds of any kernel on the same unit, whatever its configurations.
 
-    Examples
-    --------
     >>> from mltune.device.known import H200
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
@@ -122,8 +105,6 @@ def hardware_time(placed: PlacedKernel) -> float:
 def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[PlacedKernel, ProblemBound]]:
     """Compute the upper bounds of the kernels that can be built for a device, that of the least time first.
 
-    Examples
-    --------
     >>> from mltune.device.known import H200
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
@@ -152,11 +133,7 @@ def _best(placed: PlacedKernel) -> tuple[LimitedConfiguration, int, int]:
 
 
 def read_code(placed: PlacedKernel, limited: LimitedConfiguration) -> tuple[LoopCode, float]:
-    """Compile a configuration and count the instructions of its main loop.
-
-    The seconds are those that the schedulers need to issue all instructions of the loop, not only those that the bound
-    counts.
-    """
+    """Compile a configuration; return its main loop, and the seconds that schedulers need to issue all of it."""
     from mltune.measure.build import build_one
     from mltune.measure.machine_code import disassemble, main_loop
 

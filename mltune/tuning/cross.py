@@ -33,7 +33,7 @@ def time_configurations(
 ) -> list[float | None]:
     """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
 
-    Those left at ``until``, on the clock of :func:`time.perf_counter`, are missing at the end.
+    Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end.
     """
     if not configurations:
         return []

@@ -2,9 +2,9 @@
 
 An observation is the logarithm of the ratio of both times, new over old, of some pairs of runs in random order. The
 interval of their median is between order statistics (the inverted sign test). If the times of one version are those of
-the other times a constant, random order makes the signs around that constant fair coins, whatever the noise is: drift,
-heat, dips of the clock and heavy tails change nothing. There is a fixed number of looks, each with its share of the
-error (Bonferroni), so that looking repeatedly does not add to it.
+the other times a constant, random order makes the signs around that constant fair coins, whatever the noise is. There
+is a fixed number of looks, each with its share of the error (Bonferroni), so that looking repeatedly does not add to
+it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ FIRST = 32
 """Observations at the first look."""
 
 REQUEST_S, PAIRS = 10.0, 16
-"""Most seconds and pairs of one request to the worker. Both versions are loaded anew for each, in random order: where
-they lie in memory is another difference between them."""
+"""Most seconds and pairs of a request to the worker, which loads both versions anew, elsewhere in memory."""
 
 MOST_PAIRS = 128
 """Most pairs of an observation."""
@@ -56,20 +55,10 @@ Verdict = tuple[str, Interval | None]
 
 
 def median_of_looks(take: Callable[[int], Sequence[float]], within: float, confidence: float) -> Verdict:
-    """Look at the median of observations until it is certain in which region it lies.
+    """Look at the median of observations until it is certain in which region its interval lies.
 
-    All intervals of a comparison together hold with the confidence. The verdict is the region in which one lies: below
-    1 / (1 + within), above 1 + within, or between.
-
-    Parameters
-    ----------
-    take : callable
-        Returns at least one and at most so many further observations; none once the time is up.
-
-    Examples
-    --------
-    >>> median_of_looks(lambda count: [0.02 + 0.001 * (number % 3) for number in range(count)], 0.01, 0.99)[0]
-    'slower'
+    The regions are below 1 / (1 + within), above 1 + within, and between; all intervals together hold with the
+    confidence. `take` returns one to so many further observations, and none once the time is up.
     """
     logs: list[float] = []
     estimate, edge = None, math.log1p(within)
@@ -90,10 +79,7 @@ def median_of_looks(take: Callable[[int], Sequence[float]], within: float, confi
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One of the two that are compared: its launch for the variables of a problem, and where its machine code is from.
-
-    That is a build, or a configuration of a kernel that is compiled for the problem.
-    """
+    """One of the two that are compared: its launch for the variables of a problem, and its build, or configuration."""
 
     name: str
     problem: RunnableProblem
@@ -231,11 +217,7 @@ def compare_versions(
     rule: GateRule,
     pool: ChildPool | None = None,
 ) -> GateResult:
-    """Compare two versions on a GPU, with the worker of a pool if one is given; see :func:`mltune.gate`.
-
-    Where the problem needs an answer, it is that of the first of old version, new version and bundle that is compiled
-    here.
-    """
+    """Compare two versions on a GPU (:func:`mltune.gate`); the first one that is compiled here gives the answer."""
     from mltune.measure.runner import GpuRunner
 
     versions, problem, rng = (old, new), old.problem, np.random.default_rng(rule.seed)

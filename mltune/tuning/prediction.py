@@ -35,20 +35,10 @@ class PredictedChoice:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedShare:
-    """Shares of the optimum that the best of the first choices reached on recorded spaces.
+    """Shares of the optimum that the best of the first choices reached on recorded spaces: mean, lowest and highest.
 
-    Attributes
-    ----------
-    source : {"model", "physics"}
-        What ranks the choices, and ranked those spaces: the model together with physics, or physics alone.
-    learned_from : str
-        What the model had learned from that chose on a space; empty for physics, which learns from no recordings.
-    choices : int
-        Number of first choices: the most that was judged, and not more than was asked for.
-    share, least, most : float
-        Mean, lowest and highest share of the ``held_out`` spaces.
-    by_model : float or None
-        The mean share by a model that was left out, because physics alone has more.
+    `source` is what ranks the choices, ``"model"`` (with physics) or ``"physics"``, and `by_model` the mean share of a
+    model that was left out, because physics alone has more.
     """
 
     source: Literal["model", "physics"]
@@ -65,8 +55,7 @@ CONFIDENCE = 0.9
 """Probability that the time of the first choice is promised to lie in its interval."""
 
 FEWEST_SWEEPS = 5
-"""Fewest recorded sweeps of similar problems that a time follows from. Five of five inside would be luck in 3 % of
-cases if their intervals held every second time."""
+"""Fewest recorded sweeps that a time follows from: five of five inside intervals that hold half is luck in 3 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +87,8 @@ class ExpectedTime:
 class Prediction:
     """Configurations that are expected to be fast, the best first.
 
-    Attributes
-    ----------
-    expected : ExpectedShare or None
-        That of the model, or where none is used that of physics; None where it was not judged.
-    time : ExpectedTime or None
-        That of the first choice.
-    no_time : str
-        Why there is none.
-    notices : tuple of str
-        Differences of the problem and the device from all training data of the model.
+    `expected` is the share of what ranks them, None where it was not judged; `time` that of the first choice, or
+    `no_time` why there is none; `notices` tell how problem and device differ from all training data of the model.
     """
 
     choices: tuple[PredictedChoice, ...]
@@ -124,23 +105,11 @@ def predict(
     prior: str = AUTO,
     wisdom: str | Path = AUTO,
 ) -> Prediction:
-    """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
+    """Choose configurations without measuring any: the known ones of a wisdom, then those a search would measure first.
 
-    The best known configurations are those of a wisdom for any driver. A wisdom of the user that cannot be read is left
-    out with a warning. Physics alone ranks the others where the model of ``"auto"`` lost more than
-    :data:`~mltune.cost.model_file.TOLERATED_LOSS` against it on what it had not seen, unless the model remembers what
-    was the fastest for similar problems.
-
-    Examples
-    --------
-    >>> from mltune.device.known import find_device
-    >>> from mltune.kernel.reader import load_kernel
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> device, _ = find_device("a100")
-    >>> problem = problem_from_name("sgemm", trans="NN", size=2048)
-    >>> prediction = predict(PlacedKernel(load_kernel("gemm_simt"), problem, device), top=2, wisdom="none")
-    >>> [choice.source for choice in prediction.choices]
-    ['expected', 'expected']
+    Physics alone ranks where the model of ``"auto"`` lost more than :data:`~mltune.cost.model_file.TOLERATED_LOSS`
+    against it on what it had not seen, unless the model remembers what was the fastest for similar problems. A wisdom
+    of the user that cannot be read is left out with a warning.
     """
     from mltune.search.planning import PlannerOptions
     from mltune.search.search import Search, SearchSettings, Start

@@ -196,10 +196,7 @@ def _on_gpu(
 
 
 def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Device, str]:
-    """Return the facts of a GPU, and the version of its driver, which the compiler fits.
-
-    Where it is missing, a mistake in a kernel of kind arrays is raised before that: it is found without a GPU.
-    """
+    """Return a GPU's facts and driver; a mistake in a kernel of kind arrays is found even without a GPU."""
     from mltune.device.query import driver_version, query_device
     from mltune.measure.compiler import check_fits_driver
 
@@ -248,11 +245,8 @@ def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:
 def batch_size(problem: Problem, device: Device) -> int:
     """Return the most proposals of the first batch: 16, or where measurements are long, 8 or 4.
 
-    The seconds of a measurement follow from the limits of the device, not from a clock: a resumed run has the same
-    batches.
+    Their seconds follow from the limits of the device, not from a clock: a resumed run has the same batches.
 
-    Examples
-    --------
     >>> from mltune.device.known import find_device
     >>> from mltune.problem.gemm import parse_problem
     >>> device, _ = find_device("h200")

@@ -44,10 +44,9 @@ MOST_ROWS = 200_000
 class Pruned:
     """The result of a pruned sweep.
 
-    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two, in replay after
-    planning. ``compile_s`` are the seconds of all compilers together. ``complete_s`` is an estimate for a complete
-    sweep from the random sample: the mean seconds of a configuration, times the size of the space. Where it was
-    replayed, all seconds but those of the planning were recorded earlier.
+    It takes as long as the busier of compilers and GPU, in replay after planning. `compile_s` are seconds of all
+    compilers together. `complete_s` estimates a complete sweep from the random sample: the mean seconds of a
+    configuration, times the size of the space. In replay all seconds but those of planning were recorded earlier.
     """
 
     audit: PruningAudit
@@ -99,10 +98,10 @@ def sweep(
     values: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> Path:
-    """Time a random sample of so many configurations, or all, and write a dataset into the directory of the run.
+    """Time a random sample of `count` configurations, or all, and return the Parquet file in the directory of the run.
 
-    An existing run is resumed. The result is the Parquet file; its manifest is in the same directory. A Ctrl-C raises a
-    KeyboardInterrupt with the directory of the run. ``values`` are those of some parameters, for a sub-space.
+    The manifest is beside it. An existing run is resumed. A Ctrl-C raises a KeyboardInterrupt with the directory of the
+    run. `values` of some parameters make a sub-space.
     """
     session = _open(request, values, replay=False)
     if count is None:
@@ -127,8 +126,8 @@ def pruned_sweep(
 ) -> Pruned:
     """Measure the configurations that may be fast, and write a dataset with a promise about the others.
 
-    As :func:`sweep`, but the device may be the replay of a complete dataset. The pretrained model of the request is one
-    more feature of the model that decides.
+    The device may be the replay of a complete dataset, and the pretrained model of the request is one more feature of
+    the model that decides. Else as :func:`sweep`.
     """
     session = _open(request, values, replay=True)
     _check_size(session)
@@ -220,10 +219,7 @@ def _check_size(session: Session) -> None:
 
 
 def choose_configurations(session: Session, count: int | None, seed: int) -> Indices:
-    """Return the indices of the configurations, in random order.
-
-    In this order a fast configuration is found early, and the timing of slower ones is then cut short.
-    """
+    """Return the indices of configurations in random order: an early fast one cuts slower timings short."""
     rng = np.random.default_rng(seed)
     if count is None:
         return rng.permutation(session.placed.space.count)

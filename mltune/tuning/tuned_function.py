@@ -47,10 +47,10 @@ TIME_S = {"none": 0.0, "quick": 5.0, "full": 120.0}
 """Most seconds that a size is tuned, by effort."""
 
 START_S = 25.0
-"""Seconds besides, for which a process waits while another one tunes the same sizes: it starts, and compiles."""
+"""Seconds, besides those of tuning, that a process waits for another one to start, compile and tune the same sizes."""
 
 EFFORT = "effort"
-"""Among the versions of an entry: the effort with which it was found."""
+"""Key among the versions of an entry: the effort with which it was found."""
 
 
 @dataclass(slots=True)
@@ -108,10 +108,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """The kernel of a tuned function, as a call without its arguments, and how it is tuned.
-
-    `effort` is empty for that of the environment; `shown` opens the display of a run.
-    """
+    """The kernel of a tuned function, as a call without its arguments, and how it is tuned."""
 
     call: KernelCall
     effort: str

@@ -1,7 +1,7 @@
 """One tuning run: a search in the loop, with a budget, and the finals at its end.
 
-On a GPU several batches are in flight: a batch is planned while earlier ones are built and measured, from the results
-known before all of them. Proposals therefore depend only on the seed and on results.
+On a GPU a batch is planned while earlier ones are built and measured, from the results known before all of them.
+Proposals therefore depend only on the seed and on results.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def preload() -> None:
 
 
 def _kernel(request: TuneRequest) -> Kernel:
-    """Return the kernel with the compiler parameters that vary: of a run that goes on those that it began with."""
+    """Return the kernel with the compiler parameters that vary; a resumed run keeps those that it began with."""
     if request.run is not None and request.target.dataset is None and is_begun(request.run):
         with suppress(RunDirectoryError), Store.read_only(request.run) as store:  # else it is refused as it is opened
             return request.kernel.recorded_with(store.header.parameters)
@@ -157,8 +157,8 @@ def _start_model(
 ) -> PretrainedModel | None:
     """Return the model that a run starts from, after noting its name and where it is far from its training.
 
-    A model that is left out is a warning only where the user names it. A run that is alone, in no campaign, learns from
-    the runs beside it.
+    A model that is left out is a warning only where the user names it. A run `alone`, in no campaign, learns from the
+    runs beside it.
     """
     begins, sweeps = len(store) == 0, siblings.sweeps
     if alone and begins and request.prior == AUTO and session.gpu is not None:
@@ -183,8 +183,7 @@ def _start_model(
 class Batches:
     """The planner of a search: its batches, several in flight, each told when it is complete, in their order.
 
-    At most one batch is told before the next is planned, however fast results arrive: the plan of a batch does not
-    depend on the order of results.
+    At most one batch is told before the next is planned, so that no plan depends on the order of results.
     """
 
     def __init__(

@@ -38,10 +38,7 @@ Readers = Mapping[str, Callable[[Path], MachineCode]]
 def two_versions(
     old: str, new: str, kernel: str | Path | None, problem: str | None, shape: Shape, readers: Readers
 ) -> Iterator[list[Making]]:
-    """Find two versions and the problem on which they are compared, and the bundle of two winners of one.
-
-    :func:`mltune.gate` says what the names mean. What is found is made within the context.
-    """
+    """Find the versions that two names of :func:`mltune.gate` mean, their problem, and the bundle of two winners."""
     with tempfile.TemporaryDirectory() as scratch:
         names = [old, new]
         subjects = [_subject(name, kernel, Path(scratch) / str(place), readers) for place, name in enumerate(names)]

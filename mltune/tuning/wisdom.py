@@ -71,8 +71,8 @@ class NearRun:
 def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
     """Return a run with its distance from a problem; None where its times do not help.
 
-    They help if the run is of the problem's class, and of its case or of a similar number of operations. Runs of a
-    similar number are nearer than others, and among these those of its case.
+    They help if the run is of the problem's class, and of its case or of a similar number of operations, which is
+    nearer.
     """
     other = run.problem
     is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case
@@ -105,10 +105,7 @@ def _sweep(run: TuneResult) -> Sweep:
 
 
 def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
-    """Return the sweeps of the nearest of the latest runs in the same folder, of the same kernel and model of GPU.
-
-    Runs that cannot be read, and large ones, are left out.
-    """
+    """Return the sweeps of the nearest of the latest small runs in a folder, of the same kernel and model of GPU."""
     return nearest(near_run(session.placed.problem, run) for run in _earlier_runs(session, directory.resolve()))
 
 
@@ -138,10 +135,9 @@ def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
 def sibling_model(
     session: Session, directory: Path, sweeps: Sequence[Sweep], chosen: ChosenModel | None, *, begins: bool
 ) -> PretrainedModel | None:
-    """Return the model of other runs' sweeps that a run starts from; None without one.
+    """Return the model of other runs' sweeps, with the chosen model's closest regressors; None without one.
 
-    It is trained only where the run begins; later the one in the directory of the run is loaded. The closest regressors
-    of the chosen model are added.
+    It is trained only where the run begins; later the one in the directory of the run is loaded.
     """
     path, parameters = directory / STEM, session.placed.space.names
     if begins:
@@ -191,8 +187,7 @@ def known_configurations(
 ) -> list[dict[str, int]]:
     """Return the configurations that a run measures first: those of its first start, also where it is resumed.
 
-    They come from the file, which must be readable where it is required, and from the other problems of a campaign; an
-    event names them.
+    They come from the file, which must be readable where it is `required`, and from other problems of a campaign.
     """
     recorded = store.fact(FACT)
     if recorded is None and (file is not None or siblings) and len(store) == 0:
@@ -203,10 +198,9 @@ def known_configurations(
 
 
 def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
-    """Add the winner of a run that has ended to a wisdom, with its ties and the outcomes of known configurations.
+    """Add the winner of a run to a wisdom, with its ties and the outcomes of known configurations.
 
-    Nothing is added before the winner is declared, or on a GPU before it is verified. A file that cannot be written is
-    a warning: the run has its result.
+    Nothing is added before it is declared, or on a GPU verified. A file that cannot be written is a warning.
     """
     if not result.settled or result.interrupted:
         return

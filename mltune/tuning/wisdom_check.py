@@ -74,18 +74,10 @@ def check_wisdom(
     sample: int | None = None,
     seed: int = 0,
 ) -> list[Checked]:
-    """Check the best entries of a wisdom.
+    """Check the best entries of a wisdom: kernel and problem against today's, and a sample of this GPU's by measuring.
 
-    The kernel and the problem of every entry are compared with those of today. Of the entries that pass, a sample of
-    those of this GPU is measured again, whatever their driver.
-
-    Parameters
-    ----------
-    kernels : sequence of str
-        Folders of bundles, besides the built-in ones. A wisdom may come from somebody else: no folder that it names is
-        read.
-    sample : int, optional
-        Most entries that are measured; all by default.
+    The sample, by default all, is measured whatever its driver. `kernels` are folders of bundles besides the built-in
+    ones: a wisdom may come from somebody else, so no folder that it names is read.
     """
     bundles = {bundle.name: bundle for bundle in map(load_kernel, (*built_in(), *kernels))}
     entries = wisdom.best()
