@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 
@@ -22,34 +19,6 @@ FEWEST, MEASURED = 100, 250
 
 FALSE = 0.05
 """Share of such searches, of recorded and made spaces, that gain so much by as many measurements again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The end of a search. A run stores it, so that a resumed run ends at the same batch.
-
-    Attributes
-    ----------
-    reason : str
-        Reason to plan no batch after ``batch``: little is gained, nothing is left to try, or the goal is reached. Empty
-        while the search continues.
-    batch : int
-        The last batch.
-    """
-
-    reason: str = ""
-    batch: int = 0
-
-    @classmethod
-    def on_record(cls, fact: Any) -> Self:
-        """Return the state that a run has kept; a goal that was reached counts as none, for there may be another now.
-
-        >>> Stopping.on_record({"reason": "little is gained", "batch": 3}).batch, Stopping.on_record("a text").batch
-        (3, 0)
-        """
-        reason, batch = (fact.get("reason"), fact.get("batch")) if isinstance(fact, Mapping) else (None, None)
-        is_state = isinstance(reason, str) and reason != ENOUGH and type(batch) is int
-        return cls(reason, batch) if is_state else cls()  # type: ignore[arg-type]
 
 
 def little_gained(scores: Floats, count: int) -> str:

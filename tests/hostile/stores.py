@@ -199,7 +199,9 @@ def written_by_the_store(place: Place) -> None:
     rng = place.rng
     with Store.read_only(place.base / "store") as honest:
         header, records = honest.header, list(honest.records())
-        facts = {name: honest.fact(name) for name in ("declaration", "limit", "stopping", "reference_median_s")}
+        facts = {
+            name: honest.documents().get(name) for name in ("declaration", "limit", "stopping", "reference_median_s")
+        }
     if rng.random() < 0.5:
         name = rng.choice([field.name for field in fields(header)])
         before = getattr(header, name)

@@ -48,7 +48,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 def everything(directory: Path) -> object:
     with Store.read_only(directory) as store:
-        return list(store.records()), store.seconds(), store.fact("limit"), store.references(), store.header.to_json()
+        return list(store.records()), store.seconds(), store.facts(), store.references(), store.header.to_json()
 
 
 def change(directory: Path, *statements: str) -> None:

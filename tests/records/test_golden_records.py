@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mltune.errors import RunDirectoryError
-from mltune.records.declaration import FACT, Declaration, Finalist, Reference, drifts
+from mltune.records.declaration import Declaration, Finalist, Reference, drifts
 from mltune.records.directory import runs_in
 from mltune.records.events import EVENTS, EVERYWHERE, FILE, read_events
 from mltune.records.store import Store
@@ -41,7 +41,7 @@ def test_records_header_and_facts_of_every_format_are_read(copy_of, name):
         records = store.records()
         assert store.header.kernel == "gemm_simt"
         assert store.header.versions["mltune"] == "0.1.0"
-        assert store.fact("reference_median_s") == pytest.approx(2.6518e-3, rel=1e-4)
+        assert store.facts().reference_median_s == pytest.approx(2.6518e-3, rel=1e-4)
         assert store.seconds()["search"] > 0
     assert [record.number for record in records[:48]] == list(range(48))
     assert records[35].median_s == pytest.approx(2.8713e-3, rel=1e-4)
@@ -53,7 +53,7 @@ def test_records_header_and_facts_of_every_format_are_read(copy_of, name):
 def test_what_format_1_lacks_is_unknown(copy_of):
     with Store.read_only(copy_of("run-format-1")) as store:
         assert store.references() == []
-        assert store.fact(FACT) is None
+        assert store.facts().declaration is None
         assert {(one.predicted, one.elapsed_s, one.measurement.discarded) for one in store.records()} == {(None, 0, 0)}
 
 
@@ -86,8 +86,8 @@ def test_what_only_format_2_has_is_read(copy_of):
         assert records[49].detail == "ptxas: too many registers"
         assert references[0] == Reference(16, 0.32, 0.00265, 0.001, 1.98e9, 40.0, 600.0, 4)
         assert len(drifts(references)) == 1
-        declaration = Declaration.from_json(store.fact(FACT))
-        assert store.fact("stopping")["reason"]
+        declaration = store.facts().declaration
+        assert store.facts().stopping.reason
     assert declaration.number == 35
     assert declaration.reference == Finalist(-1, 0.00265, 0.00264, 0.00266, 0.923, 0.919, 0.927)
     assert declaration.rejected == {7: "wrong result"}
