@@ -14,8 +14,6 @@ from mltune.records.store import Store
 DECLARED = Declaration(
     3, (Finalist(3, 2e-3, 1.9e-3, 2.1e-3),), rounds=5, as_of=20, rejected={1: "wrong"}, verified=True
 )
-    3, (Finalist(3, 2e-3, 1.9e-3, 2.1e-3),), rounds=5, as_of=20, rejected={1: "wrong"}, verified=True
-)
 HONEST = {
     "accuracy": "fp32",
     "choice": "sgemm",
