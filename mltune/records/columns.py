@@ -48,7 +48,7 @@ _WORDS = {int: "a whole number", float: "a number", str: "text"}
 class Column:
     """A column: the type of its attribute, bounds or choices, what NULL stands for, and whether NULL is refused.
 
-    The attribute is empty where it has the name of the column. Stores of formats before ``since`` lack the column.
+    The attribute is empty where it has the name of the column.
     """
 
     kind: type
@@ -58,7 +58,6 @@ class Column:
     missing: Any = None
     needed: bool = False
     attribute: str = ""
-    since: int = 1
 
     @property
     def cell(self) -> type:
@@ -107,9 +106,9 @@ _TRIAL = {
     "state": replace(_STATE, needed=True),
     **dict.fromkeys(("detail", "proposed_by"), replace(_TEXT, needed=True)),
     "audited": replace(_BOOL, needed=True),
-    "expected": replace(_FINITE, attribute="predicted", since=2),
+    "expected": replace(_FINITE, attribute="predicted"),
     "finished_at": _UNKNOWN,
-    "elapsed_s": replace(_SECONDS, missing=0.0, since=2),
+    "elapsed_s": replace(_SECONDS, missing=0.0),
 }
 _SKIP = {
     "gate": replace(_TEXT, choices=GATES),
@@ -133,7 +132,7 @@ _MEASUREMENT = {
     **dict.fromkeys(("verify_s", "time_s"), _SECONDS),
     **dict.fromkeys(("sm_clock_hz", "temperature_c", "power_w"), _ANY),
     "throttle_reasons": _INT,
-    "discarded": replace(_COUNT, missing=0, since=2),
+    "discarded": replace(_COUNT, missing=0),
 }
 _PARTS = tuple(
     [(column.attribute or name, column.encode, column.decode, column.missing) for name, column in part.items()]

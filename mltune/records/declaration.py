@@ -82,11 +82,7 @@ class Declaration:
     @classmethod
     def from_json(cls, document: Any) -> Declaration:
         """Rebuild a declaration from :meth:`to_json`; one that no run writes raises a ValueError."""
-        values = dict(document) if isinstance(document, Mapping) else document
-        if isinstance(values, dict):
-            values.pop("ties", None)
-            values.setdefault("reference", values.pop("cublas", None))  # "cublas" before version 0.2
-        declaration: Declaration = adapter(Declaration).validate_python(values)
+        declaration: Declaration = adapter(Declaration).validate_python(document)
         timed = [*declaration.finalists, *([declaration.reference] if declaration.reference else [])]
         times = (value for finalist in timed for value in dataclasses.astuple(finalist)[1:])
         is_of_a_finalist = declaration.number in {finalist.number for finalist in declaration.finalists}

@@ -33,16 +33,14 @@ if TYPE_CHECKING:
 MOST_TRIALS = 1_000_000
 """Trials of a run."""
 
-_OLD_FACTS = {"cublas_median_s": "reference_median_s"}  # names in stores written before version 0.2
-
 Changes = list[tuple[str, Sequence[Row]]]
 
 
 class Tables(Protocol):
     """The tables of one run in one dialect of SQL: ``trials``, ``facts``, ``seconds`` and ``reference_timings``.
 
-    Rows are written with a checksum as their last cell, and are read with it, or with None where it is not known.
-    Whatever goes wrong raises an exception of :mod:`mltune.records.rows`.
+    Rows are written and read with a checksum as their last cell. Whatever goes wrong raises an exception of
+    :mod:`mltune.records.rows`.
     """
 
     header: RunHeader
@@ -197,8 +195,7 @@ class Store:
     def documents(self) -> dict[str, Any]:
         """Return all facts by name as they are on record, also those that are not known."""
         with self._tables.reading():
-            facts = {name: parse_json(text) for name, text in self._read("facts") if name != CLOSED}
-        return {_OLD_FACTS[name]: facts[name] for name in _OLD_FACTS if name in facts} | facts
+            return {name: parse_json(text) for name, text in self._read("facts") if name != CLOSED}
 
     def set_fact(self, name: str, value: Any) -> None:
         """Write or replace a fact of the run, one of :class:`mltune.records.facts.Facts`: a plain JSON value."""

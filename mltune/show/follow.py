@@ -196,7 +196,8 @@ class _Run:
             return self._progress
         spec = str(run.header.settings.get("target", ""))
         where = device or printable(spec if spec.startswith("replay:") else run.device.name)
-        trials, time_s = (None, None) if run.limit is None else (run.limit["trials"], run.limit["time_s"])
+        limit = run.limit or {}
+        trials, time_s = _whole(limit.get("trials")) or None, limit.get("time_s")
         identity = (run.header.created_at, where, trials, time_s)
         observer, elapsed_s = self._observer, run.elapsed_s
         if observer is None or identity != self._identity or observer.trials > len(self._reader.ended):

@@ -204,8 +204,8 @@ def make_base(folder: Path) -> Path:
     )
     (winner / "kernel.cu").write_text(SOURCE)
     (winner / "kernel.cubin").write_bytes(b"\x7fELF" + bytes(1000))
-    for name in ("run-format-1", "run-format-2", "campaign"):
-        shutil.copytree(ROOT / "tests" / "golden" / name, folder / f"golden-{name}")
+    for name, target in (("run-format-3", "golden-run"), ("campaign", "golden-campaign")):
+        shutil.copytree(ROOT / "tests" / "golden" / name, folder / target)
     (folder / "plan.toml").write_text(PLAN)
     (folder / "gpu_plan.toml").write_text(GPU_PLAN)
     (folder / "bundle").mkdir()
