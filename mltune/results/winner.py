@@ -14,6 +14,7 @@ from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
 from mltune.kernel.launch import APPLY, Launch
 from mltune.problem.problem import RunnableProblem
+from mltune.results.leader import Leader
 from mltune.results.wording import REPLAYED
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class Winner:
         if self.build.detail:
             return f"it was not compiled: {self.build.detail}"
         return "" if self.build.cubin else REPLAYED
+
+    def leader(self) -> Leader:
+        """Return its record, of which the document shows views."""
+        configuration = self.kernel.space.labelled(self.record.configuration)
+        return Leader(self.problem, self.device, self.record, configuration, None, self.declaration)
 
     def launch(self) -> Launch:
         """Return its launch for the problem."""

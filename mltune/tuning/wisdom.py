@@ -288,7 +288,6 @@ def _failure(record: TrialRecord) -> str:
 def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: bool) -> Entry:
     record = result.trial(finalist.number)
     assert record is not None  # noqa: S101 - a finalist is on record
-    reference = None if result.declaration is None else result.declaration.reference
     default = (record.median_s for record in result.measured() if record.proposed_by == "default")
     return Entry.model_validate(
         {
@@ -297,7 +296,7 @@ def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: boo
             "low_s": min(finalist.low_s, finalist.median_s),
             "high_s": max(finalist.high_s, finalist.median_s),
             "default_s": next(default, None),
-            "reference_s": result.reference_s if reference is None else reference.median_s,
+            "reference_s": None if result.leader is None else result.leader.reference_s,
             "verified": verified,
             "trials": len(result.records),
         }

@@ -234,9 +234,7 @@ class Evidence:
     @cached_property
     def reference_s(self) -> float | None:
         """Median time of the reference kernel, seconds: in the finals, else at the start of the run."""
-        declared = self.run.declaration
-        raced = None if declared is None else declared.reference
-        return self.run.reference_s if raced is None else raced.median_s
+        return self.run.reference_s if self.run.leader is None else self.run.leader.reference_s
 
     @cached_property
     def curve(self) -> Curve | None:
