@@ -113,7 +113,7 @@ def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> I
 
 def trial_columns(parameters: Iterable[str]) -> dict[str, str]:
     """Return the columns of the trials in a file, quoted, without the checksum, and their SQL types."""
-    columns = {f'"{name}"': column.sql for name, column in COLUMNS.items()}
+    columns = {f'"{name}"': column.cells.sql for name, column in COLUMNS.items()}
     quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
     return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
 

@@ -155,18 +155,17 @@ class TuneResult:
     @cached_property
     def leader(self) -> Leader | None:
         """The record of the best trial, from which all documents are written."""
-        record = self.best_record
+        declared = self.declaration
+        record = next(iter(self.records.fastest(1)), None) if declared is None else self.trial(declared.number)
         if record is None:
             return None
         configuration = self.header.labelled(record.configuration)
-        return Leader(self.problem, self.device, record, configuration, self.reference_s, self.declaration)
+        return Leader(self.problem, self.device, record, configuration, self.reference_s, declared)
 
-    @cached_property
+    @property
     def best_record(self) -> TrialRecord | None:
         """The same trial as in `records`: values of a parameter that are not integers are given by their positions."""
-        if self.declaration is not None:
-            return self.trial(self.declaration.number)
-        return next(iter(self.records.fastest(1)), None)
+        return None if self.leader is None else self.leader.record
 
     @property
     def best_config(self) -> dict[str, int | float | str] | None:

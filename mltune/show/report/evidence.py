@@ -122,14 +122,7 @@ def kernel_of(run: TuneResult) -> Kernel | None:
     return kernel.recorded_with(header.parameters) if same else None
 
 
-FAILURES = (
-    TrialState.COMPILE_ERROR,
-    TrialState.LAUNCH_ERROR,
-    TrialState.WRONG_RESULT,
-    TrialState.TIMEOUT,
-    TrialState.CRASHED,
-    TrialState.UNSTABLE,
-)
+FAILURES = tuple(state for state in TrialState if state not in (TrialState.OK, TrialState.SKIPPED))
 """States of trials that failed."""
 
 MOST_EXAMPLES = 50
@@ -232,16 +225,12 @@ class Evidence:
         return times
 
     @cached_property
-    def reference_s(self) -> float | None:
-        """Median time of the reference kernel, seconds: in the finals, else at the start of the run."""
-        return self.run.reference_s if self.run.leader is None else self.run.leader.reference_s
-
-    @cached_property
     def curve(self) -> Curve | None:
         """The best so far; None where nothing was measured."""
-        if not self.measured:
+        run = self.run
+        if not self.measured or run.leader is None:
             return None
-        run, reference_s = self.run, self.reference_s
+        reference_s = run.leader.reference_s
         by_time = not run.replayed and bool((self.measured.column("elapsed_s") > 0.0).all())
         at, best = map(np.array, zip(*run.improvements(by_time=by_time), strict=True))
         ends = self.measured.column("elapsed_s") if by_time else self.measured.column("number") + 1.0

@@ -129,27 +129,14 @@ def _entry(run: TuneResult, folder: str | None, recorded: Optimum | None) -> dic
 
 def _blank(slug: str) -> dict[str, Any]:
     """Return an entry with all fields and no values."""
-    unknown = "problem kernel accuracy device error trial configuration median_s interval_s share_of_peak"
+    unknown = "problem kernel accuracy device error trial configuration median_s interval_s share_of_peak reference"
     rates = [f"{name}{of}" for name in RATES for of in ("", "_interval")]
-    return {
-        "slug": slug,
-        "label": slug,
-        "state": "none",
-        "choice": "",
-        "chosen": True,
-        "replayed": False,
-        "verified": False,
-        "finalists": [],
-        "ties": [],
-        "rejected": {},
-        "trials": 0,
-        "counts": {},
-        "seconds": {},
-        "stopped": "",
-        "notes": [],
-        "why": [],
-    } | dict.fromkeys(
-        [*unknown.split(), *rates, "reference", "verdict", "launch", "bound", "folder", "optimum", "funnel"]
+    return (
+        {"slug": slug, "label": slug, "state": "none", "choice": "", "stopped": "", "trials": 0}
+        | {"chosen": True, "replayed": False, "verified": False}
+        | {name: [] for name in ("finalists", "ties", "notes", "why")}
+        | {name: {} for name in ("rejected", "counts", "seconds")}
+        | dict.fromkeys([*unknown.split(), *rates, "verdict", "launch", "bound", "folder", "optimum", "funnel"])
     )
 
 
