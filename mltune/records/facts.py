@@ -35,19 +35,19 @@ _Declaration = Annotated[Declaration, PlainValidator(Declaration.from_json)]
 class Stopping(BaseModel, frozen=True, strict=True):
     """The end of a search. A run stores it, so that a resumed run ends at the same batch.
 
-    ``reason`` is why no batch is planned after ``batch``: little is gained, nothing is left to try, or the goal is
-    reached. It is empty while the search continues.
+    ``reason`` is why no batch is planned after ``batch``, -1 before the first: little is gained, nothing is left to
+    try, or the goal is reached. It is empty while the search continues.
     """
 
     reason: _Text = ""
-    batch: _Count = 0
+    batch: Annotated[int, Field(ge=-1, le=LARGEST)] = 0
 
 
 class Limit(BaseModel, frozen=True, strict=True):
     """The budget of a run that goes on: trials and seconds, None where they are not limited."""
 
-    trials: Annotated[_Count, Field(gt=0)] | None = None
-    time_s: _Seconds | None = None
+    trials: _Count | None = None
+    time_s: Annotated[float, Field(ge=0.0, le=LONGEST_S)] | None = None
 
 
 class Stages(BaseModel, frozen=True, strict=True):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mltune.problem.problem import ACCURACIES
 from mltune.records.declaration import Declaration, Finalist, Reference
 from mltune.records.distinct import DistinctCount
 from mltune.records.facts import MOST_KNOWN, NAMES, NEEDED, Facts, Limit, Stages, Stopping
@@ -48,6 +49,20 @@ def test_what_a_run_writes_is_read_back(tmp_path, make_run):
     assert facts.stopping == Stopping(reason="little is gained", batch=3)
     assert isinstance(facts.scored, DistinctCount)
     assert facts.scored.estimate == 2
+
+
+def test_all_classes_of_accuracy_are_facts():
+    assert [Facts.of({"accuracy": accuracy}).accuracy for accuracy in ACCURACIES] == [*ACCURACIES]
+
+
+@pytest.mark.parametrize("limit", [{"trials": 0, "time_s": 0}, {"trials": None, "time_s": 366 * 86_400.0}])
+def test_the_least_and_the_largest_budget_are_facts(limit):
+    assert Facts.of({"limit": limit}).notice == ""
+
+
+def test_a_search_that_ends_before_its_first_batch_is_a_fact():
+    stopping = Stopping(reason="nothing is left to try", batch=-1)
+    assert Facts.of({"stopping": stopping.model_dump()}).stopping == stopping
 
 
 def test_what_is_not_on_record_has_its_default():
