@@ -169,8 +169,7 @@ def make_dataset(table: Any, parameters: Mapping[str, tuple[int, ...]], **facts:
 
 def dataset_from_store(store: Store, *, name: str) -> Dataset:
     """Create a dataset from the store of a run; see :func:`dataset_from_records`."""
-    fact = store.fact("reference_median_s")
-    reference_s = fact if isinstance(fact, float) else None
+    reference_s = store.facts().reference_median_s
     return dataset_from_records(store.records(), store.header, name=name, kind="search", reference_median_s=reference_s)
 
 

@@ -211,8 +211,6 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
             raise DatasetError("a manifest is a table with a problem, but this file holds something else.")
         document["problem"] = problem_from_json(document["problem"])
         document["device"] = Device.from_json(document.get("device") or {})
-        if "cublas_median_s" in document:  # before version 0.2
-            document["reference_median_s"] = document.pop("cublas_median_s")
         manifest: Manifest = adapter(Manifest).validate_python(document)
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error

@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mltune.errors import StoreError
 from mltune.records.header import LARGEST
@@ -29,23 +29,35 @@ def _text(value: Any) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
-_ENCODED: dict[type, Callable[[Any], Value]] = {
-    bool: int,
-    str: _text,
-    TrialState: str,
-    tuple: lambda samples: json.dumps([*map(float, samples)]),
+def _list(samples: Any) -> str:
+    return json.dumps([*map(float, samples)])
+
+
+class Cells(NamedTuple):
+    """The cells of a kind of attribute: their type, that in SQL and in words, and how they are made and read."""
+
+    type: type
+    sql: str
+    words: str
+    encode: Callable[[Any], Value]
+    decode: Callable[[Any], Any]
+
+
+_CELLS = {
+    int: Cells(int, "INTEGER", "a whole number", int, int),
+    bool: Cells(int, "INTEGER", "a whole number", int, bool),
+    float: Cells(float, "REAL", "a number", float, float),
+    str: Cells(str, "TEXT", "text", _text, str),
+    TrialState: Cells(str, "TEXT", "text", str, TrialState),
+    tuple: Cells(str, "TEXT", "a JSON list of numbers", _list, lambda raw: tuple(array("d", raw))),
 }
-_DECODED: dict[type, Callable[[Any], Any]] = {tuple: lambda raw: tuple(array("d", raw))}
-_CELLS: dict[type, type] = {int: int, bool: int, float: float}
-_SQL = {int: "INTEGER", float: "REAL", str: "TEXT"}
-_WORDS = {int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column: the type of its attribute, bounds or choices, what NULL stands for, and whether NULL is refused.
 
-    The attribute is empty where it has the name of the column. Stores of formats before ``since`` lack the column.
+    The attribute is empty where it has the name of the column.
     """
 
     kind: type
@@ -55,27 +67,11 @@ class Column:
     missing: Any = None
     needed: bool = False
     attribute: str = ""
-    since: int = 1
 
     @property
-    def cell(self) -> type:
-        """The type of its cells."""
-        return _CELLS.get(self.kind, str)
-
-    @property
-    def encode(self) -> Callable[[Any], Value]:
-        """The function that makes a cell of an attribute."""
-        return _ENCODED.get(self.kind, self.kind)
-
-    @property
-    def decode(self) -> Callable[[Any], Any]:
-        """The function that makes an attribute of a cell."""
-        return _DECODED.get(self.kind, self.kind)
-
-    @property
-    def sql(self) -> str:
-        """The type of its cells in SQL."""
-        return _SQL[self.cell]
+    def cells(self) -> Cells:
+        """The form of its cells."""
+        return _CELLS[self.kind]
 
     @property
     def law(self) -> str:
@@ -83,7 +79,7 @@ class Column:
         if self.choices:
             return f"be one of {', '.join(map(str, self.choices[:50]))}"
         bounds = "" if self.kind is str else f" from {self.lowest:g} to {self.highest:g}"
-        return f"be {'a JSON list of numbers' if self.kind is tuple else _WORDS[self.cell]}{bounds}"
+        return f"be {self.cells.words}{bounds}"
 
 
 _ANY = Column(float)
@@ -104,9 +100,9 @@ _TRIAL = {
     "state": replace(_STATE, needed=True),
     **dict.fromkeys(("detail", "proposed_by"), replace(_TEXT, needed=True)),
     "audited": replace(_BOOL, needed=True),
-    "expected": replace(_FINITE, attribute="predicted", since=2),
+    "expected": replace(_FINITE, attribute="predicted"),
     "finished_at": _UNKNOWN,
-    "elapsed_s": replace(_SECONDS, missing=0.0, since=2),
+    "elapsed_s": replace(_SECONDS, missing=0.0),
 }
 _SKIP = {
     "gate": replace(_TEXT, choices=GATES),
@@ -130,10 +126,13 @@ _MEASUREMENT = {
     **dict.fromkeys(("verify_s", "time_s"), _SECONDS),
     **dict.fromkeys(("sm_clock_hz", "temperature_c", "power_w"), _ANY),
     "throttle_reasons": _INT,
-    "discarded": replace(_COUNT, missing=0, since=2),
+    "discarded": replace(_COUNT, missing=0),
 }
 _PARTS = tuple(
-    [(column.attribute or name, column.encode, column.decode, column.missing) for name, column in part.items()]
+    [
+        (column.attribute or name, column.cells.encode, column.cells.decode, column.missing)
+        for name, column in part.items()
+    ]
     for part in (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
 )
 """For each part of a record its attributes, the functions that encode and decode them, and their values for NULL."""

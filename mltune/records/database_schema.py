@@ -54,7 +54,7 @@ trials = sa.Table(
     metadata,
     _run(primary_key=True),
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    *(sa.Column(name, _TYPES[column.cell], nullable=not column.needed) for name, column in COLUMNS.items()),
+    *(sa.Column(name, _TYPES[column.cells.type], nullable=not column.needed) for name, column in COLUMNS.items()),
     sa.Column("configuration", JSONB, nullable=False),
     _checksum(),
     sa.UniqueConstraint("run", "number"),

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.files.validation import adapter
-
-FACT = "declaration"
-"""Name of the fact in the store of a run."""
+from mltune.records.columns import LONGEST_S, SHORTEST_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +65,14 @@ class Declaration:
         return document | {"ties": list(self.ties)}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Declaration:
-        """Rebuild a declaration from :meth:`to_json`."""
-        values = {name: value for name, value in document.items() if name not in ("ties", "cublas")}
-        values.setdefault("reference", document.get("cublas"))  # "cublas" before version 0.2
-        declaration: Declaration = adapter(Declaration).validate_python(values)
+    def from_json(cls, document: Any) -> Declaration:
+        """Rebuild a declaration from :meth:`to_json`; one that no run writes raises a ValueError."""
+        declaration: Declaration = adapter(Declaration).validate_python(document)
+        timed = [*declaration.finalists, *([declaration.reference] if declaration.reference else [])]
+        times = (value for finalist in timed for value in dataclasses.astuple(finalist)[1:])
+        is_of_a_finalist = declaration.number in {finalist.number for finalist in declaration.finalists}
+        if not is_of_a_finalist or not all(SHORTEST_S <= value <= LONGEST_S for value in times):
+            raise ValueError("must hold times from 1e-12 to 1e12 s, and its winner among the finalists")
         return declaration
 
 
@@ -94,6 +95,16 @@ class Reference:
     temperature_c: float | None = None
     power_w: float | None = None
     throttle_reasons: int | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every value is one that a run writes."""
+        after, elapsed_s, median_s, *state = dataclasses.astuple(self)
+        numbers = [value for value in state if value is not None]
+        if type(after) is not int or not {*map(type, (elapsed_s, median_s, *numbers))} <= {int, float}:
+            return False
+        times = 0 <= elapsed_s <= LONGEST_S and SHORTEST_S <= median_s <= LONGEST_S
+        return times and after >= 0 and all(map(math.isfinite, numbers)) and (self.noise or 0.0) >= 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,11 @@ class DistinctCount:
         return list(map(int, self._hashes))
 
     @classmethod
-    def from_json(cls, document: Any) -> Self | None:
-        """Return a number on record; None where it is missing or damaged."""
-        if not isinstance(document, list) or len(document) > KEPT:
-            return None
-        if not all(type(value) is int and 0 <= value < 1 << _BITS for value in document):
-            return None
+    def from_json(cls, document: Any) -> Self:
+        """Return a number on record; another document raises a ValueError."""
+        hashes = document if isinstance(document, list) and len(document) <= KEPT else [None]
+        if not all(type(value) is int and 0 <= value < 1 << _BITS for value in hashes):
+            raise ValueError(f"must be at most {KEPT} whole numbers from 0 to 2**{_BITS} - 1")
         return cls(np.unique(np.array(document, dtype=np.uint64)))
 
 

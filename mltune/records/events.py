@@ -67,14 +67,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 """Types of the fields that are not numbers. In ``progress``, ``problems`` is a number."""
 
-_OLD_EVENTS = {"lane_died": "worker_died"}
-_OLD_FIELDS = {
-    "lanes": "runs",
-    "share_of_cublas": "share_of_reference",
-    "best_share_of_cublas": "best_share_of_reference",
-}
-"""Names before version 0.2, and those of today."""
-
 ENDS = frozenset({"run_ended", "plan_ended"})
 """Events after which the log ends, unless the run is resumed."""
 
@@ -141,9 +133,9 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]
     """Read at most :data:`MOST_BYTES` of events in a file from an offset on; return them and the offset that follows.
 
     An incomplete last line is left for the next call, and a file that is shorter than the offset is read from its
-    beginning. Lines without an event are ignored, and so is a file that is missing or no regular one. Events and fields
-    of earlier versions get the names of today; unknown ones are returned as they are. A known field of another type,
-    and a number that is not finite, is None.
+    beginning. Lines without an event are ignored, and so is a file that is missing or no regular one.
+    Unknown events and fields are returned as they are. A known field of another type, and a number that is not finite,
+    is None.
     """
     events: list[dict[str, Any]] = []
     at = 0
@@ -174,13 +166,12 @@ def _event(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in ("at", "event")):
         return None
-    event = str(_OLD_EVENTS.get(document["event"], document["event"]))
+    event = document["event"]
     fields_of_event = EVENTS.get(event, frozenset()) | EVERYWHERE
-    checked = {
+    return {
         name: None if name in fields_of_event and not _fits(event, name, value) else value
         for name, value in document.items()
     }
-    return checked | {"event": event}
 
 
 def _fits(event: str, name: str, value: Any) -> bool:
@@ -190,14 +181,14 @@ def _fits(event: str, name: str, value: Any) -> bool:
 
 
 def _plain(value: Any, levels: int = 8) -> Any:
-    """Convert a value to strict JSON with the field names of today; what is nested more deeply becomes None."""
+    """Convert a value to strict JSON; what is nested more deeply becomes None."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, _NESTED):
         if not levels:
             return None
         if isinstance(value, Mapping):
-            return {_OLD_FIELDS.get(str(key), str(key)): _plain(part, levels - 1) for key, part in value.items()}
+            return {str(key): _plain(part, levels - 1) for key, part in value.items()}
         return [_plain(part, levels - 1) for part in (sorted(value) if isinstance(value, Set) else value)]
     if isinstance(value, numbers.Integral):
         return int(value) if abs(int(value)) < _LARGEST else None

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from mltune.errors import RunDirectoryError, StoreError
+from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import parse_json
 from mltune.records.directory import FILE, in_use, not_writable
 from mltune.records.header import RunHeader
 from mltune.records.rows import (
     AT_ONCE,
-    FORMAT,
     MOST_ROWS,
     MOST_TRIALS_SIZE,
     UNREADABLE,
@@ -44,9 +43,7 @@ CLOSED = "closed"
 """The fact that says whether the last process that wrote to the file closed it."""
 
 _MAX_CELL_BYTES = 1 << 20
-_BESIDE = ("-wal", "-journal")
 _BUSY_S = 30.0
-_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # sqlite.org/fileformat2.html, 3
 _LOST = f"the process that wrote this run did not close it, and {FILE}-wal is missing: the trials that it held are lost"
 _KINDS: dict[int, FailureKind] = {
     **dict.fromkeys((sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR), "full"),
@@ -57,10 +54,7 @@ _KINDS: dict[int, FailureKind] = {
 
 
 class FileTables:
-    """Tables of a run in its file. The attributes are those of :class:`mltune.records.store.Tables`.
-
-    Files of formats 1 and 2 can be read: what they lack is returned as unknown. They cannot be written.
-    """
+    """Tables of a run in its file. The attributes are those of :class:`mltune.records.store.Tables`."""
 
     def __init__(self, directory: Path, connection: sqlite3.Connection, *, writable: bool = False) -> None:
         self.writable = writable
@@ -68,10 +62,10 @@ class FileTables:
         self._connection = connection
         self._undo = contextlib.ExitStack()
         with self._transaction("DEFERRED"):
-            self._format, trials = check_tables(connection)
+            trials = check_tables(connection)
             rows = unsealed("header", self.rows("header"))
             self.header = RunHeader.from_json({name: parse_json(value) for name, value in rows})
-            if trials != trials_statement(self._format, self.header.parameters):
+            if trials != trials_statement(self.header.parameters):
                 raise ValueError("its trials do not have the parameters of its header")
         self.notice = ""
 
@@ -85,11 +79,6 @@ class FileTables:
             connection = _connect(directory)
             undo.callback(connection.close)
             tables = cls(directory, connection, writable=True)  # checks the file before anything is written to it
-            if tables._format != FORMAT:
-                raise RunDirectoryError(
-                    f"a run that is resumed has a store of format {FORMAT}, but {directory / FILE} is of format "
-                    f"{tables._format}, which can only be read; choose another directory."
-                )
             tables.header.check_continued(header, directory)
             tables._notice_loss(wal_was_missing)
             tables._mark(closed=False)
@@ -118,20 +107,15 @@ class FileTables:
 
     def trials(self, after: int) -> Generator[Sequence[Row]]:
         """Yield rows of trials."""
-        present = trial_columns(self.header.parameters, self._format)
-        columns = [name if name in present else "NULL" for name in trial_columns(self.header.parameters)]
-        seal = "checksum" if self._format == FORMAT else "NULL"
-        statement = f"SELECT sequence, {', '.join(columns)}, {seal} FROM trials WHERE sequence > ? ORDER BY sequence"  # noqa: S608
+        columns = ", ".join(trial_columns(self.header.parameters))
+        statement = f"SELECT sequence, {columns}, checksum FROM trials WHERE sequence > ? ORDER BY sequence"  # noqa: S608
         cursor = self._connection.execute(statement, (after,))
         while rows := cursor.fetchmany(AT_ONCE):
             yield rows
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of another table."""
-        if table == "reference_timings" and self._format == 1:
-            return []
-        seal = "" if self._format == FORMAT else ", NULL"
-        statement = f"SELECT *{seal} FROM {table} ORDER BY rowid LIMIT {MOST_ROWS}"  # noqa: S608
+        statement = f"SELECT * FROM {table} ORDER BY rowid LIMIT {MOST_ROWS}"  # noqa: S608
         return self._connection.execute(statement).fetchall()
 
     def write(self, changes: Sequence[tuple[str, Sequence[Row]]]) -> None:
@@ -220,8 +204,6 @@ def _create(directory: Path, header: RunHeader) -> None:
 def _connect(directory: Path) -> sqlite3.Connection:
     """Connect to the store of a run for writing; the first statement recovers what a kill left behind."""
     _check_sizes(directory)
-    if _size(directory / f"{FILE}-journal"):
-        raise ValueError(f"{FILE}-journal lies beside it, which only versions before 0.2 wrote")
     connection = _connection(directory / FILE, "mode=rw")
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
@@ -243,15 +225,14 @@ def _connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
             else:
                 yield connection
                 return
-    elif not any(_size(directory / f"{FILE}{suffix}") for suffix in _BESIDE):
+    elif not _size(directory / f"{FILE}-wal"):
         with contextlib.closing(_connection(directory / FILE, "mode=ro&immutable=1")) as connection:
             yield connection
         return
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
-        for suffix in ("", *_BESIDE):
+        for suffix in ("", "-wal"):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(directory / f"{FILE}{suffix}", Path(folder) / f"{FILE}{suffix}")
-        _check_journal(Path(folder) / f"{FILE}-journal")
         with contextlib.closing(_connection(Path(folder) / FILE, "mode=rw")) as connection:
             yield connection
 
@@ -271,17 +252,16 @@ def _connection(path: Path, options: str) -> sqlite3.Connection:
 
 
 def _check_sizes(directory: Path) -> None:
-    """Check that the files that SQLite would open are within the limit."""
-    for suffix in ("", *_BESIDE, "-shm"):
+    """Check that the files that SQLite would open are within the limit, and that none is a rollback journal.
+
+    A journal may name another file, which SQLite would open and delete.
+    """
+    if _size(directory / f"{FILE}-journal"):
+        raise ValueError(f"{FILE}-journal lies beside it, which mltune does not write")
+    for suffix in ("", "-wal", "-shm"):
         size = _size(directory / f"{FILE}{suffix}")
         if size > MOST_TRIALS_SIZE:
             raise ValueError(f"{FILE}{suffix} may have {MOST_TRIALS_SIZE} bytes, but it has {size}")
-
-
-def _check_journal(path: Path) -> None:
-    """Refuse a journal that names a super-journal: SQLite would open and delete the file of that name."""
-    if path.exists() and path.read_bytes().endswith(_NAMES_ANOTHER):
-        raise ValueError(f"{path.name} names another file")
 
 
 def _size(path: Path) -> int:

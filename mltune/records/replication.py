@@ -34,7 +34,7 @@ class Changes:
                 references_after,
                 tuple(store.records(after)),
                 tuple(store.references()[references_after:]),
-                store.facts(),
+                store.documents(),
                 store.seconds(),
             )
 

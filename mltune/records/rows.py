@@ -10,7 +10,7 @@ import dataclasses
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from mltune.records.declaration import Reference
 Row = tuple[Any, ...]
 
 FORMAT = 3
-"""The format that is written."""
+"""The format of a store."""
 
 PARAMETER_PREFIX = "p_"
 """Prefix of parameter columns: SQL column names ignore case, and a parameter may be called STATE."""
@@ -47,7 +47,12 @@ MOST_TRIALS_SIZE = 3 << 28
 """Bytes of the trials, room for about a million, and of a file."""
 
 _APPLICATION = 0x6D6C7475  # "mltu" distinguishes our files from other SQLite files
+_SEAL = "checksum INTEGER NOT NULL"
 _REFERENCE = ", ".join(field.name for field in dataclasses.fields(Reference))
+_TABLES = {
+    name: f"CREATE TABLE {name} (name TEXT PRIMARY KEY, value {kind} NOT NULL, {_SEAL})"
+    for name, kind in {"header": "TEXT", "seconds": "REAL", "facts": "TEXT"}.items()
+} | {"reference_timings": f"CREATE TABLE reference_timings ({_REFERENCE}, {_SEAL})"}
 
 
 def sealed(row: Sequence[Any]) -> Row:
@@ -66,7 +71,7 @@ def _number(cell: float) -> float | None:
 
 
 def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the cells of rows of any table but the trials; a checksum of None is not known.
+    """Return the cells of rows of any table but the trials.
 
     A row that has changed since it was written, and a table that is too long, raises a ValueError.
     """
@@ -74,7 +79,7 @@ def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
     if len(rows) >= MOST_ROWS:
         raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")
     for at, row in enumerate(rows):
-        if row[-1] is not None and checksum(row[:-1]) != row[-1]:
+        if checksum(row[:-1]) != row[-1]:
             raise ValueError(f"row {at + 1} of {table} has changed since it was written")
     return [row[:-1] for row in rows]
 
@@ -89,8 +94,8 @@ def check_size(table: str, size: int) -> None:
 def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> Iterator[list[Row]]:
     """Yield the cells of ``count`` trials without the first ``after``, some at a time.
 
-    The rows have a position from 1, cells, and a checksum or None. A trial that has changed since it was written or is
-    missing raises a ValueError.
+    The rows have a position from 1, cells, and a checksum. A trial that has changed since it was written or is missing
+    raises a ValueError.
     """
     last = after
     for rows in parts:
@@ -98,7 +103,7 @@ def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> I
         for position, (row, content) in enumerate(zip(rows, cells, strict=True), last + 1):
             if row[0] != position or position > count:
                 raise ValueError(f"trial {position} in the order of recording is missing")
-            if row[-1] is not None and checksum(content) != row[-1]:
+            if checksum(content) != row[-1]:
                 raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
         last += len(rows)
         yield cells
@@ -106,9 +111,9 @@ def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> I
         raise ValueError(f"it has {count} trials, but {last} can be read")
 
 
-def trial_columns(parameters: Iterable[str], file_format: int = FORMAT) -> dict[str, str]:
+def trial_columns(parameters: Iterable[str]) -> dict[str, str]:
     """Return the columns of the trials in a file, quoted, without the checksum, and their SQL types."""
-    columns = {f'"{name}"': column.sql for name, column in COLUMNS.items() if column.since <= file_format}
+    columns = {f'"{name}"': column.cells.sql for name, column in COLUMNS.items()}
     quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
     return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
 
@@ -117,47 +122,33 @@ def create_tables(connection: sqlite3.Connection, parameters: Iterable[str]) -> 
     """Create the tables of an empty file."""
     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
     connection.execute(f"PRAGMA user_version = {FORMAT}")
-    for statement in (*_tables(FORMAT).values(), trials_statement(FORMAT, parameters)):
+    for statement in (*_TABLES.values(), trials_statement(parameters)):
         connection.execute(statement)
 
 
-def check_tables(connection: sqlite3.Connection) -> tuple[int, str]:
+def check_tables(connection: sqlite3.Connection) -> str:
     """Check that a file is a store, without reading any content; if not, raise a ValueError.
 
-    Returns its format, and the statement that has created its trials, to be compared with :func:`trials_statement`.
+    Returns the statement that has created its trials, to be compared with :func:`trials_statement`.
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != _APPLICATION:
         raise ValueError("it is no store of mltune")
-    if not 1 <= version <= FORMAT:
-        raise ValueError(f"stores of format 1 to {FORMAT} can be read, but it is of format {version}")
+    if version != FORMAT:
+        raise ValueError(f"stores of format {FORMAT} can be read, but it is of format {version}")
     rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 100").fetchall()
     sources = dict(rows)
     trials = str(sources.pop("trials", ""))
-    if len(rows) != len(sources) + 1 or sources != _tables(version):
+    if len(rows) != len(sources) + 1 or sources != _TABLES:
         raise ValueError("its tables are not those of a store")
-    return version, trials
+    return trials
 
 
-def trials_statement(file_format: int, parameters: Iterable[str]) -> str:
+def trials_statement(parameters: Iterable[str]) -> str:
     """Return the statement that creates the table of the trials."""
-    columns = [f"{name} {kind}" for name, kind in trial_columns(parameters, file_format).items()]
-    seal = ["checksum INTEGER NOT NULL"] if file_format >= FORMAT else []
-    return f"CREATE TABLE trials ({', '.join(['sequence INTEGER PRIMARY KEY', *columns, *seal, 'UNIQUE (number)'])})"
-
-
-def _tables(file_format: int) -> Mapping[str, str]:
-    """Return the statements that create all tables but the trials."""
-    seal = ", checksum INTEGER NOT NULL" if file_format >= FORMAT else ""
-    kinds = {"header": "TEXT", "seconds": "REAL", "facts": "TEXT"}
-    tables = {
-        name: f"CREATE TABLE {name} (name TEXT PRIMARY KEY, value {kind} NOT NULL{seal})"
-        for name, kind in kinds.items()
-    }
-    if file_format > 1:
-        tables["reference_timings"] = f"CREATE TABLE reference_timings ({_REFERENCE}{seal})"
-    return tables
+    columns = [f"{name} {kind}" for name, kind in trial_columns(parameters).items()]
+    return f"CREATE TABLE trials ({', '.join(['sequence INTEGER PRIMARY KEY', *columns, _SEAL, 'UNIQUE (number)'])})"
 
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)

@@ -26,13 +26,12 @@ from mltune.records.rows import Row, elsewhere, sealed, unsealed, unsealed_trial
 from mltune.records.trial import TrialRecord
 
 if TYPE_CHECKING:
+    from mltune.records.facts import Facts
     from mltune.records.trials import Trials
 
 
 MOST_TRIALS = 1_000_000
 """Trials of a run."""
-
-_OLD_FACTS = {"cublas_median_s": "reference_median_s"}  # names in stores written before version 0.2
 
 Changes = list[tuple[str, Sequence[Row]]]
 
@@ -40,8 +39,8 @@ Changes = list[tuple[str, Sequence[Row]]]
 class Tables(Protocol):
     """The tables of one run in one dialect of SQL: ``trials``, ``facts``, ``seconds`` and ``reference_timings``.
 
-    Rows are written with a checksum as their last cell, and are read with it, or with None where it is not known.
-    Whatever goes wrong raises an exception of :mod:`mltune.records.rows`.
+    Rows are written and read with a checksum as their last cell. Whatever goes wrong raises an exception of
+    :mod:`mltune.records.rows`.
     """
 
     header: RunHeader
@@ -155,18 +154,20 @@ class Store:
         """Replace the seconds spent in some phases."""
         self._write("seconds", *((name, float(value)) for name, value in seconds.items()))
 
-    def fact(self, name: str) -> Any:
-        """Return a fact of the run, or None if it is unknown."""
-        return self.facts().get(name)
+    def facts(self) -> Facts:
+        """Return the facts of the run, checked."""
+        from mltune.records.facts import Facts
 
-    def facts(self) -> dict[str, Any]:
-        """Return all facts of the run."""
         with self._tables.reading():
-            facts = {name: parse_json(text) for name, text in self._read("facts") if name != CLOSED}
-        return {_OLD_FACTS[name]: facts[name] for name in _OLD_FACTS if name in facts} | facts
+            return Facts.of(self.documents())
+
+    def documents(self) -> dict[str, Any]:
+        """Return all facts by name as they are on record, also those that are not known."""
+        with self._tables.reading():
+            return {name: parse_json(text) for name, text in self._read("facts") if name != CLOSED}
 
     def set_fact(self, name: str, value: Any) -> None:
-        """Write or replace a fact of the run, such as ``"reference_median_s"``: a plain JSON value."""
+        """Write or replace a fact of the run, one of :class:`mltune.records.facts.Facts`: a plain JSON value."""
         self._write("facts", (name, json.dumps(value)))
 
     def append_reference(self, reference: Reference) -> None:
@@ -177,10 +178,11 @@ class Store:
         """Return the timings of the reference kernel in order of measurement."""
         with self._tables.reading():
             rows = self._read("reference_timings")
-            for row in rows:
-                if not all(isinstance(cell, int | float) or (cell is None and i > 2) for i, cell in enumerate(row)):
-                    raise ValueError(f"timings of the reference kernel are numbers, got {row!r:.100}")
-        return [Reference(*row) for row in rows]
+            references = [Reference(*row) for row in rows]
+            for reference in references:
+                if not reference.is_sound:
+                    raise ValueError(f"timings of the reference kernel are times above 0, got {reference!r:.200}")
+        return references
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:

@@ -157,7 +157,7 @@ def _checked(name: str, column: Column, cells: Sequence[Any], numbers: Sequence[
 
 def _array(column: Column, cells: Sequence[Any]) -> NDArray[Any] | None:
     """Return the cells of a column as an array; None if the column does not allow one of them."""
-    if not {*map(type, cells)} <= ({column.cell} if column.needed else {column.cell, type(None)}):
+    if not {*map(type, cells)} <= ({column.cells.type} if column.needed else {column.cells.type, type(None)}):
         return None
     if column.kind is tuple:
         return _samples(cells)
@@ -167,7 +167,7 @@ def _array(column: Column, cells: Sequence[Any]) -> NDArray[Any] | None:
     distinct = {*cells} - {None}
     if column.choices and not distinct <= {*column.choices}:
         return None
-    if column.cell is str:
+    if column.cells.type is str:
         kept = {text: text for text in distinct} | {None: None}  # one object for many equal texts
         return _objects([kept[text] for text in cells])
     if distinct and not column.lowest <= min(distinct) <= max(distinct) <= column.highest:

@@ -1,7 +1,7 @@
 """The reader of run directories, also of runs that still go on.
 
-A directory may come from a third party, so what a store holds is checked. Devices and declarations that do not make
-sense are errors; optional facts of another type are dropped.
+A directory may come from a third party, so what a store holds is checked: its facts by
+:class:`mltune.records.facts.Facts`, and here whether they fit the trials and the device.
 """
 
 from __future__ import annotations
@@ -11,29 +11,22 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, RunError
 from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
-from mltune.problem.problem import ACCURACIES, STRICTEST
-from mltune.records.declaration import FACT, Declaration, Reference
+from mltune.problem.problem import STRICTEST
 from mltune.records.directory import FILE
-from mltune.records.distinct import DistinctCount
+from mltune.records.facts import LONGEST_TEXT
 from mltune.records.store import Store
 from mltune.records.trials import Trials
 from mltune.results.run import TuneResult
-
-LONGEST_TEXT = 2_000
-"""Characters of a stored text, or of the reason why a run cannot be read, that are shown."""
-
-LEAST, MOST = 1e-12, 1e12
-"""Bounds of times in seconds and of ratios of times, as in the trials of a store."""
 
 _ATTEMPTS = 5
 
@@ -99,9 +92,12 @@ def read_run(directory: Path | str, slug: str = "") -> TuneResult:
 def _result(store: Store, records: Trials, slug: str) -> TuneResult:
     """Return the result of a run whose device and records were checked."""
     header, facts = store.header, store.facts()
-    stopping, stages = facts.get("stopping"), facts.get("stages")
-    stages = stages if isinstance(stages, dict) else {}
-    scored, skipped = (DistinctCount.from_json(facts.get(name)) for name in ("scored", "skipped"))
+    declaration, valid = facts.declaration, facts.stages.valid or header.settings.get("space")
+    if declaration is not None:
+        if not {finalist.number for finalist in declaration.finalists} <= set(records.column("number").tolist()):
+            raise ValueError("a declaration names trials that are on record")
+        verified = declaration.verified and not header.replayed  # a replay verifies nothing
+        declaration = dataclasses.replace(declaration, verified=verified)
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
         raise ValueError("a device has a peak above 0")
@@ -112,22 +108,20 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         problem=problem,
         device=device,
         records=records.by_number(),
-        seconds={str(name): float(value) for name, value in store.seconds().items() if is_time(value, or_zero=True)},
-        declaration=checked_declaration(
-            facts.get(FACT), set(records.column("number").tolist()), replayed=header.replayed
-        ),
-        reference_s=time_of(facts.get("reference_median_s")),
-        references=tuple(filter(is_sound, store.references())),
-        limit=checked_limit(facts.get("limit")),
-        stopped=str(stopping.get("reason") or "")[:LONGEST_TEXT] if isinstance(stopping, dict) else "",
-        notice=store.notice,
-        model=str(facts.get("model") or "")[:LONGEST_TEXT],
-        accuracy=accuracy if (accuracy := facts.get("accuracy")) in ACCURACIES else STRICTEST,
-        choice=str(facts.get("choice") or "")[:LONGEST_TEXT],
-        valid=checked_count(stages.get("valid", header.settings.get("space"))),
-        scored=None if scored is None else scored.estimate,
-        never_compiled=0 if skipped is None else skipped.without(records.column("index")),
-        compilers=max(1.0, time_of(stages.get("compilers")) or 1.0),
+        seconds=store.seconds(),
+        declaration=declaration,
+        reference_s=facts.reference_median_s,
+        references=tuple(store.references()),
+        limit=None if facts.limit is None else facts.limit.model_dump(),
+        stopped=facts.stopping.reason,
+        notice="; ".join(filter(None, (store.notice, facts.notice))),
+        model=facts.model,
+        accuracy=facts.accuracy or STRICTEST,
+        choice=facts.choice,
+        valid=int(valid) if isinstance(valid, str) and re.fullmatch("[0-9]{1,30}", valid) else None,
+        scored=None if facts.scored is None else facts.scored.estimate,
+        never_compiled=0 if facts.skipped is None else facts.skipped.without(records.column("index")),
+        compilers=max(1.0, facts.stages.compilers or 1.0),
     )
 
 
@@ -172,65 +166,3 @@ def read_or_set_aside(slug: str, read: Callable[[], Answer]) -> Answer | Unread:
     except Exception as error:
         reason = str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"
         return Unread(slug, reason[:LONGEST_TEXT])
-
-
-def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
-    """Return the stored declaration; a ValueError where a time, the winner or a finalist cannot be right.
-
-    A replay verifies nothing, although older declarations say so.
-    """
-    if fact is None:
-        return None
-    declaration = Declaration.from_json(fact)
-    finalists = {finalist.number for finalist in declaration.finalists}
-    timed = [*declaration.finalists, *([declaration.reference] if declaration.reference else [])]
-    times = [
-        (finalist.median_s, finalist.low_s, finalist.high_s, finalist.ratio, finalist.ratio_low, finalist.ratio_high)
-        for finalist in timed
-    ]
-    if not all(is_time(value) for values in times for value in values) or declaration.number not in finalists:
-        raise ValueError("a declaration holds times from 1e-12 to 1e12 s, and its winner among the finalists")
-    if not finalists <= set(numbers):
-        raise ValueError("a declaration names trials that are on record")
-    return dataclasses.replace(declaration, verified=declaration.verified and not replayed)
-
-
-def is_sound(reference: Reference) -> bool:
-    """Return whether a timing of the reference kernel holds finite times."""
-    return (
-        is_time(reference.median_s)
-        and is_time(reference.elapsed_s, or_zero=True)
-        and (reference.noise is None or _is_number(reference.noise))
-        and type(reference.after) is int
-    )
-
-
-def checked_limit(fact: Any) -> Mapping[str, float | None] | None:
-    """Return the stored budget, ``trials`` and ``time_s``: None for each that is not limited."""
-    if not isinstance(fact, Mapping):
-        return None
-    trials = fact.get("trials")
-    return {"trials": trials if type(trials) is int and trials > 0 else None, "time_s": time_of(fact.get("time_s"))}
-
-
-def checked_count(text: Any) -> int | None:
-    """Return a count that is stored as text, which may be larger than a float can hold; None for anything else."""
-    return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,30}", text) else None
-
-
-def time_of(value: Any) -> float | None:
-    """Return a time above 0; None for anything else."""
-    return float(value) if is_time(value) else None
-
-
-def is_time(value: Any, *, or_zero: bool = False) -> bool:
-    """Return whether a value can be a time in seconds or a ratio of times, or is 0 where that is allowed.
-
-    Sums, ratios and rates of such values are finite.
-    """
-    return _is_number(value) and (0.0 if or_zero else LEAST) <= value <= MOST
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a finite number, not below 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -23,7 +23,8 @@ from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
 from mltune.results.funnel import Funnel, funnel_of
-from mltune.results.rating import Rate, declared_rating, known_flops, rate_of, rating, speed
+from mltune.results.leader import Leader, rating_of, result_of
+from mltune.results.rating import Rate, known_flops, rate_of, speed
 from mltune.results.wording import configuration, percent, spaced_duration, states, verification
 
 if TYPE_CHECKING:
@@ -148,27 +149,33 @@ class TuneResult:
 
         Its configuration is :attr:`best_config`.
         """
-        best = self.best_record
-        return None if best is None else replace(best, configuration=self.header.labelled(best.configuration))  # type: ignore[arg-type]
+        leader = self.leader
+        return None if leader is None else replace(leader.record, configuration=leader.configuration)  # type: ignore[arg-type]
 
     @cached_property
+    def leader(self) -> Leader | None:
+        """The record of the best trial, from which all documents are written."""
+        declared = self.declaration
+        record = next(iter(self.records.fastest(1)), None) if declared is None else self.trial(declared.number)
+        if record is None:
+            return None
+        configuration = self.header.labelled(record.configuration)
+        return Leader(self.problem, self.device, record, configuration, self.reference_s, declared)
+
+    @property
     def best_record(self) -> TrialRecord | None:
         """The same trial as in `records`: values of a parameter that are not integers are given by their positions."""
-        if self.declaration is not None:
-            return self.trial(self.declaration.number)
-        return next(iter(self.records.fastest(1)), None)
+        return None if self.leader is None else self.leader.record
 
     @property
     def best_config(self) -> dict[str, int | float | str] | None:
         """Configuration of the best trial."""
-        return None if self.best_record is None else self.header.labelled(self.best_record.configuration)
+        return None if self.leader is None else dict(self.leader.configuration)
 
     @property
     def best_time_s(self) -> float | None:
         """Median time of the best trial, seconds: as measured in the finals, where there were any."""
-        if self.declaration is not None:
-            return self.declaration.winner.median_s
-        return None if self.best is None else self.best.median_s
+        return None if self.leader is None else self.leader.median_s
 
     @property
     def error(self) -> float | None:
@@ -177,8 +184,7 @@ class TuneResult:
         That bound is gamma(k + 3) abs(A) abs(B) for a real GEMM (:mod:`mltune.problem.gemm`). None where it was not
         verified, as in most recorded timings.
         """
-        measurement = None if self.best is None else self.best.measurement
-        return None if measurement is None else measurement.error
+        return None if self.leader is None else self.leader.error
 
     @property
     def rate(self) -> Rate:
@@ -243,11 +249,7 @@ class TuneResult:
         The result of :func:`mltune.results.rating.declared_rating` for a declared winner, else that of
         :func:`mltune.results.rating.rating` for the fastest trial; None where no trial succeeded.
         """
-        if self.declaration is not None:
-            return declared_rating(self.problem, self.device, self.declaration, self.reference_s)
-        if self.best_time_s is None:
-            return None
-        return dict(rating(self.problem, self.device, self.best_time_s, self.reference_s))
+        return None if self.leader is None else rating_of(self.leader)
 
     def audit(self) -> SkipAudit:
         """Return the audit of the skipped configurations."""
@@ -285,12 +287,9 @@ class TuneResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: most of the output of ``mltune tune --json``."""
-        best, figures = self.best, self.best_rating()
         return {
             **self.facts(),
-            "best": None
-            if best is None or figures is None
-            else {"configuration": self.best_config, **figures, "error": self.error},
+            "best": None if self.leader is None else result_of(self.leader),
             "run": str(self.directory),
             "model": self.model,
             "notice": self.notice,

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,7 +26,8 @@ from mltune.records.events import BEGINNINGS, ENDS, FILE, LONGEST_LINE, planned,
 from mltune.records.store import is_written
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.funnel import Funnel, total
-from mltune.results.rating import RATED, declared_rating, rating
+from mltune.results.leader import rating_of
+from mltune.results.rating import RATED, rating
 from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.run import TuneResult, counts
 
@@ -52,10 +53,11 @@ def summarise_tuning(run: TuneResult) -> dict[str, Any]:
 
 def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
     """Summarise a run with its ``top`` fastest trials: the output of ``mltune show --json``."""
-    declared = run.declaration
+    declared, leader = run.declaration, run.leader
+    winner = None if leader is None or declared is None else replace(leader, timed_reference_s=None)
     return summarise_tuning(run) | {
         "declaration": None if declared is None else declared.to_json(),
-        "winner": None if declared is None else declared_rating(run.problem, run.device, declared, None),
+        "winner": None if winner is None else rating_of(winner),
         "best": [_entry(record, run) for record in run.records.fastest(top)],
     }
 

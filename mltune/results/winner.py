@@ -12,6 +12,7 @@ from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
 from mltune.kernel.launch import APPLY, Launch
+from mltune.results.leader import Leader
 from mltune.results.wording import REPLAYED
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ class Winner:
         if self.build.detail:
             return f"it was not compiled: {self.build.detail}"
         return "" if self.build.cubin else REPLAYED
+
+    def leader(self) -> Leader:
+        """Return its record, of which the document shows views."""
+        placed = self.placed
+        configuration = placed.kernel.space.labelled(self.record.configuration)
+        return Leader(placed.problem, placed.device, self.record, configuration, None, self.declaration)
 
     def launch(self) -> Launch:
         """Return its launch for the problem."""

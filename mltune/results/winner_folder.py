@@ -14,7 +14,7 @@ from mltune.files.atomic import replace_folder_atomically
 from mltune.files.owned import WINNER, ForeignFileError
 from mltune.files.reading import reason
 from mltune.records.versions import __version__
-from mltune.results.rating import RATED, declared_rating
+from mltune.results.leader import timing_of
 from mltune.results.winner import launch_formulas, size_restrictions
 from mltune.results.winner_texts import fill_templates, header_files, kernel_source
 
@@ -33,7 +33,7 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
     ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why. The files
     are the other ones of the folder, for their hashes; ``date`` is the time of writing.
     """
-    record, kernel, problem = winner.record, winner.placed.kernel, winner.placed.problem
+    leader, kernel, problem = winner.leader(), winner.placed.kernel, winner.placed.problem
     has_code = not winner.lacks_code
     return {
         "format": FORMAT,
@@ -46,8 +46,8 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
             "function": winner.build.entry or kernel.source.entry,
             "source_sha256": kernel.source.sha256,
         },
-        "configuration": kernel.space.labelled(record.configuration),
-        "timing": _timing(winner),
+        "configuration": leader.configuration,
+        "timing": timing_of(leader, winner.declaration),
         "device": winner.placed.device.to_json(),
         "versions": {"mltune": __version__, **winner.versions},
         "written": date,
@@ -56,29 +56,12 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
         "launch": _launch(winner) if has_code else None,
         "verified": {
             "passed": winner.declaration.verified,
-            "error": None if record.measurement is None else record.measurement.error,
+            "error": leader.error,
             **winner.placed.runnable.verification_document(),
         }
         if has_code
         else None,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-    }
-
-
-def _timing(winner: Winner) -> dict[str, Any]:
-    declaration, measured = winner.declaration, winner.record.measurement
-    rated = declared_rating(winner.placed.problem, winner.placed.device, declaration, None)
-    return {
-        "trial": winner.record.number,
-        **{name: rated[name] for name in (*RATED, "interval_s")},
-        "share_of_reference_interval": rated["interval_share_of_reference"],
-        "ties": [
-            {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}
-            for other in declaration.finalists
-            if other.number in declaration.ties
-        ],
-        "rounds": declaration.rounds,
-        "sm_clock_hz": None if measured is None else measured.sm_clock_hz,
     }
 
 

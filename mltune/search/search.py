@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import row
 from mltune.kernel.space import SearchSpace, find, find_near
 from mltune.records.distinct import DistinctCount
+from mltune.records.facts import Stopping
 from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
@@ -26,13 +26,16 @@ from mltune.search.gates import EXPLORING, Gates
 from mltune.search.history import History, Results
 from mltune.search.planning import BatchPlanner, Proposal
 from mltune.search.proposers import Proposer, RandomProposer
-from mltune.search.stopping import ENOUGH, Stopping, little_gained
+from mltune.search.stopping import ENOUGH, little_gained
 
 SOME = 1000
 """Random configurations: physics predicts shares of the speed of the fastest among them."""
 
 FEWEST, MOST = 4, 48
 """Fewest and most proposals of a later batch where :class:`Search` adapts: larger ones learn too late."""
+
+BEGUN = Stopping()
+"""The state of the stopping rule at the beginning of a search."""
 
 ALONE = 3
 """Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
@@ -202,7 +205,7 @@ class Search:
             skipped=skipped or DistinctCount(),
         )
         self._peak_flops = _peak_flops(features)
-        self.stopping = Stopping()
+        self.stopping = BEGUN
         self._results = Results()
         self._gates = Gates(features, self._results, space, settings.seed)
         self._open: dict[int, Batch] = {}
@@ -216,7 +219,7 @@ class Search:
         """Whether the next batch must be planned from more results than are reported."""
         return len(self._open) >= self._settings.in_flight(self._next)
 
-    def resume(self, trials: Trials, stopping: Any = None) -> int:
+    def resume(self, trials: Trials, stopping: Stopping = BEGUN) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.
 
         The results of all batches that the next batch is planned from are learned. The batches after them follow again,
@@ -226,16 +229,16 @@ class Search:
         ----------
         trials : Trials
             In any order.
-        stopping : mapping, optional
-            State of the stopping rule on record: the attribute ``stopping`` as a mapping. Anything else counts as none.
+        stopping : Stopping
+            State of the stopping rule on record: the attribute ``stopping``.
 
         Returns
         -------
         int
             Number of trials learned: the number of the next trial.
         """
-        if self._settings.stop:
-            self.stopping = Stopping.on_record(stopping)
+        if self._settings.stop and stopping.reason != ENOUGH:  # there may be another goal now
+            self.stopping = stopping
         trials = trials.by_number()
         unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
         complete = int(unknown[0] if len(unknown) else len(trials))
@@ -303,7 +306,7 @@ class Search:
         return max(FEWEST, min(round(self._results.occupancy(self._settings.compilers)), self._planned, MOST))
 
     def _ended(self, reason: str) -> Batch:
-        self.stopping = replace(self.stopping, reason=reason, batch=self._next - 1)
+        self.stopping = Stopping(reason=reason, batch=self._next - 1)
         return Batch(self._next)
 
     def _batch(self, number: int, proposals: Sequence[Proposal], gates: Gates) -> Batch:

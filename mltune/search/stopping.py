@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 
@@ -22,21 +19,6 @@ FEWEST, MEASURED = 100, 250
 
 FALSE = 0.05
 """Largest share of such searches, of recorded and synthetic spaces, that gain so much by as many measurements again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The end of a search, on record for resumed runs: why no batch is planned after ``batch``, or ``""``."""
-
-    reason: str = ""
-    batch: int = 0
-
-    @classmethod
-    def on_record(cls, fact: Any) -> Self:
-        """Return the state that a run has kept; a goal that was reached is dropped, for there may be another now."""
-        reason, batch = (fact.get("reason"), fact.get("batch")) if isinstance(fact, Mapping) else (None, None)
-        is_state = isinstance(reason, str) and reason != ENOUGH and type(batch) is int
-        return cls(reason, batch) if is_state else cls()  # type: ignore[arg-type]
 
 
 def little_gained(scores: Floats, count: int) -> str:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import MltuneError
 from mltune.files.text import printable
 from mltune.records import events
+from mltune.records.columns import LONGEST_S, SHORTEST_S
 from mltune.records.directory import is_begun, is_plan, runs_in
 from mltune.records.store import is_written
 from mltune.results.messages import message
 from mltune.results.progress import CampaignProgress, Observer, Progress
-from mltune.results.reader import RunReader, time_of
+from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Watch:
         last = self._events.progress
         trials = self._events.trials | {progress.slug: progress.trials for progress in seen if progress is not None}
         since_s = time.monotonic() - self._events.progress_at if running else 0.0
-        left_s = time_of(last.get("left_s"))
+        left_s = _time(last.get("left_s"))
         return {
             "is_plan": True,
             "runs": tuple(progress for progress in seen if progress is not None),
@@ -124,7 +125,7 @@ class Watch:
             "problems": max(_whole(last.get("problems")), len(self._events.slugs), len(folders)),
             "trials": sum(trials.values()),
             "trials_limit": self._events.trials_limit,
-            "elapsed_s": (time_of(last.get("elapsed_s")) or 0.0) + since_s,
+            "elapsed_s": (_time(last.get("elapsed_s")) or 0.0) + since_s,
             "left_s": None if left_s is None else max(0.0, left_s - since_s),
         }
 
@@ -151,7 +152,7 @@ class _Events:
         if name in ("progress", "slice_ended"):
             self.done = _whole(event.get("done")) or self.done
         if name in ("plan_started", "resumed"):
-            self.trials_limit = int(time_of(event.get("budget_trials")) or 0) or self.trials_limit
+            self.trials_limit = int(_time(event.get("budget_trials")) or 0) or self.trials_limit
         if name == "slice_ended" and isinstance(slug, str):
             self.trials[slug] = _whole(event.get("trials"))
         if name == "progress":
@@ -206,6 +207,11 @@ class _Run:
         self._seen, self._observer, self._identity = (run, device), observer, identity
         self._progress = observer.progress(elapsed_s)
         return self._progress
+
+
+def _time(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and SHORTEST_S <= value <= LONGEST_S else None
 
 
 def _whole(value: Any) -> int:

@@ -93,14 +93,14 @@ class StoreContract:
         """The last value of a name counts, and what was never written is empty."""
         with self.open(tmp_path, HEADER) as store:
             assert store.seconds() == {}
-            assert store.fact("cublas") is None
+            assert store.documents() == {}
             store.set_seconds({"search": 1.5, "time": 2.0})
             store.set_seconds({"search": 2.5})
-            store.set_fact("cublas", {"median_s": 0.5})
-            store.set_fact("cublas", {"median_s": 0.25})
+            store.set_fact("limit", {"time_s": 0.5})
+            store.set_fact("limit", {"time_s": 0.25})
         with Store.read_only(tmp_path) as store:
             assert store.seconds() == {"search": 2.5, "time": 2.0}
-            assert store.fact("cublas") == {"median_s": 0.25}
+            assert store.documents() == {"limit": {"time_s": 0.25}}
 
     def test_the_same_header_resumes_and_another_is_refused(self, tmp_path: Path) -> None:
         """The time of creation is that of the first header."""

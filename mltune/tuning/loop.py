@@ -28,7 +28,6 @@ from mltune.records.trial import Build, Candidate, Measurement, TrialRecord
 from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Progress, Report
-from mltune.results.reader import time_of
 from mltune.results.run import TuneResult
 from mltune.tuning.session import Session
 
@@ -43,8 +42,8 @@ class RunEventLog:
 
     def begin(self, store: Store, request: TuneRequest) -> None:
         """Write that a run starts, or resumes."""
-        if store.notice:
-            warnings.warn(store.notice, MltuneWarning, stacklevel=3)
+        for notice in filter(None, (store.notice, store.facts().notice)):
+            warnings.warn(notice, MltuneWarning, stacklevel=3)
         if len(store):
             self.write("resumed", trials=len(store), pid=os.getpid())
             return
@@ -141,7 +140,7 @@ class Loop:
         compilers = None if math.isinf(self.session.compilers) else self.session.compilers
         self.store.set_fact("stages", {"valid": str(self.session.placed.space.count), "compilers": compilers})
         self.observer.recall(trials)
-        self.observer.reference_s = time_of(self.store.fact("reference_median_s"))
+        self.observer.reference_s = self.store.facts().reference_median_s
         timed_again = self.reference_every_s < math.inf or self.observer.reference_s is None
         self._ready_s = self.seconds.elapsed
         self._reference_due_s = -math.inf if timed_again and self.session.gpu is not None else math.inf

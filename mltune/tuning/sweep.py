@@ -31,7 +31,6 @@ from mltune.records.trial import Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
-from mltune.results.reader import time_of
 from mltune.search.pruning import Promise, Pruner, PruningAudit
 from mltune.tuning.loop import Loop, Planner
 from mltune.tuning.session import Session, open_session, run_header
@@ -178,7 +177,7 @@ def _write(
         store.header,
         name=_name_of(session, kind),
         kind=kind,
-        reference_median_s=time_of(store.fact("reference_median_s")),
+        reference_median_s=store.facts().reference_median_s,
         pruning=pruning,
     )
     check_own(dataset.manifest.name, store.directory)

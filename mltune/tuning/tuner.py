@@ -12,7 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ from mltune.kernel.space import SearchSpace
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.timing import finals_s, race_within, within_limits
 from mltune.process.child import ChildPool
-from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, is_begun, new_directory
 from mltune.records.distinct import DistinctCount
@@ -205,7 +204,7 @@ class Batches:
 
     def resume(self, ended: Trials) -> Trials:
         """Learn the trials of an earlier part of the run; return those that are planned again."""
-        self._asked = self._search.resume(ended, self._store.fact("stopping"))
+        self._asked = self._search.resume(ended, self._store.facts().stopping)
         return ended.take(ended.column("number") >= self._asked)
 
     def plan(self) -> Sequence[Candidate]:
@@ -228,7 +227,7 @@ class Batches:
         stopping = self._search.stopping
         batch = self._search.ask(room)
         if self._search.stopping != stopping:
-            self._store.set_fact("stopping", asdict(self._search.stopping))
+            self._store.set_fact("stopping", self._search.stopping.model_dump())
         if batch.candidates:
             for name, count in self._counts.items():
                 if count is not None:
@@ -262,8 +261,7 @@ class Tuner:
         self._reader = RunReader(store.directory)
         # Of a run that began without a count the first part is not on record: then it has none.
         self._counts = {
-            name: DistinctCount.from_json(store.fact(name)) if len(store) else DistinctCount()
-            for name in ("scored", "skipped")
+            name: getattr(store.facts(), name) if len(store) else DistinctCount() for name in ("scored", "skipped")
         }
         self._search = _search_of(session, request, known, pretrained, self._counts)
         self._preloading = Preloading(fits_models=request.fits_models)
@@ -344,7 +342,7 @@ class Tuner:
 
     def _note_declared(self, loop: Loop, declared: Declaration | None) -> None:
         if declared is not None:
-            self._store.set_fact(DECLARATION, declared.to_json())
+            self._store.set_fact("declaration", declared.to_json())
             self._observer.declared(declared, loop.seconds.elapsed)
 
     def _write_winner(self, folder: Path, declared: Declaration) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from mltune.cost.model_file import SUFFIXES, ChosenModel, load_model, save_model
 from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.cost.regressors import one_thread
-from mltune.errors import DamagedRunError, MltuneWarning, ModelError, WisdomError
+from mltune.errors import MltuneWarning, ModelError, WisdomError
 from mltune.files.text import printable
 from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu
 from mltune.known.wisdom import Wisdom
@@ -25,7 +25,7 @@ from mltune.problem.problem import Problem
 from mltune.records.declaration import Finalist
 from mltune.records.directory import FILE, POINTER, PROBLEMS
 from mltune.records.events import EventWriter
-from mltune.records.header import LARGEST
+from mltune.records.facts import MOST_KNOWN
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.reader import RunReader, Unread, read_or_set_aside
@@ -166,13 +166,6 @@ def sibling_model(
     return model.closest(session.placed.problem, session.placed.device)
 
 
-FACT = "wisdom"
-"""Name of the fact in the store of a run: the configurations that a resumed run must propose again."""
-
-MOST = 5
-"""Most configurations that a run measures first: with the default less than half of a first batch of 16, so that most
-of the first batch stays with the search, and about 3 CPU seconds of compiling for a GEMM."""
-
 _FAILED = frozenset(TrialState) - {TrialState.OK, TrialState.SKIPPED, TrialState.UNSTABLE}
 
 
@@ -189,12 +182,12 @@ def known_configurations(
 
     They come from the file, which must be readable where it is `required`, and from other problems of a campaign.
     """
-    recorded = store.fact(FACT)
+    recorded = store.facts().wisdom
     if recorded is None and (file is not None or siblings) and len(store) == 0:
         wisdom = Wisdom(siblings) if file is None else load_wisdom(file, required=required).merge(Wisdom(siblings))
         recorded = _look_up(session, wisdom, events)
-        store.set_fact(FACT, recorded)
-    return _checked(recorded or [], store.directory)
+        store.set_fact("wisdom", recorded)
+    return recorded or []
 
 
 def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
@@ -244,26 +237,11 @@ def load_wisdom(file: Path, *, required: bool) -> Wisdom:
 
 def _look_up(session: Session, wisdom: Wisdom, events: EventWriter) -> list[dict[str, int]]:
     driver, placed = driver_of(session.versions), session.placed
-    matches = wisdom.lookup(placed.kernel, placed.problem, placed.device, driver, most=MOST, space=placed.space)
+    matches = wisdom.lookup(placed.kernel, placed.problem, placed.device, driver, most=MOST_KNOWN, space=placed.space)
     if matches:
         events("wisdom", detail="; ".join(map(str, matches)))
     coded = (match.entry.codes(session.placed.kernel) for match in matches)
     return [configuration for configuration in coded if configuration is not None]
-
-
-def _checked(recorded: Any, directory: Path) -> list[dict[str, int]]:
-    """Return the recorded configurations."""
-    good = isinstance(recorded, list) and all(
-        isinstance(configuration, dict)
-        and all(type(value) is int and abs(value) <= LARGEST for value in configuration.values())
-        for configuration in recorded
-    )
-    if not good or len(recorded) > MOST:
-        raise DamagedRunError(
-            f"a run records at most {MOST} configurations of a wisdom, but the record in {directory} is another; start "
-            "a new run."
-        )
-    return list(recorded)
 
 
 def _entries(result: TuneResult, driver: str) -> list[Entry]:
@@ -304,7 +282,6 @@ def _failure(record: TrialRecord) -> str:
 def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: bool) -> Entry:
     record = result.trial(finalist.number)
     assert record is not None  # noqa: S101 - a finalist is on record
-    reference = None if result.declaration is None else result.declaration.reference
     default = (record.median_s for record in result.measured() if record.proposed_by == "default")
     return Entry.model_validate(
         {
@@ -313,7 +290,7 @@ def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: boo
             "low_s": min(finalist.low_s, finalist.median_s),
             "high_s": max(finalist.high_s, finalist.median_s),
             "default_s": next(default, None),
-            "reference_s": result.reference_s if reference is None else reference.median_s,
+            "reference_s": None if result.leader is None else result.leader.reference_s,
             "verified": verified,
             "trials": len(result.records),
         }

@@ -19,7 +19,6 @@ import pytest
 from mltune.campaign.campaign import CampaignResult, run_plan
 from mltune.campaign.device_worker import SliceRequest, SliceResult, run_slice
 from mltune.errors import RunDirectoryError
-from mltune.records.declaration import FACT
 from mltune.records.directory import runs_in
 from mltune.records.events import read_events
 from mltune.records.store import Store
@@ -115,7 +114,7 @@ def declarations_of(directory: Path) -> dict[str, object]:
     found = {}
     for folder in runs_in(directory):
         with Store.read_only(folder) as store:
-            found[folder.name] = store.fact(FACT)
+            found[folder.name] = store.documents().get("declaration")
     return found
 
 

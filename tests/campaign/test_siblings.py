@@ -30,7 +30,7 @@ def known(directory):
     found = {}
     for slug in (FIRST, SECOND):
         with Store.read_only(directory / "problems" / slug) as store:
-            found[slug] = store.fact("wisdom") or []
+            found[slug] = store.documents().get("wisdom") or []
     return found
 
 

@@ -190,9 +190,8 @@ def make_base(folder: Path) -> Path:
     from mltune.records.trial import Build, TrialState
     from mltune.results.winner_folder import winner_files, write_folder
 
+    record_run(folder, "recorded")
     with threadpool_limits(1):
-        wisdom = folder / "wisdom.json"
-        _tune(folder / "recorded", "convolution_w6600", search="random", trials=24, wisdom=wisdom)
         for name in ("convolution_w6600", "xgemm_titan_rtx"):
             _tune(folder / "campaign" / "problems" / name.replace("_", "-"), name, search="random", trials=16)
     export_run(folder / "recorded", folder / "dataset")
@@ -205,8 +204,8 @@ def make_base(folder: Path) -> Path:
     )
     (winner / "kernel.cu").write_text(SOURCE)
     (winner / "kernel.cubin").write_bytes(b"\x7fELF" + bytes(1000))
-    for name in ("run-format-1", "run-format-2", "campaign"):
-        shutil.copytree(ROOT / "tests" / "golden" / name, folder / f"golden-{name}")
+    for name, target in (("run-format-3", "golden-run"), ("campaign", "golden-campaign")):
+        shutil.copytree(ROOT / "tests" / "golden" / name, folder / target)
     (folder / "plan.toml").write_text(PLAN)
     (folder / "gpu_plan.toml").write_text(GPU_PLAN)
     (folder / "bundle").mkdir()
@@ -273,6 +272,16 @@ def _winner() -> Any:
     record = TrialRecord(1, 1, 1, dict(kernel.space.default), TrialState.OK, build=build, measurement=measured)
     declared = Declaration(1, (Finalist(1, 2e-6, 1.9e-6, 2.1e-6),), None, rounds=20, as_of=4, verified=True)
     return Winner(PlacedKernel(kernel, kernel.arrays.problem(), H200), record, declared, build, {"nvrtc": "13.0.88"})
+
+
+def record_run(folder: Path, name: str) -> Path:
+    """Record an honest run in a folder, and a wisdom beside it; return the folder."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        wisdom = folder / "wisdom.json"
+        _tune(folder / name, "convolution_w6600", search="random", trials=24, wisdom=wisdom)
+    return folder
 
 
 def _tune(run: Path, dataset: str, **options: object) -> None:

@@ -81,7 +81,7 @@ def honest_run(place: Place, url: str) -> uuid.UUID:
     ):
         store.append(*honest.records())
         store.set_seconds(honest.seconds())
-        for name, fact in honest.facts().items():
+        for name, fact in honest.documents().items():
             store.set_fact(name, fact)
     place.write(DATABASE, url)
     return Pointer.read(run).run

@@ -97,7 +97,7 @@ def random_run_folder(place: Place) -> None:
     rng = place.rng
     run = place.copy("store", "run")
     if rng.random() < 0.4:
-        change_events(place, place.base / "golden-run-format-2" / "events.jsonl", run / "events.jsonl")
+        change_events(place, place.base / "golden-run" / "events.jsonl", run / "events.jsonl")
     for name in rng.sample(RUN_FILES, rng.choice((1, 1, 2, 3))):
         obstruct(place, run / name, rng.choice(list(OBSTACLES)))
 

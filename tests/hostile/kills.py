@@ -23,7 +23,6 @@ from mltune.errors import MltuneError
 from mltune.known.entry import Entry
 from mltune.known.wisdom import Wisdom
 from mltune.library.folder import read_library
-from mltune.records.declaration import FACT
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 from tests.environment import importing
@@ -353,7 +352,7 @@ def records_of(run: Path) -> list[TrialRecord]:
 
 def declaration_of(run: Path) -> object:
     with Store.read_only(run) as store:
-        return store.fact(FACT)
+        return store.documents().get("declaration")
 
 
 def spread(found: Sequence[int], count: int) -> list[int]:

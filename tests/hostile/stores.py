@@ -16,7 +16,7 @@ from typing import Any
 from tests.hostile.cases import Place, add, corpus
 from tests.hostile.values import ESCAPE, MARK, XSS, Raw, change, damaged, deep, encoded, scalar, to_json
 
-STORES = ("store", "golden-run-format-2", "golden-run-format-1")
+STORES = ("store", "golden-run")
 FILE = "run/run.sqlite"
 NESTED = Raw("[" * 100_000 + "]" * 100_000)
 
@@ -31,8 +31,7 @@ def edited(place: Place, base: str = "store", *, seal: bool = True) -> Iterator[
         if seal:
             reseal(database)
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    if base == "store":
-        mark_as_wal(path)
+    mark_as_wal(path)
 
 
 def reseal(database: sqlite3.Connection) -> None:
@@ -199,7 +198,9 @@ def written_by_the_store(place: Place) -> None:
     rng = place.rng
     with Store.read_only(place.base / "store") as honest:
         header, records = honest.header, list(honest.records())
-        facts = {name: honest.fact(name) for name in ("declaration", "limit", "stopping", "reference_median_s")}
+        facts = {
+            name: honest.documents().get(name) for name in ("declaration", "limit", "stopping", "reference_median_s")
+        }
     if rng.random() < 0.5:
         name = rng.choice([field.name for field in fields(header)])
         before = getattr(header, name)
@@ -248,26 +249,21 @@ def _has_raw(value: Any) -> bool:
 
 
 def _sql(name: str, *statements: str, base: str = "store", commands: tuple[str, ...] = ()) -> None:
-    """Add a case: an honest store after some statements; of an earlier format, and where it can be of today's."""
+    """Add a case: an honest store after some statements."""
 
-    def build(place: Place, base: str = base) -> None:
+    def build(place: Place) -> None:
         with edited(place, base) as database:
             database.execute("PRAGMA writable_schema = ON")
             for statement in statements:
-                database.execute(_with_checksum(statement) if base == "store" else statement)
+                database.execute(_with_checksum(statement))
 
     add("store", name, build, *commands)
-    if base != "store" and name not in _ONLY_OF_FORMAT_2:
-        add("store", f"{name}-today", lambda place: build(place, "store"), *commands)
 
 
 def _with_checksum(statement: str) -> str:
     """Return an INSERT of rows that have no checksum yet, with one."""
     statement = re.sub(r"^(INSERT [\w ]+) VALUES (.*)$", r"\1 SELECT *, 0 FROM (VALUES \2)", statement, flags=re.DOTALL)
     return re.sub(r"^(INSERT INTO header SELECT .*, value)", r"\1, 0", statement)
-
-
-_ONLY_OF_FORMAT_2 = {"references-of-other-columns"}
 
 
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT"
@@ -290,66 +286,57 @@ _sql("trigger-of-a-gigabyte", "CREATE TRIGGER t AFTER INSERT ON seconds BEGIN IN
 _sql("text-that-is-not-utf-8", "UPDATE trials SET detail = CAST(x'ff00fe41' AS TEXT)")
 _sql("header-that-is-not-utf-8", "UPDATE header SET value = CAST(x'22ff22' AS TEXT) WHERE name = 'kernel'")
 _sql("a-blob-for-a-number", "UPDATE trials SET median_s = x'00ff'")
-_sql("a-text-for-a-number", "UPDATE trials SET median_s = 'soon'", base="golden-run-format-2")
+_sql("a-text-for-a-number", "UPDATE trials SET median_s = 'soon'")
 _sql("numbers-as-infinities", "UPDATE trials SET median_s = 9e999, elapsed_s = -9e999, noise = 9e999")
-_sql("median-of-a-denormal", "UPDATE trials SET median_s = 1e-320", base="golden-run-format-2")
-_sql("median-of-1e308", "UPDATE trials SET median_s = 1e308", base="golden-run-format-2")
-_sql("one-median-of-a-denormal", "UPDATE trials SET median_s = 1e-320 WHERE number = 3", base="golden-run-format-2")
+_sql("median-of-a-denormal", "UPDATE trials SET median_s = 1e-320")
+_sql("median-of-1e308", "UPDATE trials SET median_s = 1e308")
+_sql("one-median-of-a-denormal", "UPDATE trials SET median_s = 1e-320 WHERE number = 3")
 _sql("integers-at-their-bounds", 'UPDATE trials SET "index" = 9223372036854775807, batch = -9223372036854775808')
-_sql("numbers-below-zero", "UPDATE trials SET number = -1 - number", base="golden-run-format-2")
-_sql("numbers-of-2-to-the-62", "UPDATE trials SET number = 4611686018427387904 + number", base="golden-run-format-2")
+_sql("numbers-below-zero", "UPDATE trials SET number = -1 - number")
+_sql("numbers-of-2-to-the-62", "UPDATE trials SET number = 4611686018427387904 + number")
 _sql(
     "finished-in-the-year-40000",
     "UPDATE trials SET finished_at = 1.2e12, elapsed_s = 1e300",
-    base="golden-run-format-2",
 )
 _sql(
     "created-in-the-year-40000",
     "UPDATE header SET value = '1e300' WHERE name = 'created_at'",
-    base="golden-run-format-2",
 )
 _sql(
     "created-before-the-epoch",
     "UPDATE header SET value = '-1e18' WHERE name = 'created_at'",
-    base="golden-run-format-2",
 )
-_sql("unknown-state", f"UPDATE trials SET state = '{ESCAPE}'", base="golden-run-format-2")
-_sql("escapes-in-details", f"UPDATE trials SET state = 'crashed', detail = '{ESCAPE}{XSS}', proposed_by = '{ESCAPE}'",
-     base="golden-run-format-2")  # fmt: skip
-_sql("escapes-in-the-header", f"UPDATE header SET value = '\"\\u001b]0;x\\u0007{XSS}\"' WHERE name = 'kernel'",
-     base="golden-run-format-2")  # fmt: skip
+_sql("unknown-state", f"UPDATE trials SET state = '{ESCAPE}'")
+_sql("escapes-in-details", f"UPDATE trials SET state = 'crashed', detail = '{ESCAPE}{XSS}', proposed_by = '{ESCAPE}'")  # fmt: skip
+_sql("escapes-in-the-header", f"UPDATE header SET value = '\"\\u001b]0;x\\u0007{XSS}\"' WHERE name = 'kernel'")  # fmt: skip
 _sql("escapes-in-the-device", "UPDATE header SET value = json_set(value, '$.name', '\x1b[2J\x9b31mGPU " + XSS + "') "
-     "WHERE name = 'device'", base="golden-run-format-2")  # fmt: skip
-_sql("escapes-in-the-versions", "UPDATE header SET value = json_object('\x1b[2J', '\x1b[2J" + XSS + "') WHERE name = 'versions'",
-     base="golden-run-format-2")  # fmt: skip
+     "WHERE name = 'device'")  # fmt: skip
+_sql("escapes-in-the-versions", "UPDATE header SET value = json_object('\x1b[2J', '\x1b[2J" + XSS + "') WHERE name = 'versions'")  # fmt: skip
 _sql("escapes-in-the-settings", "UPDATE header SET value = json_object('target', 'replay:\x1b[2J" + XSS + "') "
-     "WHERE name = 'settings'", base="golden-run-format-2")  # fmt: skip
+     "WHERE name = 'settings'")  # fmt: skip
 _sql("escapes-in-the-stopping-reason", "INSERT OR REPLACE INTO facts VALUES ('stopping', "
-     "json_object('reason', '\x1b[2J\x1b]0;x\x07" + XSS + "'))", base="golden-run-format-2")  # fmt: skip
-_sql("escapes-in-the-seconds", "INSERT INTO seconds VALUES ('\x1b[2J" + XSS + "', 3.0)", base="golden-run-format-2")
+     "json_object('reason', '\x1b[2J\x1b]0;x\x07" + XSS + "'))")  # fmt: skip
+_sql("escapes-in-the-seconds", "INSERT INTO seconds VALUES ('\x1b[2J" + XSS + "', 3.0)")
 _sql("a-device-of-nothing", "UPDATE header SET value = json_set(value, '$.sm_count', 0, '$.clock_hz', 0.0) "
-     "WHERE name = 'device'", base="golden-run-format-2")  # fmt: skip
+     "WHERE name = 'device'")  # fmt: skip
 _sql("a-device-of-everything", "UPDATE header SET value = json_set(value, '$.sm_count', 9223372036854775807, "
-     "'$.clock_hz', 1e308, '$.memory_bytes_per_s', 1e-320) WHERE name = 'device'", base="golden-run-format-2")  # fmt: skip
+     "'$.clock_hz', 1e308, '$.memory_bytes_per_s', 1e-320) WHERE name = 'device'")  # fmt: skip
 _sql("a-problem-of-2-to-the-60", "UPDATE header SET value = json_set(value, '$.m', 1152921504606846976, "
-     "'$.n', 1152921504606846976) WHERE name = 'problem'", base="golden-run-format-2")  # fmt: skip
-_sql("a-problem-of-nothing", "UPDATE header SET value = json_set(value, '$.m', 0, '$.k', 0) WHERE name = 'problem'",
-     base="golden-run-format-2")  # fmt: skip
+     "'$.n', 1152921504606846976) WHERE name = 'problem'")  # fmt: skip
+_sql("a-problem-of-nothing", "UPDATE header SET value = json_set(value, '$.m', 0, '$.k', 0) WHERE name = 'problem'")  # fmt: skip
 _sql("a-problem-of-4000-digits", "UPDATE header SET value = json_set(value, '$.m', json('" + "9" * 4000 + "')) "
-     "WHERE name = 'problem'", base="golden-run-format-2")  # fmt: skip
-_sql("a-kernel-that-is-a-path", "UPDATE header SET value = '\"../../../canary\"' WHERE name = 'kernel'",
-     base="golden-run-format-2")  # fmt: skip
+     "WHERE name = 'problem'")  # fmt: skip
+_sql("a-kernel-that-is-a-path", "UPDATE header SET value = '\"../../../canary\"' WHERE name = 'kernel'")  # fmt: skip
 _sql("a-parameter-of-2-to-the-80", "UPDATE header SET value = json_set(value, '$.BLK_M', json('[1208925819614629174706176]')) "
-     "WHERE name = 'parameters'", base="golden-run-format-2")  # fmt: skip
-_sql("parameters-of-0-values", "UPDATE header SET value = json_set(value, '$.BLK_M', json('[]')) WHERE name = 'parameters'",
-     base="golden-run-format-2")  # fmt: skip
-_sql("no-parameters", "UPDATE header SET value = '{}' WHERE name = 'parameters'", base="golden-run-format-2")
+     "WHERE name = 'parameters'")  # fmt: skip
+_sql("parameters-of-0-values", "UPDATE header SET value = json_set(value, '$.BLK_M', json('[]')) WHERE name = 'parameters'")  # fmt: skip
+_sql("no-parameters", "UPDATE header SET value = '{}' WHERE name = 'parameters'")
 _sql("a-header-nested-deeply", f"UPDATE header SET value = '{NESTED.text}' WHERE name = 'settings'")
 _sql("a-fact-nested-deeply", f"INSERT OR REPLACE INTO facts VALUES ('declaration', '{NESTED.text}')")
 _sql("a-fact-of-5000-digits", f"INSERT OR REPLACE INTO facts VALUES ('limit', '{{\"trials\": {'9' * 5000}}}')")
 _sql("a-fact-that-is-no-json", "INSERT OR REPLACE INTO facts VALUES ('declaration', 'no json')")
 _sql("facts-of-other-types", "INSERT OR REPLACE INTO facts VALUES ('declaration', '[1]'), ('limit', '\"x\"'), "
-     "('stopping', '3'), ('reference_median_s', '{}')", base="golden-run-format-2")  # fmt: skip
+     "('stopping', '3'), ('reference_median_s', '{}')")  # fmt: skip
 _sql(
     "a-declaration-as-of-a-text",
     "UPDATE facts SET value = json_set(value, '$.as_of', 'soon') WHERE name = 'declaration'",
@@ -360,19 +347,17 @@ _sql("seconds-of-a-text", "UPDATE seconds SET value = 'soon' WHERE name = 'total
 _sql("seconds-of-infinity", "UPDATE seconds SET value = 9e999 WHERE name = 'total'")
 _sql("seconds-below-zero", "UPDATE seconds SET value = -1e300")
 _sql("a-declaration-of-nobody", "INSERT OR REPLACE INTO facts VALUES ('declaration', "
-     "'{\"number\": 7, \"finalists\": []}')", base="golden-run-format-2")  # fmt: skip
+     "'{\"number\": 7, \"finalists\": []}')")  # fmt: skip
 _sql(
     "samples-nested-deeply",
     f"UPDATE trials SET samples_s = '{NESTED.text}' WHERE number = 1",
-    base="golden-run-format-2",
 )
-_sql("samples-of-texts", "UPDATE trials SET samples_s = '[\"a\", null, {}]'", base="golden-run-format-2")
-_sql("samples-that-are-a-table", "UPDATE trials SET samples_s = '{\"a\": 1}'", base="golden-run-format-2")
-_sql("samples-of-nan", "UPDATE trials SET samples_s = '[NaN, Infinity, -Infinity, 1e999]'", base="golden-run-format-2")
+_sql("samples-of-texts", "UPDATE trials SET samples_s = '[\"a\", null, {}]'")
+_sql("samples-that-are-a-table", "UPDATE trials SET samples_s = '{\"a\": 1}'")
+_sql("samples-of-nan", "UPDATE trials SET samples_s = '[NaN, Infinity, -Infinity, 1e999]'")
 _sql("samples-of-10-megabytes", "UPDATE trials SET samples_s = '[' || substr(replace(hex(zeroblob(2000000)), '00', '1.5, '), 1, "
-     "9999996) || '1]' WHERE number = 2", base="golden-run-format-2")  # fmt: skip
-_sql("a-detail-of-100-megabytes", "UPDATE trials SET state = 'crashed', detail = hex(zeroblob(50000000)) WHERE number = 1",
-     base="golden-run-format-2")  # fmt: skip
+     "9999996) || '1]' WHERE number = 2")  # fmt: skip
+_sql("a-detail-of-100-megabytes", "UPDATE trials SET state = 'crashed', detail = hex(zeroblob(50000000)) WHERE number = 1")  # fmt: skip
 _sql(
     "two-tables-swapped",
     "ALTER TABLE facts RENAME TO x",
@@ -380,10 +365,10 @@ _sql(
     "ALTER TABLE x RENAME TO header",
 )
 _sql("a-table-less", "DROP TABLE seconds")
-_sql("no-references", "DROP TABLE reference_timings", base="golden-run-format-2")
+_sql("no-references", "DROP TABLE reference_timings", base="golden-run")
 _sql("references-of-other-columns", "DROP TABLE reference_timings", "CREATE TABLE reference_timings (a, b)",
-     "INSERT INTO reference_timings VALUES (1, 2)", base="golden-run-format-2")  # fmt: skip
-_sql("references-of-texts", "UPDATE reference_timings SET median_s = 'x', elapsed_s = 'y'", base="golden-run-format-2")
+     "INSERT INTO reference_timings SELECT 1, 2", base="golden-run")  # fmt: skip
+_sql("references-of-texts", "UPDATE reference_timings SET median_s = 'x', elapsed_s = 'y'", base="golden-run")
 _sql("the-trials-of-another-root", "UPDATE sqlite_master SET rootpage = 2 WHERE name = 'trials'")
 _sql("a-root-beyond-the-file", "UPDATE sqlite_master SET rootpage = 2000000000 WHERE name = 'trials'")
 _sql("an-index-on-the-root-of-its-table", "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master "
@@ -395,17 +380,16 @@ _sql("columns-with-escapes", f'ALTER TABLE trials ADD COLUMN "{ESCAPE}" TEXT')
 _sql("format-99", "PRAGMA user_version = 99")
 _sql("format-0", "PRAGMA user_version = 0")
 _sql("format-below-0", "PRAGMA user_version = -5")
-_sql("format-1-with-columns-of-2", "PRAGMA user_version = 1")
+_sql("format-1", "PRAGMA user_version = 1")
 _sql("another-application", "PRAGMA application_id = 1")
 _sql("no-trials", "DELETE FROM trials")
 _sql("no-header", "DELETE FROM header")
 _sql("a-header-twice", "INSERT INTO header SELECT name || 'x', value FROM header")
 _sql("a-header-too-much", f"INSERT INTO header VALUES ('{ESCAPE}', '1')")
-_sql("only-failures", "UPDATE trials SET state = 'crashed', median_s = NULL", base="golden-run-format-2")
-_sql("all-skipped", "UPDATE trials SET state = 'skipped', gate = 'before_compile', predicted = 9e999, optimistic = -9e999",
-     base="golden-run-format-2")  # fmt: skip
+_sql("only-failures", "UPDATE trials SET state = 'crashed', median_s = NULL")
+_sql("all-skipped", "UPDATE trials SET state = 'skipped', gate = 'before_compile', predicted = 9e999, optimistic = -9e999")  # fmt: skip
 _sql("predictions-without-bounds", "UPDATE trials SET expected = 1e308, gate = 'after_compile', predicted = -1e308, "
-     "optimistic = 1e308", base="golden-run-format-2")  # fmt: skip
+     "optimistic = 1e308")  # fmt: skip
 
 
 @corpus("store")
@@ -512,7 +496,7 @@ def _log_of_another_store(place: Place) -> None:
     path = place.copy("store", "run") / "run.sqlite"
     mark_as_wal(path)
     other = place.folder / "other.sqlite"
-    other.write_bytes((place.base / "golden-run-format-2" / "run.sqlite").read_bytes())
+    other.write_bytes((place.base / "golden-run" / "run.sqlite").read_bytes())
     with closing(sqlite3.connect(other)) as database:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("UPDATE trials SET detail = 'other'")
@@ -533,7 +517,7 @@ def _in_wal_mode_without_a_log(place: Place) -> None:
 
 @corpus("store", "load_run", "show", "report", "dashboard")
 def _a_hundred_thousand_references(place: Place) -> None:
-    with edited(place, "golden-run-format-2") as database:
+    with edited(place, "golden-run") as database:
         count = len(columns(database, "reference_timings"))
         database.execute("BEGIN")
         row = [1.0] * count
@@ -566,14 +550,14 @@ def _a_run_of_100000_trials(place: Place) -> None:
 
 @corpus("store", "load_run", "show", "report")
 def _ten_thousand_parameters(place: Place) -> None:
-    with edited(place, "golden-run-format-2") as database:
+    with edited(place, "golden-run") as database:
         names = json.dumps({f"P{number}": [1, 2] for number in range(10_000)})
         database.execute("UPDATE header SET value = ? WHERE name = 'parameters'", (names,))
 
 
 @corpus("store", "load_run", "show", "report", "dashboard")
 def _a_parameter_of_a_million_values(place: Place) -> None:
-    with edited(place, "golden-run-format-2") as database:
+    with edited(place, "golden-run") as database:
         (text,) = database.execute("SELECT value FROM header WHERE name = 'parameters'").fetchone()
         database.execute(
             "UPDATE header SET value = ? WHERE name = 'parameters'",
@@ -583,7 +567,7 @@ def _a_parameter_of_a_million_values(place: Place) -> None:
 
 @corpus("store", "load_run", "show", "report")
 def _a_header_of_60_megabytes(place: Place) -> None:
-    with edited(place, "golden-run-format-2") as database:
+    with edited(place, "golden-run") as database:
         text = json.dumps({"a": "x" * 60_000_000})
         database.execute("UPDATE header SET value = ? WHERE name = 'settings'", (text,))
 
@@ -591,7 +575,7 @@ def _a_header_of_60_megabytes(place: Place) -> None:
 @corpus("store", "load_run", "show", "report")
 def _a_header_that_unfolds(place: Place) -> None:
     """Thirty megabytes of brackets: each becomes an object of 56 bytes or more."""
-    with edited(place, "golden-run-format-2") as database:
+    with edited(place, "golden-run") as database:
         text = "[" + "[],{}," * 5_000_000 + "0]"
         database.execute("UPDATE header SET value = ? WHERE name = 'settings'", (text,))
 

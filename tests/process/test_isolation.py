@@ -58,7 +58,7 @@ def hostile(tmp_path_factory):
     (folder.parent / "plan.toml").write_text(PLAN)
     (folder.parent / "wisdom.json").write_text('{"format": 1, "entries": []}')
     (folder.parent / "mltune").write_text("from mltune.cli import main\nif __name__ == '__main__':\n    main()\n")
-    shutil.copytree(ROOT / "tests" / "golden" / "run-format-2", folder.parent / "run")
+    shutil.copytree(ROOT / "tests" / "golden" / "run-format-3", folder.parent / "run")
     return folder
 
 

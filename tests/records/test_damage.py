@@ -48,7 +48,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 def everything(directory: Path) -> object:
     with Store.read_only(directory) as store:
-        return list(store.records()), store.seconds(), store.fact("limit"), store.references(), store.header.to_json()
+        return list(store.records()), store.seconds(), store.facts(), store.references(), store.header.to_json()
 
 
 def change(directory: Path, *statements: str) -> None:
@@ -201,27 +201,6 @@ def test_a_reader_reads_what_a_kill_left_without_the_shared_memory(killed):
         assert store.records() == RECORDS
 
 
-def test_a_rollback_journal_of_a_kill_is_rolled_back_in_a_copy(tmp_path):
-    """Stores of format 2 switched their journal mode at every opening."""
-    golden = Path(__file__).parents[1] / "golden" / "run-format-2"
-    with Store.read_only(golden) as store:
-        records = list(store.records())
-    child, parent = tmp_path / "writing", tmp_path / "killed"
-    shutil.copytree(golden, child)
-    connection = sqlite3.connect(child / FILE, isolation_level=None)
-    connection.execute("PRAGMA cache_size = 1")
-    connection.execute("PRAGMA cache_spill = 1")
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("UPDATE trials SET detail = hex(randomblob(20000))")
-    shutil.copytree(child, parent)
-    connection.close()
-    assert (parent / f"{FILE}-journal").stat().st_size > 512
-    before = content(parent)
-    with Store.read_only(parent) as store:
-        assert list(store.records()) == records
-    assert content(parent) == before
-
-
 def test_a_journal_that_names_another_file_deletes_nothing(written, tmp_path):
     """SQLite deletes the super-journal that a rollback journal names."""
     victim = tmp_path / "victim"
@@ -232,7 +211,7 @@ def test_a_journal_that_names_another_file_deletes_nothing(written, tmp_path):
     header = magic + struct.pack(">IIIII", 0, 7, 1, 512, 4096)
     (written / f"{FILE}-journal").write_bytes(header.ljust(512, b"\0") + struct.pack(">I", 1 << 18) + end)
     for attempt in (Store.read_only, Store.open):
-        with pytest.raises(DamagedRunError, match=r"names another file|lies beside it"):
+        with pytest.raises(DamagedRunError, match="lies beside it"):
             attempt(written)
     assert victim.read_text() == "content"
 

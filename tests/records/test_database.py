@@ -57,7 +57,7 @@ def numbers(directory):
 
 def everything(directory):
     with Store.read_only(directory) as store:
-        return store.records(), store.facts()
+        return store.records(), store.documents()
 
 
 def test_the_migrations_make_the_tables(postgres):

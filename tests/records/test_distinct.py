@@ -49,5 +49,6 @@ def test_what_was_added_before_and_the_order_change_nothing():
     "damaged",
     [None, {}, "12", 3, [-1], [1.5], [True], [None], ["1"], [2**53], [[1]], [float("nan")], list(range(1025))],
 )
-def test_what_is_no_number_on_record_is_none(damaged):
-    assert DistinctCount.from_json(damaged) is None
+def test_what_is_no_number_on_record_is_refused(damaged):
+    with pytest.raises(ValueError, match="whole numbers"):
+        DistinctCount.from_json(damaged)

@@ -27,7 +27,6 @@ from mltune.files.owned import WINNER as WINNER_FOLDER
 from mltune.files.reading import read_file
 from mltune.known.wisdom import Wisdom
 from mltune.process.child import ThreadedChild, available_cores
-from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.directory import EVENT_LOG, WINNER, is_begun, not_writable
 from mltune.records.events import read_events
 from mltune.records.replication import Changes
@@ -236,7 +235,7 @@ class _Sender:
             return None, False
         with contextlib.suppress(RunError, UsageError), Store.read_only(self._run) as store:
             new, declared = Changes.of(store, *self._upto), self._declared
-            self._declared = new.facts.get(DECLARATION)
+            self._declared = new.facts.get("declaration")
             if new.upto != self._upto or (new.facts, new.seconds) != self._facts:
                 self._upto, self._facts = new.upto, (new.facts, new.seconds)
                 return new, self._declared != declared

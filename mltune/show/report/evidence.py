@@ -120,14 +120,7 @@ def placed_of(run: TuneResult) -> PlacedKernel | None:
     return PlacedKernel(kernel.recorded_with(header.parameters), run.problem, run.device) if same else None
 
 
-FAILURES = (
-    TrialState.COMPILE_ERROR,
-    TrialState.LAUNCH_ERROR,
-    TrialState.WRONG_RESULT,
-    TrialState.TIMEOUT,
-    TrialState.CRASHED,
-    TrialState.UNSTABLE,
-)
+FAILURES = tuple(state for state in TrialState if state not in (TrialState.OK, TrialState.SKIPPED))
 """States of trials that failed."""
 
 MOST_EXAMPLES = 50
@@ -226,18 +219,12 @@ class Evidence:
         return times
 
     @cached_property
-    def reference_s(self) -> float | None:
-        """Median time of the reference kernel, seconds: in the finals, else at the start of the run."""
-        declared = self.run.declaration
-        raced = None if declared is None else declared.reference
-        return self.run.reference_s if raced is None else raced.median_s
-
-    @cached_property
     def curve(self) -> Curve | None:
         """The best so far; None where nothing was measured."""
-        if not self.measured:
+        run = self.run
+        if not self.measured or run.leader is None:
             return None
-        run, reference_s = self.run, self.reference_s
+        reference_s = run.leader.reference_s
         by_time = not run.replayed and bool((self.measured.column("elapsed_s") > 0.0).all())
         at, best = map(np.array, zip(*run.improvements(by_time=by_time), strict=True))
         ends = self.measured.column("elapsed_s") if by_time else self.measured.column("number") + 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -149,10 +149,8 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
         return None
     totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in TIME_USE}
     spent, few = _most({label: sum(use.values()) for label, use in spent.items()}, spent, "that took longest")
-    longest = min(max(map(len, spent)), LONGEST_LABEL)
-    panel = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left_in=0.25 + 0.085 * longest, top_in=0.6)
+    panel, place = _bars(spent, 1.05, 0.6)
     scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
-    place = np.arange(len(spent))
     done = np.zeros(len(spent))
     for (phase, meaning), colour in zip(TIME_USE.items(), _TIME_COLOURS, strict=True):
         if not totals[phase]:
@@ -160,9 +158,7 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
         widths = np.array([parts[phase] for parts in spent.values()]) / scale
         panel.barh(place, widths, left=done, height=0.7, color=colour, label=meaning)
         done += widths
-    panel.set_yticks(place, [shortened(label) for label in spent])
     panel.set(xlabel=unit, ylim=(len(spent) - 0.4, -0.6))
-    panel.grid(visible=False, axis="y")
     panel.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
     everything = max(sum(totals.values()), 1e-9)
     shares = ", ".join(
@@ -202,6 +198,15 @@ def _most(sizes: Mapping[str, float], values: Mapping[str, _Value], which: str) 
     chosen = set(sorted(sizes, key=sizes.__getitem__, reverse=True)[:MOST_BARS])
     few = f" Bars are of the {len(chosen)} problems {which}." if len(chosen) < len(values) else ""
     return {label: value for label, value in values.items() if label in chosen}, few
+
+
+def _bars(labels: Collection[str], margins_in: float, top_in: float) -> tuple[Any, Any]:
+    """Return axes with room for a bar of each label, and the places of the bars."""
+    longest, place = min(max(map(len, labels)), LONGEST_LABEL), np.arange(len(labels))
+    panel = axes(WIDE_IN, margins_in + 0.24 * len(labels), left_in=0.25 + 0.085 * longest, top_in=top_in)
+    panel.set_yticks(place, [shortened(label) for label in labels])
+    panel.grid(visible=False, axis="y")
+    return panel, place
 
 
 def shortened(label: str) -> str:
@@ -277,17 +282,13 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
     runs, few = _most({label: -share for label, share in shares.items()}, runs, "that are slowest")
     speeds = np.array([run.rate.of(run.best_time_s) for run in runs.values()])
     limit = device.memory_bytes_per_s / GB_PER_S.size
-    longest = min(max(map(len, runs)), LONGEST_LABEL)
-    panel = axes(WIDE_IN, 0.95 + 0.24 * len(runs), left_in=0.25 + 0.085 * longest, top_in=0.3)
-    place = np.arange(len(runs))
+    panel, place = _bars(runs, 0.95, 0.3)
     panel.barh(place, speeds, height=0.7, color=SERIES[0])
     panel.axvline(limit, color=INK, linewidth=1.1)
     panel.annotate(
         f"memory {limit / 1e3:.3g} TB/s", (limit, -0.5), (-3, 4), textcoords="offset points", ha="right", va="bottom"
     )
-    panel.set_yticks(place, [shortened(label) for label in runs])
     panel.set(xlabel=GB_PER_S.name, xlim=(0.0, 1.05 * max(limit, speeds.max())), ylim=(len(runs) - 0.5, -0.5))
-    panel.grid(visible=False, axis="y")
     ends = dict.fromkeys(f"{100 * share:.3g}" for share in (min(shares.values()), max(shares.values())))
     return finish(
         panel,

@@ -13,13 +13,13 @@ from typing import Any
 
 from mltune.errors import MltuneError
 from mltune.files.text import many, printable
-from mltune.records.declaration import Declaration, Finalist
+from mltune.records.declaration import Finalist
 from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
 from mltune.results.audit import pooled
 from mltune.results.funnel import total
-from mltune.results.rating import UNITS, rating
+from mltune.results.leader import RATES, Leader, finding_of
 from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
 from mltune.results.summary import Optimum, chosen, optimum
@@ -29,9 +29,6 @@ from mltune.show.why import bound_and_reasons
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
-
-RATES = tuple(unit.key for unit in UNITS if unit.higher_is_better)
-"""Fields of an entry for the rate of its problem: one has a value, the others are None."""
 
 LONGEST_FACT = 60
 """Longest name of a device or of a kernel in a label."""
@@ -104,74 +101,38 @@ def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
 
 def _entry(run: TuneResult, folder: str | None, recorded: Optimum | None) -> dict[str, Any]:
     """Return the entry of one problem."""
-    best, figures, declared = run.best_record, run.best_rating(), run.declaration
+    leader, declared, figures = run.leader, run.declaration, run.best_rating()
     entry = _blank(run.slug) | run.facts()
     entry |= {"device": run.device.name, "reference": None, "notes": _notes(run, figures)}
-    if best is None or figures is None:
+    if leader is None:
         return entry
-    reference, (bound, reasons) = _reference(run, figures), bound_and_reasons(run)
-    entry |= {name: figures[name] for name in ("median_s", *RATES, "share_of_peak")} | {
-        "state": "best so far",
-        "trial": best.number,
-        "error": run.error,
-        "configuration": run.header.labelled(best.configuration),
-        "reference": reference,
-        "verdict": _compared(reference),
-        "launch": _launch(run, best),
-        "bound": bound,
-        "why": reasons,
-        "folder": folder,
-        "optimum": None if recorded is None else asdict(recorded),
-    }
-    if declared is None:
-        return entry
-    low_s, high_s = figures["interval_s"]
-    timed = low_s < high_s
-    return entry | {
-        "state": "declared",
-        "interval_s": [low_s, high_s] if timed else None,
-        **(_rate_intervals(run, low_s, high_s) if timed else {}),
-        "finalists": [_finalist(run, best, finalist, declared) for finalist in declared.finalists],
-        "ties": figures["ties"],
-        "rejected": {str(number): reason for number, reason in declared.rejected.items()},
-        "verified": figures["verified"],
-    }
-
-
-def _rates(run: TuneResult, median_s: float) -> dict[str, float | None]:
-    """Return a time as the rate of its problem, None for the other rates."""
-    rated = rating(run.problem, run.device, median_s, None)
-    return {name: rated[name] for name in RATES}
-
-
-def _rate_intervals(run: TuneResult, low_s: float, high_s: float) -> dict[str, list[float | None] | None]:
-    low, high = _rates(run, high_s), _rates(run, low_s)
-    return {f"{name}_interval": None if low[name] is None else [low[name], high[name]] for name in RATES}
+    bound, reasons = bound_and_reasons(run)
+    return (
+        entry
+        | finding_of(leader)
+        | {
+            "launch": _launch(run, leader.record),
+            "bound": bound,
+            "why": reasons,
+            "folder": folder,
+            "optimum": None if recorded is None else asdict(recorded),
+            "finalists": []
+            if declared is None
+            else [_finalist(run, leader, finalist) for finalist in declared.finalists],
+        }
+    )
 
 
 def _blank(slug: str) -> dict[str, Any]:
     """Return an entry with all fields and no values."""
-    unknown = "problem kernel accuracy device error trial configuration median_s interval_s share_of_peak"
+    unknown = "problem kernel accuracy device error trial configuration median_s interval_s share_of_peak reference"
     rates = [f"{name}{of}" for name in RATES for of in ("", "_interval")]
-    return {
-        "slug": slug,
-        "label": slug,
-        "state": "none",
-        "choice": "",
-        "chosen": True,
-        "replayed": False,
-        "verified": False,
-        "finalists": [],
-        "ties": [],
-        "rejected": {},
-        "trials": 0,
-        "counts": {},
-        "seconds": {},
-        "stopped": "",
-        "notes": [],
-        "why": [],
-    } | dict.fromkeys(
-        [*unknown.split(), *rates, "reference", "verdict", "launch", "bound", "folder", "optimum", "funnel"]
+    return (
+        {"slug": slug, "label": slug, "state": "none", "choice": "", "stopped": "", "trials": 0}
+        | {"chosen": True, "replayed": False, "verified": False}
+        | {name: [] for name in ("finalists", "ties", "notes", "why")}
+        | {name: {} for name in ("rejected", "counts", "seconds")}
+        | dict.fromkeys([*unknown.split(), *rates, "verdict", "launch", "bound", "folder", "optimum", "funnel"])
     )
 
 
@@ -180,45 +141,23 @@ def _missing(unread: Unread) -> dict[str, Any]:
     return _blank(unread.slug) | {"state": "unreadable" if begun else "not begun", "notes": [unread.reason]}
 
 
-def _reference(run: TuneResult, figures: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the reference kernel compared with the winner: in the finals, or as timed in the same run."""
-    share = figures["share_of_reference"]
-    if share is None or not 0.0 < share < math.inf:
-        return None
-    raced = None if run.declaration is None else run.declaration.reference
-    median_s = run.reference_s if raced is None else raced.median_s
-    return {
-        "median_s": median_s,
-        **({} if median_s is None else _rates(run, median_s)),
-        "interval_s": None if raced is None else [raced.low_s, raced.high_s],
-        "share": share,
-        "share_interval": figures.get("interval_share_of_reference"),
-    }
-
-
-def _compared(reference: Mapping[str, Any] | None) -> str | None:
-    """Compare a winner with the reference in a word; a ratio whose interval contains 1 is a tie."""
-    if reference is None:
-        return None
-    low, high = reference["share_interval"] or (reference["share"], reference["share"])
-    return "faster" if low > 1.0 else "slower" if high < 1.0 else "level"
-
-
-def _finalist(run: TuneResult, winner: TrialRecord, finalist: Finalist, declared: Declaration) -> dict[str, Any]:
+def _finalist(run: TuneResult, leader: Leader, finalist: Finalist) -> dict[str, Any]:
     """Return a finalist, with its differences from the winner's parameters."""
     record, differs = run.trial(finalist.number), {}
     if record is not None:
         differs = {
-            name: value for name, value in record.configuration.items() if value != winner.configuration.get(name)
+            name: value
+            for name, value in record.configuration.items()
+            if value != leader.record.configuration.get(name)
         }
     return {
         "trial": finalist.number,
         "median_s": finalist.median_s,
         "interval_s": [finalist.low_s, finalist.high_s],
-        **_rates(run, finalist.median_s),
+        **leader.rates(finalist.median_s),
         "ratio": finalist.ratio,
         "ratio_interval": [finalist.ratio_low, finalist.ratio_high],
-        "tie": finalist.number in declared.ties,
+        "tie": leader.declaration is not None and finalist.number in leader.declaration.ties,
         "differs": differs,
     }
 

@@ -95,22 +95,9 @@ def render(template: str, document: Mapping[str, Any], parts: Mapping[str, Any])
         undefined=StrictUndefined,
         finalize=_printable if template.endswith(".html") else _markdown,
     )
-    environment.filters |= {
-        "percent": percent,
-        "milliseconds": milliseconds,
-        "duration": spaced_duration,
-        "error": error,
-        "between": between,
-        "hardware": hardware,
-        "of_optimum": of_optimum,
-        "of_skipped": of_skipped,
-        "skip_check": skip_check,
-        "many": many,
-        "values": configuration,
-        "speed": speed,
-        "unit": unit_of,
-        "code": _code,
-    }
+    by_their_names = (percent, milliseconds, error, between, hardware, of_optimum, of_skipped, skip_check, many, speed)
+    environment.filters |= {function.__name__: function for function in by_their_names}
+    environment.filters |= {"duration": spaced_duration, "values": configuration, "unit": unit_of, "code": _code}
     return environment.get_template(template).render(document=document, **parts)
 
 

@@ -1,0 +1,123 @@
+"""Facts of a run beside its trials: the name, the type and the range of each, checked where a store is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError
+
+from mltune.files.validation import problems_of
+from mltune.records.columns import LONGEST_S, SHORTEST_S
+from mltune.records.declaration import Declaration
+from mltune.records.distinct import DistinctCount
+from mltune.records.header import LARGEST
+
+LONGEST_TEXT = 2_000
+"""Characters of a text on record that are shown."""
+
+MOST_KNOWN = 5
+"""Most configurations that a run measures first: with the default less than half of a first batch of 16, so that most
+of the first batch stays with the search, and about 3 CPU seconds of compiling for a GEMM."""
+
+NEEDED = frozenset({"declaration", "wisdom"})
+"""Facts without which a run is not read where they are damaged: others are ignored with a notice."""
+
+_Text = Annotated[str, AfterValidator(lambda text: text[:LONGEST_TEXT])]
+_Seconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
+_Count = Annotated[int, Field(ge=0, le=LARGEST)]
+_Value = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+_Configurations = Annotated[list[dict[str, _Value]], Field(max_length=MOST_KNOWN)]
+_Distinct = Annotated[DistinctCount, PlainValidator(DistinctCount.from_json)]
+_Declaration = Annotated[Declaration, PlainValidator(Declaration.from_json)]
+
+
+class Stopping(BaseModel, frozen=True, strict=True):
+    """The end of a search. A run stores it, so that a resumed run ends at the same batch.
+
+    ``reason`` is why no batch is planned after ``batch``, -1 before the first: little is gained, nothing is left to
+    try, or the goal is reached. It is empty while the search continues.
+    """
+
+    reason: _Text = ""
+    batch: Annotated[int, Field(ge=-1, le=LARGEST)] = 0
+
+
+class Limit(BaseModel, frozen=True, strict=True):
+    """The budget of a run that goes on: trials and seconds, None where they are not limited."""
+
+    trials: _Count | None = None
+    time_s: Annotated[float, Field(ge=0.0, le=LONGEST_S)] | None = None
+
+
+class Stages(BaseModel, frozen=True, strict=True):
+    """The valid configurations of a space, a number of any size as text, and the compilers, None in replay."""
+
+    valid: Annotated[str, Field(pattern=r"^[0-9]{1,30}$")] | None = None
+    compilers: _Seconds | None = None
+
+
+class Facts(BaseModel, frozen=True, strict=True):
+    """The facts of a run on record, each with the default where it is missing or was ignored.
+
+    Attributes
+    ----------
+    accuracy : {"ieee", "fp32"}, optional
+        The accuracy class of the kernel.
+    choice : str
+        The name that the kernels of a choice share.
+    declaration : Declaration, optional
+        The winner and its race.
+    limit : Limit, optional
+        The budget, until the run ends.
+    model : str
+        What the search started from.
+    reference_median_s : float, optional
+        The first time of the reference kernel.
+    scored, skipped : DistinctCount, optional
+        Configurations that a model scored, and those that it skipped before they were compiled.
+    stages : Stages
+    stopping : Stopping
+    wisdom : list of dict, optional
+        Configurations that the run measures first: a resumed run must propose them again.
+    notice : str
+        Which facts were ignored, and why; empty if none was. No fact.
+    """
+
+    accuracy: Literal["ieee", "fp32"] | None = None
+    choice: _Text = ""
+    declaration: _Declaration | None = None
+    limit: Limit | None = None
+    model: _Text = ""
+    reference_median_s: _Seconds | None = None
+    scored: _Distinct | None = None
+    skipped: _Distinct | None = None
+    stages: Stages = Stages()
+    stopping: Stopping = Stopping()
+    wisdom: _Configurations | None = None
+    notice: str = ""
+
+    @classmethod
+    def of(cls, documents: Mapping[str, Any]) -> Self:
+        """Check the facts of a store, plain JSON values by name; those that are not known are left out.
+
+        A fact that breaks its law is ignored with a notice; one of :data:`NEEDED` raises a ValueError.
+
+        Examples
+        --------
+        >>> Facts.of({"reference_median_s": "soon", "choice": "sgemm"}).notice
+        "a fact that no run writes is ignored: reference_median_s must be a number, got 'soon'"
+        """
+        facts = {name: value for name, value in documents.items() if name in NAMES and value is not None}
+        try:
+            return cls.model_validate(facts)
+        except ValidationError as error:
+            broken, laws = {str(fault["loc"][0]) for fault in error.errors()}, problems_of(error, facts)
+        if broken & NEEDED:
+            raise ValueError(laws)
+        sound = {name: value for name, value in facts.items() if name not in broken}
+        return cls.model_validate(sound | {"notice": f"a fact that no run writes is ignored: {laws}"})
+
+
+NAMES = frozenset(Facts.model_fields) - {"notice"}
+"""The names of all facts."""
