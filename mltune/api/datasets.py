@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.errors import UsageError
-from mltune.resolve.request import ShapeOptions
+from mltune.problem.problem import ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset

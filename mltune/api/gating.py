@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from mltune.api.places import check_places
-from mltune.resolve.request import ShapeOptions
+from mltune.problem.problem import ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.tuning.gate import GateResult

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from mltune.problem.problem import ShapeOptions
 from mltune.resolve.options import RunOptions
-from mltune.resolve.request import ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.api.results import Predicted, UpperBound

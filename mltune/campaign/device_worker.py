@@ -72,7 +72,6 @@ class SliceRequest:
     ----------
     request : TuneRequest
         With the limit of the time slice.
-    slug : str
     log : pathlib.Path
         Folder of the event log.
     repair : bool
@@ -81,7 +80,6 @@ class SliceRequest:
     """
 
     request: TuneRequest
-    slug: str
     log: Path
     repair: bool = False
     siblings: Siblings | None = None
@@ -258,12 +256,12 @@ def run_slice(
             send(None)
         return interrupt()
 
-    log = partial(EventLog(request.log).write, slug=request.slug, device=str(request.request.target))
+    log = partial(EventLog(request.log).write, slug=request.request.slug, device=str(request.request.target))
     try:
         if request.repair:
             repair(request.request.run)
         else:
-            tune(request.request, progress=send, stop=stop, slug=request.slug, events=log, siblings=request.siblings)
+            tune(request.request, progress=send, stop=stop, events=log, siblings=request.siblings)
     except MltuneError as error:
         if (outcome := outcome_of(error)) is Outcome.DIED:
             raise

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 import typer
 
 from mltune.cli.options import OPTIONS, Convert
+from mltune.problem.problem import SHAPE
 from mltune.records.versions import __version__
-from mltune.resolve.request import SHAPE
 from mltune.show import table
 
 if TYPE_CHECKING:

@@ -40,8 +40,9 @@ from mltune.cli.options import (
 from mltune.cli.runs import answer_campaign
 from mltune.errors import UsageError
 from mltune.files.text import many
+from mltune.problem.problem import SHAPE
 from mltune.records.header import REPLAY
-from mltune.resolve.request import LARGEST_SEED, SHAPE
+from mltune.resolve.request import LARGEST_SEED
 from mltune.show import table
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from numbers import Complex
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from mltune.problem.gemm_operands import (
     transpositions,
     view,
 )
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands, ShapeOptions
 
 CASES: tuple[tuple[str, str, str], ...] = tuple(
     (precision, *ops) for precision in "sdcz" for ops in transpositions(precision)
@@ -398,16 +398,11 @@ class GemmProblem:
 
 def parse_problem(
     name: str,
+    default: GemmProblem | None = None,
     *,
-    trans: str | None = None,
-    size: int | None = None,
-    m: int | None = None,
-    n: int | None = None,
-    k: int | None = None,
     alpha: complex | float = 1.0,
     beta: complex | float = 0.0,
-    batch: int | None = None,
-    default: GemmProblem | None = None,
+    **shape: Unpack[ShapeOptions],
 ) -> GemmProblem:
     """Make a problem from its BLAS name and options.
 
@@ -415,12 +410,10 @@ def parse_problem(
     ----------
     name : str
         ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``; ``"hgemm"`` or ``"bgemm"`` of FP16 or BF16; ``"ddgemm"``.
-    trans : str, optional
-        op(A) and op(B), such as ``"NT"``.
-    size : int, optional
-        m = n = k; each of these overrides it.
     default : GemmProblem, optional
         Source of transposition, extents and batch that are not given; without it they are NT, 4096 and 1.
+    **shape
+        m, n and k override the size.
 
     Raises
     ------
@@ -432,18 +425,16 @@ def parse_problem(
     >>> parse_problem("sgemm", trans="NT", size=512).label
     'sgemm NT 512'
     """
-    extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
-    if size is not None:
-        extents = (_extent("size", size),) * 3
-    m, n, k = (usual if extent is None else extent for extent, usual in zip((m, n, k), extents, strict=True))
-    if batch is None:
-        batch = 1 if default is None else default.batch
-    if trans is None:
-        trans = DEFAULT_TRANS if default is None else default.trans_a + default.trans_b
+    usual = default or GemmProblem("s", *DEFAULT_TRANS, *(DEFAULT_SIZE,) * 3)
+    options: dict[str, Any] = {option: value for option, value in shape.items() if value is not None}
+    trans = options.pop("trans", usual.trans_a + usual.trans_b)
+    extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch")}
+    if "size" in options:
+        extents |= dict.fromkeys("mnk", _extent("size", options.pop("size")))
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    return GemmProblem(name.lower().removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta, batch=batch)
+    return GemmProblem(name.lower().removesuffix("gemm"), *ops, **extents | options, alpha=alpha, beta=beta)
 
 
 def _plain(value: np.generic) -> Any:

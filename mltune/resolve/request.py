@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from mltune.errors import UsageError
 from mltune.problem.problem import Problem
@@ -15,24 +14,6 @@ from mltune.resolve.options import DECLARED, RunOptions, whole_number
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-
-
-class ShapeOptions(TypedDict, total=False):
-    """The shape of a problem; None, as a missing key, where an option is not given.
-
-    ``trans`` is op(A) and op(B) of a GEMM, ``size`` its m = n = k, or maps the names of another kernel's sizes to
-    sizes; ``m``, ``n``, ``k`` are single extents, and ``batch`` is the number of products.
-    """
-
-    trans: str | None
-    size: int | Mapping[str, int] | None
-    m: int | None
-    n: int | None
-    k: int | None
-    batch: int | None
-
-
-SHAPE: tuple[str, ...] = tuple(ShapeOptions.__annotations__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +62,8 @@ class TuneRequest(RunOptions):
         URL of the PostgreSQL database for the records of a new run; empty for a file in its directory.
     compile_on : str
         Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
+    slug : str
+        Name of its task in a campaign; empty for a run by itself.
     choice : str
         Name of the choice among kernels that the run belongs to; empty if there is none.
     finals : bool
@@ -97,6 +80,7 @@ class TuneRequest(RunOptions):
     run: Path | None = None
     store: str = ""
     compile_on: str = ""
+    slug: str = ""
     choice: str = ""
     finals: bool = True
 

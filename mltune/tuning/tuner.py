@@ -59,7 +59,6 @@ def tune(
     *,
     progress: Report | None = None,
     stop: Callable[[], bool] = bool,
-    slug: str = "",
     events: EventWriter | None = None,
     pool: ChildPool | None = None,
     siblings: Siblings | None = None,
@@ -68,10 +67,10 @@ def tune(
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
-    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the name of the
-    problem in its plan, the writer of its events, the pool in which processes wait for the next run, and what it knows
-    from other problems; a run by itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on
-    the clock of :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
+    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the writer of
+    its events, the pool in which processes wait for the next run, and what it knows from other problems; a run by
+    itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on the clock of
+    :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
     """
     siblings = siblings or Siblings()
     if events is None and request.run is not None:
@@ -118,7 +117,7 @@ def tune(
             str(target),
             trials_limit=request.trials,
             time_limit_s=request.time_s,
-            slug=slug,
+            slug=request.slug,
             report=progress if own is None else own.tell,
             events=own.write if own is not None else events or no_events,
         )
