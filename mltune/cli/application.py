@@ -38,12 +38,12 @@ def command(
     /,
     *,
     group: typer.Typer = app,
-    defaults: Callable[..., Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose options are the parameters of a function of the Python interface.
 
-    Names, order and defaults are those of the function; `defaults` is one that calls it with others. What an option is
+    Names, order and defaults are those of the function; `defaults` are those of its further keywords. What an option is
     called and means on the command line is in :data:`mltune.cli.options.OPTIONS`, or in `options` where a command
     differs; parameters that are in neither are not offered. The command gets the arguments for the function, then its
     own options; ``--json`` is one of all commands.
@@ -53,7 +53,7 @@ def command(
         _, *own = inspect.signature(body, eval_str=True).parameters.values()
         offered = [
             parameter
-            for parameter in _parameters(function, options, defaults or function)
+            for parameter in _parameters(function, options, defaults or {})
             if parameter.name not in {own_parameter.name for own_parameter in own}
         ]
         converters = {
@@ -76,14 +76,14 @@ def command(
 
 
 def _parameters(
-    function: Callable[..., Any], options: Mapping[str, Any], caller: Callable[..., Any]
+    function: Callable[..., Any], options: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> Iterable[inspect.Parameter]:
-    """Yield the parameters of a function that are offered as options; those of a shape one by one."""
-    of_function = sorted(inspect.signature(function).parameters.values(), key=_place)
-    of_both = [*of_function, *inspect.signature(caller).parameters.values()]
-    defaults = {parameter.name: parameter.default for parameter in of_both}
-    for parameter in of_function:
-        for name in SHAPE if parameter.name == "shape" else (parameter.name,):
+    """Yield the parameters of a function that are offered as options; those of a shape and further ones one by one."""
+    parameters = sorted(inspect.signature(function).parameters.values(), key=_place)
+    own = {parameter.name: parameter.default for parameter in parameters}
+    defaults, further = {**usual, **own}, [name for name in options if name not in own]
+    for parameter in parameters:
+        for name in {"shape": SHAPE, "options": further}.get(parameter.name, (parameter.name,)):
             annotation = options.get(name, OPTIONS.get(name))
             if annotation is not None:
                 default = defaults.get(name)
@@ -93,9 +93,9 @@ def _parameters(
 
 def _place(parameter: inspect.Parameter) -> int:
     """Return where a parameter is offered: the arguments first, then the shape of the problem."""
-    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-        return 1
-    return 2 if parameter.kind is inspect.Parameter.KEYWORD_ONLY else 0
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+        return 2
+    return {"shape": 1, "options": 3}.get(parameter.name, 0)
 
 
 def _keyword_only(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:

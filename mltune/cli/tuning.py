@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from mltune import api
+from mltune.api.comparing import USUAL
 from mltune.api.display import attended
 from mltune.api.models import card_of
 from mltune.cli.application import Given, again, answer, command, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import (
+    OPTIONS,
     PROBLEMS,
     AnyKernel,
     AsJson,
@@ -304,12 +306,14 @@ COMPARED: Given = {
     "jobs": number("--jobs", "Processes.  [default: one per processor]", 1),
     "output": file("--output", "DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
     "share": text("--share", "I/N", "Do the I-th of N shares, one on each of N machines, say."),
+    "overwrite": OPTIONS["overwrite"],
 }
 """The options of comparisons."""
 
 
 @command(
     api.compare,
+    defaults=USUAL,
     datasets=text("--datasets", "X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
     table=file("--table", "FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
     parameters=text("--parameters", "A,B", "Columns of the table that are parameters."),
@@ -331,12 +335,8 @@ def compare(options: Given, as_json: AsJson = False) -> None:
 
 
 @command(
-    api.compare,
-    defaults=api.scoreboard,
-    table=None,
-    parameters=None,
-    time=None,
-    aggregate=None,
+    api.scoreboard,
+    defaults=USUAL,
     datasets=text("--datasets", "X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
     **COMPARED,
 )
