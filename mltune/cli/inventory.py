@@ -17,6 +17,7 @@ from mltune.cli.application import Given, again, answer, app, command, fail_if
 from mltune.cli.options import (
     FORMATS,
     KINDS,
+    OPTIONS,
     UNITS,
     AsJson,
     argument,
@@ -30,6 +31,7 @@ from mltune.cli.options import (
     texts,
 )
 from mltune.files.text import many
+from mltune.problem.problem import SHAPE
 from mltune.records.header import REPLAY
 from mltune.show import table
 
@@ -158,16 +160,17 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     kernel=text("--kernel", "NAME", "A built-in kernel, the folder of a bundle, or any name."),
     device=text("--device", "FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
     out=OUT,
+    **{name: OPTIONS[name] for name in SHAPE},
     problem=text("--problem", "NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
     flops=number("--flops", "Operations of a problem of any name.", 1),
-    arithmetic=choice("--arithmetic", ("fp32", "fp64"), "Of a problem of any name."),
+    arithmetic=choice("--arithmetic", ("fp32", "fp64"), "Of a problem of any name.  [default: fp32]"),
     parameters=text("--parameters", "A,B", "Columns of the parameters."),
     time=text("--time", "COLUMN", "Column of the times: time_ms."),
     time_unit=choice("--time-unit", UNITS, "Unit of the times.  [default: the end of the column's name]"),
     status=text("--status", "COLUMN", "Column of the states.  [default: status]"),
     aggregate=flag("--aggregate", "Merge rows that differ in columns that are no parameters."),
     section=texts("--section", "FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
-    kind=choice("--kind", KINDS, "Choice of the configurations."),
+    kind=choice("--kind", KINDS, "Choice of the configurations.  [default: search]"),
     name=text("--name", "NAME", "Name of the new dataset.  [default: that of the file]"),
     source=text("--source", "TEXT", "Where the timings are from.  [default: the file]"),
     licence=text("--licence", "TEXT", "Their licence."),

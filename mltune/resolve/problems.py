@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,6 +292,33 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
             f"{'there is none' if not recorded else 'another one was requested'}; see `mltune datasets`."
         )
     return recorded[0]
+
+
+def imported_problem(
+    kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None = None, arithmetic: str = "fp32"
+) -> Problem:
+    """Return the problem of timings that are imported: one of the kernel's kind, or one with any name."""
+    from mltune.dataset.importing import slug
+    from mltune.problem.kinds import kind_of_name, problem_from_name, timed_problem
+
+    if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
+        return named_problem(None, shape, kernel.folder)[0]
+    if not isinstance(kernel, str) and name in (None, kernel.name) and not shape and flops is None:
+        with contextlib.suppress(UsageError):
+            return space_problem(kernel, None, {})
+    if name is None:
+        name = re.sub("^[^a-z]+", "", slug(kernel if isinstance(kernel, str) else kernel.name)) or "kernel"
+    if kind_of_name(name):
+        return problem_from_name(name, **shape)
+    if set(shape) - {"size"}:
+        raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")
+    size = shape.get("size", {})
+    if not isinstance(size, dict):
+        raise UsageError(
+            f"only a GEMM has one size, but the problem is {name}, got --size {size}; write --size NAME=N."
+        )
+    text = ", ".join(f"{key}={value}" for key, value in size.items())
+    return timed_problem(name, text, flops or 1, arithmetic, size)
 
 
 def is_folder(name: str) -> bool:
