@@ -136,7 +136,7 @@ def test_a_module_imports_only_from_its_room_and_lower_floors() -> None:
 @pytest.mark.parametrize(
     ("room", "name"),
     [
-        ("cost", "mltune.search.search.Search"),
+        ("cost", "mltune.search.search.KernelSearch"),
         ("cost", "mltune.search"),
         ("problem", "mltune.records.trial.TrialRecord"),
         ("measure", "mltune.cost.features"),

@@ -32,7 +32,7 @@ SOME = 1000
 """Random configurations: physics expects shares of the speed of the fastest among them."""
 
 FEWEST, MOST = 4, 48
-"""Fewest and most proposals of a later batch where :class:`Search` adapts: larger ones learn too late."""
+"""Fewest and most proposals of a later batch where :class:`KernelSearch` adapts: larger ones learn too late."""
 
 ALONE = 3
 """Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
@@ -66,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How a :class:`Search` goes.
+    """How a :class:`KernelSearch` goes.
 
     Attributes
     ----------
@@ -80,7 +80,8 @@ class SearchSettings:
         busy, at least 4, at most 48 and as many as all before. The first has at most ``batch``.
     in_flight : callable
         Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
-        :func:`gradually`; one where it adapts. The caller keeps to it by asking only while not :attr:`Search.waits`.
+        :func:`gradually`; one where it adapts. The caller keeps to it: it asks only while not
+        :attr:`KernelSearch.waits`.
     skip : bool
         Whether the gates skip: most proposals before they are compiled, and what is predicted to be slow after it.
     stop : bool
@@ -105,7 +106,7 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a :class:`Search` knows before anything is measured.
+    """What a :class:`KernelSearch` knows before anything is measured.
 
     Attributes
     ----------
@@ -123,7 +124,7 @@ class Start:
     pretrained: PretrainedModel | None = None
 
 
-class Search:
+class KernelSearch:
     """Propose configurations, decide which to skip, and learn from the results.
 
     A batch is planned from the results of all batches reported before; several batches may be in flight. Proposals
@@ -156,7 +157,7 @@ class Search:
     >>> from mltune.records.trial import Measurement, TrialState
     >>> data = load_dataset("convolution_rtx_a4000")
     >>> features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
-    >>> search = Search(TableSpace(data.columns), features, SearchSettings(batch=4))
+    >>> search = KernelSearch(TableSpace(data.columns), features, SearchSettings(batch=4))
     >>> for _ in range(3):
     ...     batch = search.ask()
     ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]

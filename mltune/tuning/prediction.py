@@ -148,7 +148,7 @@ def predict(
     ['expected', 'expected']
     """
     from mltune.search.planning import PlannerOptions
-    from mltune.search.search import Search, SearchSettings, Start
+    from mltune.search.search import KernelSearch, SearchSettings, Start
 
     most = PlannerOptions().start_trials
     if not 1 <= top <= most:
@@ -177,7 +177,7 @@ def predict(
         pretrained, expected = None, replace(by_physics, by_model=by_model.share)
     features = Features(kernel, problem, device)
     start = Start(fast=configurations, pretrained=pretrained)
-    candidates = Search(space, features, SearchSettings(batch=top), start).ask().candidates
+    candidates = KernelSearch(space, features, SearchSettings(batch=top), start).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
     labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(PredictedChoice, sources, labelled))

@@ -47,7 +47,7 @@ from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.wisdom import Siblings, add_outcomes, earlier_sweeps, known_configurations, sibling_model
 
 if TYPE_CHECKING:
-    from mltune.search.search import Batch, Search
+    from mltune.search.search import Batch, KernelSearch
 
 
 REFERENCE_EVERY_S = 120.0
@@ -195,7 +195,7 @@ class Batches:
 
     def __init__(
         self,
-        search: Search,
+        search: KernelSearch,
         store: Store,
         trials: int | None,
         preloading: Preloading,
@@ -372,8 +372,8 @@ def _search_of(
     known: Sequence[Mapping[str, int]],
     pretrained: PretrainedModel | None,
     counts: Mapping[str, DistinctCount | None],
-) -> Search:
-    from mltune.search.search import Search, SearchSettings, Start
+) -> KernelSearch:
+    from mltune.search.search import KernelSearch, SearchSettings, Start
 
     features, enough = Features(session.kernel, session.problem, session.device), math.inf
     if request.enough is not None:
@@ -389,4 +389,4 @@ def _search_of(
         compilers=session.compilers,
     )
     start = Start(session.default, known, pretrained)
-    return Search(session.space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])
+    return KernelSearch(session.space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])

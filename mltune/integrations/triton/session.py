@@ -19,7 +19,7 @@ OF_COMPILER, LEAST = 4, 25
 of all."""
 
 
-class Session:
+class TritonTuning:
     """Compiles and measures configurations until the budget is spent or none is left.
 
     Parameters
