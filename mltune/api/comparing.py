@@ -39,6 +39,7 @@ class CompareOptions(ScoreboardOptions, total=False):
 
 
 USUAL: CompareOptions = {
+    "aggregate": False,
     "evaluations": 400,
     "seeds": 50,
     "compile_cores": "16",

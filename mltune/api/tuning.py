@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
 from mltune.problem.problem import ShapeOptions
-from mltune.resolve.options import RunOptions, run_options
-from mltune.resolve.request import Limits
+from mltune.resolve.options import Limits, RunOptions, run_options
 
 if TYPE_CHECKING:
     from mltune.api.results import Swept

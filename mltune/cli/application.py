@@ -84,8 +84,9 @@ def _parameters(
     defaults, further = {**usual, **own}, [name for name in options if name not in own]
     for parameter in parameters:
         for name in {"shape": SHAPE, "options": further}.get(parameter.name, (parameter.name,)):
-            annotation = options.get(name, OPTIONS.get(name))
-            if annotation is not None:
+            written = options.get(name, OPTIONS.get(name))
+            if written is not None:
+                annotation = written(f"--{name.replace('_', '-')}")
                 default = defaults.get(name)
                 default = ",".join(default) if isinstance(default, tuple) else default
                 yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

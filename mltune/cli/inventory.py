@@ -26,7 +26,6 @@ from mltune.cli.options import (
     file,
     flag,
     number,
-    path,
     text,
     texts,
 )
@@ -45,7 +44,7 @@ KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
 @command(
     api.new_kernel,
     "init",
-    folder=argument("FOLDER", "A folder that is empty or does not exist.", Path, parser=path("FOLDER")),
+    folder=argument("FOLDER", "A folder that is empty or does not exist.", Path),
 )
 def init(options: Given, as_json: AsJson = False) -> None:
     """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
@@ -78,8 +77,8 @@ def space(options: Given, as_json: AsJson = False) -> None:
 @command(
     api.check,
     kernel=KERNEL,
-    time=text("--time", "TIME", "Most time of all builds: 8s, 1m."),
-    device=text("--device", "FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
+    time=text("TIME", "Most time of all builds: 8s, 1m."),
+    device=text("FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
 )
 def check(options: Given, as_json: AsJson = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
@@ -109,9 +108,9 @@ def check(options: Given, as_json: AsJson = False) -> None:
     api.devices,
     "device",
     facts=argument("[FACTS]", "cuda:N, a known GPU, or a file (JSON, TOML): show its facts.", str | None),
-    known=flag("--known", "List the known GPUs, with values from data sheets."),
-    measure=flag("--measure", "Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
-    out=file("--out", "FILE", "Write the facts of one GPU to a .json file, for FACTS."),
+    known=flag("List the known GPUs, with values from data sheets."),
+    measure=flag("Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
+    out=file("FILE", "Write the facts of one GPU to a .json file, for FACTS."),
 )
 def device(options: Given, as_json: AsJson = False) -> None:
     """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU.
@@ -131,8 +130,8 @@ def device(options: Given, as_json: AsJson = False) -> None:
 group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 app.add_typer(group, name="datasets")
 
-OUT = file("--out", "DIR", "Folder of the new dataset; made if missing.")
-OVERWRITE = flag("--overwrite", "Replace a dataset of the same name in the folder.")
+OUT = file("DIR", "Folder of the new dataset; made if missing.")
+OVERWRITE = flag("Replace a dataset of the same name in the folder.")
 
 
 @group.callback()
@@ -154,26 +153,24 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     api.import_dataset,
     "import",
     group=group,
-    file=argument(
-        "FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4 or CLBlast.", Path, parser=path("FILE")
-    ),
-    kernel=text("--kernel", "NAME", "A built-in kernel, the folder of a bundle, or any name."),
-    device=text("--device", "FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
+    file=argument("FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4 or CLBlast.", Path),
+    kernel=text("NAME", "A built-in kernel, the folder of a bundle, or any name."),
+    device=text("FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
     out=OUT,
     **{name: OPTIONS[name] for name in SHAPE},
-    problem=text("--problem", "NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
-    flops=number("--flops", "Operations of a problem of any name.", 1),
-    arithmetic=choice("--arithmetic", ("fp32", "fp64"), "Of a problem of any name.  [default: fp32]"),
-    parameters=text("--parameters", "A,B", "Columns of the parameters."),
-    time=text("--time", "COLUMN", "Column of the times: time_ms."),
-    time_unit=choice("--time-unit", UNITS, "Unit of the times.  [default: the end of the column's name]"),
-    status=text("--status", "COLUMN", "Column of the states.  [default: status]"),
-    aggregate=flag("--aggregate", "Merge rows that differ in columns that are no parameters."),
-    section=texts("--section", "FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
-    kind=choice("--kind", KINDS, "Choice of the configurations.  [default: search]"),
-    name=text("--name", "NAME", "Name of the new dataset.  [default: that of the file]"),
-    source=text("--source", "TEXT", "Where the timings are from.  [default: the file]"),
-    licence=text("--licence", "TEXT", "Their licence."),
+    problem=text("NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
+    flops=number("Operations of a problem of any name.", 1),
+    arithmetic=choice(("fp32", "fp64"), "Of a problem of any name.  [default: fp32]"),
+    parameters=text("A,B", "Columns of the parameters."),
+    time=text("COLUMN", "Column of the times: time_ms."),
+    time_unit=choice(UNITS, "Unit of the times.  [default: the end of the column's name]"),
+    status=text("COLUMN", "Column of the states.  [default: status]"),
+    aggregate=flag("Merge rows that differ in columns that are no parameters."),
+    section=texts("FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
+    kind=choice(KINDS, "Choice of the configurations.  [default: search]"),
+    name=text("NAME", "Name of the new dataset.  [default: that of the file]"),
+    source=text("TEXT", "Where the timings are from.  [default: the file]"),
+    licence=text("TEXT", "Their licence."),
     overwrite=OVERWRITE,
 )
 def import_(options: Given, as_json: AsJson = False) -> None:
@@ -187,9 +184,9 @@ def import_(options: Given, as_json: AsJson = False) -> None:
     "export",
     group=group,
     dataset=argument("NAME", "The name or the path of a dataset."),
-    file=argument("FILE", "The new file.", Path, parser=path("FILE")),
-    form=choice("--format", FORMATS, "The format of the file."),
-    overwrite=flag("--overwrite", "Replace the file if it exists."),
+    file=argument("FILE", "The new file.", Path),
+    form=lambda _: choice(FORMATS, "The format of the file.")("--format"),
+    overwrite=flag("Replace the file if it exists."),
 )
 def export(options: Given, as_json: AsJson = False) -> None:
     """Export a dataset as a cache of Kernel Tuner, or in T4."""
@@ -226,7 +223,7 @@ def verify(options: Given, as_json: AsJson = False) -> None:
     group=group,
     datasets=argument("A B...", "Names or paths of datasets.", list[str]),
     out=OUT,
-    name=text("--name", "NAME", "Name of the new dataset.  [default: that of A with -merged]"),
+    name=text("NAME", "Name of the new dataset.  [default: that of A with -merged]"),
     overwrite=OVERWRITE,
 )
 def merge(options: Given, as_json: AsJson = False) -> None:

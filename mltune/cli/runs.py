@@ -28,9 +28,8 @@ cluster = command_group("cluster", "Look at a Dask cluster.")
 @command(
     api.run,
     plan=argument("PLAN", "A plan (TOML), the name of a built-in one (quick), or the directory of a run of one."),
-    run=file("--run", "DIR", "Directory of the run; a run of the same plan there is resumed."),
+    run=file("DIR", "Directory of the run; a run of the same plan there is resumed."),
     cluster=text(
-        "--cluster",
         "CLUSTER",
         "The GPU workers of a Dask cluster are the devices: address or file of its scheduler, or local.",
     ),
@@ -82,7 +81,7 @@ def plan(options: Given, as_json: AsJson = False) -> None:
     api.check_cluster,
     group=cluster,
     cluster=argument("CLUSTER", "Address or file of its scheduler."),
-    builds=number("--builds", "Builds that are timed.", 2),
+    builds=number("Builds that are timed.", 2),
 )
 def check(options: Given, as_json: AsJson = False) -> None:
     """Look at a cluster: latency, versions, devices, and how many configurations it compiles in a second.
@@ -106,7 +105,7 @@ RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
 
 @command(
     api.summarise,
-    top=number("--top", "How many of the best configurations.", 0),
+    top=number("How many of the best configurations.", 0),
 )
 def show(
     options: Given,
@@ -203,7 +202,7 @@ def dashboard(
 @command(
     api.report,
     run=argument("RUN", RUN),
-    output=file("--output", "FOLDER", "Directory of the files.  [default: RUN]"),
+    output=file("FOLDER", "Directory of the files.  [default: RUN]"),
 )
 def report(options: Given, as_json: AsJson = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.

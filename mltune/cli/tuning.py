@@ -18,6 +18,7 @@ from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import (
     OPTIONS,
     PROBLEMS,
+    SIZES,
     AnyKernel,
     AsJson,
     Export,
@@ -25,7 +26,6 @@ from mltune.cli.options import (
     OnEnd,
     Overwrite,
     Shapes,
-    Sizes,
     argument,
     configuration,
     file,
@@ -51,9 +51,8 @@ from mltune.show import table
 @command(
     api.tune,
     problem=argument("PROBLEM", f"{PROBLEMS}; in replay the recorded one.", str | None, show_default=False),
-    size=Sizes,
+    size=texts(*SIZES),
     kernel=texts(
-        "--kernel",
         "KERNEL",
         "A built-in kernel, or the folder of a bundle; several compete.  [default: the built-in ones of the accuracy "
         "class, or the replayed one]",
@@ -148,15 +147,13 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
 
 @command(
     api.sweep,
-    count=number("--count", "How many configurations to time.", 1),
-    complete=flag("--complete", "Time all configurations, not --count."),
-    prune=flag("--prune", "With --complete: leave out what is surely slow, and audit that."),
-    within=share("--within", "With --prune: how much slower than the best still counts as fast.  [default: 1%]", 0, 50),
-    confidence=share(
-        "--confidence", "With --prune: confidence that nothing fast is left out.  [default: 95%]", 50, 99.9
-    ),
-    prior=text("--prior", "auto|none|NAME|FILE", "With --prune: the pretrained model to start from.  [default: none]"),
-    only=texts("--only", "NAME=V,V", "Values of a parameter to sweep; may be given several times.", parameter_values),
+    count=number("How many configurations to time.", 1),
+    complete=flag("Time all configurations, not --count."),
+    prune=flag("With --complete: leave out what is surely slow, and audit that."),
+    within=share("With --prune: how much slower than the best still counts as fast.  [default: 1%]", 0, 50),
+    confidence=share("With --prune: confidence that nothing fast is left out.  [default: 95%]", 50, 99.9),
+    prior=text("auto|none|NAME|FILE", "With --prune: the pretrained model to start from.  [default: none]"),
+    only=texts("NAME=V,V", "Values of a parameter to sweep; may be given several times.", parameter_values),
 )
 def sweep(options: Given, as_json: AsJson = False) -> None:
     """Record a dataset of timings on a GPU.
@@ -185,8 +182,8 @@ def sweep(options: Given, as_json: AsJson = False) -> None:
     api.bound,
     kernel=AnyKernel,
     device=Facts,
-    config=texts("--config", "NAME=V", "Parameters of a configuration, all or some.", configuration),
-    code=flag("--code", "Compile the configuration, and count the instructions of its main loop."),
+    config=texts("NAME=V", "Parameters of a configuration, all or some.", configuration),
+    code=flag("Compile the configuration, and count the instructions of its main loop."),
 )
 def bound(options: Given, as_json: AsJson = False) -> None:
     """Compute how fast a problem can be at best, without measuring it, and what limits it.
@@ -207,8 +204,8 @@ def bound(options: Given, as_json: AsJson = False) -> None:
     api.predict,
     kernel=AnyKernel,
     device=Facts,
-    top=number("--top", "How many, at most 8.", 1, 8),
-    wisdom=text("--wisdom", "auto|none|FILE", "The best known configurations. auto is the user's file."),
+    top=number("How many, at most 8.", 1, 8),
+    wisdom=text("auto|none|FILE", "The best known configurations. auto is the user's file."),
 )
 def predict(options: Given, as_json: AsJson = False) -> None:
     """Choose configurations without measuring any, also for a GPU that is not here.
@@ -235,10 +232,10 @@ def predict(options: Given, as_json: AsJson = False) -> None:
         "Datasets: names (mltune datasets), files, folders, directories of runs and campaigns.",
         list[str],
     ),
-    kernel=text("--kernel", "NAME", "The kernel, where the datasets are of several."),
-    out=file("--out", "PATH", "Writes PATH.npy and its card PATH.json."),
-    overwrite=flag("--overwrite", "Replace files of that name."),
-    seed=number("--seed", "Seed of the regressors.", 0),
+    kernel=text("NAME", "The kernel, where the datasets are of several."),
+    out=file("PATH", "Writes PATH.npy and its card PATH.json."),
+    overwrite=flag("Replace files of that name."),
+    seed=number("Seed of the regressors.", 0),
 )
 def train(
     options: Given,
@@ -270,16 +267,16 @@ EXIT_CODES = {"slower": 3, "wrong": 4, "failed": 4, "undecided": 5}
         "OLD", "A winner, library or bundle, a built-in kernel, a .cu file, or REVISION:PATH of a bundle in git."
     ),
     new=argument("NEW", "The new version, likewise."),
-    problem=text("--problem", "PROBLEM", "A GEMM, such as sgemm.  [default: that of a winner or a library]"),
-    kernel=text("--kernel", "KERNEL", "The bundle of a source, or of a winner that is no GEMM.  [default: beside it]"),
-    config=texts("--config", "NAME=V", "Parameters of bundles and sources; others are the default.", configuration),
-    within=share("--within", "Times that differ by less are equal.  [default: 1%]", 0.01, 50),
-    confidence=share("--confidence", "Confidence of the verdict.  [default: 99%]", 50, 99.99),
-    time=text("--time", "TIME", "Most time of the timing: 20s, 5m."),
-    device=text("--device", "DEVICE", "auto or cuda:N."),
-    seed=number("--seed", "Seed of the order of runs.", 0, LARGEST_SEED),
-    explain=flag("--explain", "Show what differs: registers, spills, occupancy, instructions."),
-    junit=file("--junit", "FILE", "Write the verdict in JUnit's form, too."),
+    problem=text("PROBLEM", "A GEMM, such as sgemm.  [default: that of a winner or a library]"),
+    kernel=text("KERNEL", "The bundle of a source, or of a winner that is no GEMM.  [default: beside it]"),
+    config=texts("NAME=V", "Parameters of bundles and sources; others are the default.", configuration),
+    within=share("Times that differ by less are equal.  [default: 1%]", 0.01, 50),
+    confidence=share("Confidence of the verdict.  [default: 99%]", 50, 99.99),
+    time=text("TIME", "Most time of the timing: 20s, 5m."),
+    device=text("DEVICE", "auto or cuda:N."),
+    seed=number("Seed of the order of runs.", 0, LARGEST_SEED),
+    explain=flag("Show what differs: registers, spills, occupancy, instructions."),
+    junit=file("FILE", "Write the verdict in JUnit's form, too."),
 )
 def gate(options: Given, as_json: AsJson = False) -> None:
     """Compare two versions of a kernel: verify both, and time them in turns until it is certain which is faster.
@@ -299,13 +296,13 @@ PATIENCE_S = 60.0
 
 
 COMPARED: Given = {
-    "strategies": text("--strategies", "A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
-    "evaluations": number("--evaluations", "Distinct configurations that each run measures.", 2, 60_000),
-    "seeds": number("--seeds", "Runs of each strategy and dataset.", 1, 60_000),
-    "compile_cores": text("--compile-cores", "N,M", "Compile cores of the clock for the score over time."),
-    "jobs": number("--jobs", "Processes.  [default: one per processor]", 1),
-    "output": file("--output", "DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
-    "share": text("--share", "I/N", "Do the I-th of N shares, one on each of N machines, say."),
+    "strategies": text("A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
+    "evaluations": number("Distinct configurations that each run measures.", 2, 60_000),
+    "seeds": number("Runs of each strategy and dataset.", 1, 60_000),
+    "compile_cores": text("N,M", "Compile cores of the clock for the score over time."),
+    "jobs": number("Processes.  [default: one per processor]", 1),
+    "output": file("DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
+    "share": text("I/N", "Do the I-th of N shares, one on each of N machines, say."),
     "overwrite": OPTIONS["overwrite"],
 }
 """The options of comparisons."""
@@ -314,11 +311,11 @@ COMPARED: Given = {
 @command(
     api.compare,
     defaults=USUAL,
-    datasets=text("--datasets", "X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
-    table=file("--table", "FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
-    parameters=text("--parameters", "A,B", "Columns of the table that are parameters."),
-    time=text("--time", "COLUMN", "Column of the table that holds the times: time_ms."),
-    aggregate=flag("--aggregate", "Merge rows of the table that differ in columns that are no parameters."),
+    datasets=text("X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
+    table=file("FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
+    parameters=text("A,B", "Columns of the table that are parameters."),
+    time=text("COLUMN", "Column of the table that holds the times: time_ms."),
+    aggregate=flag("Merge rows of the table that differ in columns that are no parameters."),
     **COMPARED,
 )
 def compare(options: Given, as_json: AsJson = False) -> None:
@@ -337,7 +334,7 @@ def compare(options: Given, as_json: AsJson = False) -> None:
 @command(
     api.scoreboard,
     defaults=USUAL,
-    datasets=text("--datasets", "X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
+    datasets=text("X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
     **COMPARED,
 )
 def scoreboard(options: Given, as_json: AsJson = False) -> None:

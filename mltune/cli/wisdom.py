@@ -89,9 +89,9 @@ def export(
 @command(
     api.check_wisdom,
     group=group,
-    wisdom=argument("[FILE]", "A wisdom.  [default: the user's file]", Path | None, parser=path("FILE")),
-    kernel=texts("--kernel", "FOLDER", "Folder of a kernel that is not built in; may be given several times."),
-    sample=number("--sample", "Most entries that are measured.  [default: all]", 1),
+    wisdom=argument("[FILE]", "A wisdom.  [default: the user's file]", Path | None),
+    kernel=texts("FOLDER", "Folder of a kernel that is not built in; may be given several times."),
+    sample=number("Most entries that are measured.  [default: all]", 1),
 )
 def check(options: Given, as_json: AsJson = False) -> None:
     """Measure the best entries of a wisdom again, each beside the default configuration.

@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING
 from mltune.errors import UsageError
 from mltune.problem.problem import Problem
 from mltune.resolve.device import Target
-from mltune.resolve.options import DECLARED, RunOptions, whole_number
+from mltune.resolve.options import LARGEST_SEED, RunOptions, check_options, whole_number
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """On what, for how long and with which seed is tuned, as it is named: see :func:`mltune.tune`."""
-
-    device: str = "auto"
-    trials: int | None = None
-    time: str | float | None = None
-    seed: int = 0
 
 
 REPLAY_TRIALS = 300
@@ -31,9 +21,6 @@ REPLAY_TRIALS = 300
 
 GPU_TIME_S = 60.0
 """Seconds of a run on a GPU without a budget."""
-
-LARGEST_SEED = 2**31 - 1
-"""Largest seed: that of all random generators in use."""
 
 LONGEST_S = 366 * 86_400.0
 """Longest time of a run, seconds."""
@@ -88,8 +75,7 @@ class TuneRequest(RunOptions):
         whole_number("seed", self.seed, 0, LARGEST_SEED)
         if self.trials is not None:
             whole_number("trials", self.trials, 0)
-        for name, (_, option) in DECLARED.items():
-            option.check(name, getattr(self, name))
+        check_options(self)
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
 
