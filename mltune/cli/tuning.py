@@ -44,7 +44,7 @@ from mltune.errors import UsageError
 from mltune.files.text import many
 from mltune.problem.problem import SHAPE
 from mltune.records.header import REPLAY
-from mltune.resolve.request import LARGEST_SEED
+from mltune.resolve.options import LARGEST_SEED
 from mltune.show import table
 
 

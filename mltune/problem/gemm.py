@@ -425,7 +425,7 @@ def parse_problem(
     >>> parse_problem("sgemm", trans="NT", size=512).label
     'sgemm NT 512'
     """
-    usual = default or GemmProblem("s", *DEFAULT_TRANS, *(DEFAULT_SIZE,) * 3)
+    usual = default or GemmProblem("s", DEFAULT_TRANS[0], DEFAULT_TRANS[1], DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE)
     options: dict[str, Any] = {option: value for option, value in shape.items() if value is not None}
     trans = options.pop("trans", usual.trans_a + usual.trans_b)
     extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch")}
@@ -434,7 +434,8 @@ def parse_problem(
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    return GemmProblem(name.lower().removesuffix("gemm"), *ops, **extents | options, alpha=alpha, beta=beta)
+    precision = name.lower().removesuffix("gemm")
+    return GemmProblem(precision, ops[0], ops[1], alpha=alpha, beta=beta, **extents | options)
 
 
 def _plain(value: np.generic) -> Any:
