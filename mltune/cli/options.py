@@ -1,4 +1,4 @@
-"""The options of the commands: how each parameter of the Python interface is written on the command line."""
+"""The options of the commands: the form of each parameter of the Python interface on the command line."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mltune.resolve.options import DECLARED, Limits, Option, options_of, whole_n
 from mltune.resolve.problems import DEFAULT_KERNEL
 
 MOST_PROBLEMS = 1000
-"""Most problems of several values of ``--size``: those of a plan."""
+"""Most problems of several values of ``--size``, as of a plan."""
 
 KINDS = ("random", "complete", "search")
 FORMATS = ("kernel-tuner", "t4")
-"""Those of :data:`mltune.dataset.exporting.FORMATS`; a test compares them."""
+"""The names of :data:`mltune.dataset.exporting.FORMATS`; a test compares them."""
 
 UNITS = ("s", "ms", "us", "ns")
 
@@ -35,7 +35,7 @@ _LONGEST_VALUE = 60
 
 @dataclass(frozen=True)
 class Convert:
-    """What makes the argument of a function of the value of an option: a part of its annotation."""
+    """The conversion of an option's value to the argument of a function: a part of its annotation."""
 
     function: Callable[[Any], Any]
 
@@ -89,12 +89,12 @@ def percentage(option: str, least: float, most: float) -> Callable[[str | float]
 
 
 def is_database(text: str) -> bool:
-    """Return whether a text is meant as the URL of a PostgreSQL database."""
+    """Return whether a text is the URL of a PostgreSQL database."""
     return text.startswith(("postgresql:", "postgres:", "postgresql+"))
 
 
 def run_directory(text: str | Path) -> Path:
-    """Return the directory that RUN names: that of a run in a database is made."""
+    """Return the directory that RUN names; that of a run in a database is created."""
     if not is_database(str(text)):
         return path("RUN")(text)
     if "#" not in str(text):

@@ -1,7 +1,4 @@
-"""Features of configurations for the cost models, before and after compiling, and the physical prior.
-
-docs/explanation/features.md gives the formula and the source of each feature.
-"""
+"""Features of configurations for the cost models; docs/explanation/features.md has their formulas and sources."""
 
 from __future__ import annotations
 
@@ -40,14 +37,11 @@ BY_REGISTERS = (
 
 
 class Features:
-    """The feature table of one kernel for one problem on one device.
+    """The feature table of one kernel for one problem on one device; all columns are finite.
 
     The first columns are the parameters, as log2(1 + value). The ``[resources]`` of the bundle follow, and the columns
-    that can be computed from them: occupancy, waves, bounds and others. Without ``[resources]`` there are only the
-    parameters and, after compiling, the results of the build. All columns are finite.
-
-    ``names_after`` starts with ``names_before``. ``has_prior`` says whether the bundle defines the resources that
-    :meth:`prior` needs.
+    derived from them: occupancy, waves, bounds and others; after compiling, the results of the build. ``names_after``
+    starts with ``names_before``. ``has_prior`` is true if the bundle defines the resources of :meth:`prior`.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, device: Device) -> None:
@@ -85,18 +79,14 @@ class Features:
         return _stack(self._before_columns(columns, *self._estimates(columns)))
 
     def after(self, columns: Columns, builds: Mapping[str, ArrayLike]) -> Floats:
-        """Return the features known after compiling: ndarray of shape (n_configs, len(names_after)).
-
-        Builds have the columns :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
-        """
+        """Return the features after compiling: (n_configs, len(names_after)); an estimate or 0 replaces NaN."""
         estimates = self._estimates(columns)
         return _stack(self._before_columns(columns, *estimates) | self._after_columns(columns, builds, *estimates))
 
     def prior(self, columns: Columns) -> Floats:
-        """Return the share of the device's peak that :mod:`mltune.cost.physics` expects, without measurements.
+        """Return the share of the device's peak that :mod:`mltune.cost.physics` expects; 1 without ``has_prior``.
 
-        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed. All
-        shares are 1 where ``has_prior`` is false.
+        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed.
         """
         if not self.has_prior:
             return np.ones(length(columns))
@@ -112,17 +102,11 @@ class Features:
         return self.problem.flops / (peak_flops(self.device, self.problem.arithmetic) * share)
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
-        """Return the resources and the columns derived from them by name, in their own units.
-
-        They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
-        """
+        """Return resources and derived columns by name, in their own units, from builds or the bundle's estimates."""
         return self._derived(*self._estimates(columns), length(columns), builds)
 
     def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
-        """Return the least times that :mod:`mltune.cost.bound` allows; without the resources those of the hardware.
-
-        They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
-        """
+        """Return the least times of :mod:`mltune.cost.bound` from builds or estimates, or only the hardware's."""
         resources, accesses = self._evaluated(columns) if self.has_prior else ({}, [])
         size = length(columns)
         return self._bound(resources, accesses, self._traffic(accesses, size), size, builds)
@@ -130,7 +114,7 @@ class Features:
     def derived_and_bound(
         self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None
     ) -> tuple[dict[str, Floats], Bound]:
-        """Return the results of :meth:`derived` and :meth:`bound`, in half the time."""
+        """Return the results of :meth:`derived` and :meth:`bound`, computed together."""
         (resources, accesses), size = self._evaluated(columns), length(columns)
         moved = self._traffic(accesses, size)
         return self._derived(resources, moved, size, builds), self._bound(resources, accesses, moved, size, builds)

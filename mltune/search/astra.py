@@ -23,17 +23,7 @@ NEEDED = ("threads", "registers", "register_reuse")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The least values that a configuration must reach.
-
-    Attributes
-    ----------
-    threads_per_sm : float
-        Resident threads of a multiprocessor, which the paper calls occupancy.
-    register_reuse : float
-        Fused multiply-adds per scalar loaded into registers, in the innermost loop.
-    blocks_per_sm : float
-        Resident blocks of a multiprocessor.
-    """
+    """Lower limits of a configuration: resident threads and blocks of a multiprocessor, and FMAs per scalar loaded."""
 
     threads_per_sm: float
     register_reuse: float
@@ -52,7 +42,7 @@ _PRECISIONS = {("fp32", False): "s", ("fp32", True): "c", ("fp64", False): "d", 
 
 
 class AstraThresholds:
-    """Three hand-set thresholds for configurations: occupancy, register reuse, blocks per multiprocessor.
+    """Prune by hand-set thresholds of occupancy, register reuse and blocks per multiprocessor.
 
     Kurzak, Luszczek, Tomov and Dongarra (2012), "Preliminary results of autotuning GEMM kernels for the NVIDIA Kepler
     architecture", LAPACK Working Note 267, section 5. Their other tests (hardware limits, divisibility, whole warps)
@@ -61,16 +51,12 @@ class AstraThresholds:
     Assumptions where the paper is not explicit:
 
     - The paper gives occupancy in threads on a multiprocessor of 2,048 threads. On another device the thresholds are
-      scaled to the same share of its maximum: 1024 of 2,048 becomes 768 of 1,536. Occupancy follows the rules of the
-      tuned device.
+      scaled to the same share of its maximum: 1024 of 2,048 becomes 768 of 1,536.
     - Loads are counted in scalars: a complex number is two loads, a complex multiply-add is four FMAs. (Counted in
       complex numbers, a reuse of 2 needs a tile of 4 x 4 per thread, and its accumulators in Z exceed the 63 registers
       of a thread of the GTX 680.) The bundle's ``register_reuse`` counts elements.
     - Before compiling, registers are the bundle's estimate, limited by the launch bounds; after compiling, the
       compiler's number. A configuration that cannot be launched is never kept.
-
-    It is possible that a space has no configuration that meets the thresholds. By default they are those of the paper
-    for the precision of the problem (:data:`LAWN_267`).
     """
 
     def __init__(self, features: Features, thresholds: Thresholds | None = None) -> None:
@@ -98,11 +84,7 @@ class AstraThresholds:
         self._scalar_reuse = 2.0 if is_complex else 1.0
 
     def keeps(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> NDArray[np.bool_]:
-        """Return which configurations meet the thresholds.
-
-        Builds have ``registers`` per thread and static ``shared_bytes`` per block; missing columns and NaN stand for
-        the estimates.
-        """
+        """Return which configurations meet the thresholds; estimates replace missing or NaN values of ``builds``."""
         size, device = length(columns), self._device
         conditions = {
             name: expression

@@ -12,41 +12,28 @@ import numpy as np
 from mltune.kernel.coding import Floats
 
 ENOUGH = "the best is as near to the upper bound as was asked for"
-"""Reason of a search that has reached its goal."""
+"""Reason of a search whose best is near enough to the upper bound."""
 
 GAIN = 0.01
-"""The improvement over the best that matters."""
+"""The share of improvement over the best that matters."""
 
 FEWEST, MEASURED = 100, 250
-"""Measurements without such a gain that end a search, at least half of all: a third of the space, within these."""
+"""Measurements without such a gain that end a search: a third of the space, within these, and at least half of all."""
 
 FALSE = 0.05
-"""Share of such searches, of recorded and made spaces, that gain so much by as many measurements again."""
+"""Largest share of such searches, of recorded and synthetic spaces, that gain so much by as many measurements again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The end of a search. A run stores it, so that a resumed run ends at the same batch.
-
-    Attributes
-    ----------
-    reason : str
-        Reason to plan no batch after ``batch``: little is gained, nothing is left to try, or the goal is reached. Empty
-        while the search continues.
-    batch : int
-        The last batch.
-    """
+    """The end of a search, on record for resumed runs: why no batch is planned after ``batch``, or ``""``."""
 
     reason: str = ""
     batch: int = 0
 
     @classmethod
     def on_record(cls, fact: Any) -> Self:
-        """Return the state that a run has kept; a goal that was reached counts as none, for there may be another now.
-
-        >>> Stopping.on_record({"reason": "little is gained", "batch": 3}).batch, Stopping.on_record("a text").batch
-        (3, 0)
-        """
+        """Return the state that a run has kept; a goal that was reached is dropped, for there may be another now."""
         reason, batch = (fact.get("reason"), fact.get("batch")) if isinstance(fact, Mapping) else (None, None)
         is_state = isinstance(reason, str) and reason != ENOUGH and type(batch) is int
         return cls(reason, batch) if is_state else cls()  # type: ignore[arg-type]
@@ -55,22 +42,9 @@ class Stopping:
 def little_gained(scores: Floats, count: int) -> str:
     """Return why a search ends that has gained little for long; an empty text while it continues.
 
-    The promise is about the search, not about the space: as many measurements again hardly ever find more. What it is
-    worth was measured: docs/explanation/search.md.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n_finished,)
-        Log shares of peak in the order of trials; NaN, which does not count, for failures.
-    count : int
-        Number of configurations of the space.
-
-    Examples
-    --------
-    >>> little_gained(np.append([-2.0], np.full(250, -1.0)), 5000)
-    ''
-    >>> print(little_gained(np.append([-1.0], np.full(250, -2.0)), 5000))
-    the last 250 of 251 measurements gained less than 1 %; of recorded searches at most 5 % gain 1 % by 251 more
+    The promise is about the search, not about the space: as many measurements again hardly ever find more;
+    docs/explanation/search.md has the evidence. Scores are log shares of peak in the order of trials; NaN, which does
+    not count, for failures.
     """
     measured = scores[np.isfinite(scores)]
     total = len(measured)

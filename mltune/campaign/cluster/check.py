@@ -33,32 +33,16 @@ ROUND_TRIPS = 20
 """Empty calls whose median time is the latency."""
 
 LONGEST_S = 60.0
-"""Most seconds for the builds."""
+"""Longest time for the builds, seconds."""
 
 
 def check_cluster(where: str, builds: int) -> dict[str, Any]:
-    """Check a cluster; return what was found as plain JSON values.
+    """Check a cluster (:func:`mltune.measure.compile_farm.connect`); return the facts as plain JSON values.
 
-    Parameters
-    ----------
-    where : str
-        See :func:`mltune.measure.compile_farm.connect`.
-    builds : int
-        Builds that measure the rate of compiling, at least two. They are never taken from a cache.
-
-    Returns
-    -------
-    dict
-        ``scheduler``, ``latency_s`` (seconds of a call to a worker, median), ``workers`` (``name``, ``address``,
-        ``resources``, ``versions``, ``device``, ``fits``: whether its versions are those of this host),
-        ``compile`` (``cores``, ``builds``, ``seconds``, ``per_second``; None where nobody compiles).
-
-    Raises
-    ------
-    UsageError
-        The address cannot be used.
-    WorkerError
-        The scheduler does not answer.
+    They are ``scheduler``, ``latency_s`` (seconds of a call to a worker, median), ``workers`` (``name``, ``address``,
+    ``resources``, ``versions``, ``device``, ``fits``: whether its versions are those of this host), and ``compile``
+    (``cores``, ``builds``, ``seconds``, ``per_second``; None without compile workers). At least two ``builds``, never
+    from a cache, measure the rate of compiling.
     """
     client = connect(where)
     try:
@@ -135,7 +119,7 @@ def _rate(where: str, source: CudaSource, macros: Sequence[str]) -> dict[str, An
 
 
 def _build(farm: CompileFarm, source: CudaSource, jobs: Sequence[Job]) -> int:
-    """Make builds, and return how many are ready in time."""
+    """Return how many builds of a source are ready in time."""
     built, deadline = 0, time.monotonic() + LONGEST_S
     for build in farm.compile(source, jobs):
         with contextlib.suppress(Exception):  # of a task, a worker or the connection

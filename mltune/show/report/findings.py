@@ -1,4 +1,4 @@
-"""Findings of a report: the JSON document in ``winners.json``, which both reports are written from."""
+"""Findings of a report: the JSON document in ``winners.json``, from which both reports are written."""
 
 from __future__ import annotations
 
@@ -32,17 +32,14 @@ FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
 
 RATES = tuple(unit.key for unit in UNITS if unit.higher_is_better)
-"""Fields of an entry for the rate of its problem: one of them has a value, the others are None."""
+"""Fields of an entry for the rate of its problem: one has a value, the others are None."""
 
 LONGEST_FACT = 60
 """Longest name of a device or of a kernel in a label."""
 
 
 def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
-    """Return the findings of a run or of a campaign: docs/reference/report.md explains every field.
-
-    ``folders`` has the folders of exported winners by the slug of their problem, relative to the report.
-    """
+    """Return the findings of a run or a campaign (docs/reference/report.md); ``folders`` are of winners, by slug."""
     by_dataset = sorted(source.runs, key=lambda run: str(run.header.settings.get("target")))  # each is read once
     optima = {run.slug: optimum(run) for run in by_dataset}
     entries = [_entry(run, folders.get(run.slug), optima[run.slug]) for run in source.runs]
@@ -95,7 +92,7 @@ def _finite(value: Any) -> Any:
 
 
 def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
-    """Tell entries with the same label apart: add the device, the kernel or the slug in which they differ."""
+    """Add the device, the kernel or the slug to entries with the same label that differ in it."""
     for fact, addition in (("device", " on {}"), ("kernel", " with {}"), ("slug", " ({})")):
         alike: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:
@@ -185,7 +182,7 @@ def _missing(unread: Unread) -> dict[str, Any]:
 
 
 def _reference(run: TuneResult, figures: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the reference kernel compared with the winner: in the finals, else as timed once in the same run."""
+    """Return the reference kernel compared with the winner: in the finals, or as timed in the same run."""
     share = figures["share_of_reference"]
     if share is None or not 0.0 < share < math.inf:
         return None
@@ -209,7 +206,7 @@ def _compared(reference: Mapping[str, Any] | None) -> str | None:
 
 
 def _finalist(run: TuneResult, winner: TrialRecord, finalist: Finalist, declared: Declaration) -> dict[str, Any]:
-    """Return a finalist, with the parameters in which it differs from the winner."""
+    """Return a finalist, with its differences from the winner's parameters."""
     record, differs = run.trial(finalist.number), {}
     if record is not None:
         differs = {
