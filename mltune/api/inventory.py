@@ -13,10 +13,11 @@ from mltune.api.places import check_places
 from mltune.errors import UsageError
 
 if TYPE_CHECKING:
-    from mltune.api.results import KernelCheck, WisdomCheck
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
+    from mltune.measure.bundle_check import KernelCheck
     from mltune.problem.problem import Problem
+    from mltune.tuning.wisdom_check import WisdomCheck
 
 
 def new_kernel(folder: str | Path) -> str:
@@ -153,9 +154,8 @@ def check(
     >>> mltune.check(mltune.new_kernel(folder) and folder).checked.faults
     ()
     """
-    from mltune.api.results import KernelCheck
     from mltune.device.known import find_device
-    from mltune.measure.bundle_check import check_bundle
+    from mltune.measure.bundle_check import KernelCheck, check_bundle
     from mltune.resolve.request import parse_duration
 
     bundle, problem = _described(kernel, precision, trans, size)
@@ -319,10 +319,10 @@ def check_wisdom(
     >>> mltune.check_wisdom().misses  # doctest: +SKIP
     0
     """
-    from mltune.api.results import WisdomCheck
     from mltune.known.wisdom import Wisdom
     from mltune.resolve.device import first_gpu, parse_device
     from mltune.tuning import wisdom_check
+    from mltune.tuning.wisdom_check import WisdomCheck
 
     file = wisdom_file(wisdom, must_exist=True)
     loaded = Wisdom.load(file)

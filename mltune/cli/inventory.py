@@ -46,7 +46,7 @@ KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
     "init",
     folder=argument("FOLDER", "A folder that is empty or does not exist.", Path),
 )
-def init(options: Given, as_json: AsJson = False) -> None:
+def init(options: Given, as_json: bool = False) -> None:
     """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
     from mltune.files import folders
 
@@ -59,7 +59,7 @@ def init(options: Given, as_json: AsJson = False) -> None:
 
 
 @command(api.space, kernel=KERNEL)
-def space(options: Given, as_json: AsJson = False) -> None:
+def space(options: Given, as_json: bool = False) -> None:
     """Show the size and the restrictions of a kernel's search space.
 
     It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
@@ -80,7 +80,7 @@ def space(options: Given, as_json: AsJson = False) -> None:
     time=text("TIME", "Most time of all builds: 8s, 1m."),
     device=text("FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
 )
-def check(options: Given, as_json: AsJson = False) -> None:
+def check(options: Given, as_json: bool = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
     The reference is checked likewise, and the parameters of the source are compared with the arguments. No GPU is
@@ -112,7 +112,7 @@ def check(options: Given, as_json: AsJson = False) -> None:
     measure=flag("Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
     out=file("FILE", "Write the facts of one GPU to a .json file, for FACTS."),
 )
-def device(options: Given, as_json: AsJson = False) -> None:
+def device(options: Given, as_json: bool = False) -> None:
     """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU.
 
     With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories, launches,
@@ -173,7 +173,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     licence=text("TEXT", "Their licence."),
     overwrite=OVERWRITE,
 )
-def import_(options: Given, as_json: AsJson = False) -> None:
+def import_(options: Given, as_json: bool = False) -> None:
     """Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast."""
     imported, notices = api.import_dataset(**options)
     _answer(imported, options["out"], as_json, str(options["file"]), notices)
@@ -185,10 +185,10 @@ def import_(options: Given, as_json: AsJson = False) -> None:
     group=group,
     dataset=argument("NAME", "The name or the path of a dataset."),
     file=argument("FILE", "The new file.", Path),
-    form=lambda _: choice(FORMATS, "The format of the file.")("--format"),
+    form=choice(FORMATS, "The format of the file."),
     overwrite=flag("Replace the file if it exists."),
 )
-def export(options: Given, as_json: AsJson = False) -> None:
+def export(options: Given, as_json: bool = False) -> None:
     """Export a dataset as a cache of Kernel Tuner, or in T4."""
     exported = api.export_dataset(**options)
     written = str(options["file"])
@@ -202,7 +202,7 @@ def export(options: Given, as_json: AsJson = False) -> None:
     group=group,
     datasets=argument("[NAME|DIR]...", "Names, paths or folders.  [default: all that are shipped]", list[str] | None),
 )
-def verify(options: Given, as_json: AsJson = False) -> None:
+def verify(options: Given, as_json: bool = False) -> None:
     """Verify datasets: hashes, columns, values, restrictions. Exits with 1 when something is wrong."""
     verified = api.verify_datasets(**options)
     wrong = [dataset for dataset in verified if dataset.problems]
@@ -226,7 +226,7 @@ def verify(options: Given, as_json: AsJson = False) -> None:
     name=text("NAME", "Name of the new dataset.  [default: that of A with -merged]"),
     overwrite=OVERWRITE,
 )
-def merge(options: Given, as_json: AsJson = False) -> None:
+def merge(options: Given, as_json: bool = False) -> None:
     """Merge datasets of one kernel, problem and GPU."""
     merged, notices = api.merge_datasets(**options)
     _answer(merged, options["out"], as_json, merged.manifest.name, notices)

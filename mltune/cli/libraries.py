@@ -8,7 +8,7 @@ from typing import Any
 
 from mltune import api
 from mltune.cli.application import Given, answer, command, command_group
-from mltune.cli.options import AsJson, argument, file, flag, text
+from mltune.cli.options import argument, file, flag, text
 
 group = command_group("library", "Build a library of a kernel for many sizes.")
 
@@ -23,7 +23,7 @@ group = command_group("library", "Build a library of a kernel for many sizes.")
     run=file("DIR", "Directory of the run; a run of the same library there is resumed."),
     overwrite=flag("Keep a folder that holds anything else under another name."),
 )
-def build(options: Given, as_json: AsJson = False) -> None:
+def build(options: Given, as_json: bool = False) -> None:
     """Tune an operation at representative sizes, choose a few configurations, and write them as a library.
 
     The library is C source with the machine code inside and, where there is a C compiler, a shared object. It maps

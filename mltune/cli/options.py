@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
@@ -16,9 +17,9 @@ from mltune.api.campaigns import stored_run
 from mltune.cli import completion
 from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import printable
 from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, STRICTEST
-from mltune.resolve.options import DECLARED, Limits, Option, options_of, whole_number
+from mltune.resolve.options import DECLARED, Limits, Option, check_choice, options_of, whole_number
 from mltune.resolve.problems import DEFAULT_KERNEL
 
 MOST_PROBLEMS = 1000
@@ -46,18 +47,6 @@ def whole(option: str, least: int, most: int | None = None) -> Callable[[str | i
     def parse(text: str | int) -> int:
         is_number = re.fullmatch(r"[+-]?[0-9]{1,1000}", str(text))
         return whole_number(option, int(text) if is_number else text, least, most)
-
-    return parse
-
-
-def one_of(option: str, names: Sequence[str]) -> Callable[[str], str]:
-    """Return the parser of an option whose value is one of some names."""
-
-    def parse(text: str) -> str:
-        if text not in names:
-            got = printable(repr(text), _LONGEST_VALUE)
-            raise UsageError(f"{option} is one of {', '.join(names)}, got {got}{did_you_mean(text, names) or '.'}")
-        return text
 
     return parse
 
@@ -176,9 +165,9 @@ Written: TypeAlias = Callable[[str], Any]
 """What makes the annotation of an option of the words that a user writes for it, such as ``--size``."""
 
 
-def text(metavar: str, meaning: str) -> Written:
+def text(metavar: str, meaning: str, **settings: Any) -> Written:
     """Return an option whose value is a text."""
-    return lambda option: Annotated[str | None, _option(option, metavar, meaning)]
+    return lambda option: Annotated[str | None, _option(option, metavar, meaning, **settings)]
 
 
 def texts(metavar: str, meaning: str, convert: Callable[[Any], Any] = lambda value: value) -> Written:
@@ -202,7 +191,8 @@ def choice(names: Sequence[str], meaning: str) -> Written:
     """Return an option whose value is one of some names."""
     metavar, complete = "|".join(names), completion.one_of(names)
     return lambda option: Annotated[
-        str | None, _option(option, metavar, meaning, parser=one_of(option, names), autocompletion=complete)
+        str | None,
+        _option(option, metavar, meaning, parser=partial(check_choice, option, choices=names), autocompletion=complete),
     ]
 
 
@@ -235,7 +225,7 @@ def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> Wr
     """Return an argument."""
     complete = completion.BY_NAME.get(metavar)
     if Path in (kind, *get_args(kind)):
-        settings["parser"] = path(metavar.strip("[]"))
+        settings["parser"] = path(metavar.strip("[]."))
     annotation = Annotated[kind, typer.Argument(metavar=metavar, help=meaning, autocompletion=complete, **settings)]
     return lambda option: annotation
 
@@ -248,20 +238,6 @@ def _option(option: str, metavar: str, meaning: str, **settings: Any) -> Any:
 PROBLEMS = f"{', '.join(completion.GEMMS)}, a built-in kernel or the folder of one"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-OnEnd = Annotated[
-    str | None,
-    typer.Option(
-        "--on-end",
-        metavar="COMMAND",
-        parser=runnable,
-        help="Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
-    ),
-]
-Shapes = Annotated[Path | None, _option("--shapes", "CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned.")]
-Export = Annotated[list[str] | None, _option("--export", "FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="With --export: replace files that hold no configurations, too.")
-]
 Facts = text("FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
     "KERNEL",
@@ -301,5 +277,11 @@ OPTIONS: dict[str, Any] = {
     ),
     "compile_on": text("CLUSTER", "A Dask cluster whose compile workers help: address or file of its scheduler."),
     "overwrite": flag("Replace files there that mltune did not write, too."),
+    "at_end": text(
+        "COMMAND",
+        "Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
+        parser=runnable,
+    ),
+    "as_json": flag("Print one JSON document."),
 }
 """The options that several commands share, by the name of the parameter."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -20,12 +20,7 @@ from mltune.cli.options import (
     PROBLEMS,
     SIZES,
     AnyKernel,
-    AsJson,
-    Export,
     Facts,
-    OnEnd,
-    Overwrite,
-    Shapes,
     argument,
     configuration,
     file,
@@ -57,14 +52,17 @@ from mltune.show import table
         "A built-in kernel, or the folder of a bundle; several compete.  [default: the built-in ones of the accuracy "
         "class, or the replayed one]",
     ),
+    shapes=file("CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned."),
+    export=texts("FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang."),
+    overwrite=flag("With --export: replace files that hold no configurations, too."),
 )
 def tune(
     options: Given,
-    shapes: Shapes = None,
-    export: Export = None,
-    overwrite: Overwrite = False,
-    at_end: OnEnd = None,
-    as_json: AsJson = False,
+    shapes: Path | None = None,
+    export: list[str] | None = None,
+    overwrite: bool = False,
+    at_end: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
 
@@ -155,7 +153,7 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
     prior=text("auto|none|NAME|FILE", "With --prune: the pretrained model to start from.  [default: none]"),
     only=texts("NAME=V,V", "Values of a parameter to sweep; may be given several times.", parameter_values),
 )
-def sweep(options: Given, as_json: AsJson = False) -> None:
+def sweep(options: Given, as_json: bool = False) -> None:
     """Record a dataset of timings on a GPU.
 
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
@@ -185,7 +183,7 @@ def sweep(options: Given, as_json: AsJson = False) -> None:
     config=texts("NAME=V", "Parameters of a configuration, all or some.", configuration),
     code=flag("Compile the configuration, and count the instructions of its main loop."),
 )
-def bound(options: Given, as_json: AsJson = False) -> None:
+def bound(options: Given, as_json: bool = False) -> None:
     """Compute how fast a problem can be at best, without measuring it, and what limits it.
 
     That is the limit of the hardware, the limit of the best configuration of each kernel that solves it, and with
@@ -207,7 +205,7 @@ def bound(options: Given, as_json: AsJson = False) -> None:
     top=number("How many, at most 8.", 1, 8),
     wisdom=text("auto|none|FILE", "The best known configurations. auto is the user's file."),
 )
-def predict(options: Given, as_json: AsJson = False) -> None:
+def predict(options: Given, as_json: bool = False) -> None:
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
@@ -236,14 +234,9 @@ def predict(options: Given, as_json: AsJson = False) -> None:
     out=file("PATH", "Writes PATH.npy and its card PATH.json."),
     overwrite=flag("Replace files of that name."),
     seed=number("Seed of the regressors.", 0),
+    report=flag("Show its quality on what was left out, and which parameters carry it."),
 )
-def train(
-    options: Given,
-    report: Annotated[
-        bool, typer.Option("--report", help="Show its quality on what was left out, and which parameters carry it.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+def train(options: Given, report: bool = False, as_json: bool = False) -> None:
     """Train a model on recorded timings, from which runs of the kernel start: mltune tune --prior PATH.
 
     It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
@@ -278,7 +271,7 @@ EXIT_CODES = {"slower": 3, "wrong": 4, "failed": 4, "undecided": 5}
     explain=flag("Show what differs: registers, spills, occupancy, instructions."),
     junit=file("FILE", "Write the verdict in JUnit's form, too."),
 )
-def gate(options: Given, as_json: AsJson = False) -> None:
+def gate(options: Given, as_json: bool = False) -> None:
     """Compare two versions of a kernel: verify both, and time them in turns until it is certain which is faster.
 
     Exits with 0 when the new one is as fast or faster, with 3 when it is slower, with 4 when it gives a wrong answer,
@@ -318,7 +311,7 @@ COMPARED: Given = {
     aggregate=flag("Merge rows of the table that differ in columns that are no parameters."),
     **COMPARED,
 )
-def compare(options: Given, as_json: AsJson = False) -> None:
+def compare(options: Given, as_json: bool = False) -> None:
     """Compare search strategies on recorded timings.
 
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
@@ -337,7 +330,7 @@ def compare(options: Given, as_json: AsJson = False) -> None:
     datasets=text("X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
     **COMPARED,
 )
-def scoreboard(options: Given, as_json: AsJson = False) -> None:
+def scoreboard(options: Given, as_json: bool = False) -> None:
     """Compare search strategies on all recorded timings with a licence: a page, and a table in Markdown.
 
     The page is scoreboard.html and the table table.md of the directory. Needs the extra "peers", or --strategies. Your

@@ -151,3 +151,38 @@ def _build(
     faults = [fault for (at, (_, read)), build in answers for fault in read(build, builds[at])]
     faults += missing_constants(kernel, builds[0])
     return [*dict.fromkeys(faults)], tuple(zip(configurations, builds, strict=True)), ""
+
+
+@dataclass(frozen=True)
+class KernelCheck:
+    """The result of :func:`mltune.check`.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    problem : Problem
+        The problem that it was checked for.
+    device : Device
+    checked : BundleCheck
+        What was found.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    device: Device
+    checked: BundleCheck
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that was checked is wrong, and something was compiled; see :func:`mltune.check`."""
+        return self.checked.passed
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values: what ``mltune check --json`` prints."""
+        return {
+            "kernel": self.kernel.name,
+            "problem": self.problem.to_json(),
+            "label": self.problem.label,
+            "device": self.device.to_json(),
+            **self.checked.to_json(),
+        }

@@ -36,9 +36,8 @@ class Option:
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError where a value breaks the law of the option."""
-        if self.choices and value not in self.choices:
-            hint = did_you_mean(str(value), self.choices) or "."
-            raise UsageError(f"{name} is one of {', '.join(self.choices)}, got {value!r}{hint}")
+        if self.choices:
+            check_choice(name, value, self.choices)
         if self.least is not None and value is not None:
             whole_number(name, value, self.least, self.most)
         if self.is_share and value is not None and not 0 < value <= 1:
@@ -130,6 +129,14 @@ def unusual(options: Mapping[str, Any]) -> dict[str, Any]:
 def run_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run among the arguments of a function; paths become texts."""
     return {name: str(value) if isinstance(value := arguments[name], Path) else value for name in USUAL}
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> object:
+    """Return the value of an option that is one of some texts."""
+    if value not in choices:
+        hint = did_you_mean(str(value), choices) or "."
+        raise UsageError(f"{name} is one of {', '.join(choices)}, got {printable(repr(value), _LONGEST_VALUE)}{hint}")
+    return value
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:

@@ -326,9 +326,9 @@ def is_folder(name: str) -> bool:
     return (Path(name) / "kernel.toml").is_file()
 
 
-def given_options(shape: Shape) -> dict[str, Any]:
-    """Return the options of a shape that are given."""
-    return {name: value for name, value in shape.items() if value is not None}
+def given_options(options: Shape) -> dict[str, Any]:
+    """Return the options that are given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _of_arrays(definition: ArraysDefinition, shape: Shape) -> Problem:

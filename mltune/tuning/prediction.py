@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -235,3 +235,37 @@ def interval(ratios: Floats) -> Floats:
     half = stdtrit(len(logs) - 1, (1.0 + CONFIDENCE) / 2.0) * logs.std(ddof=1) * np.sqrt(1.0 + 1.0 / len(logs))
     ends: Floats = np.exp(logs.mean() + half * np.array([-1.0, 0.0, 1.0]))
     return ends
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Configurations that are expected to be fast: the result of :func:`mltune.predict`.
+
+    Attributes
+    ----------
+    problem : Problem
+    device : Device
+    kernel : str
+    prediction : Prediction
+        With what the best of the first choices reached on recorded spaces, the time of the first one, and notices.
+    """
+
+    problem: Problem
+    device: Device
+    kernel: str
+    prediction: Prediction
+
+    @property
+    def choices(self) -> tuple[PredictedChoice, ...]:
+        """The configurations, the best first, each with its source: ``"known"`` or ``"expected"``."""
+        return self.prediction.choices
+
+    @property
+    def time(self) -> ExpectedTime | None:
+        """The time of the first choice with its interval, seconds; None where ``prediction.no_time`` says why."""
+        return self.prediction.time
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choices as plain JSON values: what ``mltune predict --json`` prints."""
+        facts = {"problem": self.problem.label, "device": self.device.name, "kernel": self.kernel}
+        return facts | asdict(self.prediction)
