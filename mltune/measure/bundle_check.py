@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.errors import DeviceError
+from mltune.device.known import H200
+from mltune.errors import BundleError, DeviceError
 from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
@@ -110,6 +112,30 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: floa
     reasons, builds, not_built = _build(kernel, problem, device, chosen, build_s)
     faults += [BundleFault(reason, 1.0) for reason in (*unused_at_launch(kernel), *reasons)]
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
+
+
+def describe_space(kernel: Kernel, problem: Problem) -> dict[str, Any]:
+    """Describe the search space of a kernel on an H200; see :func:`mltune.space`."""
+    space = ConstrainedSpace(kernel, variables_of(problem, H200))
+    faults = check_sample(kernel, problem, H200, draw_sample(space))
+    for fault in faults:
+        if fault.share == 1:
+            raise BundleError(f"{kernel.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
+    return {
+        "kernel": kernel.name,
+        "has_source": kernel.source.text is not None,
+        "problem": problem.to_json(),
+        "label": problem.label,
+        "device": H200.to_json(),
+        "combinations": math.prod(len(values) for values in kernel.all_parameters.values()),
+        "valid": space.count,
+        "parameters": {name: list(values) for name, values in kernel.all_parameters.items()},
+        "restrictions": [
+            {"restriction": text, "reason": reason, "removes": removes, "removes_alone": alone}
+            for text, reason, removes, alone in space.explain()
+        ],
+        "faults": [fault.reason for fault in faults],
+    }
 
 
 def draw_sample(space: ConstrainedSpace) -> Columns:
