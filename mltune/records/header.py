@@ -99,6 +99,8 @@ class RunHeader:
         values = [value for values_of_parameter in header.parameters.values() for value in values_of_parameter]
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < _YEAR_10000:
             raise ValueError("its header holds a number out of range")
+        if not all(header.parameters.values()):
+            raise ValueError("its header holds a parameter without values")
         for name, labels in header.labels.items():
             if not all(0 <= value < len(labels) for value in header.parameters.get(name, (-1,))):
                 raise ValueError(f"its header has labels of {printable(name, 60)!r} that do not fit its values")
