@@ -109,14 +109,12 @@ def predict(
     from mltune.resolve.device import facts_of
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bounds
-    from mltune.tuning.prediction import Predicted
     from mltune.tuning.prediction import predict as choose
 
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = facts_of(device)
     bundle = kernels[0] if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
-    prediction = choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
-    return Predicted(named, facts, bundle.label, prediction)
+    return choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
 
 
 def train(

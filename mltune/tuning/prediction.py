@@ -97,27 +97,49 @@ class ExpectedTime:
     inside: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Configurations that are expected to be fast, the best first.
+@dataclass(frozen=True)
+class Predicted:
+    """Configurations that are expected to be fast: the result of :func:`mltune.predict`.
 
     Attributes
     ----------
+    problem : Problem
+    device : Device
+    kernel : str
+    choices : tuple of PredictedChoice
+        The configurations, the best first, each with its source: ``"known"`` or ``"expected"``.
     expected : ExpectedShare or None
-        That of the model, or where none is used that of physics; None where it was not judged.
+        What the best of the first choices reached on recorded spaces: those of the model, or where none is used those
+        of physics; None where it was not judged.
     time : ExpectedTime or None
-        That of the first choice.
+        The time of the first choice with its interval, seconds.
     no_time : str
         Why there is none.
     notices : tuple of str
         Differences of the problem and the device from all training data of the model.
     """
 
+    problem: Problem
+    device: Device
+    kernel: str
     choices: tuple[PredictedChoice, ...]
     expected: ExpectedShare | None
     time: ExpectedTime | None
     no_time: str
     notices: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choices as plain JSON values: what ``mltune predict --json`` prints."""
+        return {
+            "problem": self.problem.label,
+            "device": self.device.name,
+            "kernel": self.kernel,
+            "choices": tuple(map(asdict, self.choices)),
+            "expected": None if self.expected is None else asdict(self.expected),
+            "time": None if self.time is None else asdict(self.time),
+            "no_time": self.no_time,
+            "notices": self.notices,
+        }
 
 
 def predict(
@@ -128,7 +150,7 @@ def predict(
     top: int = 1,
     prior: str = AUTO,
     wisdom: str | Path = AUTO,
-) -> Prediction:
+) -> Predicted:
     """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
 
     The best known configurations are those of a wisdom for any driver. A wisdom of the user that cannot be read is left
@@ -185,7 +207,8 @@ def predict(
     if choices[0].source == EXPECTED:
         ranked_by = "physics" if pretrained is None else "model"
         time, no_time = _expected_time(card, ranked_by, features, candidates[0].configuration)
-    return Prediction(choices, expected, time, no_time, () if model is None else model.notices(problem, device))
+    notices = () if model is None else model.notices(problem, device)
+    return Predicted(problem, device, kernel.label, choices, expected, time, no_time, notices)
 
 
 def _expected_share(card: Card | None, source: Literal["model", "physics"], top: int) -> ExpectedShare | None:
@@ -235,37 +258,3 @@ def interval(ratios: Floats) -> Floats:
     half = stdtrit(len(logs) - 1, (1.0 + CONFIDENCE) / 2.0) * logs.std(ddof=1) * np.sqrt(1.0 + 1.0 / len(logs))
     ends: Floats = np.exp(logs.mean() + half * np.array([-1.0, 0.0, 1.0]))
     return ends
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Configurations that are expected to be fast: the result of :func:`mltune.predict`.
-
-    Attributes
-    ----------
-    problem : Problem
-    device : Device
-    kernel : str
-    prediction : Prediction
-        With what the best of the first choices reached on recorded spaces, the time of the first one, and notices.
-    """
-
-    problem: Problem
-    device: Device
-    kernel: str
-    prediction: Prediction
-
-    @property
-    def choices(self) -> tuple[PredictedChoice, ...]:
-        """The configurations, the best first, each with its source: ``"known"`` or ``"expected"``."""
-        return self.prediction.choices
-
-    @property
-    def time(self) -> ExpectedTime | None:
-        """The time of the first choice with its interval, seconds; None where ``prediction.no_time`` says why."""
-        return self.prediction.time
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the choices as plain JSON values: what ``mltune predict --json`` prints."""
-        facts = {"problem": self.problem.label, "device": self.device.name, "kernel": self.kernel}
-        return facts | asdict(self.prediction)
