@@ -87,9 +87,11 @@ def space(
     >>> 0 < found["valid"] < found["combinations"]
     True
     """
+    from mltune.device.known import H200
+    from mltune.kernel.placed import PlacedKernel
     from mltune.measure.bundle_check import describe_space
 
-    return describe_space(*_described(kernel, precision, trans, size))
+    return describe_space(PlacedKernel(*_described(kernel, precision, trans, size), H200))
 
 
 def check(
@@ -128,12 +130,14 @@ def check(
     ()
     """
     from mltune.device.known import find_device
+    from mltune.kernel.placed import PlacedKernel
     from mltune.measure.bundle_check import KernelCheck, check_bundle
     from mltune.resolve.request import parse_duration
 
     bundle, problem = _described(kernel, precision, trans, size)
     gpu, _ = find_device(device)
-    return KernelCheck(bundle, problem, gpu, check_bundle(bundle, problem, gpu, parse_duration(str(time))))
+    checked = check_bundle(PlacedKernel(bundle, problem, gpu), parse_duration(str(time)))
+    return KernelCheck(bundle, problem, gpu, checked)
 
 
 def _described(

@@ -106,6 +106,7 @@ def predict(
     >>> [choice.source for choice in found.choices], "TILE_X" in found.choices[0].configuration
     (['expected'], True)
     """
+    from mltune.kernel.placed import PlacedKernel
     from mltune.resolve.device import facts_of
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bounds
@@ -113,8 +114,8 @@ def predict(
 
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = facts_of(device)
-    bundle = kernels[0] if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
-    return choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
+    placed = PlacedKernel(kernels[0], named, facts) if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
+    return choose(placed, top=top, prior=str(prior), wisdom=wisdom)
 
 
 def train(

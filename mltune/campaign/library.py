@@ -15,8 +15,8 @@ from typing import Any
 from mltune.campaign.products import CampaignResult
 from mltune.device.facts import Device
 from mltune.errors import RunError, UsageError
-from mltune.kernel.bundle import Kernel, variables_of
-from mltune.kernel.space import default_configuration
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.placed import PlacedKernel
 from mltune.library import spec as specs
 from mltune.library.building import Building, Tune
 from mltune.library.content import Content, kernel_parameters, name_of
@@ -38,7 +38,6 @@ from mltune.resolve.request import GPU_TIME_S, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
 from mltune.tuning.cross import time_configurations
-from mltune.tuning.session import make_space
 
 _CROSS_SHARE = 0.4
 """Largest share of the time for the timing of candidates."""
@@ -138,7 +137,7 @@ def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[Run
     subject, bundle = named_kernel(
         settings.operation, settings.kernel[0] if settings.kernel else None, settings.accuracy
     )
-    of_arrays = bundle is not None and bundle.arrays is not None and subject in (None, bundle.name)
+    of_arrays = bundle is not None and bundle.means(subject)
     problems = []
     for size in spec.sizes:
         shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)
@@ -183,11 +182,11 @@ def _slice_s(problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence
     """Return the seconds to tune a size for, from the times of its spaces and the default configurations."""
     batches, slice_s = _BATCHES * BATCH / max(compilers, 1), _SLICE_S * len(kernels)
     for kernel in kernels if gpus else ():
-        begun, space = perf_counter(), make_space(kernel, variables_of(problem, gpus[0]))
-        default, _ = default_configuration(kernel, space), space.count
+        begun, placed = perf_counter(), PlacedKernel(kernel, problem, gpus[0])
+        default, _ = placed.default, placed.space.count
         slice_s += perf_counter() - begun
         if default:
-            slice_s += batches * builds.build_one(kernel, problem, gpus[0].architecture, default).compile_s
+            slice_s += batches * builds.build_one(placed, default).compile_s
     return slice_s
 
 

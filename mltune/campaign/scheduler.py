@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.schedule import Standing, TimeSlice, best_of_choices, next_slice, standing_of
 from mltune.errors import MltuneError, RunError
+from mltune.kernel.placed import PlacedKernel
 from mltune.known.entry import Entry
 from mltune.records.directory import PROBLEMS, is_begun
 from mltune.resolve.plan import Plan, Task
@@ -289,9 +290,8 @@ def least_time(task: Task, devices: Sequence[str | Device], *, of_hardware: bool
     try:
         rates = [_device(task, spec) for spec in devices]
         distinct = [device for at, device in enumerate(rates) if device not in rates[:at]]
-        if of_hardware:
-            return min(hardware_time(task.problem, task.kernel, device) for device in distinct)
-        return min(find_bound(task.problem, task.kernel, device).best.time_s for device in distinct)
+        placed = [PlacedKernel(task.kernel, task.problem, device) for device in distinct]
+        return min(map(hardware_time, placed) if of_hardware else (find_bound(at).best.time_s for at in placed))
     except (MltuneError, ArithmeticError, LookupError, ValueError):  # such as a kernel without resources
         return 0.0
 

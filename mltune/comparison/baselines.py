@@ -94,12 +94,13 @@ class Astra:
         """Evaluate the kept configurations in random order; see :class:`mltune.comparison.simulation.Strategy`."""
         from mltune.cost.features import Features
         from mltune.errors import BundleError
+        from mltune.kernel.placed import PlacedKernel
         from mltune.search.astra import AstraThresholds
 
         recording, count = simulation.recording, simulation.space.count
         columns = simulation.space.rows(np.arange(count))
         try:
-            thresholds = AstraThresholds(Features(recording.kernel, recording.problem, recording.device))
+            thresholds = AstraThresholds(Features(PlacedKernel(recording.kernel, recording.problem, recording.device)))
         except BundleError:
             before = after = np.ones(count, dtype=bool)
         else:
@@ -232,6 +233,7 @@ class ShippedSearch:
 
     def _features(self, simulation: Simulation) -> Features:
         from mltune.cost.features import Features
+        from mltune.kernel.placed import PlacedKernel
 
         recording = simulation.recording
         kernel = (
@@ -239,7 +241,7 @@ class ShippedSearch:
             if self.resources
             else replace(recording.kernel, resources=KernelResources(unit=recording.kernel.resources.unit))
         )
-        return Features(kernel, recording.problem, recording.device)
+        return Features(PlacedKernel(kernel, recording.problem, recording.device))
 
 
 class _Measuring:

@@ -10,15 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from mltune.cost.bound import Access, Bound, LaneLayout, Traffic, bound, hardware_limits, least_wavefronts, traffic
 from mltune.cost.physics import SMALLEST_SHARE, physics
-from mltune.device.facts import Device
 from mltune.device.known import with_mixes
 from mltune.device.peaks import fma_per_clock, peak_flops
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Columns, Floats, length
 from mltune.kernel.parts import ACCESS_BYTES
-from mltune.problem.problem import Problem
+from mltune.kernel.placed import PlacedKernel
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
 """Results of a build that are features: fields of :class:`mltune.records.trial.Build`."""
@@ -44,11 +42,9 @@ class Features:
     starts with ``names_before``. ``has_prior`` is true if the bundle defines the resources of :meth:`prior`.
     """
 
-    def __init__(self, kernel: Kernel, problem: Problem, device: Device) -> None:
-        self.kernel = kernel
-        self.problem = problem
-        self.device = device
-        self._variables = variables_of(problem, device)
+    def __init__(self, placed: PlacedKernel) -> None:
+        self.placed = placed
+        kernel, problem, device = placed.kernel, placed.problem, placed.device
         self.has_prior = set(NEEDED) <= set(kernel.resources.estimates)
         self._unit = kernel.resources.unit or problem.arithmetic
         self._physics = partial(physics, device, self._unit)
@@ -72,7 +68,7 @@ class Features:
 
     @property
     def _nothing(self) -> Columns:
-        return {name: np.empty(0, dtype=np.int64) for name in self.kernel.all_parameters}
+        return {name: np.empty(0, dtype=np.int64) for name in self.placed.kernel.all_parameters}
 
     def before(self, columns: Columns) -> Floats:
         """Return the features known before compiling: ndarray of shape (n_configs, len(names_before))."""
@@ -92,14 +88,15 @@ class Features:
             return np.ones(length(columns))
         resources, accesses = self._estimates(columns)
         share = self._physics(resources, accesses).share
-        if self._unit == self.problem.arithmetic:
+        device, arithmetic = self.placed.device, self.placed.problem.arithmetic
+        if self._unit == arithmetic:
             return share
-        return share * fma_per_clock(self.device, self._unit) / fma_per_clock(self.device, self.problem.arithmetic)
+        return share * fma_per_clock(device, self._unit) / fma_per_clock(device, arithmetic)
 
     def physical_s(self, columns: Columns) -> Floats:
         """Return the seconds of the problem's operations at the share of :meth:`prior`."""
         share = np.maximum(self.prior(columns), SMALLEST_SHARE)
-        return self.problem.flops / (peak_flops(self.device, self.problem.arithmetic) * share)
+        return self.placed.problem.flops / (peak_flops(self.placed.device, self.placed.problem.arithmetic) * share)
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
         """Return resources and derived columns by name, in their own units, from builds or the bundle's estimates."""
@@ -142,13 +139,13 @@ class Features:
         builds: Mapping[str, ArrayLike] | None,
     ) -> Bound:
         if not self.has_prior:
-            least = hardware_limits(self.device, self.problem, self._unit)
+            least = hardware_limits(self.placed.device, self.placed.problem, self._unit)
             return Bound({name: np.full(size, time_s) for name, time_s in least.items()})
         if builds is not None:
             resources, _ = _corrected(resources, _known(builds, size))
-        wavefronts = least_wavefronts(accesses, self.device.warp_size, size) if accesses else None
-        device = with_mixes(self.device)
-        return bound(device, self.problem, resources, moved, wavefronts, self._unit)
+        wavefronts = least_wavefronts(accesses, self.placed.device.warp_size, size) if accesses else None
+        device = with_mixes(self.placed.device)
+        return bound(device, self.placed.problem, resources, moved, wavefronts, self._unit)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""
@@ -156,16 +153,17 @@ class Features:
         return resources, self._traffic(accesses, length(columns))
 
     def _traffic(self, accesses: Sequence[Access], size: int) -> Traffic | None:
-        return traffic(accesses, self.device.warp_size, size) if accesses else None
+        return traffic(accesses, self.placed.device.warp_size, size) if accesses else None
 
     def _evaluated(self, columns: Columns) -> tuple[dict[str, Floats], list[Access]]:
         """Return the bundle's resources by name, and the layouts of its accesses."""
-        values = self.kernel.space.evaluate(columns, self._variables, self._expressions)
+        values = self.placed.kernel.space.evaluate(columns, self.placed.variables, self._expressions)
         resources = {
-            name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in self.kernel.resources.estimates
+            name: np.asarray(values[f"resource {name}"], dtype=np.float64)
+            for name in self.placed.kernel.resources.estimates
         }
         accesses = []
-        for name, access in self.kernel.resources.accesses.items():
+        for name, access in self.placed.kernel.resources.accesses.items():
             digits = [
                 (_integers(values[f"access {name} {position} 0"]), _integers(values[f"access {name} {position} 1"]))
                 for position in range(len(access.lanes))
@@ -182,7 +180,7 @@ class Features:
     def _before_columns(
         self, columns: Columns, resources: Mapping[str, Floats], accesses: Traffic | None
     ) -> dict[str, Floats]:
-        table = {name: signed_log2(columns[name]) for name in self.kernel.all_parameters}
+        table = {name: signed_log2(columns[name]) for name in self.placed.kernel.all_parameters}
         table |= {f"resource_{name}": signed_log2(values) for name, values in resources.items()}
         if self.has_prior:
             features = self._physics(resources, accesses)

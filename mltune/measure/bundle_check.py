@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.device.known import H200
 from mltune.errors import BundleError, DeviceError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
-from mltune.kernel.space import ConstrainedSpace, default_configuration
+from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.source_check import entry_probes, macro_probes, missing_constants, unused_at_launch, with_probe
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
@@ -23,6 +21,7 @@ from mltune.records.trial import Build, TrialState
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
+    from mltune.kernel.placed import PlacedKernel
     from mltune.problem.problem import Problem
 
 SAMPLE = 1000
@@ -39,10 +38,7 @@ _BUILDERS, _BUILD_BYTES = 2, 600 << 20  # processes at a time, and memory of eac
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled.
-
-    Of a bundle that `is_replayed` none can be.
-    """
+    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled."""
 
     valid: int
     sampled: int
@@ -75,58 +71,49 @@ class BundleCheck:
         }
 
 
-def check_sample(
-    kernel: Kernel, problem: Problem, device: Device, columns: Columns, table: str = "launch"
-) -> list[BundleFault]:
-    """Return the faults of configurations, for the problem and for those that they are verified on.
-
-    Only the faults of the first problem with any are returned; the others have the same.
-    """
-    cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
-    problems = [case.problem for case in cases]
-    for checked in (problem, *(other for other in problems if not other.is_empty)):
-        if faults := find_faults(kernel, columns, variables_of(checked, device), table):
-            return [fault._replace(reason=f"{fault.reason} ({checked.label})") for fault in faults]
+def check_sample(placed: PlacedKernel, columns: Columns, table: str = "launch") -> list[BundleFault]:
+    """Return the faults of configurations on the problem, or else on the first of its verification problems."""
+    for case in (placed, *(case for case in placed.verified if not case.runnable.is_empty)):
+        if faults := find_faults(case.kernel, columns, case.variables, table):
+            return [fault._replace(reason=f"{fault.reason} ({case.problem.label})") for fault in faults]
     return []
 
 
-def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: float = BUILD_S) -> BundleCheck:
-    """Check that configurations of a bundle can be launched, and some compiled; and its files, reference and arguments.
-
-    No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
-    """
-    space = ConstrainedSpace(kernel, variables_of(problem, device))
-    columns, default = draw_sample(space), default_configuration(kernel, space)
-    faults = [*check_sample(kernel, problem, device, columns), *find_file_faults(problem)]
+def check_bundle(placed: PlacedKernel, build_s: float = BUILD_S) -> BundleCheck:
+    """Check a bundle's files, reference, arguments and launches, and compile some, within seconds, without a GPU."""
+    kernel, problem = placed.kernel, placed.problem
+    space = ConstrainedSpace(kernel, placed.variables)
+    columns, default = draw_sample(space), replace(placed, chosen=space).default
+    faults = [*check_sample(placed, columns), *find_file_faults(problem)]
     if kernel.reference_kernel is not None:
-        faults += check_sample(kernel.reference_kernel, problem, device, columns_of(default), "reference")
+        faults += check_sample(replace(placed, kernel=kernel.reference_kernel), columns_of(default), "reference")
     if kernel.source.text is None or not isinstance(problem, RunnableProblem):
         reason = "the bundle has no source: it is only replayed"
         return BundleCheck(space.count, length(columns), tuple(faults), (), reason, is_replayed=True)
     sample = [row(columns, at) for at in range(min(BUILDS, length(columns)))]
     chosen = ([default] if default else []) + [configuration for configuration in sample if configuration != default]
     variants = [
-        chosen[0] | {name: value} for name, values in kernel.compiler.parameters.items() for value in values[1:]
+        {**chosen[0], name: value} for name, values in kernel.compiler.parameters.items() for value in values[1:]
     ]
     chosen = [*chosen[: max(1, BUILDS - len(variants))], *variants]
-    reasons, builds, not_built = _build(kernel, problem, device, chosen, build_s)
+    reasons, builds, not_built = _build(placed, chosen, build_s)
     faults += [BundleFault(reason, 1.0) for reason in (*unused_at_launch(kernel), *reasons)]
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
 
-def describe_space(kernel: Kernel, problem: Problem) -> dict[str, Any]:
-    """Describe the search space of a kernel on an H200; see :func:`mltune.space`."""
-    space = ConstrainedSpace(kernel, variables_of(problem, H200))
-    faults = check_sample(kernel, problem, H200, draw_sample(space))
+def describe_space(placed: PlacedKernel) -> dict[str, Any]:
+    """Describe the search space of a kernel; see :func:`mltune.space`."""
+    kernel, space = placed.kernel, ConstrainedSpace(placed.kernel, placed.variables)
+    faults = check_sample(placed, draw_sample(space))
     for fault in faults:
         if fault.share == 1:
             raise BundleError(f"{kernel.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
     return {
         "kernel": kernel.name,
         "has_source": kernel.source.text is not None,
-        "problem": problem.to_json(),
-        "label": problem.label,
-        "device": H200.to_json(),
+        "problem": placed.problem.to_json(),
+        "label": placed.problem.label,
+        "device": placed.device.to_json(),
         "combinations": math.prod(len(values) for values in kernel.all_parameters.values()),
         "valid": space.count,
         "parameters": {name: list(values) for name, values in kernel.all_parameters.items()},
@@ -144,16 +131,17 @@ def draw_sample(space: ConstrainedSpace) -> Columns:
 
 
 def _build(
-    kernel: Kernel, problem: RunnableProblem, device: Device, configurations: list[dict[str, int]], limit_s: float
+    placed: PlacedKernel, configurations: list[Mapping[str, int]], limit_s: float
 ) -> tuple[list[str], tuple[tuple[Mapping[str, int], Build], ...], str]:
     """Compile configurations; return the faults of the source, the builds, and the reason why none was compiled."""
     from mltune.measure.build import NvrtcBuilder, available_cores
 
+    kernel, problem = placed.kernel, placed.runnable
     try:
         builder = NvrtcBuilder(
             with_probe(kernel),
             problem,
-            device.architecture,
+            placed.device.architecture,
             workers=min(_BUILDERS, available_cores()),
             timeout_s=limit_s,
             memory_bytes=_BUILD_BYTES,

@@ -77,35 +77,18 @@ def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
 def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> dict[str, Any]:
     """Summarise the directory of a campaign: the output of ``mltune show --json`` and of ``mltune run --json``.
 
-    Parameters
-    ----------
-    directory : pathlib.Path
-    read : callable
-        Reads the run in a folder, given its slug.
+    The kernels of a choice are one problem in ``distinct`` and ``with_winner``, and each by itself in ``problems``,
+    with
 
-    Returns
-    -------
-    dict
-        ``plan``, the directory; ``running``; ``distinct``, the number of problems, of which the kernels of a choice are
-        one, and ``with_winner``, the number of these that have one; ``funnel``, the sums
-        of :class:`mltune.results.funnel.Funnel` over all runs; ``problems``, in the order of the plan where its
-        event log names them, each kernel of a choice by itself, with
+    - ``state``: ``waiting`` (not begun), ``left out`` (not begun, and gets no time: another kernel is faster than this
+      one can be), ``running``, ``begun`` (interrupted before a winner was declared), ``declared``, ``finished``
+      (declared, and nothing better is expected), ``failed`` (no trial succeeded) or ``unreadable``,
+    - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
+    - ``problem``, ``label``, ``kernel``, ``trials``, ``counts`` and so on, None while waiting,
+    - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
+    - ``error`` and ``best``: see :class:`mltune.results.run.TuneResult`.
 
-        - ``slug``, and ``state``: ``waiting`` (not begun), ``left out`` (not begun, and gets no time: another kernel is
-          faster than this one can be), ``running``, ``begun`` (interrupted before a winner was
-          declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
-          succeeded) or ``unreadable``,
-        - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
-        - ``problem``, ``label``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
-        - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
-        - ``error``: see :attr:`mltune.results.run.TuneResult.error`,
-        - ``trials``, ``counts``, ``seconds``, ``funnel``, None while waiting,
-        - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
-
-    Raises
-    ------
-    RunDirectoryError
-        There is no campaign.
+    Without a campaign it raises a RunDirectoryError.
     """
     folders = {folder.name: folder for folder in runs_in(directory)}
     events, _ = read_events(directory / FILE)
@@ -182,10 +165,9 @@ def _state(run: TuneResult) -> str:
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Describe the runs and campaigns in a folder that were written last: the output of ``mltune show`` without a run.
+    """Describe the runs and campaigns written last in a folder: the output of ``mltune show`` without a run.
 
-    The newest comes first, and at most :data:`MOST_LISTED`. The ``state`` is ``running``, ``ended``, ``resumable``
-    (interrupted or killed) or ``unreadable``. ``best`` is the rating of the best trial where there is one problem.
+    The newest comes first, and at most :data:`MOST_LISTED`. ``resumable`` is what was interrupted or killed.
     """
     written_s = {directory: at for directory in folder.glob("*") if (at := _written_s(directory)) is not None}
     newest = sorted(written_s, key=written_s.__getitem__, reverse=True)[:MOST_LISTED]
@@ -318,13 +300,9 @@ _SHIPPED = re.compile(r"replay:([a-z0-9_-]+)")
 class Optimum:
     """The optimum of a dataset, and how near the best trial of a run came to it.
 
-    ``median_s`` is the time of the fastest configuration of the ``dataset``, seconds; ``share`` that time as a share of
-    the time of the best trial; ``rank`` the rank of the best trial, 1 for the fastest, among the ``configurations``
-    with a recorded time.
-
-    Of the ``skipped`` configurations ``skipped_faster`` are faster than the best trial. The fastest of them is that of
-    the trial ``best_skipped``, and ``best_skipped_ratio`` is its time as a share of that of the best trial; None where
-    none has a recorded time.
+    `median_s` is the optimum's time, seconds; `share` that time as a share of the best trial's, whose rank is `rank`, 1
+    for the fastest, among the `configurations` with a time. Of the `skipped`, `skipped_faster` are faster than the best
+    trial; `best_skipped` is the fastest of them, None where none has a time.
     """
 
     dataset: str
@@ -339,18 +317,9 @@ class Optimum:
 
 
 def optimum(run: TuneResult) -> Optimum | None:
-    """Compare the best trial of a run with the whole dataset that it replayed.
+    """Compare the best trial of a run with the whole shipped dataset that it replayed; None for other runs.
 
-    None for a run on a GPU, without a best trial, and for a dataset that is not shipped or no longer holds the best
-    configuration. A dataset elsewhere is not opened: its path may come from a third party.
-
-    Examples
-    --------
-    >>> import mltune, tempfile
-    >>> dataset, run = "replay:h200-sgemm-nt-4096-random", tempfile.mkdtemp() + "/run"
-    >>> found = optimum(mltune.tune(trials=20, device=dataset, run=run, progress=None))
-    >>> found.dataset, 0.8 < found.share <= 1.0, found.rank < found.configurations
-    ('h200-sgemm-nt-4096-random', True, True)
+    A dataset elsewhere is not opened: its path may come from a stranger.
     """
     target, best = _SHIPPED.fullmatch(str(run.header.settings.get("target"))), run.best_record
     if target is None or best is None:

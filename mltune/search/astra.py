@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from mltune.cost.features import Features
 from mltune.device.occupancy import occupancy
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.bundle import device_variables
 from mltune.kernel.coding import Columns, length
 
 KEPLER_THREADS_PER_SM = 2048
@@ -60,7 +59,8 @@ class AstraThresholds:
     """
 
     def __init__(self, features: Features, thresholds: Thresholds | None = None) -> None:
-        kernel, problem, device = features.kernel, features.problem, features.device
+        placed = features.placed
+        kernel, problem, device = placed.kernel, placed.problem, placed.device
         missing = [name for name in NEEDED if name not in kernel.resources.estimates]
         if missing:
             raise BundleError(
@@ -78,20 +78,18 @@ class AstraThresholds:
         paper = LAWN_267[precision]
         share = device.max_threads_per_sm / KEPLER_THREADS_PER_SM
         self.thresholds = thresholds or replace(paper, threads_per_sm=paper.threads_per_sm * share)
-        self._kernel = kernel
-        self._device = device
-        self._variables = variables | device_variables(device)
+        self._placed = placed
         self._scalar_reuse = 2.0 if is_complex else 1.0
 
     def keeps(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> NDArray[np.bool_]:
         """Return which configurations meet the thresholds; estimates replace missing or NaN values of ``builds``."""
-        size, device = length(columns), self._device
+        size, device = length(columns), self._placed.device
         conditions = {
             name: expression
-            for name, expression in self._kernel.resources.estimates.items()
+            for name, expression in self._placed.kernel.resources.estimates.items()
             if name in (*NEEDED, "register_cap", "shared_bytes")
         }
-        resources = self._kernel.space.evaluate(columns, self._variables, conditions)
+        resources = self._placed.kernel.space.evaluate(columns, self._placed.variables, conditions)
         cap = np.minimum(resources.get("register_cap", np.inf), device.max_registers_per_thread)
         registers = np.minimum(resources["registers"], cap)
         shared = np.asarray(resources.get("shared_bytes", np.zeros(size)), dtype=np.float64)

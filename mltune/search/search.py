@@ -151,13 +151,14 @@ class KernelSearch:
     Examples
     --------
     >>> from mltune.dataset.dataset import load_dataset
+    >>> from mltune.kernel.placed import PlacedKernel
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.kernel.space import TableSpace
     >>> from mltune.cost.features import Features
     >>> from mltune.records.trial import Measurement, TrialState
     >>> data = load_dataset("convolution_rtx_a4000")
-    >>> features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
-    >>> search = KernelSearch(TableSpace(data.columns), features, SearchSettings(batch=4))
+    >>> placed = PlacedKernel(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
+    >>> search = KernelSearch(TableSpace(data.columns), Features(placed), SearchSettings(batch=4))
     >>> for _ in range(3):
     ...     batch = search.ask()
     ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]
@@ -184,7 +185,7 @@ class KernelSearch:
         self._features = features
         self._settings = settings
         self._stops = settings.stop and settings.search == "model"  # the promise of the rule was measured with this one
-        kernel, proposer = features.kernel, _proposer(settings.search, space, features)
+        kernel, proposer = features.placed.kernel, _proposer(settings.search, space, features)
         model = start.pretrained if proposer is None else None
         near = [
             find_near(space, kernel.compiler.completed(configuration))
@@ -356,7 +357,8 @@ class KernelSearch:
 
     def _learn(self, trials: Trials) -> None:
         """Learn the log shares of the device's peak of trials, NaN where no valid time was measured."""
-        flops, times_s = self._features.problem.flops, np.where(trials.timed, trials.column("median_s"), math.nan)
+        flops = self._features.placed.problem.flops
+        times_s = np.where(trials.timed, trials.column("median_s"), math.nan)
         scores = [log_share(flops, time_s, self._peak_flops) for time_s in times_s.tolist()]
         self._results.learn(trials, np.array(scores, dtype=np.float64))
 
@@ -387,7 +389,7 @@ def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel
         sample = space.sample(SOME, np.random.default_rng(0))
         sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:
-        source, kernel = pretrained.source(), features.kernel
+        source, kernel = pretrained.source(), features.placed.kernel
         sources.append(
             replace(source, expected=lambda columns: source.expected(kernel.compiler.with_defaults(columns)))
         )
@@ -439,6 +441,6 @@ def _first(
 def _peak_flops(features: Features) -> float:
     """Return the peak of the device; if it is unknown, a value with which scores are logarithms of 1 / time."""
     try:
-        return peak_flops(features.device, features.problem.arithmetic)
+        return peak_flops(features.placed.device, features.placed.problem.arithmetic)
     except DeviceError:
-        return float(max(features.problem.flops, 1))
+        return float(max(features.placed.problem.flops, 1))

@@ -13,7 +13,7 @@ from mltune.kernel.coding import Floats
 from mltune.records.trial import TrialRecord
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds, percent
-from mltune.show.report.evidence import kernel_of
+from mltune.show.report.evidence import placed_of
 
 LEAST = 1.1
 """Smallest ratio of two facts that explains a difference."""
@@ -87,12 +87,12 @@ def _facts(run: TuneResult, trials: Sequence[TrialRecord]) -> list[_Facts]:
     built = [{name: getattr(trial.build, name, None) for name in BUILD_COLUMNS} for trial in trials]
     recorded = [{name: float(value) for name, value in build.items() if value is not None} for build in built]
     unknown: list[_Facts] = [(facts, {}) for facts in recorded]
-    kernel = kernel_of(run)
-    if kernel is None:
+    placed = placed_of(run)
+    if placed is None:
         return unknown
     builds = {name: np.array([build[name] for build in built], dtype=np.float64) for name in BUILD_COLUMNS}
     try:
-        features = Features(kernel, run.problem, run.device)
+        features = Features(placed)
         if not features.has_prior:
             return unknown
         names = trials[0].configuration

@@ -12,10 +12,9 @@ import numpy as np
 from mltune.campaign.cluster.gpu_workers import worker_facts
 from mltune.device.known import find_device
 from mltune.errors import WorkerError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_farm import COMPILE, GPU, CompileFarm, connect, versions, workers_with
 from mltune.measure.compile_pool import Job
@@ -61,7 +60,7 @@ def random_builds(count: int) -> tuple[CudaSource, list[str]]:
     """Return a source, and the macros of random configurations: of ``gemm_simt`` for sgemm NT 4096 on an H200."""
     kernel, problem = load_kernel("gemm_simt"), problem_from_name("sgemm", trans="NT", size=4096)
     device, _ = find_device("h200")
-    space = ConstrainedSpace(kernel, variables_of(problem, device))
+    space = PlacedKernel(kernel, problem, device).space
     rows = space.rows(space.sample(count, np.random.default_rng(0)))
     builder = NvrtcBuilder(kernel, problem, device.architecture, workers=1)
     return builder.source, [builder.definitions(row(rows, at)) for at in range(count)]

@@ -18,8 +18,8 @@ import numpy as np
 from mltune.cost.importance import importance
 from mltune.files import folders
 from mltune.files.reading import parse_toml, read_file
-from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.records.declaration import usual_s
 from mltune.records.directory import PLAN_FILE, PROBLEMS, SLUG, is_begun, is_plan, runs_in
@@ -110,14 +110,14 @@ def _read(directory: Path, slug: str, read: Callable[[Path, str], TuneResult]) -
     return read_or_set_aside(slug or directory.resolve().name, lambda: read(directory, slug))
 
 
-def kernel_of(run: TuneResult) -> Kernel | None:
-    """Return the kernel bundle of a run if it is built-in and unchanged since."""
+def placed_of(run: TuneResult) -> PlacedKernel | None:
+    """Return the kernel of a run where it ran if it is built-in and unchanged since."""
     header = run.header
     if not _BUILT_IN.fullmatch(header.kernel) or not (folders.assets("kernels") / header.kernel).is_dir():
         return None
     kernel = _load_once(header.kernel)
     same = kernel.source.is_version(header.source_hash) and kernel.has_parameters(header.parameters)
-    return kernel.recorded_with(header.parameters) if same else None
+    return PlacedKernel(kernel.recorded_with(header.parameters), run.problem, run.device) if same else None
 
 
 FAILURES = (
@@ -287,9 +287,10 @@ class Evidence:
 
     def _block_shape(self) -> tuple[str, str] | None:
         """Return the two varied parameters of the launch grid, the tile of a block; None if they are not two."""
-        kernel = kernel_of(self.run)
-        if kernel is None or kernel.source.text is None:
+        placed = placed_of(self.run)
+        if placed is None or placed.kernel.source.text is None:
             return None
+        kernel = placed.kernel
         named = {name for expression in kernel.launch_rule.grid for name in expression.names}
         for names in (named, kernel.space.parameters_of(named)):
             varied = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]

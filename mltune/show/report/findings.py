@@ -13,7 +13,6 @@ from typing import Any
 
 from mltune.errors import MltuneError
 from mltune.files.text import many, printable
-from mltune.kernel.bundle import variables_of
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
@@ -25,7 +24,7 @@ from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
 from mltune.results.summary import Optimum, chosen, optimum
 from mltune.results.wording import verification
-from mltune.show.report.evidence import ReportInput, kernel_of
+from mltune.show.report.evidence import ReportInput, placed_of
 from mltune.show.why import bound_and_reasons
 
 FORMAT = 1
@@ -250,12 +249,11 @@ def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
 
 def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
     """Return the launch configuration of the winner, if its bundle is known."""
-    kernel = kernel_of(run)
-    if kernel is None or kernel.source.text is None:
+    placed = placed_of(run)
+    if placed is None or placed.kernel.source.text is None:
         return None
-    variables = variables_of(run.problem, run.device)
     try:
-        launch = kernel.launch(record.configuration, variables)
+        launch = placed.launch(record.configuration)
     except (MltuneError, ArithmeticError, ValueError):  # the configuration is none of this bundle's
         return None
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
