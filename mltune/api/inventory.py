@@ -208,7 +208,7 @@ def devices(
             "--out my-gpu.json`."
         )
     check_places({} if out is None else {Path(out): FACTS}, overwrite=overwrite)
-    document = describe_gpus(facts, find_gpus, known=known, measure=measure)
+    document = describe_gpus(facts, find_gpus, of_data_sheets=known, measure=measure)
     if out is not None:
         text = f"{json.dumps(document, indent=2, allow_nan=False)}\n"
         write_product(Path(out), text.encode(), FACTS, overwrite=overwrite)

@@ -16,7 +16,7 @@ from mltune.measure.libraries import CudaLibrary, find_libraries
 
 
 def describe_gpus(
-    facts: str | None, find_gpus: Callable[[], tuple[Sequence[Device], str]], *, known: bool, measure: bool
+    facts: str | None, find_gpus: Callable[[], tuple[Sequence[Device], str]], *, of_data_sheets: bool, measure: bool
 ) -> dict[str, Any]:
     """Describe the GPU of some facts, the known ones, or those that are found here; see :func:`mltune.devices`."""
     devices: Mapping[str, Device]
@@ -25,12 +25,12 @@ def describe_gpus(
     if measure:
         from mltune.measure.device_rates import measure_device
 
-        spec = "--known" if known else facts or "cuda:0"
+        spec = "--known" if of_data_sheets else facts or "cuda:0"
         if not re.fullmatch("cuda:[0-9]{1,3}", spec):
             raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
         gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
         devices = {spec: gpu}
-    elif known:
+    elif of_data_sheets:
         devices = known_devices()
     elif facts is not None:
         devices = {facts: find_device(facts)[0]}
