@@ -29,7 +29,7 @@ from mltune.kernel.space import SearchSpace, TableSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.search.search import Search, SearchSettings
+from mltune.search.search import KernelSearch, SearchSettings
 
 KNOWN = (0, 112, 304, 1008, 3008, 5008, 10_000, 20_000, 50_000)
 BATCHES = 5
@@ -79,7 +79,7 @@ def results(case: Case, candidates: list[Candidate]) -> list[TrialRecord]:
     return records
 
 
-def informed(case: Case, known: int) -> Search:
+def informed(case: Case, known: int) -> KernelSearch:
     """Return a search that knows a number of trials."""
     indices = case.space.sample(known, np.random.default_rng(0))
     columns = case.space.rows(indices)
@@ -87,12 +87,12 @@ def informed(case: Case, known: int) -> Search:
         Candidate(number, number // BATCH, int(index), row(columns, number), "model")
         for number, index in enumerate(indices)
     ]
-    search = Search(case.space, case.features, SearchSettings(stop=False))
+    search = KernelSearch(case.space, case.features, SearchSettings(stop=False))
     search.resume(Trials.from_records(results(case, candidates) if known else [], case.space.names))
     return search
 
 
-def one_batch(case: Case, search: Search) -> dict[str, float]:
+def one_batch(case: Case, search: KernelSearch) -> dict[str, float]:
     """Run one batch; return the CPU milliseconds for each proposal."""
     clock = [time.process_time()]
     batch = search.ask()

@@ -38,7 +38,7 @@ from mltune.kernel.space import TableSpace
 from mltune.records.trial import TrialState
 from mltune.search.gates import FIRST, Gate, Gates
 from mltune.search.history import History, Results
-from mltune.search.search import Search, SearchSettings
+from mltune.search.search import KernelSearch, SearchSettings
 from mltune.search.stopping import GAIN, little_gained
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -89,7 +89,7 @@ def searches(names: str, seeds: int) -> Iterator[dict[str, Any]]:
                 Features(PlacedKernel(kernel, manifest.problem, manifest.device)),
                 TableSpace(dataset.columns),
             )
-            search = Search(space, features, SearchSettings(seed=seed, adapts=True, stop=False))
+            search = KernelSearch(space, features, SearchSettings(seed=seed, adapts=True, stop=False))
             for found in searched(search, space, features, times_s, seed):
                 yield {"space": name, "family": f"{manifest.kernel}, {way}", "seed": seed, **found}
     for family, number in ((family, number) for family in FAMILIES if not names for number in range(MADE)):
@@ -99,7 +99,7 @@ def searches(names: str, seeds: int) -> Iterator[dict[str, Any]]:
             yield {"space": f"{family} {number}", "family": family, "seed": number, **found}
 
 
-def searched(search: Search, space: TableSpace, features: Features, times_s: Floats, seed: int) -> Iterator[dict]:
+def searched(search: KernelSearch, space: TableSpace, features: Features, times_s: Floats, seed: int) -> Iterator[dict]:
     """Search on after the end, and yield what is judged of one search."""
     speed, order = -np.log(times_s), np.empty(0, dtype=np.int64)
     ended, reason = 0, ""

@@ -128,7 +128,7 @@ def tune(sweep: Sweep, grid: Any, prior: str, fresh: bool, given: Any, seed: int
         mock.patch.object(builder, "wait", machine.wait),
         mock.patch.object(builder.Builder, "_compile", lambda builder, config: machine.compile(config)),
     ):
-        times = session.Session(configs, runner, compilers, sweep.device, **options).run()
+        times = session.TritonTuning(configs, runner, compilers, sweep.device, **options).run()
     taken = configs.index(min(times, key=lambda config: times[config][0]))
     return {"share": float(sweep.shares[taken]), "seconds": machine.now_s, "measured": len(times)}
 

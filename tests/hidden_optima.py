@@ -17,7 +17,7 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialState
-from mltune.search.search import Search, SearchSettings
+from mltune.search.search import KernelSearch, SearchSettings
 
 SIZES = {"M": (16, 32, 64, 128), "N": (16, 32, 64, 128), "K": (8, 16, 32), "VM": (1, 2, 4), "VN": (1, 2, 4)}
 SWITCHES = ("SA", "SB", "PAD", "CACHE", "LATE")
@@ -79,7 +79,7 @@ def search_of(space, **options):
     """Return a search of a space that knows its parameters alone."""
     table, problem = TableSpace(space.columns), timed_problem("hidden")
     kernel = Kernel(name="hidden", problem=problem.kind, space=KernelSpace(parameters=table.values))
-    return Search(table, Features(PlacedKernel(kernel, problem, UNKNOWN)), SearchSettings(adapts=True, **options))
+    return KernelSearch(table, Features(PlacedKernel(kernel, problem, UNKNOWN)), SearchSettings(adapts=True, **options))
 
 
 def play(search, times_s, most):

@@ -22,7 +22,6 @@ from mltune.api.tuned import tuned, tuned_kernel
 from mltune.api.tuning import sweep, tune, tune_sizes
 
 if TYPE_CHECKING:
-    from mltune.api.results import KernelCheck, Predicted, Swept, UpperBound, WisdomCheck
     from mltune.campaign.products import CampaignResult
     from mltune.comparison.results import Comparison, PartialComparison
     from mltune.dataset.dataset import Dataset, load_dataset
@@ -30,9 +29,14 @@ if TYPE_CHECKING:
     from mltune.kernel.reader import load_kernel
     from mltune.known.wisdom import Wisdom
     from mltune.library.loaded import load_library
+    from mltune.measure.bundle_check import KernelCheck
     from mltune.problem.problem import Problem
     from mltune.resolve.plan_file import load_plan
     from mltune.results.run import TuneResult
+    from mltune.tuning.bound import UpperBound
+    from mltune.tuning.prediction import Predicted
+    from mltune.tuning.sweep import Swept
+    from mltune.tuning.wisdom_check import WisdomCheck
 
 __all__ = [
     "CampaignResult",
@@ -92,15 +96,15 @@ _MODULES = {
     "Comparison": "mltune.comparison.results",
     "Dataset": "mltune.dataset.dataset",
     "Kernel": "mltune.kernel.bundle",
-    "KernelCheck": "mltune.api.results",
+    "KernelCheck": "mltune.measure.bundle_check",
     "PartialComparison": "mltune.comparison.results",
-    "Predicted": "mltune.api.results",
+    "Predicted": "mltune.tuning.prediction",
     "Problem": "mltune.problem.problem",
-    "Swept": "mltune.api.results",
+    "Swept": "mltune.tuning.sweep",
     "TuneResult": "mltune.results.run",
-    "UpperBound": "mltune.api.results",
+    "UpperBound": "mltune.tuning.bound",
     "Wisdom": "mltune.known.wisdom",
-    "WisdomCheck": "mltune.api.results",
+    "WisdomCheck": "mltune.tuning.wisdom_check",
     "load_dataset": "mltune.dataset.dataset",
     "load_kernel": "mltune.kernel.reader",
     "load_library": "mltune.library.loaded",

@@ -38,6 +38,18 @@ class CompareOptions(ScoreboardOptions, total=False):
     seeds: int
 
 
+USUAL: CompareOptions = {
+    "aggregate": False,
+    "evaluations": 400,
+    "seeds": 50,
+    "compile_cores": "16",
+    "overwrite": False,
+    "progress": "auto",
+    "interrupt": None,
+}
+"""The defaults of :func:`compare`."""
+
+
 @overload
 def compare(
     strategies: Strategies | Sequence[Strategies] = ...,
@@ -62,19 +74,8 @@ def compare(
     strategies: Strategies | Sequence[Strategies] = ("mltune", "tpe", "random"),
     datasets: str | Sequence[str] | None = None,
     *,
-    table: str | Path | None = None,
-    parameters: str | Sequence[str] | None = None,
-    time: str | None = None,
-    aggregate: bool = False,
-    evaluations: int = 400,
-    seeds: int = 50,
-    compile_cores: str | int | Sequence[int] = "16",
-    jobs: int | None = None,
-    output: str | Path | None = None,
-    overwrite: bool = False,
     share: str | None = None,
-    progress: ComparisonReport | Literal["auto"] | None = "auto",
-    interrupt: Callable[[], bool] | None = None,
+    **options: Unpack[CompareOptions],
 ) -> Comparison | PartialComparison:
     """Compare search strategies on recorded timings.
 
@@ -88,6 +89,9 @@ def compare(
         of your own is an object, a class, or ``"module:Class"`` (docs/developers/extend.md).
     datasets : str or sequence of str, optional
         Names or paths of datasets, or folders that hold some. By default all that come with mltune.
+    share : str, optional
+        ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say. A call without `share` and with
+        the same `output` joins them.
     table : str or pathlib.Path, optional
         A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
     parameters : str or sequence of str, optional
@@ -97,12 +101,12 @@ def compare(
     aggregate : bool
         Whether to merge rows of the table that differ in columns which are no parameters: the median counts.
     evaluations : int
-        Distinct configurations that each run measures.
+        Distinct configurations that each run measures, 400 by default.
     seeds : int
-        Runs of each strategy on each dataset.
+        Runs of each strategy on each dataset, 50 by default.
     compile_cores : str, int or sequence of int
-        Numbers of compile cores: the score over time is given for each (docs/explanation/comparison.md). Texts are
-        separated by commas.
+        Numbers of compile cores, 16 by default: the score over time is given for each
+        (docs/explanation/comparison.md). Texts are separated by commas.
     jobs : int, optional
         Processes. By default one per processor.
     output : str or pathlib.Path, optional
@@ -110,9 +114,6 @@ def compare(
         arguments: the same call goes on.
     overwrite : bool
         Whether the results replace files that mltune did not write.
-    share : str, optional
-        ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say. A call without `share` and with
-        the same `output` joins them.
     progress : callable, "auto" or None
         Called with a :class:`mltune.comparison.comparison.Progress` after each run. ``"auto"`` shows a progress bar in
         a notebook or a terminal (on stderr), and nothing elsewhere.
@@ -158,20 +159,9 @@ def compare(
     from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
     from mltune.show import scoreboard as page
 
-    request = CompareCall(
-        strategies=strategies,
-        datasets=_joined(datasets),
-        table=None if table is None else Path(table),
-        parameters=_joined(parameters),
-        time=time,
-        aggregate=aggregate,
-        evaluations=evaluations,
-        seeds=seeds,
-        processes=jobs,
-        output=None if output is None else Path(output),
-        share=share,
-        cores=_joined(compile_cores if isinstance(compile_cores, str | Sequence) else [compile_cores]),
-    ).request()
+    settings: dict[str, Any] = {**USUAL, **options}
+    overwrite, progress, interrupt = (settings.pop(name) for name in ("overwrite", "progress", "interrupt"))
+    request = CompareCall(strategies=strategies, datasets=datasets, share=share, **settings).request()
     results = {} if share is not None else {request.output / name: product for name, product in PRODUCTS.items()}
     check_places(results, overwrite=overwrite)
     with shown(progress, "ComparisonDisplay") as report, interruptible(interrupt) as interrupted:
@@ -234,7 +224,3 @@ def scoreboard(
     own: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "share": share}
     comparison: Comparison | PartialComparison = compare(strategies, datasets or licensed, **own, **options)
     return comparison
-
-
-def _joined(names: str | Sequence[object] | None) -> str | None:
-    return names if names is None or isinstance(names, str) else ",".join(map(str, names))

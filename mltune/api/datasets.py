@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.errors import UsageError
-from mltune.resolve.request import ShapeOptions
+from mltune.problem.problem import SHAPE, ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
     from mltune.dataset.manifest import Manifest
     from mltune.dataset.verification import Verified
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
+
+
+class ImportOptions(ShapeOptions, total=False):
+    """Further options of :func:`import_dataset`, which describes them; None, as a missing key, for the default."""
+
+    flops: int | None
+    arithmetic: str | None
+    parameters: str | Sequence[str] | None
+    time: str | None
+    time_unit: str | None
+    status: str | None
+    aggregate: bool
+    section: Mapping[str, str] | None
+    kind: Literal["random", "complete", "search"] | None
+    name: str | None
+    source: str | None
+    licence: str | None
 
 
 def list_datasets() -> list[Manifest]:
@@ -48,20 +61,8 @@ def import_dataset(
     device: str,
     out: str | Path,
     problem: str | None = None,
-    flops: int | None = None,
-    arithmetic: str = "fp32",
-    parameters: str | Sequence[str] | None = None,
-    time: str | None = None,
-    time_unit: str | None = None,
-    status: str | None = None,
-    aggregate: bool = False,
-    section: Mapping[str, str] | None = None,
-    kind: Literal["random", "complete", "search"] = "search",
-    name: str | None = None,
-    source: str | None = None,
-    licence: str | None = None,
     overwrite: bool = False,
-    **shape: Unpack[ShapeOptions],
+    **options: Unpack[ImportOptions],
 ) -> tuple[Dataset, tuple[str, ...]]:
     r"""Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast.
 
@@ -77,10 +78,12 @@ def import_dataset(
         Folder of the new dataset; made if missing.
     problem : str, optional
         ``"sgemm"`` and so on, or any name; by default the problem of the kernel.
+    overwrite : bool
+        Whether to replace a dataset of the same name in the folder.
     flops : int, optional
         Operations of a problem of any name.
     arithmetic : {"fp32", "fp64"}
-        Of a problem of any name.
+        Of a problem of any name, ``"fp32"`` by default.
     parameters : str or sequence of str, optional
         Columns of the parameters.
     time, status : str, optional
@@ -92,14 +95,12 @@ def import_dataset(
     section : mapping of str to str, optional
         Fields that choose a section of CLBlast's database.
     kind : {"random", "complete", "search"}
-        Choice of the configurations.
+        Choice of the configurations, ``"search"`` by default.
     name : str, optional
         Name of the new dataset; by default that of the file.
     source, licence : str, optional
         Where the timings are from, by default the file; and their licence.
-    overwrite : bool
-        Whether to replace a dataset of the same name in the folder.
-    **shape
+    trans, size, m, n, k, batch : optional
         See :func:`tune`.
 
     Returns
@@ -128,32 +129,30 @@ def import_dataset(
     ({'block': 64}, '2 rows, 2 distinct, 0 failed')
     """
     from mltune.dataset.formats import Layout
-    from mltune.dataset.importing import import_table
+    from mltune.dataset.importing import Origin, import_table
     from mltune.device.known import find_device
     from mltune.kernel.reader import is_bundle, load_kernel
-    from mltune.resolve.problems import given_options
+    from mltune.resolve.problems import imported_problem
 
     file = Path(file)
     bundle = load_kernel(kernel) if is_bundle(kernel) else kernel
     facts, facts_source = find_device(device)
-    names = parameters.split(",") if isinstance(parameters, str) else parameters
+    settings: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+    shape, layout, origin = (
+        {option: settings.pop(option) for option in group if option in settings}
+        for group in (SHAPE, Layout.__annotations__, Origin.__annotations__)
+    )
+    if (names := layout.get("parameters")) is not None:
+        layout["parameters"] = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+    source = origin.pop("source", "") or file.name
     imported = import_table(
         file,
         kernel=bundle,
-        problem=_problem(bundle, problem, given_options(shape), flops, arithmetic),
+        problem=imported_problem(bundle, problem, shape, **settings),
         device=facts,
-        layout=Layout(
-            parameters=None if names is None else tuple(part.strip() for part in names),
-            time=time,
-            time_unit=time_unit,
-            status=status,
-            aggregate=aggregate,
-            section=dict(section or {}),
-        ),
-        name=name,
-        kind=kind,
-        source=f"{source or file.name}{f'; facts of the device: {facts_source}' if facts_source else ''}",
-        licence=licence or "",
+        layout=Layout(**layout),
+        source=f"{source}{f'; facts of the device: {facts_source}' if facts_source else ''}",
+        **origin,
     )
     written = _write(imported.dataset, Path(out), keep=[file], overwrite=overwrite)
     return written, (imported.account, *imported.notices)
@@ -280,29 +279,3 @@ def _write(dataset: Dataset, out: Path, *, keep: Sequence[Path], overwrite: bool
         if read.resolve().with_suffix("") == (out / dataset.manifest.name).resolve():
             raise UsageError(f"what is read is not replaced, but --out leads to {read}; choose another folder.")
     return write_dataset(dataset, out, overwrite=overwrite)
-
-
-def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None, fp: str) -> Problem:
-    """Return the problem that was measured: one of the kernel's kind, or one with any name."""
-    from mltune.dataset.importing import slug
-    from mltune.problem.kinds import kind_of_name, problem_from_name, timed_problem
-    from mltune.resolve.problems import named_problem, space_problem
-
-    if not isinstance(kernel, str) and kernel.means(name):
-        return named_problem(None, shape, kernel.folder)[0]
-    if not isinstance(kernel, str) and name in (None, kernel.name) and not shape and flops is None:
-        with contextlib.suppress(UsageError):
-            return space_problem(kernel, None, {})
-    if name is None:
-        name = re.sub("^[^a-z]+", "", slug(kernel if isinstance(kernel, str) else kernel.name)) or "kernel"
-    if kind_of_name(name):
-        return problem_from_name(name, **shape)
-    if set(shape) - {"size"}:
-        raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")
-    size = shape.get("size", {})
-    if not isinstance(size, dict):
-        raise UsageError(
-            f"only a GEMM has one size, but the problem is {name}, got --size {size}; write --size NAME=N."
-        )
-    text = ", ".join(f"{key}={value}" for key, value in size.items())
-    return timed_problem(name, text, flops or 1, fp, size)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from mltune.api.places import check_places
-from mltune.resolve.request import ShapeOptions
+from mltune.problem.problem import ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.tuning.gate import GateResult
@@ -89,13 +89,14 @@ def gate(
     from mltune.files.owned import JUNIT
     from mltune.library.machine_code import READERS
     from mltune.resolve.device import Target, parse_device
+    from mltune.resolve.problems import given_options
     from mltune.resolve.request import parse_duration
     from mltune.tuning.gate import GateRule, compare_versions
     from mltune.tuning.versions import two_versions
 
     check_places({} if junit is None else {Path(junit): JUNIT}, overwrite=overwrite)
     target, limit_s = parse_device(device) or Target(cuda=0), parse_duration(str(time))
-    rates = {name: value for name, value in (("within", within), ("confidence", confidence)) if value is not None}
+    rates = given_options({"within": within, "confidence": confidence})
     rule = GateRule(limit_s=limit_s, seed=seed, explain=explain, **rates)
     if target.cuda is None:
         raise UsageError(f"versions are compared on a GPU, got {target}; --device is auto or cuda:N.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +11,10 @@ from mltune.api.places import check_places
 from mltune.errors import UsageError
 
 if TYPE_CHECKING:
-    from mltune.api.results import KernelCheck, WisdomCheck
-    from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
+    from mltune.measure.bundle_check import KernelCheck
     from mltune.problem.problem import Problem
+    from mltune.tuning.wisdom_check import WisdomCheck
 
 
 def new_kernel(folder: str | Path) -> str:
@@ -90,33 +88,10 @@ def space(
     True
     """
     from mltune.device.known import H200
-    from mltune.errors import BundleError
     from mltune.kernel.placed import PlacedKernel
-    from mltune.kernel.space import ConstrainedSpace
-    from mltune.measure.bundle_check import check_sample, draw_sample
+    from mltune.measure.bundle_check import describe_space
 
-    bundle, problem = _described(kernel, precision, trans, size)
-    placed = PlacedKernel(bundle, problem, H200)
-    constrained = ConstrainedSpace(bundle, placed.variables)
-    faults = check_sample(placed, draw_sample(constrained))
-    for fault in faults:
-        if fault.share == 1:
-            raise BundleError(f"{bundle.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
-    return {
-        "kernel": bundle.name,
-        "has_source": bundle.source.text is not None,
-        "problem": problem.to_json(),
-        "label": problem.label,
-        "device": H200.to_json(),
-        "combinations": math.prod(len(values) for values in bundle.all_parameters.values()),
-        "valid": constrained.count,
-        "parameters": {name: list(values) for name, values in bundle.all_parameters.items()},
-        "restrictions": [
-            {"restriction": text, "reason": reason, "removes": removes, "removes_alone": alone}
-            for text, reason, removes, alone in constrained.explain()
-        ],
-        "faults": [fault.reason for fault in faults],
-    }
+    return describe_space(PlacedKernel(*_described(kernel, precision, trans, size), H200))
 
 
 def check(
@@ -154,10 +129,9 @@ def check(
     >>> mltune.check(mltune.new_kernel(folder) and folder).checked.faults
     ()
     """
-    from mltune.api.results import KernelCheck
     from mltune.device.known import find_device
     from mltune.kernel.placed import PlacedKernel
-    from mltune.measure.bundle_check import check_bundle
+    from mltune.measure.bundle_check import KernelCheck, check_bundle
     from mltune.resolve.request import parse_duration
 
     bundle, problem = _described(kernel, precision, trans, size)
@@ -222,13 +196,10 @@ def devices(
     >>> found["device"]["name"], found["architecture"]
     ('NVIDIA A100-SXM4-80GB', 'sm_80')
     """
-    from dataclasses import asdict
-
-    from mltune.device.known import find_device, known_devices
     from mltune.files.atomic import write_product
     from mltune.files.owned import FACTS
     from mltune.files.text import printable
-    from mltune.measure.libraries import CudaLibrary, find_libraries
+    from mltune.measure.gpus import describe_gpus
     from mltune.resolve.device import find_gpus
 
     if out is not None and (Path(out).suffix.lower() != ".json" or not (measure or facts)):
@@ -237,52 +208,11 @@ def devices(
             "--out my-gpu.json`."
         )
     check_places({} if out is None else {Path(out): FACTS}, overwrite=overwrite)
-    reason, libraries, problems = "", list[CudaLibrary](), list[str]()
-    unmeasured: dict[str, str] = {}
-    if measure:
-        from mltune.measure.device_rates import measure_device
-
-        spec = "--known" if known else facts or "cuda:0"
-        if not re.fullmatch("cuda:[0-9]{1,3}", spec):
-            raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
-        gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
-        by_spec = {spec: gpu}
-    elif known:
-        by_spec = dict(known_devices())
-    elif facts is not None:
-        by_spec = {facts: find_device(facts)[0]}
-    else:
-        gpus, reason = find_gpus()
-        by_spec = {f"cuda:{index}": gpu for index, gpu in enumerate(gpus)}
-        libraries, problems = find_libraries()
-    document = {
-        "devices": [_entry(spec, gpu) for spec, gpu in by_spec.items()],
-        "reason": reason or None,
-        "libraries": [asdict(library) for library in libraries],
-        "problems": problems,
-        "unmeasured": unmeasured,
-    }
+    document = describe_gpus(facts, find_gpus, of_data_sheets=known, measure=measure)
     if out is not None:
         text = f"{json.dumps(document, indent=2, allow_nan=False)}\n"
         write_product(Path(out), text.encode(), FACTS, overwrite=overwrite)
     return document
-
-
-def _entry(spec: str, facts: Device) -> dict[str, Any]:
-    """Describe a device."""
-    from mltune.device.peaks import data_sheet, peak_flops
-
-    shares = {
-        name: quantity.median / sheet if (sheet := data_sheet(facts, name)) else None
-        for name, quantity in facts.measured.items()
-    }
-    return {
-        "spec": spec,
-        "architecture": facts.architecture,
-        "peak_flops": {arithmetic: peak_flops(facts, arithmetic) for arithmetic in ("fp32", "fp64")},
-        "device": facts.to_json(),
-        **({"share_of_data_sheet": shares} if shares else {}),
-    }
 
 
 def check_wisdom(
@@ -322,10 +252,10 @@ def check_wisdom(
     >>> mltune.check_wisdom().misses  # doctest: +SKIP
     0
     """
-    from mltune.api.results import WisdomCheck
     from mltune.known.wisdom import Wisdom
     from mltune.resolve.device import first_gpu, parse_device
     from mltune.tuning import wisdom_check
+    from mltune.tuning.wisdom_check import WisdomCheck
 
     file = wisdom_file(wisdom, must_exist=True)
     loaded = Wisdom.load(file)

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from mltune.problem.problem import ShapeOptions
 from mltune.resolve.options import RunOptions
-from mltune.resolve.request import ShapeOptions
 
 if TYPE_CHECKING:
-    from mltune.api.results import Predicted, UpperBound
     from mltune.cost.pretrained import PretrainedModel
-    from mltune.device.facts import Device
     from mltune.problem.problem import Problem
+    from mltune.tuning.bound import UpperBound
+    from mltune.tuning.prediction import Predicted
 
 
 def bound(
@@ -58,21 +58,12 @@ def bound(
     >>> found.kernel, found.best.time_s > found.hardware["arithmetic"]
     ('gemm_shared', True)
     """
-    from mltune.api.results import UpperBound
-    from mltune.kernel.placed import PlacedKernel
+    from mltune.resolve.device import facts_of
     from mltune.resolve.problems import named_kernels
-    from mltune.tuning.bound import find_bound, find_bounds, read_code
+    from mltune.tuning.bound import upper_bound
 
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
-    facts = _facts(device)
-    if config is None:
-        bounds = find_bounds(named, kernels, facts)
-    else:  # of a single kernel
-        placed = PlacedKernel(kernels[0], named, facts)
-        bounds = [(placed, find_bound(placed, configuration=config))]
-    fastest, best = bounds[0]
-    loop = read_code(fastest, best.stated or best.best) if code else None
-    return UpperBound(named, facts, {rival.kernel.label: bound for rival, bound in bounds}, loop)
+    return upper_bound(named, kernels, facts_of(device), config, code=code)
 
 
 def predict(
@@ -115,17 +106,16 @@ def predict(
     >>> [choice.source for choice in found.choices], "TILE_X" in found.choices[0].configuration
     (['expected'], True)
     """
-    from mltune.api.results import Predicted
     from mltune.kernel.placed import PlacedKernel
+    from mltune.resolve.device import facts_of
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bounds
     from mltune.tuning.prediction import predict as choose
 
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
-    facts = _facts(device)
+    facts = facts_of(device)
     placed = PlacedKernel(kernels[0], named, facts) if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
-    prediction = choose(placed, top=top, prior=str(prior), wisdom=wisdom)
-    return Predicted(named, facts, placed.kernel.label, prediction)
+    return choose(placed, top=top, prior=str(prior), wisdom=wisdom)
 
 
 def train(
@@ -219,17 +209,3 @@ def card_of(model: str | Path) -> Path:
     from mltune.cost.model_file import file_of
 
     return file_of(Path(model), ".json")
-
-
-def _facts(device: str) -> Device:
-    """Return the device that facts name: ``auto`` is the first GPU of this machine."""
-    from mltune.device.known import find_device
-    from mltune.errors import UsageError
-    from mltune.resolve.device import find_gpus
-
-    if device != "auto":
-        return find_device(device)[0]
-    gpus, reason = find_gpus()
-    if not gpus:
-        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
-    return gpus[0]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
-from mltune.resolve.options import RunOptions, run_options
-from mltune.resolve.request import Limits, ShapeOptions
+from mltune.problem.problem import ShapeOptions
+from mltune.resolve.options import Limits, RunOptions, run_options
 
 if TYPE_CHECKING:
-    from mltune.api.results import Swept
     from mltune.campaign.products import CampaignResult
     from mltune.problem.problem import Problem
     from mltune.results.progress import Report
     from mltune.results.run import TuneResult
+    from mltune.tuning.sweep import Swept
 
 
 def tune(
@@ -294,13 +294,14 @@ def sweep(
     >>> swept.pruned.saved_s > 0  # doctest: +SKIP
     True
     """
-    from mltune.api.results import Swept
     from mltune.errors import UsageError
+    from mltune.resolve.problems import given_options
     from mltune.resolve.resolve import resolve_sweep
     from mltune.search.pruning import Promise
     from mltune.tuning import sweep as sweeps
+    from mltune.tuning.sweep import Swept
 
-    promise = {name: value for name, value in (("within", within), ("confidence", confidence)) if value is not None}
+    promise = given_options({"within": within, "confidence": confidence})
     if prune and not complete:
         raise UsageError("--prune leaves out a part of all configurations: write --complete --prune.")
     if not prune and (promise or prior is not None):

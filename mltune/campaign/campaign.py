@@ -252,6 +252,7 @@ class Campaign:
             time_s=time_slice.time_s,
             seed=self.plan.seed,
             run=self.scheduler.folder(task),
+            slug=task.slug,
             choice=task.choice,
             finals=bool(self.plan.produce),
             **{
@@ -272,7 +273,7 @@ class Campaign:
                 elapsed_s=self.elapsed_s,
             )
         siblings = self.scheduler.siblings(task) if self.settings.siblings else None
-        worker.start(time_slice, SliceRequest(request, task.slug, self.directory, repair, siblings))
+        worker.start(time_slice, SliceRequest(request, self.directory, repair, siblings))
 
     def _of_other_models(self, worker: DeviceWorker) -> list[str]:
         """Return the slugs of tasks for GPU models other than the worker's."""

@@ -69,7 +69,6 @@ class SliceRequest:
     """A time slice as sent to a worker; with ``repair`` it only opens the store for writing and reads it."""
 
     request: TuneRequest
-    slug: str
     log: Path
     repair: bool = False
     siblings: Siblings | None = None
@@ -227,12 +226,12 @@ def run_slice(
             send(None)
         return interrupt()
 
-    log = partial(EventLog(request.log).write, slug=request.slug, device=str(request.request.target))
+    log = partial(EventLog(request.log).write, slug=request.request.slug, device=str(request.request.target))
     try:
         if request.repair:
             repair(request.request.run)
         else:
-            tune(request.request, progress=send, stop=stop, slug=request.slug, events=log, siblings=request.siblings)
+            tune(request.request, progress=send, stop=stop, events=log, siblings=request.siblings)
     except MltuneError as error:
         if (outcome := outcome_of(error)) is Outcome.DIED:
             raise

@@ -29,11 +29,12 @@ from mltune.records.directory import PLAN_FILE, PROBLEMS, is_begun, is_plan
 from mltune.records.trial import BATCH
 from mltune.resolve import device as devices
 from mltune.resolve.device import Target
+from mltune.resolve.options import Limits
 from mltune.resolve.placement import place
 from mltune.resolve.plan import REPLAY, Plan
 from mltune.resolve.plan_file import load_plan
 from mltune.resolve.problems import contenders, kernels_for, named_kernel, shaped_problem
-from mltune.resolve.request import GPU_TIME_S, Limits, parse_duration
+from mltune.resolve.request import GPU_TIME_S, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
 from mltune.tuning.cross import time_configurations

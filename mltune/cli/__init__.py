@@ -23,18 +23,7 @@ from mltune.files.reading import reason
 from mltune.files.text import printable_lines
 from mltune.show import table
 
-__all__ = [
-    "comparison",
-    "datasets",
-    "inventory",
-    "libraries",
-    "main",
-    "models",
-    "plans",
-    "runs",
-    "tuning",
-    "wisdom",
-]
+__all__ = ["inventory", "libraries", "main", "runs", "tuning", "wisdom"]
 
 _Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Typer's class of errors in the options, which has no public name."""

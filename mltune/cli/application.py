@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 import typer
 
 from mltune.cli.options import OPTIONS, Convert
+from mltune.problem.problem import SHAPE
 from mltune.records.versions import __version__
-from mltune.resolve.request import SHAPE
 from mltune.show import table
 
 if TYPE_CHECKING:
@@ -33,41 +33,40 @@ app = typer.Typer(
 
 
 def command(
-    function: Callable[..., Any],
+    function: Callable[..., Any] | None,
     name: str | None = None,
     /,
     *,
     group: typer.Typer = app,
-    defaults: Callable[..., Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose options are the parameters of a function of the Python interface.
 
-    ``defaults`` is a function that calls it with other defaults. The spelling and meaning of an option are in
+    ``defaults`` are those of its further keywords. The spelling and meaning of an option are in
     :data:`mltune.cli.options.OPTIONS`, or in ``options`` where a command differs; other parameters are not offered. The
-    command gets the arguments for the function, then its own options; ``--json`` is one of all commands.
+    command gets the arguments for the function, if there is one, then its own options, such as ``--json``.
     """
 
     def register(body: Callable[..., None]) -> Callable[..., None]:
-        _, *own = inspect.signature(body, eval_str=True).parameters.values()
-        offered = [
-            parameter
-            for parameter in _parameters(function, options, defaults or function)
-            if parameter.name not in {own_parameter.name for own_parameter in own}
-        ]
+        of_body = list(inspect.signature(body).parameters.values())[function is not None :]
+        own = [_offered(parameter.name, parameter.default, options) for parameter in of_body]
+        names = {parameter.name for parameter in of_body}
+        of_function = () if function is None else _parameters(function, options, defaults or {})
+        offered = [parameter for parameter in of_function if parameter.name not in names]
         converters = {
             parameter.name: functions[-1] for parameter in offered if (functions := _converters(parameter.annotation))
         }
 
         def run(**values: Any) -> None:
-            options = {parameter.name: values[parameter.name] for parameter in offered}
+            options = {parameter.name: values.pop(parameter.name) for parameter in offered}
             for parameter, convert in converters.items():
                 options[parameter] = convert(options[parameter])
-            body(options, **{parameter.name: values[parameter.name] for parameter in own})
+            body(*[options][: function is not None], **values)
 
         functools.update_wrapper(run, body)
         run.__annotations__ = {}
-        run.__signature__ = inspect.Signature([*_keyword_only(offered), *_keyword_only(own)])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([*offered, *own])  # type: ignore[attr-defined]
         group.command(name or body.__name__)(run)
         return body
 
@@ -75,30 +74,33 @@ def command(
 
 
 def _parameters(
-    function: Callable[..., Any], options: Mapping[str, Any], caller: Callable[..., Any]
+    function: Callable[..., Any], options: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> Iterable[inspect.Parameter]:
-    """Yield the parameters of a function that are offered as options, those of a shape each by itself."""
-    of_function = sorted(inspect.signature(function).parameters.values(), key=_place)
-    of_both = [*of_function, *inspect.signature(caller).parameters.values()]
-    defaults = {parameter.name: parameter.default for parameter in of_both}
-    for parameter in of_function:
-        for name in SHAPE if parameter.name == "shape" else (parameter.name,):
-            annotation = options.get(name, OPTIONS.get(name))
-            if annotation is not None:
-                default = defaults.get(name)
-                default = ",".join(default) if isinstance(default, tuple) else default
-                yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    """Yield the parameters of a function that are offered as options; those of a shape and further ones one by one."""
+    parameters = sorted(inspect.signature(function).parameters.values(), key=_place)
+    own = {parameter.name: parameter.default for parameter in parameters}
+    defaults, further = {**usual, **own}, [name for name in options if name not in own]
+    for parameter in parameters:
+        for name in {"shape": SHAPE, "options": further}.get(parameter.name, (parameter.name,)):
+            if options.get(name, OPTIONS.get(name)) is not None:
+                yield _offered(name, defaults.get(name), options)
+
+
+SPELLED = {"as_json": "--json", "at_end": "--on-end", "form": "--format", "browser": "--open"}
+"""The options that are not spelled as their parameters."""
+
+
+def _offered(name: str, default: Any, options: Mapping[str, Any]) -> inspect.Parameter:
+    annotation = options.get(name, OPTIONS.get(name))(SPELLED.get(name, f"--{name.replace('_', '-')}"))
+    default = ",".join(default) if isinstance(default, tuple) else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _place(parameter: inspect.Parameter) -> int:
-    """Return the position of a parameter: the arguments first, then the shape of the problem."""
-    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-        return 1
-    return 2 if parameter.kind is inspect.Parameter.KEYWORD_ONLY else 0
-
-
-def _keyword_only(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    """Return where a parameter is offered: the arguments first, then the shape of the problem."""
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+        return 2
+    return {"shape": 1, "options": 3}.get(parameter.name, 0)
 
 
 def _converters(annotation: Any) -> list[Callable[[Any], Any]]:

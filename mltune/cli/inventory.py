@@ -17,6 +17,7 @@ from mltune.cli.application import Given, again, answer, app, command, fail_if
 from mltune.cli.options import (
     FORMATS,
     KINDS,
+    OPTIONS,
     UNITS,
     AsJson,
     argument,
@@ -25,11 +26,11 @@ from mltune.cli.options import (
     file,
     flag,
     number,
-    path,
     text,
     texts,
 )
 from mltune.files.text import many
+from mltune.problem.problem import SHAPE
 from mltune.records.header import REPLAY
 from mltune.show import table
 
@@ -43,9 +44,9 @@ KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
 @command(
     api.new_kernel,
     "init",
-    folder=argument("FOLDER", "A folder that is empty or does not exist.", Path, parser=path("FOLDER")),
+    folder=argument("FOLDER", "A folder that is empty or does not exist.", Path),
 )
-def init(options: Given, as_json: AsJson = False) -> None:
+def init(options: Given, as_json: bool = False) -> None:
     """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
     from mltune.files import folders
 
@@ -58,7 +59,7 @@ def init(options: Given, as_json: AsJson = False) -> None:
 
 
 @command(api.space, kernel=KERNEL)
-def space(options: Given, as_json: AsJson = False) -> None:
+def space(options: Given, as_json: bool = False) -> None:
     """Show the size and the restrictions of a kernel's search space.
 
     It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
@@ -76,10 +77,10 @@ def space(options: Given, as_json: AsJson = False) -> None:
 @command(
     api.check,
     kernel=KERNEL,
-    time=text("--time", "TIME", "Most time of all builds: 8s, 1m."),
-    device=text("--device", "FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
+    time=text("TIME", "Most time of all builds: 8s, 1m."),
+    device=text("FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
 )
-def check(options: Given, as_json: AsJson = False) -> None:
+def check(options: Given, as_json: bool = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
     The reference is checked likewise, and the parameters of the source are compared with the arguments. No GPU is
@@ -107,11 +108,11 @@ def check(options: Given, as_json: AsJson = False) -> None:
     api.devices,
     "device",
     facts=argument("[FACTS]", "cuda:N, a known GPU, or a file (JSON, TOML): show its facts.", str | None),
-    known=flag("--known", "List the known GPUs, with values from data sheets."),
-    measure=flag("--measure", "Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
-    out=file("--out", "FILE", "Write the facts of one GPU to a .json file, for FACTS."),
+    known=flag("List the known GPUs, with values from data sheets."),
+    measure=flag("Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
+    out=file("FILE", "Write the facts of one GPU to a .json file, for FACTS."),
 )
-def device(options: Given, as_json: AsJson = False) -> None:
+def device(options: Given, as_json: bool = False) -> None:
     """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU.
 
     With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories, launches,
@@ -129,8 +130,8 @@ def device(options: Given, as_json: AsJson = False) -> None:
 group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 app.add_typer(group, name="datasets")
 
-OUT = file("--out", "DIR", "Folder of the new dataset; made if missing.")
-OVERWRITE = flag("--overwrite", "Replace a dataset of the same name in the folder.")
+OUT = file("DIR", "Folder of the new dataset; made if missing.")
+OVERWRITE = flag("Replace a dataset of the same name in the folder.")
 
 
 @group.callback()
@@ -152,28 +153,27 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     api.import_dataset,
     "import",
     group=group,
-    file=argument(
-        "FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4 or CLBlast.", Path, parser=path("FILE")
-    ),
-    kernel=text("--kernel", "NAME", "A built-in kernel, the folder of a bundle, or any name."),
-    device=text("--device", "FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
+    file=argument("FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4 or CLBlast.", Path),
+    kernel=text("NAME", "A built-in kernel, the folder of a bundle, or any name."),
+    device=text("FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
     out=OUT,
-    problem=text("--problem", "NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
-    flops=number("--flops", "Operations of a problem of any name.", 1),
-    arithmetic=choice("--arithmetic", ("fp32", "fp64"), "Of a problem of any name."),
-    parameters=text("--parameters", "A,B", "Columns of the parameters."),
-    time=text("--time", "COLUMN", "Column of the times: time_ms."),
-    time_unit=choice("--time-unit", UNITS, "Unit of the times.  [default: the end of the column's name]"),
-    status=text("--status", "COLUMN", "Column of the states.  [default: status]"),
-    aggregate=flag("--aggregate", "Merge rows that differ in columns that are no parameters."),
-    section=texts("--section", "FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
-    kind=choice("--kind", KINDS, "Choice of the configurations."),
-    name=text("--name", "NAME", "Name of the new dataset.  [default: that of the file]"),
-    source=text("--source", "TEXT", "Where the timings are from.  [default: the file]"),
-    licence=text("--licence", "TEXT", "Their licence."),
+    **{name: OPTIONS[name] for name in SHAPE},
+    problem=text("NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
+    flops=number("Operations of a problem of any name.", 1),
+    arithmetic=choice(("fp32", "fp64"), "Of a problem of any name.  [default: fp32]"),
+    parameters=text("A,B", "Columns of the parameters."),
+    time=text("COLUMN", "Column of the times: time_ms."),
+    time_unit=choice(UNITS, "Unit of the times.  [default: the end of the column's name]"),
+    status=text("COLUMN", "Column of the states.  [default: status]"),
+    aggregate=flag("Merge rows that differ in columns that are no parameters."),
+    section=texts("FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
+    kind=choice(KINDS, "Choice of the configurations.  [default: search]"),
+    name=text("NAME", "Name of the new dataset.  [default: that of the file]"),
+    source=text("TEXT", "Where the timings are from.  [default: the file]"),
+    licence=text("TEXT", "Their licence."),
     overwrite=OVERWRITE,
 )
-def import_(options: Given, as_json: AsJson = False) -> None:
+def import_(options: Given, as_json: bool = False) -> None:
     """Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast."""
     imported, notices = api.import_dataset(**options)
     _answer(imported, options["out"], as_json, str(options["file"]), notices)
@@ -184,11 +184,11 @@ def import_(options: Given, as_json: AsJson = False) -> None:
     "export",
     group=group,
     dataset=argument("NAME", "The name or the path of a dataset."),
-    file=argument("FILE", "The new file.", Path, parser=path("FILE")),
-    form=choice("--format", FORMATS, "The format of the file."),
-    overwrite=flag("--overwrite", "Replace the file if it exists."),
+    file=argument("FILE", "The new file.", Path),
+    form=choice(FORMATS, "The format of the file."),
+    overwrite=flag("Replace the file if it exists."),
 )
-def export(options: Given, as_json: AsJson = False) -> None:
+def export(options: Given, as_json: bool = False) -> None:
     """Export a dataset as a cache of Kernel Tuner, or in T4."""
     exported = api.export_dataset(**options)
     written = str(options["file"])
@@ -202,7 +202,7 @@ def export(options: Given, as_json: AsJson = False) -> None:
     group=group,
     datasets=argument("[NAME|DIR]...", "Names, paths or folders.  [default: all that are shipped]", list[str] | None),
 )
-def verify(options: Given, as_json: AsJson = False) -> None:
+def verify(options: Given, as_json: bool = False) -> None:
     """Verify datasets: hashes, columns, values, restrictions. Exits with 1 when something is wrong."""
     verified = api.verify_datasets(**options)
     wrong = [dataset for dataset in verified if dataset.problems]
@@ -223,10 +223,10 @@ def verify(options: Given, as_json: AsJson = False) -> None:
     group=group,
     datasets=argument("A B...", "Names or paths of datasets.", list[str]),
     out=OUT,
-    name=text("--name", "NAME", "Name of the new dataset.  [default: that of A with -merged]"),
+    name=text("NAME", "Name of the new dataset.  [default: that of A with -merged]"),
     overwrite=OVERWRITE,
 )
-def merge(options: Given, as_json: AsJson = False) -> None:
+def merge(options: Given, as_json: bool = False) -> None:
     """Merge datasets of one kernel, problem and GPU."""
     merged, notices = api.merge_datasets(**options)
     _answer(merged, options["out"], as_json, merged.manifest.name, notices)

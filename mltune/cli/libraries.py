@@ -8,7 +8,7 @@ from typing import Any
 
 from mltune import api
 from mltune.cli.application import Given, answer, command, command_group
-from mltune.cli.options import AsJson, argument, file, flag, path, text
+from mltune.cli.options import argument, file, flag, text
 
 group = command_group("library", "Build a library of a kernel for many sizes.")
 
@@ -18,12 +18,12 @@ group = command_group("library", "Build a library of a kernel for many sizes.")
     "build",
     group=group,
     spec=argument("SPEC", "The description (TOML, docs/reference/library.md): operation, sizes, budget."),
-    out=argument("FOLDER", "The folder of the library; one that is there is replaced.", Path, parser=path("FOLDER")),
-    device=text("--device", "DEVICE", "auto, all, cuda:N or replay, which takes recorded timings."),
-    run=file("--run", "DIR", "Directory of the run; a run of the same library there is resumed."),
-    overwrite=flag("--overwrite", "Keep a folder that holds anything else under another name."),
+    out=argument("FOLDER", "The folder of the library; one that is there is replaced.", Path),
+    device=text("DEVICE", "auto, all, cuda:N or replay, which takes recorded timings."),
+    run=file("DIR", "Directory of the run; a run of the same library there is resumed."),
+    overwrite=flag("Keep a folder that holds anything else under another name."),
 )
-def build(options: Given, as_json: AsJson = False) -> None:
+def build(options: Given, as_json: bool = False) -> None:
     """Tune an operation at representative sizes, choose a few configurations, and write them as a library.
 
     The library is C source with the machine code inside and, where there is a C compiler, a shared object. It maps

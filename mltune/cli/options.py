@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, get_args
 
 import typer
 
@@ -16,11 +17,10 @@ from mltune.api.campaigns import stored_run
 from mltune.cli import completion
 from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import printable
 from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, STRICTEST
-from mltune.resolve.options import DECLARED, Option, whole_number
+from mltune.resolve.options import DECLARED, Limits, Option, check_choice, options_of, whole_number
 from mltune.resolve.problems import DEFAULT_KERNEL
-from mltune.resolve.request import LARGEST_SEED
 
 MOST_PROBLEMS = 1000
 """Most problems of several values of ``--size``, as of a plan."""
@@ -47,18 +47,6 @@ def whole(option: str, least: int, most: int | None = None) -> Callable[[str | i
     def parse(text: str | int) -> int:
         is_number = re.fullmatch(r"[+-]?[0-9]{1,1000}", str(text))
         return whole_number(option, int(text) if is_number else text, least, most)
-
-    return parse
-
-
-def one_of(option: str, names: Sequence[str]) -> Callable[[str], str]:
-    """Return the parser of an option whose value is one of some names."""
-
-    def parse(text: str) -> str:
-        if text not in names:
-            got = printable(repr(text), _LONGEST_VALUE)
-            raise UsageError(f"{option} is one of {', '.join(names)}, got {got}{did_you_mean(text, names) or '.'}")
-        return text
 
     return parse
 
@@ -173,135 +161,127 @@ def fields(texts: Sequence[str] | None) -> dict[str, str]:
     return pairs
 
 
-def text(option: str, metavar: str, meaning: str) -> Any:
-    """Return the annotation of an option whose value is a text."""
-    return Annotated[str | None, _option(option, metavar, meaning)]
+Written: TypeAlias = Callable[[str], Any]
+"""What makes the annotation of an option of the words that a user writes for it, such as ``--size``."""
 
 
-def texts(option: str, metavar: str, meaning: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return the annotation of an option that may be repeated, with the conversion of its values."""
-    return Annotated[list[str] | None, _option(option, metavar, meaning), Convert(convert)]
+def text(metavar: str, meaning: str, **settings: Any) -> Written:
+    """Return an option whose value is a text."""
+    return lambda option: Annotated[str | None, _option(option, metavar, meaning, **settings)]
 
 
-def number(option: str, meaning: str, least: int, most: int | None = None) -> Any:
-    """Return the annotation of an option whose value is a whole number."""
-    return Annotated[int | None, typer.Option(option, metavar="N", parser=whole(option, least, most), help=meaning)]
+def texts(metavar: str, meaning: str, convert: Callable[[Any], Any] = lambda value: value) -> Written:
+    """Return an option that may be given several times, and what its values are converted by."""
+    return lambda option: Annotated[list[str] | None, _option(option, metavar, meaning), Convert(convert)]
 
 
-def share(option: str, meaning: str, least: float, most: float) -> Any:
-    """Return the annotation of an option whose value is a percentage."""
-    parser = percentage(option, least, most)
-    return Annotated[float | None, typer.Option(option, metavar="PERCENT", parser=parser, help=meaning)]
+def number(meaning: str, least: int, most: int | None = None) -> Written:
+    """Return an option whose value is a whole number."""
+    return lambda option: Annotated[int | None, _option(option, "N", meaning, parser=whole(option, least, most))]
 
 
-def choice(option: str, names: Sequence[str], meaning: str) -> Any:
-    """Return the annotation of an option whose value is one of some names."""
-    parser, complete = one_of(option, names), completion.one_of(names)
-    described = typer.Option(option, metavar="|".join(names), parser=parser, help=meaning, autocompletion=complete)
-    return Annotated[str | None, described]
+def share(meaning: str, least: float, most: float) -> Written:
+    """Return an option whose value is a percentage."""
+    return lambda option: Annotated[
+        float | None, _option(option, "PERCENT", meaning, parser=percentage(option, least, most))
+    ]
 
 
-def file(option: str, metavar: str, meaning: str) -> Any:
-    """Return the annotation of an option whose value is a path."""
-    return Annotated[Path | None, _option(option, metavar, meaning, parser=path(option))]
+def choice(names: Sequence[str], meaning: str) -> Written:
+    """Return an option whose value is one of some names."""
+    metavar, complete = "|".join(names), completion.one_of(names)
+    return lambda option: Annotated[
+        str | None,
+        _option(option, metavar, meaning, parser=partial(check_choice, option, choices=names), autocompletion=complete),
+    ]
 
 
-def flag(option: str, meaning: str) -> Any:
-    """Return the annotation of an option without a value."""
-    return Annotated[bool, typer.Option(option, help=meaning)]
+def file(metavar: str, meaning: str) -> Written:
+    """Return an option whose value is a path."""
+    return lambda option: Annotated[Path | None, _option(option, metavar, meaning, parser=path(option))]
 
 
-def declared(name: str, kind: str, option: Option) -> Any:
-    """Return the annotation of an option of runs; None if commands do not offer it."""
-    written = f"--{name}"
+def flag(meaning: str, opposite: bool = False) -> Written:
+    """Return an option without a value, with or without an opposite: ``--no-NAME``."""
+    return lambda option: Annotated[
+        bool, typer.Option(f"{option}/--no-{option.strip('-')}" if opposite else option, help=meaning)
+    ]
+
+
+def declared(kind: str, option: Option) -> Written | None:
+    """Return an option of runs; None where commands do not offer it."""
     if not option.in_commands:
         return None
     if option.choices:
-        return choice(written, option.choices, option.meaning)
+        return choice(option.choices, option.meaning)
     if option.is_share:
-        return share(written, option.meaning, 1, 100)
-    if kind == "bool":
-        return flag(f"{written}/--no-{name}", option.meaning)
-    return text(written, option.metavar, option.meaning)
+        return share(option.meaning, 1, 100)
+    if option.least is not None:
+        return number(option.meaning, option.least, option.most)
+    return flag(option.meaning, opposite=True) if kind == "bool" else text(option.metavar, option.meaning)
 
 
-def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> Any:
-    """Return the annotation of an argument."""
+def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> Written:
+    """Return an argument."""
     complete = completion.BY_NAME.get(metavar)
-    return Annotated[kind, typer.Argument(metavar=metavar, help=meaning, autocompletion=complete, **settings)]
+    if Path in (kind, *get_args(kind)):
+        settings["parser"] = path(metavar.strip("[]."))
+    annotation = Annotated[kind, typer.Argument(metavar=metavar, help=meaning, autocompletion=complete, **settings)]
+    return lambda option: annotation
 
 
 def _option(option: str, metavar: str, meaning: str, **settings: Any) -> Any:
     complete = completion.BY_NAME.get(option) or completion.BY_NAME.get(metavar)
-    return typer.Option(option, metavar=metavar, help=meaning, autocompletion=complete, **settings)
+    return typer.Option(option, metavar=metavar, help=meaning, **{"autocompletion": complete, **settings})
 
 
 PROBLEMS = f"{', '.join(completion.GEMMS)}, a built-in kernel or the folder of one"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-OnEnd = Annotated[
-    str | None,
-    typer.Option(
-        "--on-end",
-        metavar="COMMAND",
-        parser=runnable,
-        help="Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
-    ),
-]
-Shapes = Annotated[Path | None, _option("--shapes", "CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned.")]
-Export = Annotated[list[str] | None, _option("--export", "FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="With --export: replace files that hold no configurations, too.")
-]
-Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
+Facts = text("FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
-    "--kernel",
     "KERNEL",
     "A built-in kernel, or the folder of a bundle.  [default: of all that solve the problem the one with the highest "
     "upper bound]",
 )
 
-Sizes = texts(
-    "--size",
+SIZES = (
     "N|NAME=N",
     f"m = n = k of a GEMM; of another kernel a size by its name, may be repeated.  [default: {DEFAULT_SIZE}]",
 )
 
 OPTIONS: dict[str, Any] = {
     "problem": argument("PROBLEM", f"{PROBLEMS}."),
-    "trans": text("--trans", "AB", f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
-    "size": Annotated[Sizes, Convert(sizes)],
-    "m": number("--m", "Rows of C, in place of --size.", 1),
-    "n": number("--n", "Columns of C, in place of --size.", 1),
-    "k": number("--k", "Inner dimension, in place of --size.", 1),
-    "batch": number("--batch", "Number of A, of B and of C.  [default: 1]", 1, LARGEST_BATCH),
+    "trans": text("AB", f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
+    "size": texts(*SIZES, sizes),
+    "m": number("Rows of C, in place of --size.", 1),
+    "n": number("Columns of C, in place of --size.", 1),
+    "k": number("Inner dimension, in place of --size.", 1),
+    "batch": number("Number of A, of B and of C.  [default: 1]", 1, LARGEST_BATCH),
     "kernel": text(
-        "--kernel",
         "KERNEL",
         f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} if it solves the problem, or the "
         "replayed one]",
     ),
     "accuracy": choice(
-        "--accuracy",
         ACCURACIES,
         f"Accuracy class of the kernel, or a stricter one.  [default: {STRICTEST}, or that of a named kernel]",
     ),
-    "precision": text("--precision", "P", "Of a GEMM, such as d.  [default: the kernel's first]"),
-    "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET."),
-    "trials": number("--trials", "Most configurations that are compiled.", 1),
-    "time": text("--time", "TIME", "Most time: 20s, 30m, 1h30m."),
-    "seed": number("--seed", "The same seed proposes the same trials.", 0, LARGEST_SEED),
-    **{name: declared(name, kind, option) for name, (kind, option) in DECLARED.items()},
-    "run": file("--run", "DIR", "Directory of the run; an existing run is resumed."),
+    "precision": text("P", "Of a GEMM, such as d.  [default: the kernel's first]"),
+    **{name: declared(*option) for name, option in {**options_of(Limits), **DECLARED}.items()},
+    "run": file("DIR", "Directory of the run; an existing run is resumed."),
     "store": text(
-        "--store",
         "DATABASE",
         "The PostgreSQL database for the records of a new run, such as postgresql://host/name.  [default: a file in "
         "its directory]",
     ),
-    "compile_on": text(
-        "--compile-on", "CLUSTER", "A Dask cluster whose compile workers help: address or file of its scheduler."
+    "compile_on": text("CLUSTER", "A Dask cluster whose compile workers help: address or file of its scheduler."),
+    "overwrite": flag("Replace files there that mltune did not write, too."),
+    "at_end": text(
+        "COMMAND",
+        "Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",
+        parser=runnable,
     ),
-    "overwrite": flag("--overwrite", "Replace files there that mltune did not write, too."),
+    "as_json": flag("Print one JSON document."),
 }
 """The options that several commands share, by the name of the parameter."""

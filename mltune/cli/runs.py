@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from mltune import api
 from mltune.api.campaigns import export_runs, local_runs, stored_runs
 from mltune.api.display import attended
-from mltune.cli import completion
-from mltune.cli.application import Given, answer, app, command, command_group, fail_if, say_resumed_by
+from mltune.cli.application import Given, answer, command, command_group, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
-from mltune.cli.options import AsJson, OnEnd, argument, file, is_database, number, path, run_directory, text, whole
+from mltune.cli.options import argument, file, flag, is_database, number, run_directory, text
 from mltune.errors import UsageError
 from mltune.show import table
 
@@ -28,14 +27,13 @@ cluster = command_group("cluster", "Look at a Dask cluster.")
 @command(
     api.run,
     plan=argument("PLAN", "A plan (TOML), the name of a built-in one (quick), or the directory of a run of one."),
-    run=file("--run", "DIR", "Directory of the run; a run of the same plan there is resumed."),
+    run=file("DIR", "Directory of the run; a run of the same plan there is resumed."),
     cluster=text(
-        "--cluster",
         "CLUSTER",
         "The GPU workers of a Dask cluster are the devices: address or file of its scheduler, or local.",
     ),
 )
-def run(options: Given, at_end: OnEnd = None, as_json: AsJson = False) -> None:
+def run(options: Given, at_end: str | None = None, as_json: bool = False) -> None:
     """Carry out a plan: tune many problems, unattended.
 
     The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
@@ -67,7 +65,7 @@ def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> No
 
 
 @command(api.plan, plan=argument("NAME|FILE", "A plan (TOML), or the name of a built-in one: quick."))
-def plan(options: Given, as_json: AsJson = False) -> None:
+def plan(options: Given, as_json: bool = False) -> None:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 
     No GPU is needed.
@@ -82,9 +80,9 @@ def plan(options: Given, as_json: AsJson = False) -> None:
     api.check_cluster,
     group=cluster,
     cluster=argument("CLUSTER", "Address or file of its scheduler."),
-    builds=number("--builds", "Builds that are timed.", 2),
+    builds=number("Builds that are timed.", 2),
 )
-def check(options: Given, as_json: AsJson = False) -> None:
+def check(options: Given, as_json: bool = False) -> None:
     """Look at a cluster: latency, versions, devices, and how many configurations it compiles in a second.
 
     Exits with 1 where a worker has other versions of mltune or of NVRTC than this host.
@@ -106,27 +104,17 @@ RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
 
 @command(
     api.summarise,
-    top=number("--top", "How many of the best configurations.", 0),
+    top=number("How many of the best configurations.", 0),
+    run=argument("RUN", "Directory of a run, or of a plan; DATABASE, or DATABASE#RUN.", str | None, show_default=False),
+    export=file("FOLDER", "Write the trials there as a dataset (Parquet)."),
+    follow=flag("Show its progress until it ends, or until Ctrl-C."),
 )
 def show(
     options: Given,
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="Directory of a run, or of a plan; DATABASE, or DATABASE#RUN.",
-            show_default=False,
-            autocompletion=completion.runs,
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            "--export", metavar="FOLDER", parser=path("--export"), help="Write the trials there as a dataset (Parquet)."
-        ),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends, or until Ctrl-C.")] = False,
-    as_json: AsJson = False,
+    run: str | None = None,
+    export: Path | None = None,
+    follow: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show the results of a run; without RUN the newest runs below runs/ of the working directory.
 
@@ -175,15 +163,13 @@ def _follow(run: Path, as_json: bool) -> bool:
     return True
 
 
-@app.command()
-def dashboard(
-    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN, autocompletion=completion.runs)],
-    port: Annotated[
-        int,
-        typer.Option("--port", metavar="N", parser=whole("--port", 0, 65_535), help="The port; 0 takes a free one."),
-    ] = 8080,
-    browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
-) -> None:
+@command(
+    None,
+    run=argument("RUN", RUN),
+    port=number("The port; 0 takes a free one.", 0, 65_535),
+    browser=flag("Open it in a browser."),
+)
+def dashboard(run: str, port: int = 8080, browser: bool = False) -> None:
     """Show a run in optuna-dashboard.
 
     Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
@@ -203,9 +189,9 @@ def dashboard(
 @command(
     api.report,
     run=argument("RUN", RUN),
-    output=file("--output", "FOLDER", "Directory of the files.  [default: RUN]"),
+    output=file("FOLDER", "Directory of the files.  [default: RUN]"),
 )
-def report(options: Given, as_json: AsJson = False) -> None:
+def report(options: Given, as_json: bool = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.
 
     The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.

@@ -5,25 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from mltune import api
+from mltune.api.comparing import USUAL
 from mltune.api.display import attended
 from mltune.api.models import card_of
 from mltune.cli.application import Given, again, answer, command, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import (
+    OPTIONS,
     PROBLEMS,
+    SIZES,
     AnyKernel,
-    AsJson,
-    Export,
     Facts,
-    OnEnd,
-    Overwrite,
-    Shapes,
-    Sizes,
     argument,
     configuration,
     file,
@@ -40,29 +37,32 @@ from mltune.cli.options import (
 from mltune.cli.runs import answer_campaign
 from mltune.errors import UsageError
 from mltune.files.text import many
+from mltune.problem.problem import SHAPE
 from mltune.records.header import REPLAY
-from mltune.resolve.request import LARGEST_SEED, SHAPE
+from mltune.resolve.options import LARGEST_SEED
 from mltune.show import table
 
 
 @command(
     api.tune,
     problem=argument("PROBLEM", f"{PROBLEMS}; in replay the recorded one.", str | None, show_default=False),
-    size=Sizes,
+    size=texts(*SIZES),
     kernel=texts(
-        "--kernel",
         "KERNEL",
         "A built-in kernel, or the folder of a bundle; several compete.  [default: the built-in ones of the accuracy "
         "class, or the replayed one]",
     ),
+    shapes=file("CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned."),
+    export=texts("FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang."),
+    overwrite=flag("With --export: replace files that hold no configurations, too."),
 )
 def tune(
     options: Given,
-    shapes: Shapes = None,
-    export: Export = None,
-    overwrite: Overwrite = False,
-    at_end: OnEnd = None,
-    as_json: AsJson = False,
+    shapes: Path | None = None,
+    export: list[str] | None = None,
+    overwrite: bool = False,
+    at_end: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
 
@@ -145,17 +145,15 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
 
 @command(
     api.sweep,
-    count=number("--count", "How many configurations to time.", 1),
-    complete=flag("--complete", "Time all configurations, not --count."),
-    prune=flag("--prune", "With --complete: leave out what is surely slow, and audit that."),
-    within=share("--within", "With --prune: how much slower than the best still counts as fast.  [default: 1%]", 0, 50),
-    confidence=share(
-        "--confidence", "With --prune: confidence that nothing fast is left out.  [default: 95%]", 50, 99.9
-    ),
-    prior=text("--prior", "auto|none|NAME|FILE", "With --prune: the pretrained model to start from.  [default: none]"),
-    only=texts("--only", "NAME=V,V", "Values of a parameter to sweep; may be given several times.", parameter_values),
+    count=number("How many configurations to time.", 1),
+    complete=flag("Time all configurations, not --count."),
+    prune=flag("With --complete: leave out what is surely slow, and audit that."),
+    within=share("With --prune: how much slower than the best still counts as fast.  [default: 1%]", 0, 50),
+    confidence=share("With --prune: confidence that nothing fast is left out.  [default: 95%]", 50, 99.9),
+    prior=text("auto|none|NAME|FILE", "With --prune: the pretrained model to start from.  [default: none]"),
+    only=texts("NAME=V,V", "Values of a parameter to sweep; may be given several times.", parameter_values),
 )
-def sweep(options: Given, as_json: AsJson = False) -> None:
+def sweep(options: Given, as_json: bool = False) -> None:
     """Record a dataset of timings on a GPU.
 
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
@@ -182,10 +180,10 @@ def sweep(options: Given, as_json: AsJson = False) -> None:
     api.bound,
     kernel=AnyKernel,
     device=Facts,
-    config=texts("--config", "NAME=V", "Parameters of a configuration, all or some.", configuration),
-    code=flag("--code", "Compile the configuration, and count the instructions of its main loop."),
+    config=texts("NAME=V", "Parameters of a configuration, all or some.", configuration),
+    code=flag("Compile the configuration, and count the instructions of its main loop."),
 )
-def bound(options: Given, as_json: AsJson = False) -> None:
+def bound(options: Given, as_json: bool = False) -> None:
     """Compute how fast a problem can be at best, without measuring it, and what limits it.
 
     That is the limit of the hardware, the limit of the best configuration of each kernel that solves it, and with
@@ -204,10 +202,10 @@ def bound(options: Given, as_json: AsJson = False) -> None:
     api.predict,
     kernel=AnyKernel,
     device=Facts,
-    top=number("--top", "How many, at most 8.", 1, 8),
-    wisdom=text("--wisdom", "auto|none|FILE", "The best known configurations. auto is the user's file."),
+    top=number("How many, at most 8.", 1, 8),
+    wisdom=text("auto|none|FILE", "The best known configurations. auto is the user's file."),
 )
-def predict(options: Given, as_json: AsJson = False) -> None:
+def predict(options: Given, as_json: bool = False) -> None:
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
@@ -232,18 +230,13 @@ def predict(options: Given, as_json: AsJson = False) -> None:
         "Datasets: names (mltune datasets), files, folders, directories of runs and campaigns.",
         list[str],
     ),
-    kernel=text("--kernel", "NAME", "The kernel, where the datasets are of several."),
-    out=file("--out", "PATH", "Writes PATH.npy and its card PATH.json."),
-    overwrite=flag("--overwrite", "Replace files of that name."),
-    seed=number("--seed", "Seed of the regressors.", 0),
+    kernel=text("NAME", "The kernel, where the datasets are of several."),
+    out=file("PATH", "Writes PATH.npy and its card PATH.json."),
+    overwrite=flag("Replace files of that name."),
+    seed=number("Seed of the regressors.", 0),
+    report=flag("Show its quality on what was left out, and which parameters carry it."),
 )
-def train(
-    options: Given,
-    report: Annotated[
-        bool, typer.Option("--report", help="Show its quality on what was left out, and which parameters carry it.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+def train(options: Given, report: bool = False, as_json: bool = False) -> None:
     """Train a model on recorded timings, from which runs of the kernel start: mltune tune --prior PATH.
 
     It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
@@ -267,18 +260,18 @@ EXIT_CODES = {"slower": 3, "wrong": 4, "failed": 4, "undecided": 5}
         "OLD", "A winner, library or bundle, a built-in kernel, a .cu file, or REVISION:PATH of a bundle in git."
     ),
     new=argument("NEW", "The new version, likewise."),
-    problem=text("--problem", "PROBLEM", "A GEMM, such as sgemm.  [default: that of a winner or a library]"),
-    kernel=text("--kernel", "KERNEL", "The bundle of a source, or of a winner that is no GEMM.  [default: beside it]"),
-    config=texts("--config", "NAME=V", "Parameters of bundles and sources; others are the default.", configuration),
-    within=share("--within", "Times that differ by less are equal.  [default: 1%]", 0.01, 50),
-    confidence=share("--confidence", "Confidence of the verdict.  [default: 99%]", 50, 99.99),
-    time=text("--time", "TIME", "Most time of the timing: 20s, 5m."),
-    device=text("--device", "DEVICE", "auto or cuda:N."),
-    seed=number("--seed", "Seed of the order of runs.", 0, LARGEST_SEED),
-    explain=flag("--explain", "Show what differs: registers, spills, occupancy, instructions."),
-    junit=file("--junit", "FILE", "Write the verdict in JUnit's form, too."),
+    problem=text("PROBLEM", "A GEMM, such as sgemm.  [default: that of a winner or a library]"),
+    kernel=text("KERNEL", "The bundle of a source, or of a winner that is no GEMM.  [default: beside it]"),
+    config=texts("NAME=V", "Parameters of bundles and sources; others are the default.", configuration),
+    within=share("Times that differ by less are equal.  [default: 1%]", 0.01, 50),
+    confidence=share("Confidence of the verdict.  [default: 99%]", 50, 99.99),
+    time=text("TIME", "Most time of the timing: 20s, 5m."),
+    device=text("DEVICE", "auto or cuda:N."),
+    seed=number("Seed of the order of runs.", 0, LARGEST_SEED),
+    explain=flag("Show what differs: registers, spills, occupancy, instructions."),
+    junit=file("FILE", "Write the verdict in JUnit's form, too."),
 )
-def gate(options: Given, as_json: AsJson = False) -> None:
+def gate(options: Given, as_json: bool = False) -> None:
     """Compare two versions of a kernel: verify both, and time them in turns until it is certain which is faster.
 
     Exits with 0 when the new one is as fast or faster, with 3 when it is slower, with 4 when it gives a wrong answer,
@@ -296,27 +289,29 @@ PATIENCE_S = 60.0
 
 
 COMPARED: Given = {
-    "strategies": text("--strategies", "A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
-    "evaluations": number("--evaluations", "Distinct configurations that each run measures.", 2, 60_000),
-    "seeds": number("--seeds", "Runs of each strategy and dataset.", 1, 60_000),
-    "compile_cores": text("--compile-cores", "N,M", "Compile cores of the clock for the score over time."),
-    "jobs": number("--jobs", "Processes.  [default: one per processor]", 1),
-    "output": file("--output", "DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
-    "share": text("--share", "I/N", "Do the I-th of N shares, one on each of N machines, say."),
+    "strategies": text("A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
+    "evaluations": number("Distinct configurations that each run measures.", 2, 60_000),
+    "seeds": number("Runs of each strategy and dataset.", 1, 60_000),
+    "compile_cores": text("N,M", "Compile cores of the clock for the score over time."),
+    "jobs": number("Processes.  [default: one per processor]", 1),
+    "output": file("DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
+    "share": text("I/N", "Do the I-th of N shares, one on each of N machines, say."),
+    "overwrite": OPTIONS["overwrite"],
 }
 """The options of comparisons."""
 
 
 @command(
     api.compare,
-    datasets=text("--datasets", "X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
-    table=file("--table", "FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
-    parameters=text("--parameters", "A,B", "Columns of the table that are parameters."),
-    time=text("--time", "COLUMN", "Column of the table that holds the times: time_ms."),
-    aggregate=flag("--aggregate", "Merge rows of the table that differ in columns that are no parameters."),
+    defaults=USUAL,
+    datasets=text("X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
+    table=file("FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
+    parameters=text("A,B", "Columns of the table that are parameters."),
+    time=text("COLUMN", "Column of the table that holds the times: time_ms."),
+    aggregate=flag("Merge rows of the table that differ in columns that are no parameters."),
     **COMPARED,
 )
-def compare(options: Given, as_json: AsJson = False) -> None:
+def compare(options: Given, as_json: bool = False) -> None:
     """Compare search strategies on recorded timings.
 
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
@@ -330,16 +325,12 @@ def compare(options: Given, as_json: AsJson = False) -> None:
 
 
 @command(
-    api.compare,
-    defaults=api.scoreboard,
-    table=None,
-    parameters=None,
-    time=None,
-    aggregate=None,
-    datasets=text("--datasets", "X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
+    api.scoreboard,
+    defaults=USUAL,
+    datasets=text("X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
     **COMPARED,
 )
-def scoreboard(options: Given, as_json: AsJson = False) -> None:
+def scoreboard(options: Given, as_json: bool = False) -> None:
     """Compare search strategies on all recorded timings with a licence: a page, and a table in Markdown.
 
     The page is scoreboard.html and the table table.md of the directory. Needs the extra "peers", or --strategies. Your

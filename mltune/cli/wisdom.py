@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from mltune import api
 from mltune.api.inventory import wisdom_file
 from mltune.cli.application import Given, again, answer, command, command_group, fail_if
-from mltune.cli.options import AsJson, argument, number, one_of, path, texts
+from mltune.cli.options import argument, choice, file, number, text, texts
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, many
 from mltune.problem.problem import ACCURACIES
 
 group = command_group("wisdom", "Show, merge, export or check the best known configurations.")
 
-OfWisdom = Annotated[
-    Path | None,
-    typer.Option("--wisdom", metavar="FILE", parser=path("--wisdom"), help="A wisdom.  [default: the user's file]"),
-]
-Out = Annotated[Path, typer.Option("--out", metavar="FILE", parser=path("--out"), help="A new file, or a wisdom.")]
+OUT = file("FILE", "A new file, or a wisdom.")
 
 
-@group.command()
-def show(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]", parser=path("FILE"), help="A wisdom; by default the user's file.", show_default=False
-        ),
-    ] = None,
-    accuracy: Annotated[
-        str | None,
-        typer.Option(
-            "--accuracy",
-            metavar="|".join(ACCURACIES),
-            parser=one_of("--accuracy", ACCURACIES),
-            help="Only of kernels of this accuracy class, or of a stricter one.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@command(
+    None,
+    group=group,
+    file=argument("[FILE]", "A wisdom; by default the user's file.", Path | None, show_default=False),
+    accuracy=choice(ACCURACIES, "Only of kernels of this accuracy class, or of a stricter one."),
+)
+def show(file: Path | None = None, accuracy: str | None = None, as_json: bool = False) -> None:
     """Show the best known configuration of each kernel, problem, GPU and driver."""
     from mltune.show import tables
 
@@ -58,26 +39,23 @@ def show(
     answer(document, as_json, lambda: tables.wisdom(document), *following)
 
 
-@group.command()
-def merge(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", parser=path("FILE"), help="Wisdoms.")],
-    out: Out,
-    as_json: AsJson = False,
-) -> None:
+@command(None, group=group, files=argument("FILE...", "Wisdoms.", list[Path]), out=OUT)
+def merge(files: list[Path], out: Path, as_json: bool = False) -> None:
     """Merge wisdoms into one, which may exist and keeps its entries. The order of the files does not matter."""
     merged = api.Wisdom.merge_files([wisdom_file(path) for path in files], out)
     _written(out, len(merged), as_json)
 
 
-@group.command()
-def export(
-    kernel: Annotated[str, typer.Option("--kernel", metavar="NAME", help="The name of a kernel.")],
-    out: Out,
-    file: OfWisdom = None,
-    as_json: AsJson = False,
-) -> None:
+@command(
+    None,
+    group=group,
+    kernel=text("NAME", "The name of a kernel."),
+    out=OUT,
+    wisdom=file("FILE", "A wisdom.  [default: the user's file]"),
+)
+def export(kernel: str, out: Path, wisdom: Path | None = None, as_json: bool = False) -> None:
     """Write the part of a wisdom that is of one kernel; it is merged into an existing wisdom."""
-    path = wisdom_file(file)
+    path = wisdom_file(wisdom)
     loaded = api.Wisdom.load(path)
     part = loaded.of_kernel(kernel)
     if not len(part):
@@ -89,11 +67,11 @@ def export(
 @command(
     api.check_wisdom,
     group=group,
-    wisdom=argument("[FILE]", "A wisdom.  [default: the user's file]", Path | None, parser=path("FILE")),
-    kernel=texts("--kernel", "FOLDER", "Folder of a kernel that is not built in; may be given several times."),
-    sample=number("--sample", "Most entries that are measured.  [default: all]", 1),
+    wisdom=argument("[FILE]", "A wisdom.  [default: the user's file]", Path | None),
+    kernel=texts("FOLDER", "Folder of a kernel that is not built in; may be given several times."),
+    sample=number("Most entries that are measured.  [default: all]", 1),
 )
-def check(options: Given, as_json: AsJson = False) -> None:
+def check(options: Given, as_json: bool = False) -> None:
     """Measure the best entries of a wisdom again, each beside the default configuration.
 
     Exits with 1, after naming each of them, when an entry is slower than recorded by more than its interval and 5 %,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mltune.comparison.simulation import Recording, Simulation
     from mltune.cost.features import Features
     from mltune.cost.pretrained import PretrainedModel
-    from mltune.search.search import Batch, Search
+    from mltune.search.search import Batch, KernelSearch
 
 
 SPARSE = 0.04
@@ -169,7 +169,7 @@ def _moved(
 
 @dataclass(frozen=True, slots=True)
 class ShippedSearch:
-    """:class:`mltune.search.search.Search`, by default with batches that adapt as in a run on a GPU.
+    """:class:`mltune.search.search.KernelSearch`, by default with batches that adapt as in a run on a GPU.
 
     ``batch`` is the number of proposals of a batch, ``in_flight`` the most batches in flight
     (:func:`mltune.search.search.gradually`); if only one is given, the other is 16 or 3; if neither is, batches adapt
@@ -194,7 +194,7 @@ class ShippedSearch:
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as the tuner does; see :class:`mltune.comparison.simulation.Strategy`."""
-        from mltune.search.search import Search, SearchSettings, Start, gradually
+        from mltune.search.search import KernelSearch, SearchSettings, Start, gradually
 
         recording, pretrained = simulation.recording, self.pretrained
         if model := self.model(recording):
@@ -209,7 +209,7 @@ class ShippedSearch:
             stop=False,
             compilers=self.compilers,
         )
-        search = Search(simulation.space, self._features(simulation), settings, Start(pretrained=pretrained))
+        search = KernelSearch(simulation.space, self._features(simulation), settings, Start(pretrained=pretrained))
         measuring = _Measuring(simulation, search, after_compile=self.build)
         in_flight: deque[tuple[Batch, list[TrialRecord], int]] = deque()
         simulation.known = 0
@@ -247,7 +247,7 @@ class ShippedSearch:
 class _Measuring:
     """The simulated builder and runner: results of candidates from a recording."""
 
-    def __init__(self, simulation: Simulation, search: Search, *, after_compile: bool) -> None:
+    def __init__(self, simulation: Simulation, search: KernelSearch, *, after_compile: bool) -> None:
         self._simulation = simulation
         self._search = search
         self._reports = {name: column.tolist() for name, column in simulation.recording.builds.items()}

@@ -93,20 +93,20 @@ class CompareRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCall:
-    """The options of :func:`mltune.compare`; texts are separated by commas."""
+    """The options of :func:`mltune.compare`."""
 
     strategies: str | Given | Sequence[Given]
-    datasets: str | None = None
-    table: Path | None = None
-    parameters: str | None = None
+    datasets: str | Sequence[str] | None = None
+    table: str | Path | None = None
+    parameters: str | Sequence[str] | None = None
     time: str | None = None
     aggregate: bool = False
     evaluations: int
     seeds: int
-    processes: int | None = None
-    output: Path | None = None
+    jobs: int | None = None
+    output: str | Path | None = None
     share: str | None = None
-    cores: str | None = None
+    compile_cores: str | int | Sequence[int] = ()
 
     def request(self) -> CompareRequest:
         """Return the request that the options describe."""
@@ -120,18 +120,18 @@ class CompareCall:
         if self.table is None:
             sources = _datasets(self.datasets)
         else:
-            parameters = _split(self.parameters)
-            sources = (RecordingSource(self.table.stem, self.table, parameters, self.time, self.aggregate),)
+            table, parameters = Path(self.table), _split(self.parameters)
+            sources = (RecordingSource(table.stem, table, parameters, self.time, self.aggregate),)
         return CompareRequest(
             strategies=selected,
             sources=sources,
             evaluations=self.evaluations,
             seeds=self.seeds,
-            processes=self.processes or os.cpu_count() or 1,
-            output=self.output or default_output(selected, sources, self.evaluations),
+            processes=self.jobs or os.cpu_count() or 1,
+            output=default_output(selected, sources, self.evaluations) if self.output is None else Path(self.output),
             share=(1, 1) if self.share is None else _share(self.share),
             fewer_seeds=limits,
-            cores=tuple(dict.fromkeys(map(_cores, _split(self.cores)))),
+            cores=tuple(dict.fromkeys(map(_cores, _split(self.compile_cores)))),
         )
 
 
@@ -245,11 +245,14 @@ def _runs(recording: Recording, traces: Mapping[int, Trace], evaluations: int) -
     return Runs(seeds, ordered, best_s, spent_seconds(ordered, evaluations))
 
 
-def _split(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+def _split(names: str | int | Sequence[str | int] | None) -> tuple[str, ...]:
+    """Return texts one by one: those of a sequence, or the parts of a text between commas."""
+    if not isinstance(names, str):
+        names = ",".join(map(str, names if isinstance(names, Sequence) else [] if names is None else [names]))
+    return tuple(part.strip() for part in names.split(",") if part.strip())
 
 
-def _datasets(text: str | None) -> tuple[RecordingSource, ...]:
+def _datasets(text: str | Sequence[str] | None) -> tuple[RecordingSource, ...]:
     """Return the datasets of some names, paths and folders; a shipped dataset comes before a folder of its name."""
     from mltune.dataset.dataset import datasets_in, list_datasets, shipped_datasets
 

@@ -1,4 +1,4 @@
-"""The winners of a Triton kernel at its shapes: a file in the directory of a run, with a line for each."""
+"""The shapes of a Triton kernel, and its winners there: a file in the directory of a run, with a line for each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mltune.errors import UsageError
 from mltune.files.atomic import append_line
-from mltune.files.reading import check_folder, parse_json, read_text
-from mltune.files.sizes import MAX_BYTES
+from mltune.files.owned import FOUND, foreign
+from mltune.files.reading import check_folder, parse_json, read_text, reason
+from mltune.files.sizes import MAX_BYTES, distinct, sizes_of_csv
 
 WINNERS = "winners.jsonl"
 """The name of the file."""
 
 Row = dict[str, Any]
+
+
+def read_shapes(path: str | Path) -> list[tuple[dict[str, int], float]]:
+    """Return the shapes of a CSV file with how often each is used, the most used ones first."""
+    try:
+        counts = distinct(sizes_of_csv(read_text(path, MAX_BYTES), least=0))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"shapes are sizes in a CSV file, got {path!s:.300}: {reason(error):.400}.") from error
+    return [(dict(shape), count) for shape, count in sorted(counts.items(), key=lambda item: -item[1])]
+
+
+def check_winners(folder: Path) -> None:
+    """Check that winners may be added in a folder."""
+    if fact := foreign(folder / WINNERS, FOUND):
+        raise UsageError(
+            f"winners of shapes are added to a file of mltune, but {fact}; name another directory (--run)."
+        )
 
 
 def read_winners(folder: Path, facts: Row) -> dict[tuple[tuple[str, int], ...], Row]:

@@ -54,7 +54,7 @@ class CValue:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _Conditional:
     """An integer where a test holds and a float elsewhere, or the other way round: the type follows from the sizes."""
 
     test: str
@@ -70,7 +70,7 @@ class _Choice:
         return f"({self.as_float} != 0)"
 
 
-_Term: TypeAlias = CValue | _Choice
+_Term: TypeAlias = CValue | _Conditional
 
 
 def to_c(formula: str, names: Mapping[str, str]) -> CValue:
@@ -123,7 +123,7 @@ def _translated(node: ast.expr, names: Mapping[str, str]) -> _Term:
 def _applied(function: Callable[..., CValue], *terms: _Term) -> _Term:
     """Return a function of some terms, applied to both sides of each choice among them."""
     for place, term in enumerate(terms):
-        if isinstance(term, _Choice):
+        if isinstance(term, _Conditional):
             sides = ((*terms[:place], side, *terms[place + 1 :]) for side in (term.yes, term.no))
             return _chosen(term.test, *(_applied(function, *side) for side in sides))
     return function(*terms)
@@ -132,7 +132,7 @@ def _applied(function: Callable[..., CValue], *terms: _Term) -> _Term:
 def _chosen(test: str, yes: _Term, no: _Term) -> _Term:
     if isinstance(yes, CValue) and isinstance(no, CValue) and yes.is_float == no.is_float:
         return CValue(f"({test} ? {yes.text} : {no.text})", yes.is_float)
-    return _Choice(test, yes, no)
+    return _Conditional(test, yes, no)
 
 
 def _called(name: str, *terms: _Term) -> _Term:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.errors import DeviceError
+from mltune.errors import BundleError, DeviceError
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
 from mltune.kernel.space import ConstrainedSpace
@@ -18,7 +19,10 @@ from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
     from mltune.kernel.placed import PlacedKernel
+    from mltune.problem.problem import Problem
 
 SAMPLE = 1000
 """Number of configurations whose launch and resources are computed."""
@@ -97,6 +101,30 @@ def check_bundle(placed: PlacedKernel, build_s: float = BUILD_S) -> BundleCheck:
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
 
+def describe_space(placed: PlacedKernel) -> dict[str, Any]:
+    """Describe the search space of a kernel; see :func:`mltune.space`."""
+    kernel, space = placed.kernel, ConstrainedSpace(placed.kernel, placed.variables)
+    faults = check_sample(placed, draw_sample(space))
+    for fault in faults:
+        if fault.share == 1:
+            raise BundleError(f"{kernel.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
+    return {
+        "kernel": kernel.name,
+        "has_source": kernel.source.text is not None,
+        "problem": placed.problem.to_json(),
+        "label": placed.problem.label,
+        "device": placed.device.to_json(),
+        "combinations": math.prod(len(values) for values in kernel.all_parameters.values()),
+        "valid": space.count,
+        "parameters": {name: list(values) for name, values in kernel.all_parameters.items()},
+        "restrictions": [
+            {"restriction": text, "reason": reason, "removes": removes, "removes_alone": alone}
+            for text, reason, removes, alone in space.explain()
+        ],
+        "faults": [fault.reason for fault in faults],
+    }
+
+
 def draw_sample(space: ConstrainedSpace) -> Columns:
     """Return the configurations whose launch is computed: a uniform sample of a space, always the same."""
     return space.rows(space.sample(SAMPLE, np.random.default_rng(0)))
@@ -137,3 +165,38 @@ def _build(
     faults = [fault for (at, (_, read)), build in answers for fault in read(build, builds[at])]
     faults += missing_constants(kernel, builds[0])
     return [*dict.fromkeys(faults)], tuple(zip(configurations, builds, strict=True)), ""
+
+
+@dataclass(frozen=True)
+class KernelCheck:
+    """The result of :func:`mltune.check`.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    problem : Problem
+        The problem that it was checked for.
+    device : Device
+    checked : BundleCheck
+        What was found.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    device: Device
+    checked: BundleCheck
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that was checked is wrong, and something was compiled; see :func:`mltune.check`."""
+        return self.checked.passed
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values: what ``mltune check --json`` prints."""
+        return {
+            "kernel": self.kernel.name,
+            "problem": self.problem.to_json(),
+            "label": self.problem.label,
+            "device": self.device.to_json(),
+            **self.checked.to_json(),
+        }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from numbers import Complex
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from mltune.problem.gemm_operands import (
     transpositions,
     view,
 )
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands, ShapeOptions
 
 CASES: tuple[tuple[str, str, str], ...] = tuple(
     (precision, *ops) for precision in "sdcz" for ops in transpositions(precision)
@@ -363,34 +363,28 @@ class GemmProblem:
 
 def parse_problem(
     name: str,
+    default: GemmProblem | None = None,
     *,
-    trans: str | None = None,
-    size: int | None = None,
-    m: int | None = None,
-    n: int | None = None,
-    k: int | None = None,
     alpha: complex | float = 1.0,
     beta: complex | float = 0.0,
-    batch: int | None = None,
-    default: GemmProblem | None = None,
+    **shape: Unpack[ShapeOptions],
 ) -> GemmProblem:
     """Make a problem from its name, such as ``"sgemm"`` or ``"ddgemm"``, and options; others are those of `default`.
 
     `size` is m = n = k, each of which overrides it. Without a default they are NT, 4096 and a batch of 1. A name or
     size that is impossible raises a ProblemError.
     """
-    extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
-    if size is not None:
-        extents = (_extent("size", size),) * 3
-    m, n, k = (usual if extent is None else extent for extent, usual in zip((m, n, k), extents, strict=True))
-    if batch is None:
-        batch = 1 if default is None else default.batch
-    if trans is None:
-        trans = DEFAULT_TRANS if default is None else default.trans_a + default.trans_b
+    usual = default or GemmProblem("s", DEFAULT_TRANS[0], DEFAULT_TRANS[1], DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE)
+    options: dict[str, Any] = {option: value for option, value in shape.items() if value is not None}
+    trans = options.pop("trans", usual.trans_a + usual.trans_b)
+    extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch")}
+    if "size" in options:
+        extents |= dict.fromkeys("mnk", _extent("size", options.pop("size")))
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    return GemmProblem(name.lower().removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta, batch=batch)
+    precision = name.lower().removesuffix("gemm")
+    return GemmProblem(precision, ops[0], ops[1], alpha=alpha, beta=beta, **extents | options)
 
 
 def _plain(value: np.generic) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from inspect import signature
 from typing import Any
 
 from mltune.errors import ProblemError
@@ -17,7 +16,7 @@ from mltune.problem import gemm_cases
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.problem.gemm_operands import PRECISIONS
-from mltune.problem.problem import Problem, RunnableProblem
+from mltune.problem.problem import SHAPE, Problem, RunnableProblem
 from mltune.problem.recorded import RecordedProblem
 
 
@@ -36,9 +35,11 @@ class ProblemKind:
     names : mapping of str to str
         Names of problems on the command line, in lower case, and the precision of each; empty without names.
     parse : callable or None
-        Makes a problem of a name: ``parse(name, *, default=None, size=None, ...)``. Its keyword parameters are the
-        options of a shape that the kind has (:class:`mltune.resolve.request.ShapeOptions`). What is not given is as in
-        `default`, a recorded problem of the kind, if there is one. None where problems have no names.
+        Makes a problem of a name: ``parse(name, default=None, **options)``. What is not given is as in `default`, a
+        recorded problem of the kind, if there is one. None where problems have no names.
+    options : tuple of str
+        The options of ``parse``: those of a shape that the kind has
+        (:class:`mltune.problem.problem.ShapeOptions`), and further ones.
     expand : callable or None
         Yields the problems of a plan's ``[[problems]]`` table, given the keys that only this kind has; None where the
         kernel's bundle makes them. Raises :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
@@ -54,6 +55,7 @@ class ProblemKind:
     can_be_built: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     parse: Callable[..., RunnableProblem] | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -84,6 +86,7 @@ KINDS: Mapping[str, ProblemKind] = {
         can_be_built=True,
         names={f"{precision}gemm": precision for precision in PRECISIONS},
         parse=parse_problem,
+        options=(*SHAPE, "alpha", "beta"),
     ),
     ArraysProblem.kind: ProblemKind(ArraysProblem.from_json, table=_table_of_arrays, can_be_built=True),
     RecordedProblem.kind: ProblemKind(RecordedProblem.from_json, expand=_expand_recorded),
@@ -119,8 +122,6 @@ def problem_from_name(name: str, *, default: Problem | None = None, **options: A
         raise ProblemError(
             f"a problem is one of {', '.join(names)}, got {printable(repr(name), 80)}{did_you_mean(name, names) or '.'}"
         )
-    taken = [option for option in signature(kind.parse).parameters if option not in ("name", "default")]
-    unknown = [option for option in options if option not in taken]
-    if unknown:
-        raise ProblemError(f"the options of {name} are {', '.join(taken)}, got {', '.join(unknown)}.")
+    if unknown := [option for option in options if option not in kind.options]:
+        raise ProblemError(f"the options of {name} are {', '.join(kind.options)}, got {', '.join(unknown)}.")
     return kind.parse(name.lower(), default=default if default and KINDS[default.kind] is kind else None, **options)

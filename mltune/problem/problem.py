@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypedDict, runtime_checkable
 
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
@@ -43,6 +43,24 @@ LARGEST_BATCH = 65535
 
 DEFAULT_TRANS = "NT"
 DEFAULT_SIZE = 4096
+
+
+class ShapeOptions(TypedDict, total=False):
+    """The shape of a problem; None, as a missing key, where an option is not given.
+
+    ``trans`` is op(A) and op(B) of a GEMM, ``size`` its m = n = k, or maps the names of another kernel's sizes to
+    sizes; ``m``, ``n``, ``k`` are single extents, and ``batch`` is the number of products.
+    """
+
+    trans: str | None
+    size: int | Mapping[str, int] | None
+    m: int | None
+    n: int | None
+    k: int | None
+    batch: int | None
+
+
+SHAPE: tuple[str, ...] = tuple(ShapeOptions.__annotations__)
 
 
 @runtime_checkable

@@ -57,6 +57,18 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
     return devices, "" if devices else "the NVIDIA driver shows none"
 
 
+def facts_of(device: str) -> Device:
+    """Return the device that facts name: ``auto`` is the first GPU of this machine."""
+    from mltune.device.known import find_device
+
+    if device != "auto":
+        return find_device(device)[0]
+    gpus, reason = find_gpus()
+    if not gpus:
+        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+    return gpus[0]
+
+
 def first_gpu(law: str) -> Target:
     """Return the first GPU of this machine; without one a UsageError says the law that needs it."""
     gpus, reason = find_gpus()

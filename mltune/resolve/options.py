@@ -14,29 +14,32 @@ from mltune.records.trial import SEARCHES
 
 _LONGEST_VALUE = 60
 
+LARGEST_SEED = 2**31 - 1
+"""Largest seed: that of all random generators in use."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """What is known of an option besides its type and its default.
 
     `meaning` is its line in the help of commands, and `metavar` how its value is called there. A number is at least
-    `least`, a text one of `choices`. A share is from 0 to 1, and a percentage in a command.
+    `least` and at most `most`, a text one of `choices`. A share is from 0 to 1, and a percentage in a command.
     """
 
     meaning: str
     metavar: str = ""
     choices: Sequence[str] = ()
     least: int | None = None
+    most: int | None = None
     is_share: bool = False
     in_commands: bool = True
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError where a value breaks the law of the option."""
-        if self.choices and value not in self.choices:
-            hint = did_you_mean(str(value), self.choices) or "."
-            raise UsageError(f"{name} is one of {', '.join(self.choices)}, got {value!r}{hint}")
+        if self.choices:
+            check_choice(name, value, self.choices)
         if self.least is not None and value is not None:
-            whole_number(name, value, self.least)
+            whole_number(name, value, self.least, self.most)
         if self.is_share and value is not None and not 0 < value <= 1:
             raise UsageError(f"{name} is a share of the upper bound, above 0 and at most 1, got {value:g}.")
 
@@ -80,9 +83,32 @@ class RunOptions:
         return self.search == "model" or self.skip
 
 
-DECLARED: Mapping[str, tuple[str, Option]] = {
-    field.name: (str(field.type), field.metadata["option"]) for field in fields(RunOptions)
-}
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """On what, for how long and with which seed is tuned, as it is named: see :func:`mltune.tune`."""
+
+    device: str = _option("auto", "auto, cuda:N or replay:DATASET.", "DEVICE")
+    trials: int | None = _option(None, "Most configurations that are compiled.", least=1)
+    time: str | float | None = _option(None, "Most time: 20s, 30m, 1h30m.", "TIME")
+    seed: int = _option(0, "The same seed proposes the same trials.", least=0, most=LARGEST_SEED)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+def options_of(declaration: type[RunOptions] | type[Limits]) -> dict[str, tuple[str, Option]]:
+    """Return options by name: the type as it is written, and what is known of it."""
+    return {field.name: (str(field.type), field.metadata["option"]) for field in fields(declaration)}
+
+
+def check_options(options: RunOptions | Limits) -> None:
+    """Raise UsageError where a value breaks the law of its option."""
+    for declared in fields(options):
+        if (option := declared.metadata.get("option")) is not None:
+            option.check(declared.name, getattr(options, declared.name))
+
+
+DECLARED: Mapping[str, tuple[str, Option]] = options_of(RunOptions)
 """The options of every run by name: the type as it is written, and what is known of it."""
 
 USUAL: Mapping[str, Any] = {field.name: field.default for field in fields(RunOptions)}
@@ -101,6 +127,14 @@ def unusual(options: Mapping[str, Any]) -> dict[str, Any]:
 def run_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run among the arguments of a function; paths become texts."""
     return {name: str(value) if isinstance(value := arguments[name], Path) else value for name in USUAL}
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> object:
+    """Return the value of an option that is one of some texts."""
+    if value not in choices:
+        hint = did_you_mean(str(value), choices) or "."
+        raise UsageError(f"{name} is one of {', '.join(choices)}, got {printable(repr(value), _LONGEST_VALUE)}{hint}")
+    return value
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:

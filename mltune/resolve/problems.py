@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,14 +248,41 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
     return recorded[0]
 
 
+def imported_problem(
+    kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None = None, arithmetic: str = "fp32"
+) -> Problem:
+    """Return the problem of timings that are imported: one of the kernel's kind, or one with any name."""
+    from mltune.dataset.importing import slug
+    from mltune.problem.kinds import kind_of_name, problem_from_name, timed_problem
+
+    if not isinstance(kernel, str) and kernel.means(name):
+        return named_problem(None, shape, kernel.folder)[0]
+    if not isinstance(kernel, str) and name in (None, kernel.name) and not shape and flops is None:
+        with contextlib.suppress(UsageError):
+            return space_problem(kernel, None, {})
+    if name is None:
+        name = re.sub("^[^a-z]+", "", slug(kernel if isinstance(kernel, str) else kernel.name)) or "kernel"
+    if kind_of_name(name):
+        return problem_from_name(name, **shape)
+    if set(shape) - {"size"}:
+        raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")
+    size = shape.get("size", {})
+    if not isinstance(size, dict):
+        raise UsageError(
+            f"only a GEMM has one size, but the problem is {name}, got --size {size}; write --size NAME=N."
+        )
+    text = ", ".join(f"{key}={value}" for key, value in size.items())
+    return timed_problem(name, text, flops or 1, arithmetic, size)
+
+
 def is_folder(name: str) -> bool:
     """Return whether a name is the folder of a bundle."""
     return (Path(name) / "kernel.toml").is_file()
 
 
-def given_options(shape: Shape) -> dict[str, Any]:
-    """Return the options of a shape that are given."""
-    return {name: value for name, value in shape.items() if value is not None}
+def given_options(options: Shape) -> dict[str, Any]:
+    """Return the options that are given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _own_problem(kernel: Kernel, shape: Shape) -> Problem:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import UsageError
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target, choose, find_gpus, first_gpu, parse_device
-from mltune.resolve.options import unusual, whole_number
+from mltune.resolve.options import Limits, unusual, whole_number
 from mltune.resolve.plan import (
     MAX_BUDGET_TRIALS,
     MAX_RIVALS,
@@ -35,7 +35,7 @@ from mltune.resolve.problems import (
     recorded_problem,
     shaped_problem,
 )
-from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, Limits, TuneRequest, parse_duration
+from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -272,8 +272,6 @@ def _request(
     from mltune.dataset.dataset import load_manifest
 
     time_s = time if time is None else parse_duration(str(time))
-    if trials is not None:
-        whole_number("trials", trials, 1)
     if trials is None and time_s is None:
         trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
     request = TuneRequest(problem, kernel, target, trials=trials, time_s=time_s, **options)

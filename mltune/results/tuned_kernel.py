@@ -53,7 +53,7 @@ class _Compiled(BaseModel):
     code_bytes: _Count | None = None
 
 
-class _Launch(BaseModel):
+class _LaunchTable(BaseModel):
     grid: _Extents
     block: _Extents
     shared_bytes: Annotated[StrictInt, Field(ge=0, lt=2**31)]
@@ -69,7 +69,7 @@ class WinnerDocument(BaseModel):
     problem: dict[StrictStr, Any] = {}
     kernel: _Function
     build: _Compiled = Field(default_factory=lambda: _Compiled.model_validate({}))
-    launch: _Launch
+    launch: _LaunchTable
 
 
 @dataclass(frozen=True, slots=True)

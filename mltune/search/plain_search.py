@@ -21,7 +21,7 @@ _LARGEST_SCORE, _DECIMALS = 25.0, 12
 
 
 class PlainSearch:
-    """The planner of :class:`mltune.search.search.Search` over a table, without gates and without a stopping rule.
+    """The planner of :class:`~mltune.search.search.KernelSearch` over a table, without gates or a stopping rule.
 
     Every proposal is planned from all results told before it, and from the configurations under way, which are assumed
     to turn out as predicted. The same table, seed, and order of calls give the same proposals.

@@ -18,10 +18,10 @@ from mltune.records.trial import Skip
 from mltune.search.gates import Gates
 from mltune.search.history import History
 from mltune.search.proposers import (
-    Choice,
     EnumeratedPool,
     GaussianProposer,
     ProposalContext,
+    Proposals,
     Proposer,
     SampledPool,
     maximin_subset,
@@ -122,32 +122,32 @@ class BatchPlanner:
         rng = np.random.default_rng((self.seed, batch))
         draft = _Draft(size, set(history.tried))
         for index, source in self.first.items():
-            draft.add(Choice(np.array([index])), 1, source)
+            draft.add(Proposals(np.array([index])), 1, source)
         if len(self.elsewhere) and history.measured < self.options.start_trials:
-            draft.add(Choice(np.concatenate([self._initial_design[:1], self.elsewhere])), size, "start")
+            draft.add(Proposals(np.concatenate([self._initial_design[:1], self.elsewhere])), size, "start")
         fixed = None
         if self.proposer is None and self.varied:
-            draft.add(Choice(self._variants(history)), min(self.options.variants, max(size // 4, 1)), "variant")
+            draft.add(Proposals(self._variants(history)), min(self.options.variants, max(size // 4, 1)), "variant")
             fixed = partial(self._fixed, best=history.best(1))
         context = ProposalContext(history, draft.taken, rng, fixed)
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)
         elif history.measured < self.options.start_trials:
-            draft.add(Choice(self._initial_design), size, "start")
+            draft.add(Proposals(self._initial_design), size, "start")
         else:
             chosen = min(size - int(rng.binomial(size, self.options.random)), draft.room)
             draft.add(self._screened(context, chosen, gates), chosen, self._model.name)
-        draft.add(Choice(self._random(context, draft.room)), size, "random")
+        draft.add(Proposals(self._random(context, draft.room)), size, "random")
         return draft.proposals
 
-    def _screened(self, context: ProposalContext, count: int, gates: Gates | None) -> Choice:
+    def _screened(self, context: ProposalContext, count: int, gates: Gates | None) -> Proposals:
         """Return the Gaussian process's proposals that the gates let compile, and count the others."""
         if gates is None or not gates.screens:
             return self._model.propose(context, count)
         offered = self._model.propose(context, self.options.offers * count)
         kept, audited = gates.screen(self.space.rows(offered.indices), count, context.rng)
         self.skipped.add(np.delete(offered.indices, kept))
-        return Choice(offered.indices[kept], None if offered.predicted is None else offered.predicted[kept], audited)
+        return Proposals(offered.indices[kept], None if offered.predicted is None else offered.predicted[kept], audited)
 
     def _variants(self, history: History) -> Indices:
         """Return the best configurations with all values of the compiler parameters that may be faster."""
@@ -238,7 +238,7 @@ class _Draft:
     def room(self) -> int:
         return self.size - len(self.proposals)
 
-    def add(self, choice: Choice, count: int, proposed_by: str) -> None:
+    def add(self, choice: Proposals, count: int, proposed_by: str) -> None:
         """Add up to ``count`` configurations of a choice while there is room."""
         predicted = repeat(None) if choice.predicted is None else map(float, choice.predicted)
         audited = choice.audited or repeat(None)

@@ -190,7 +190,7 @@ class ProposalContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Proposals:
     """Distinct configurations that a proposer chooses, the best first, their log shares, and audited skips."""
 
     indices: Indices
@@ -209,7 +209,7 @@ class Proposer(Protocol):
 
     name: str
 
-    def propose(self, context: ProposalContext, count: int) -> Choice:
+    def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Choose up to ``count`` configurations. The caller drops those that are already taken."""
 
 
@@ -237,12 +237,12 @@ class GaussianProposer:
         self._prior, self._deviation = encoding.prior, encoding.deviation
         self._fitted: tuple[bytes, Hyperparameters] = b"", encoding.prior
 
-    def propose(self, context: ProposalContext, count: int) -> Choice:
+    def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
         history, rng = context.history, context.rng
         candidates = context.free(self.pool.draw(history.best(len(history.indices)), context.taken, rng))
         if len(candidates) == 0 or count < 1:
-            return Choice(candidates[:0])
+            return Proposals(candidates[:0])
         target = self._target.fit(len(history.scores), history.scores)
         best = float(target.max())
         rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, rng)
@@ -281,7 +281,7 @@ class GaussianProposer:
             chosen.append(position)
             posterior.expect(position)
             best = max(best, float(mean[position]))
-        return Choice(candidates[chosen], predicted[chosen])
+        return Proposals(candidates[chosen], predicted[chosen])
 
     def _hyperparameters(self, history: History) -> Hyperparameters:
         first = milestone(len(history.indices))
@@ -307,17 +307,17 @@ class RandomProposer:
     space: SearchSpace
     keeps: Callable[[Columns], NDArray[np.bool_]] | None = None
 
-    def propose(self, context: ProposalContext, count: int) -> Choice:
+    def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Draw at random, fewer if :data:`ROUNDS` rounds do not yield enough; see :meth:`Proposer.propose`."""
         if self.keeps is None:
-            return Choice(self.space.sample(count, context.rng, context.taken))
+            return Proposals(self.space.sample(count, context.rng, context.taken))
         indices = np.empty(0, dtype=np.int64)
         for _ in range(ROUNDS):
             drawn = self.space.sample(64 * count, context.rng, context.taken)
             indices = np.concatenate([indices, drawn[self.keeps(self.space.rows(drawn))]])
             if len(indices) >= count:
                 break
-        return Choice(indices)
+        return Proposals(indices)
 
 
 def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:

@@ -32,7 +32,7 @@ SOME = 1000
 """Random configurations: physics predicts shares of the speed of the fastest among them."""
 
 FEWEST, MOST = 4, 48
-"""Fewest and most proposals of a later batch where :class:`Search` adapts: larger ones learn too late."""
+"""Fewest and most proposals of a later batch where :class:`KernelSearch` adapts: larger ones learn too late."""
 
 BEGUN = Stopping()
 """The state of the stopping rule at the beginning of a search."""
@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How a :class:`Search` goes.
+    """How a :class:`KernelSearch` goes.
 
     Attributes
     ----------
@@ -83,7 +83,8 @@ class SearchSettings:
         busy, at least 4, at most 48 and as many as all before. The first has at most ``batch``.
     in_flight : callable
         Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
-        :func:`gradually`; one where it adapts. The caller keeps to it by asking only while not :attr:`Search.waits`.
+        :func:`gradually`; one where it adapts. The caller keeps to it: it asks only while not
+        :attr:`KernelSearch.waits`.
     skip : bool
         Whether the gates skip: most proposals before they are compiled, and what is predicted to be slow after it.
     stop : bool
@@ -108,7 +109,7 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a :class:`Search` knows before anything is measured.
+    """What a :class:`KernelSearch` knows before anything is measured.
 
     Attributes
     ----------
@@ -126,7 +127,7 @@ class Start:
     pretrained: PretrainedModel | None = None
 
 
-class Search:
+class KernelSearch:
     """Propose configurations, decide which to skip, and learn from the results.
 
     A batch is planned from the results of all batches reported before; several batches may be in flight. Proposals
@@ -160,7 +161,7 @@ class Search:
     >>> from mltune.records.trial import Measurement, TrialState
     >>> data = load_dataset("convolution_rtx_a4000")
     >>> placed = PlacedKernel(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
-    >>> search = Search(TableSpace(data.columns), Features(placed), SearchSettings(batch=4))
+    >>> search = KernelSearch(TableSpace(data.columns), Features(placed), SearchSettings(batch=4))
     >>> for _ in range(3):
     ...     batch = search.ask()
     ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]

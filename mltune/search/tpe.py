@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from mltune.kernel.coding import row
 from mltune.kernel.space import SearchSpace
 from mltune.search.history import History
-from mltune.search.proposers import Choice, ProposalContext
+from mltune.search.proposers import ProposalContext, Proposals
 
 _TPE_BEST, _TPE_OTHERS = 40, 80
 
@@ -29,7 +29,7 @@ class TpeProposer:
     name = "tpe"
     space: SearchSpace
 
-    def propose(self, context: ProposalContext, count: int) -> Choice:
+    def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Ask TPE; see :meth:`Proposer.propose`."""
         distributions, rng = distributions_of(self.space), context.rng
         trials = self._trials(context.history, distributions, rng)
@@ -39,7 +39,7 @@ class TpeProposer:
         study.add_trials(trials)
         answers = [study.ask(distributions).params for _ in range(2 * count)]
         columns = {name: np.array([answer[name] for answer in answers], dtype=np.int64) for name in self.space.names}
-        return Choice(self.space.nearest(columns))
+        return Proposals(self.space.nearest(columns))
 
     def _trials(
         self, history: History, distributions: dict[str, CategoricalDistribution], rng: np.random.Generator

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from mltune.files.text import many, printable
 from mltune.results.rating import MS, Rate
 from mltune.results.wording import configuration, gb_per_s, milliseconds, percent, tflops
-from mltune.show.table import Column, Table, facts, number
+from mltune.show.table import Column, JsonObject, Table, facts, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-
-Document = Mapping[str, Any]
 
 NAMES = {
     "fp16_flops": "FP16, two at a time",
@@ -34,7 +32,7 @@ NAMES = {
 """The words for the quantities of :data:`mltune.device.facts.Quantity`."""
 
 
-def space(document: Document) -> list[RenderableType]:
+def space(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune space``."""
     shown = facts(
         [
@@ -60,7 +58,7 @@ def space(document: Document) -> list[RenderableType]:
     return [shown, *faults, "", values, "", Table(document["restrictions"], restrictions)]
 
 
-def check(document: Document) -> Iterator[RenderableType]:
+def check(document: JsonObject) -> Iterator[RenderableType]:
     """Show the result of ``mltune check``: faults, and every build with its resources or the compiler's first error."""
     builds = [{"number": number, **build} for number, build in enumerate(document["builds"], 1)]
     yield f"{document['kernel']}, {document['label']} on {document['device']['name']}"
@@ -86,7 +84,7 @@ def check(document: Document) -> Iterator[RenderableType]:
         yield f"build {build['number']}: {configuration(build['configuration'])}"
 
 
-def devices(document: Document) -> Iterator[RenderableType]:
+def devices(document: JsonObject) -> Iterator[RenderableType]:
     """Show the result of ``mltune device``."""
     columns = [
         Column("device", "spec"),
@@ -117,7 +115,7 @@ def devices(document: Document) -> Iterator[RenderableType]:
     yield from ["", *(f"problem: {problem}" for problem in problems)] if problems else ()
 
 
-def _measured(entry: Document, unmeasured: Mapping[str, str]) -> Iterator[RenderableType]:
+def _measured(entry: JsonObject, unmeasured: Mapping[str, str]) -> Iterator[RenderableType]:
     """Show the measured rates of a device, and why others were not measured, by quantity."""
     shares = entry["share_of_data_sheet"]
     columns = [
@@ -142,7 +140,7 @@ def _amount(name: str, value: float) -> str:
     return f"{tflops(1e-12 * value)} {'TOPS' if name.endswith('_ops') else 'TFLOPS'}"
 
 
-def cluster(document: Document) -> Iterator[RenderableType]:
+def cluster(document: JsonObject) -> Iterator[RenderableType]:
     """Show the result of ``mltune cluster check``."""
     workers, rate = document["workers"], document["compile"]
     columns = [

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+JsonObject = Mapping[str, Any]
+"""What a command prints with ``--json``."""
 
 _UNLIMITED = 10_000
 """Width of output that is not a terminal: lines are not wrapped for a program."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mltune.files.text import many, printable
 from mltune.results.rating import MS, speed, unit_of, units_of
@@ -27,15 +27,13 @@ from mltune.results.wording import (
     states,
     verification,
 )
-from mltune.show.table import Column, Table, facts, funnel, number, rated
+from mltune.show.table import Column, JsonObject, Table, facts, funnel, number, rated
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Document = Mapping[str, Any]
 
-
-def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _run_facts(document: JsonObject, winner: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the facts of a run."""
     skips = document["skips"]
     best = document.get("optimum")
@@ -53,7 +51,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
     ]
 
 
-def tuned(document: Document) -> list[RenderableType]:
+def tuned(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune tune``: of the fastest kernel, with a table of all that competed."""
     best = document["best"]
     winner = [("best", "none: no trial succeeded")]
@@ -68,11 +66,11 @@ def tuned(document: Document) -> list[RenderableType]:
     return [shown, "", _funnel(document), *(["", _kernels(document)] if "kernels" in document else [])]
 
 
-def _funnel(document: Document) -> Table:
+def _funnel(document: JsonObject) -> Table:
     return funnel(document["funnel"], replayed=document["replayed"])
 
 
-def _kernels(document: Document) -> RenderableType:
+def _kernels(document: JsonObject) -> RenderableType:
     """Return the table of the competing kernels, the fastest first."""
     entries = document["kernels"]
     columns = [
@@ -86,12 +84,12 @@ def _kernels(document: Document) -> RenderableType:
     return Table(entries, columns)
 
 
-def _best(entry: Document) -> Document:
+def _best(entry: JsonObject) -> JsonObject:
     """Return the rating of the best trial of a run; empty where there is none."""
     return entry["best"] or {}
 
 
-def _declared(figures: Document, reference: str, checked: str) -> str:
+def _declared(figures: JsonObject, reference: str, checked: str) -> str:
     """Write the figures of a declared winner with their intervals, whether it was verified, and its ties."""
     unit = unit_of(figures) or MS
     low, high = unit.interval(figures) or (UNKNOWN, UNKNOWN)
@@ -108,7 +106,7 @@ def _declared(figures: Document, reference: str, checked: str) -> str:
     return f"{text}, {checked}; ties: {', '.join(map(str, figures['ties'])) or 'none'}"
 
 
-def _winner(document: Document) -> str:
+def _winner(document: JsonObject) -> str:
     """Write the declared winner, and the faster trials that failed the last verification."""
     declared, figures = document["declaration"], document["winner"]
     if declared is None:
@@ -121,7 +119,7 @@ def _winner(document: Document) -> str:
     return f"{text}; {many(later, 'trial')} came later" if later else text
 
 
-def run_summary(document: Document) -> list[RenderableType]:
+def run_summary(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune show``."""
     best = document["best"]
     shown: list[RenderableType] = [
@@ -141,7 +139,7 @@ def run_summary(document: Document) -> list[RenderableType]:
     return [*shown, Table(best, columns)]
 
 
-def campaign_summary(document: Document) -> list[RenderableType]:
+def campaign_summary(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune run``, and of ``mltune show`` on the directory of a campaign."""
     problems = document["problems"]
     several = any(entry["choice"] for entry in problems)
@@ -166,7 +164,7 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     return [title, "", Table(problems, columns), *(["", *details] if details else []), "", passed]
 
 
-def pruned(document: Document) -> RenderableType:
+def pruned(document: JsonObject) -> RenderableType:
     """Show the result of a pruned sweep."""
     pruning = document["pruning"]
     valid, measured = pruning["valid"], pruning["measured"]
@@ -200,12 +198,12 @@ def pruned(document: Document) -> RenderableType:
     )
 
 
-def datasets(documents: Sequence[Document]) -> RenderableType:
+def datasets(documents: Sequence[JsonObject]) -> RenderableType:
     """Show the result of ``mltune datasets``."""
     if not documents:
         return "No datasets."
 
-    def best(entry: Document) -> Document:
+    def best(entry: JsonObject) -> JsonObject:
         return {name.removeprefix("best_"): value for name, value in entry.items() if name.startswith("best_")}
 
     columns = [
@@ -221,7 +219,7 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
     return Table(documents, columns)
 
 
-def stored_runs(documents: Sequence[Document]) -> RenderableType:
+def stored_runs(documents: Sequence[JsonObject]) -> RenderableType:
     """Show the result of ``mltune show`` on a database."""
     columns = [
         Column("run", lambda entry: entry["run"][:8]),
@@ -238,7 +236,7 @@ def stored_runs(documents: Sequence[Document]) -> RenderableType:
     return Table(documents, columns) if documents else "No runs."
 
 
-def shapes(document: Document) -> list[RenderableType]:
+def shapes(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune tune`` with ``--shapes``."""
     rows = document["shapes"]
     columns = [
@@ -251,7 +249,7 @@ def shapes(document: Document) -> list[RenderableType]:
     return [Table(rows, columns), summary, *(f"wrote {path}" for path in document["written"])]
 
 
-def in_one_line(document: Document) -> str:
+def in_one_line(document: JsonObject) -> str:
     """Write the result of ``mltune tune`` or ``mltune run`` in one line."""
     if "problems" in document:
         return f"{document['with_winner']} of {many(document['distinct'], 'problem')} with a winner"
@@ -262,10 +260,10 @@ def in_one_line(document: Document) -> str:
     return f"{document['label']} on {document['device']['name']}: {outcome}"
 
 
-def local_runs(documents: Sequence[Document]) -> RenderableType:
+def local_runs(documents: Sequence[JsonObject]) -> RenderableType:
     """Show the result of ``mltune show`` without a run."""
 
-    def problem(entry: Document) -> str | None:
+    def problem(entry: JsonObject) -> str | None:
         labels = entry["problems"]
         return many(len(labels), "problem") if len(labels) > 1 else next(iter(labels), None)
 
@@ -281,7 +279,7 @@ def local_runs(documents: Sequence[Document]) -> RenderableType:
     return Table(documents, columns) if documents else "No runs in runs/ of this directory."
 
 
-def training(document: Document, report: bool = False) -> list[RenderableType]:
+def training(document: JsonObject, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
     from mltune.cost.model_file import FEWEST_JUDGED, TOLERATED_LOSS
 
@@ -316,7 +314,7 @@ def training(document: Document, report: bool = False) -> list[RenderableType]:
     return shown
 
 
-def _model_shares(document: Document, report: bool) -> RenderableType:
+def _model_shares(document: JsonObject, report: bool) -> RenderableType:
     """Return the table of the first choices' shares of the optimum, with ``report`` by every source of an order."""
     scores = document["scores"]
     counts = [*dict.fromkeys(count for score in scores.values() for count in score["share_of_optimum"]["model"])]
@@ -337,11 +335,11 @@ def _model_shares(document: Document, report: bool) -> RenderableType:
     return Table(rows, columns)
 
 
-def _model_share(count: str, row: Document) -> str:
+def _model_share(count: str, row: JsonObject) -> str:
     return f"{row['shares'][count]:.3f}" if row["shares"] else "not judged"
 
 
-def predicted(document: Document) -> list[RenderableType]:
+def predicted(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune predict``."""
     choices = [{"rank": rank, **choice} for rank, choice in enumerate(document["choices"], 1)]
     columns = [
@@ -366,7 +364,7 @@ def predicted(document: Document) -> list[RenderableType]:
     return [title, "", Table(choices, columns), "", quality, _time_of_first(document), *notes]
 
 
-def _time_of_first(document: Document) -> str:
+def _time_of_first(document: JsonObject) -> str:
     """Write the expected time of the first choice, or why it is unknown."""
     prediction = document["time"]
     if prediction is None:
@@ -385,10 +383,10 @@ FEWEST_EVALUATIONS = 25
 """Fewest evaluations with a fraction of the optimum on a terminal; the page has the first ones, too."""
 
 
-def comparison(document: Document) -> list[RenderableType]:
+def comparison(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
     strategies = [{"name": name, **figures} for name, figures in document["strategies"].items()]
-    first: Document = strategies[0] if strategies else {"at": {}, "to": {}}
+    first: JsonObject = strategies[0] if strategies else {"at": {}, "to": {}}
     curves = [
         *(number(f"at {at}", ("at", at), "{:.3f}".format) for at in first["at"] if int(at) >= FEWEST_EVALUATIONS),
         *(number(f"to {100 * float(share):.0f} %", partial(_reached, "evaluations", share)) for share in first["to"]),
@@ -411,7 +409,7 @@ def comparison(document: Document) -> list[RenderableType]:
     return [title, "", Table(strategies, columns), "", legend, *_over_time(document)]
 
 
-def _over_time(document: Document) -> list[RenderableType]:
+def _over_time(document: JsonObject) -> list[RenderableType]:
     """Show the scores over time of ``mltune compare``."""
     named_curves = [(name, strategy["over_time"]) for name, strategy in document["strategies"].items()]
     rows = [
@@ -432,12 +430,12 @@ def _over_time(document: Document) -> list[RenderableType]:
     return ["", Table(rows, columns), "", legend]
 
 
-def _reached(unit: str, share: str, strategy: Document) -> str:
+def _reached(unit: str, share: str, strategy: JsonObject) -> str:
     reached = strategy["to"][share]
     return f"{round(reached[unit], 2):g} ({reached['reached']:.0%})"
 
 
-def wisdom(document: Document) -> Iterator[RenderableType]:
+def wisdom(document: JsonObject) -> Iterator[RenderableType]:
     """Show the result of ``mltune wisdom show``."""
     if not document["best"]:
         yield f"No entries in {printable(document['wisdom'])}."
@@ -455,7 +453,7 @@ def wisdom(document: Document) -> Iterator[RenderableType]:
     yield Table(document["best"], columns)
 
 
-def wisdom_check(document: Document) -> Iterator[RenderableType]:
+def wisdom_check(document: JsonObject) -> Iterator[RenderableType]:
     """Show the result of ``mltune wisdom check``."""
     entries = document["entries"]
     columns = [
@@ -473,7 +471,7 @@ def wisdom_check(document: Document) -> Iterator[RenderableType]:
     yield f"{many(len(entries), 'entry')}, {document['measured']} measured, {document['misses']} missed"
 
 
-def forecast(document: Document) -> Iterator[RenderableType]:
+def forecast(document: JsonObject) -> Iterator[RenderableType]:
     """Show the result of ``mltune plan``."""
     unit, problems = document["unit"], document["problems"]
 
@@ -511,7 +509,7 @@ def forecast(document: Document) -> Iterator[RenderableType]:
     yield f"Written to the run directory: {', '.join(document['writes'])}"
 
 
-def _devices(document: Document) -> str:
+def _devices(document: JsonObject) -> str:
     """Write the devices of a plan."""
     if document["obstacle"]:
         return "a GPU"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import TrialState
 from mltune.resolve.problems import fits
+from mltune.results.rating import Rate, rate_of
 from mltune.search.proposers import offspring
 
 if TYPE_CHECKING:
@@ -191,3 +192,108 @@ def _examine(features: Features) -> tuple[Indices, Floats]:
         times_s = np.concatenate([times_s, features.bound(space.rows(new)).time_s])
         unchanged = 0 if times_s.min() < best else unchanged + 1
     return examined, times_s
+
+
+def upper_bound(
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    device: Device,
+    configuration: Mapping[str, int] | None = None,
+    *,
+    code: bool = False,
+) -> UpperBound:
+    """Return the bound of kernels on a problem; with a configuration that of the first kernel alone."""
+    if configuration is None:
+        bounds = find_bounds(problem, kernels, device)
+    else:
+        placed = PlacedKernel(kernels[0], problem, device)
+        bounds = [(placed, find_bound(placed, configuration=configuration))]
+    fastest, best = bounds[0]
+    loop = read_code(fastest, best.stated or best.best) if code else None
+    return UpperBound(problem, device, {rival.kernel.label: bound for rival, bound in bounds}, loop)
+
+
+@dataclass(frozen=True)
+class UpperBound:
+    """How fast a problem can be at best: the result of :func:`mltune.bound`.
+
+    Attributes
+    ----------
+    problem : Problem
+    device : Device
+    bounds : mapping of str to ProblemBound
+        By kernel, that of the least time first.
+    code : (LoopCode, float) or None
+        The instructions of the main loop, and the least seconds that they take; where they were asked for.
+    """
+
+    problem: Problem
+    device: Device
+    bounds: Mapping[str, ProblemBound]
+    code: tuple[LoopCode, float] | None = None
+
+    @property
+    def kernel(self) -> str:
+        """The kernel with the highest bound."""
+        return next(iter(self.bounds))
+
+    @property
+    def hardware(self) -> Mapping[str, float]:
+        """Least time in seconds of any kernel, by ``"arithmetic"`` and ``"memory"``."""
+        return self.bounds[self.kernel].hardware
+
+    @property
+    def best(self) -> LimitedConfiguration:
+        """The configuration that can take the least time, with its limits."""
+        return self.bounds[self.kernel].best
+
+    @property
+    def rate(self) -> Rate:
+        """How times of the problem are shown: in TFLOPS, GB/s or milliseconds."""
+        return rate_of(self.problem, self.device)
+
+    @property
+    def given(self) -> LimitedConfiguration | None:
+        """The best configuration with the values that were given."""
+        return self.bounds[self.kernel].stated
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the bound as plain JSON values: what ``mltune bound --json`` prints."""
+        from mltune.device.known import with_mixes
+
+        first, *rivals = self.bounds.items()
+        best = first[1]
+        return {
+            "problem": self.problem.label,
+            "device": self.device.name,
+            "kernel": self.kernel,
+            "unit": best.unit,
+            "hardware": dict(best.hardware),
+            "best": _limited(best.best),
+            "given": None if best.stated is None else _limited(best.stated),
+            "examined": best.examined,
+            "configurations": best.count,
+            "rivals": [{"kernel": name, "unit": rival.unit, "best": _limited(rival.best)} for name, rival in rivals],
+            "mixes": len(with_mixes(self.device).mixes),
+            "code": None if self.code is None else _loop(*self.code),
+        }
+
+
+def _limited(limited: LimitedConfiguration) -> dict[str, object]:
+    limits = dict(limited.limits)
+    return {
+        "time_s": limited.time_s,
+        "binding": limited.binding,
+        "limits": limits,
+        "configuration": limited.configuration,
+    }
+
+
+def _loop(loop: LoopCode, issue_s: float) -> dict[str, object]:
+    return {
+        "instructions": loop.total,
+        "multiply_adds": loop.arithmetic,
+        "counts": loop.counts,
+        "bank_conflicts": loop.conflicts,
+        "issue_s": issue_s,
+    }

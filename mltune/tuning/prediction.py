@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from mltune.cost.features import Features
 from mltune.cost.model_file import AUTO, TOLERATED_LOSS, Card, choose_model, shipped_card
 from mltune.cost.pretrained import are_near
+from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
@@ -19,6 +20,7 @@ from mltune.kernel.coding import Floats, columns_of
 from mltune.kernel.placed import PlacedKernel
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
+from mltune.problem.problem import Problem
 from mltune.tuning.wisdom import load_wisdom
 
 KNOWN, EXPECTED = "known", "expected"
@@ -83,19 +85,49 @@ class ExpectedTime:
     inside: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Configurations that are expected to be fast, the best first.
+@dataclass(frozen=True)
+class Predicted:
+    """Configurations that are expected to be fast: the result of :func:`mltune.predict`.
 
-    `expected` is the share of what ranks them, None where it was not judged; `time` that of the first choice, or
-    `no_time` why there is none; `notices` tell how problem and device differ from all training data of the model.
+    Attributes
+    ----------
+    problem : Problem
+    device : Device
+    kernel : str
+    choices : tuple of PredictedChoice
+        The configurations, the best first, each with its source: ``"known"`` or ``"expected"``.
+    expected : ExpectedShare or None
+        What the best of the first choices reached on recorded spaces: those of the model, or where none is used those
+        of physics; None where it was not judged.
+    time : ExpectedTime or None
+        The time of the first choice with its interval, seconds.
+    no_time : str
+        Why there is none.
+    notices : tuple of str
+        Differences of the problem and the device from all training data of the model.
     """
 
+    problem: Problem
+    device: Device
+    kernel: str
     choices: tuple[PredictedChoice, ...]
     expected: ExpectedShare | None
     time: ExpectedTime | None
     no_time: str
     notices: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choices as plain JSON values: what ``mltune predict --json`` prints."""
+        return {
+            "problem": self.problem.label,
+            "device": self.device.name,
+            "kernel": self.kernel,
+            "choices": tuple(map(asdict, self.choices)),
+            "expected": None if self.expected is None else asdict(self.expected),
+            "time": None if self.time is None else asdict(self.time),
+            "no_time": self.no_time,
+            "notices": self.notices,
+        }
 
 
 def predict(
@@ -104,7 +136,7 @@ def predict(
     top: int = 1,
     prior: str = AUTO,
     wisdom: str | Path = AUTO,
-) -> Prediction:
+) -> Predicted:
     """Choose configurations without measuring any: the known ones of a wisdom, then those a search would measure first.
 
     Physics alone ranks where the model of ``"auto"`` lost more than :data:`~mltune.cost.model_file.TOLERATED_LOSS`
@@ -112,7 +144,7 @@ def predict(
     of the user that cannot be read is left out with a warning.
     """
     from mltune.search.planning import PlannerOptions
-    from mltune.search.search import Search, SearchSettings, Start
+    from mltune.search.search import KernelSearch, SearchSettings, Start
 
     kernel, problem, device = placed.kernel, placed.problem, placed.device
     most = PlannerOptions().start_trials
@@ -142,7 +174,7 @@ def predict(
         pretrained, expected = None, replace(by_physics, by_model=by_model.share)
     features = Features(placed)
     start = Start(fast=configurations, pretrained=pretrained)
-    candidates = Search(placed.space, features, SearchSettings(batch=top), start).ask().candidates
+    candidates = KernelSearch(placed.space, features, SearchSettings(batch=top), start).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
     labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(PredictedChoice, sources, labelled))
@@ -150,7 +182,8 @@ def predict(
     if choices[0].source == EXPECTED:
         ranked_by = "physics" if pretrained is None else "model"
         time, no_time = _expected_time(card, ranked_by, features, candidates[0].configuration)
-    return Prediction(choices, expected, time, no_time, () if model is None else model.notices(problem, device))
+    notices = () if model is None else model.notices(problem, device)
+    return Predicted(problem, device, kernel.label, choices, expected, time, no_time, notices)
 
 
 def _expected_share(card: Card | None, source: Literal["model", "physics"], top: int) -> ExpectedShare | None:

@@ -285,3 +285,26 @@ def measure_all(session: Session, store: Store, planner: Planner, observer: Obse
     if loop.measured:
         store.set_seconds(loop.seconds.to_json())
     return store.records().by_number()
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A recorded dataset: the result of :func:`mltune.sweep`.
+
+    Attributes
+    ----------
+    dataset : pathlib.Path
+        The Parquet file; its manifest is beside it.
+    pruned : Pruned or None
+        Of a pruned sweep: its promise, its audit, and the seconds that it saved.
+    """
+
+    dataset: Path
+    pruned: Pruned | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values: what ``mltune sweep --json`` prints."""
+        document: dict[str, Any] = {"dataset": str(self.dataset)}
+        if self.pruned is not None:
+            document["pruning"] = self.pruned.to_json() | {"replayed": self.pruned.replayed}
+        return document

@@ -46,7 +46,7 @@ from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.wisdom import Siblings, add_outcomes, earlier_sweeps, known_configurations, sibling_model
 
 if TYPE_CHECKING:
-    from mltune.search.search import Batch, Search
+    from mltune.search.search import Batch, KernelSearch
 
 
 REFERENCE_EVERY_S = 120.0
@@ -58,7 +58,6 @@ def tune(
     *,
     progress: Report | None = None,
     stop: Callable[[], bool] = bool,
-    slug: str = "",
     events: EventWriter | None = None,
     pool: ChildPool | None = None,
     siblings: Siblings | None = None,
@@ -67,10 +66,10 @@ def tune(
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
-    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the name of the
-    problem in its plan, the writer of its events, the pool in which processes wait for the next run, and what it knows
-    from other problems; a run by itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on
-    the clock of :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
+    ``progress`` is called about twice a second, ``stop`` at least once a second. A campaign gives the writer of
+    its events, the pool in which processes wait for the next run, and what it knows from other problems; a run by
+    itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on the clock of
+    :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
     """
     kernel = _kernel(request)
     siblings = siblings or Siblings()
@@ -110,7 +109,7 @@ def tune(
             str(target),
             trials_limit=request.trials,
             time_limit_s=request.time_s,
-            slug=slug,
+            slug=request.slug,
             report=progress if own is None else own.tell,
             events=own.write if own is not None else events or no_events,
         )
@@ -187,7 +186,7 @@ class Batches:
 
     def __init__(
         self,
-        search: Search,
+        search: KernelSearch,
         store: Store,
         trials: int | None,
         preloading: Preloading,
@@ -361,8 +360,8 @@ def _search_of(
     known: Sequence[Mapping[str, int]],
     pretrained: PretrainedModel | None,
     counts: Mapping[str, DistinctCount | None],
-) -> Search:
-    from mltune.search.search import Search, SearchSettings, Start
+) -> KernelSearch:
+    from mltune.search.search import KernelSearch, SearchSettings, Start
 
     features, enough = Features(session.placed), math.inf
     if request.enough is not None:
@@ -378,4 +377,5 @@ def _search_of(
         compilers=session.compilers,
     )
     start = Start(session.default, known, pretrained)
-    return Search(session.placed.space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])
+    space = session.placed.space
+    return KernelSearch(space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,3 +174,37 @@ def _judge(entry: Entry, measured: Measurement, default: Measurement | None) -> 
         measured.median_s,
         None if default is None else default.median_s,
     )
+
+
+@dataclass(frozen=True)
+class WisdomCheck:
+    """The result of :func:`mltune.check_wisdom`.
+
+    Attributes
+    ----------
+    wisdom : pathlib.Path
+    entries : tuple of Checked
+        The best entries of the wisdom, each with a verdict.
+    """
+
+    wisdom: Path
+    entries: tuple[Checked, ...]
+
+    @cached_property
+    def misses(self) -> int:
+        """Number of entries that must not be used any more."""
+        return sum(entry.verdict.is_miss for entry in self.entries)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no entry is a miss, and at least one was checked."""
+        return not self.misses and any(entry.verdict is not Verdict.UNCHECKED for entry in self.entries)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values: what ``mltune wisdom check --json`` prints."""
+        return {
+            "wisdom": str(self.wisdom),
+            "measured": sum(entry.median_s is not None for entry in self.entries),
+            "misses": self.misses,
+            "entries": [entry.to_json() for entry in self.entries],
+        }

@@ -338,9 +338,9 @@ def test_the_same_command_finds_its_directory(source: RecordingSource) -> None:
         ({"strategies": "random@0"}, "SEEDS"),
         ({"datasets": "a", "table": Path("b.csv")}, "both"),
         ({"time": "time_ms"}, "--table"),
-        ({"cores": "0"}, "from 1 to 4096, such as 1,16, got '0'"),
-        ({"cores": "16,-2"}, "got '-2'"),
-        ({"cores": "99999999999999999999"}, "from 1 to 4096"),
+        ({"compile_cores": "0"}, "from 1 to 4096, such as 1,16, got '0'"),
+        ({"compile_cores": "16,-2"}, "got '-2'"),
+        ({"compile_cores": "99999999999999999999"}, "from 1 to 4096"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(wrong: dict, message: str) -> None:

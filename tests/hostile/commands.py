@@ -495,11 +495,11 @@ def receive(folder: Path) -> int:
 
         task = place(parse_plan(PLAN, "test"), ()).tasks[0]
         run = folder / "named" / RUN
-        request = TuneRequest(task.problem, task.kernel, task.target, run=run, wisdom="none")
+        request = TuneRequest(task.problem, task.kernel, task.target, run=run, wisdom="none", slug=task.slug)
         message = pickle.loads((folder / "named" / MESSAGE).read_bytes())  # noqa: S301 - what the suite has written
         worker = RemoteProcess(cluster_that_sends(message), "worker", "")
         try:
-            worker.call(SliceRequest(request, task.slug, folder / "cwd"), 1.0, print)
+            worker.call(SliceRequest(request, folder / "cwd"), 1.0, print)
         except ChildDiedError as error:  # the problem is tried again, and set aside in the end
             raise MltuneError(str(error)) from error
 

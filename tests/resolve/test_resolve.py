@@ -9,10 +9,11 @@ from mltune.device.known import H200
 from mltune.errors import UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
+from mltune.resolve.options import Limits
 from mltune.resolve.placement import place
 from mltune.resolve.plan import MAX_RIVALS, Plan
 from mltune.resolve.plan_file import parse_plan
-from mltune.resolve.request import Limits, TuneRequest
+from mltune.resolve.request import TuneRequest
 from mltune.resolve.resolve import plan_of, resolve
 
 

@@ -20,7 +20,7 @@ from mltune.problem.gemm import GemmProblem
 from mltune.records.distinct import DistinctCount
 from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
-from mltune.search.search import Search, SearchSettings, Start, gradually
+from mltune.search.search import KernelSearch, SearchSettings, Start, gradually
 from mltune.tuning.training import train
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
@@ -36,7 +36,7 @@ def space_of(bundle):
 
 
 def search_of(bundle, name):
-    return Search(*space_of(str(bundle)), SearchSettings(search=name, batch=4))
+    return KernelSearch(*space_of(str(bundle)), SearchSettings(search=name, batch=4))
 
 
 @cache
@@ -57,7 +57,7 @@ class Replay:
             *(options.pop(name, default) for name, default in (("default", None), ("fast", ()), ("pretrained", None)))
         )
         counts = {"skipped": options.pop("skipped", None)}
-        self.search = Search(space, features, SearchSettings(**options), start, **counts)
+        self.search = KernelSearch(space, features, SearchSettings(**options), start, **counts)
         self.records = {}
 
     def result(self, candidate):
@@ -214,7 +214,7 @@ def test_a_shorter_batch_can_be_asked_for():
 def test_the_search_ends_with_the_space():
     replay = Replay(SMALL)
     few = {name: column[:40] for name, column in replay.data.columns.items()}
-    search = Search(TableSpace(few), replay.search._features)
+    search = KernelSearch(TableSpace(few), replay.search._features)
     found = []
     while (batch := search.ask()).candidates:
         found += [one.index for one in batch.candidates]

@@ -12,7 +12,7 @@ from typing import Any
 from mltune.integrations.host import QUICK, check_least, require
 from mltune.integrations.triton.compilers import compilers_of
 from mltune.integrations.triton.runner import Runner
-from mltune.integrations.triton.session import Session
+from mltune.integrations.triton.session import TritonTuning
 from mltune.integrations.triton.stopwatch import Stopwatch
 from mltune.integrations.triton.winners import Winners
 from mltune.known.effort import effort
@@ -188,7 +188,7 @@ class _Adapter:
             trials = self._search["trials"] or {"quick": QUICK, "full": len(candidates)}.get(level)
             end = clock.monotonic() + self._time_s
             runner = Runner(self._tuner, self._bench, kwargs, winners, *self._checks)
-            session = Session(candidates, runner, compilers, gpu, **{**self._search, "trials": trials, "end": end})
+            session = TritonTuning(candidates, runner, compilers, gpu, **{**self._search, "trials": trials, "end": end})
             times = session.run()
             self._tuner.started_from = session.started_from
             winners.keep(times, is_verified=runner.tolerance is not None)

@@ -18,7 +18,7 @@ OF_COMPILER, LEAST = 4, 25
 """Configurations for each compiler that are compiled where no number of ``trials`` is given, and the least of all."""
 
 
-class Session:
+class TritonTuning:
     """Compiles and measures configurations until the budget is spent or none is left.
 
     They are distinct, and the first is the reference. At most `trials` are measured, until `end` on the clock of

@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from mltune.errors import UsageError
 from mltune.known.serving import Export
-from mltune.known.shape_winners import Row, add_winner, read_winners
+from mltune.known.shape_winners import Row, add_winner, check_winners, read_shapes, read_winners
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
 SHAPE_S = 900.0
 """Seconds that a shape may take: a kernel that never ends costs that shape alone."""
 
 
+class ShapeSearch(TypedDict, total=False):
+    """Options of the search at each shape; :func:`mltune.tune_shapes` describes them."""
+
+    trials: int
+    seed: int
+    wisdom: str | Path
+
+
 def tune_in_order(
-    file: Path,
     kernel: str,
-    shapes: Sequence[tuple[dict[str, int], float]],
+    shapes: str | Path,
     folder: Path,
-    options: Row,
     export: Export,
     progress: Callable[[Row], None],
+    **search: Unpack[ShapeSearch],
 ) -> dict[str, Any]:
-    """Tune a kernel at shapes with their counts, those that the folder has no winner of; see :func:`tune_shapes`.
+    """Tune a kernel at the shapes that the folder has no winner of, the most used ones first.
 
-    ``options`` are those of mltune's ``autotune``.
+    The other arguments are those of :func:`mltune.tune_shapes`.
     """
-    names = tuple(shapes[0][0])
-    child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), kernel, names, options))
+    if unknown := search.keys() - ShapeSearch.__annotations__.keys():
+        raise TypeError(f"tune_shapes() got an unexpected keyword argument {min(unknown)!r}")
+    options = {"trials": 25, "seed": 0, **search, "wisdom": str(search.get("wisdom", "auto"))}
+    path, _, name = kernel.rpartition(":")
+    file = Path(path).resolve()
+    if file.suffix != ".py" or not file.is_file():
+        raise UsageError(f"a Triton kernel is FILE.py:KERNEL, of a file that is there, got {kernel!r:.200}.")
+    counts = read_shapes(shapes)
+    check_winners(folder)
+    names = tuple(counts[0][0])
+    child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), name, names, options))
     try:
         facts = _asked(child, None)
         if "error" in facts:
-            raise UsageError(f"{file}:{kernel} cannot be tuned at sizes {', '.join(names)}: {facts['error']}")
+            raise UsageError(f"{file}:{name} cannot be tuned at sizes {', '.join(names)}: {facts['error']}")
         winners = read_winners(folder, facts)
-        export.check([shape for shape, _ in shapes], facts)
+        export.check([shape for shape, _ in counts], facts)
         rows, written = list[Row](), list[str]()
-        for shape, count in shapes:
+        for shape, count in counts:
             winner = winners.get(tuple(sorted(shape.items())))
             if winner is None and "error" not in (winner := _asked(child, shape)):
                 add_winner(folder, facts, shape, winner)

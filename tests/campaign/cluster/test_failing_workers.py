@@ -48,7 +48,7 @@ class Worker(Here):
     begun = 0
 
     def call(self, request, timeout_s, on_message):
-        if request.slug != BAD or request.repair:
+        if request.request.slug != BAD or request.repair:
             return super().call(request, timeout_s, on_message)
         return remote(self.error).call(request, timeout_s, on_message)
 

@@ -22,7 +22,7 @@ class Worker(Here):
     message = None
 
     def call(self, request, timeout_s, on_message):
-        if request.slug != BAD or request.repair:
+        if request.request.slug != BAD or request.repair:
             return super().call(request, timeout_s, on_message)
         return RemoteProcess(cluster_that_sends(self.message), "worker", "").call(request, timeout_s, on_message)
 
