@@ -194,7 +194,7 @@ def named_kernel(
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
             recorded = load_kernel(problem)
-            if recorded.means(None):
+            if recorded.has_own_problem():
                 bundle, problem = recorded, None
             elif recorded.source.text is None:
                 raise UsageError(
@@ -210,7 +210,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
     from mltune.problem.kinds import kind_of_name, problem_from_name
 
     shape = given_options(shape)
-    if kernel is not None and kernel.means(problem):
+    if kernel is not None and kernel.has_own_problem(problem):
         return _own_problem(kernel, shape)
     if isinstance(problem, str):
         try:
@@ -281,7 +281,7 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
             precisions = ", ".join(kind.precisions) or "none"
             raise UsageError(f"--precision is one of {precisions}, got {printable(repr(of_precision), 60)}.")
         return problem_from_name(names[0], **shape)
-    if precision is None and kernel.means(None):
+    if precision is None and kernel.has_own_problem():
         return _own_problem(kernel, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
     if not recorded or any(value is not None for value in (precision, *shape.values())):
