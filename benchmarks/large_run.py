@@ -125,7 +125,7 @@ def prepare(run: Path, count: int, database: str) -> float:
     settings = {"target": "gpu", "batch": BATCH, "batches": 3, "search": "model", "skip": True}
     spent_s = 0.0
     with Store.open(run, run_header(whole, 0, settings), database) as store:
-        for some in batches(records(whole.space, count)):
+        for some in batches(records(whole.placed.space, count)):
             begin = time.perf_counter()
             store.append(*some)
             spent_s += time.perf_counter() - begin
@@ -136,11 +136,14 @@ def prepare(run: Path, count: int, database: str) -> float:
 def resume(run: Path, trials: int) -> None:
     """Resume a run until it has some trials more."""
     whole = session()
-    assert whole.space.count  # noqa: S101 - as for the header of a run, before its records are read
+    assert whole.placed.space.count  # noqa: S101 - as for the header of a run, before its records are read
     with Store.open(run) as store:
-        observer = Observer(whole.problem, whole.device, "gpu", trials_limit=trials)
+        observer = Observer(whole.placed.problem, whole.placed.device, "gpu", trials_limit=trials)
         result = Tuner(
-            whole, store, TuneRequest(whole.problem, whole.kernel, Target(), run=run, trials=trials), observer
+            whole,
+            store,
+            TuneRequest(whole.placed.problem, whole.placed.kernel, Target(), run=run, trials=trials),
+            observer,
         ).run()
     if len(result.records) != trials:
         raise SystemExit(f"the run has {len(result.records)} trials instead of {trials}")

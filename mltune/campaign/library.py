@@ -137,7 +137,7 @@ def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[Run
     subject, bundle = named_kernel(
         settings.operation, settings.kernel[0] if settings.kernel else None, settings.accuracy
     )
-    of_arrays = bundle is not None and bundle.means(subject)
+    of_arrays = bundle is not None and bundle.has_own_problem(subject)
     problems = []
     for size in spec.sizes:
         shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)

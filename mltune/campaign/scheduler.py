@@ -290,8 +290,10 @@ def least_time(task: Task, devices: Sequence[str | Device], *, of_hardware: bool
     try:
         rates = [_device(task, spec) for spec in devices]
         distinct = [device for at, device in enumerate(rates) if device not in rates[:at]]
-        placed = [PlacedKernel(task.kernel, task.problem, device) for device in distinct]
-        return min(map(hardware_time, placed) if of_hardware else (find_bound(at).best.time_s for at in placed))
+        kernels = [PlacedKernel(task.kernel, task.problem, device) for device in distinct]
+        if of_hardware:
+            return min(map(hardware_time, kernels))
+        return min(find_bound(kernel).best.time_s for kernel in kernels)
     except (MltuneError, ArithmeticError, LookupError, ValueError):  # such as a kernel without resources
         return 0.0
 

@@ -138,9 +138,9 @@ class Kernel:
                 f"or give sizes of these names; {see}."
             )
 
-    def means(self, problem: object) -> bool:
-        """Return whether the name of a problem, or none, means the problem of the kernel's own arguments."""
-        return self.arrays is not None and problem in (None, self.name)
+    def has_own_problem(self, name: object = None) -> bool:
+        """Return whether the kernel has arguments of its own, and the name of a problem is theirs or not given."""
+        return self.arrays is not None and name in (None, self.name)
 
     def own_problem(self, sizes: Mapping[str, int] | None = None) -> ArraysProblem:
         """Return the problem of the kernel's own arguments at sizes."""

@@ -159,7 +159,7 @@ def named_kernel(
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
             recorded = load_kernel(problem)
-            if recorded.means(None):
+            if recorded.has_own_problem():
                 bundle, problem = recorded, None
             elif recorded.source.text is None:
                 raise UsageError(
@@ -175,7 +175,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
     from mltune.problem.kinds import kind_of_name, problem_from_name
 
     shape = given_options(shape)
-    if kernel is not None and kernel.means(problem):
+    if kernel is not None and kernel.has_own_problem(problem):
         return _own_problem(kernel, shape)
     if isinstance(problem, str):
         try:
@@ -237,7 +237,7 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
             precisions = ", ".join(kind.precisions) or "none"
             raise UsageError(f"--precision is one of {precisions}, got {printable(repr(of_precision), 60)}.")
         return problem_from_name(names[0], **shape)
-    if precision is None and kernel.means(None):
+    if precision is None and kernel.has_own_problem():
         return _own_problem(kernel, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
     if not recorded or any(value is not None for value in (precision, *shape.values())):
@@ -255,7 +255,7 @@ def imported_problem(
     from mltune.dataset.importing import slug
     from mltune.problem.kinds import kind_of_name, problem_from_name, timed_problem
 
-    if not isinstance(kernel, str) and kernel.means(name):
+    if not isinstance(kernel, str) and kernel.has_own_problem(name):
         return named_problem(None, shape, kernel.folder)[0]
     if not isinstance(kernel, str) and name in (None, kernel.name) and not shape and flops is None:
         with contextlib.suppress(UsageError):

@@ -204,7 +204,7 @@ def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Dev
         device, driver = query_device(index), driver_version()
         check_fits_driver(driver)
     except DeviceError:
-        if kernel.means(None):
+        if kernel.has_own_problem():
             from mltune.device.known import H200
             from mltune.measure.baseline import check_source
 

@@ -1,6 +1,7 @@
 """Problems of one campaign that learn from what the others have measured."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_a_run_learns_from_the_runs_beside_it(uninterrupted, second, tmp_path):
     names = sorted(one.name for one in earlier_sweeps(second, tmp_path / "new"))
     assert names == ["sgemm-nn-4096", "sgemm-nn-4096", "sgemm-nt-4096"]
     assert len(earlier_sweeps(second, tmp_path / "single")) == 2
-    second.device = find_device("a100")[0]
+    second.placed = replace(second.placed, device=find_device("a100")[0])
     assert earlier_sweeps(second, tmp_path / "new") == ()
 
 
@@ -93,8 +94,8 @@ def test_a_run_learns_from_the_runs_beside_it(uninterrupted, second, tmp_path):
 def test_what_was_measured_here_and_a_model_count_together(uninterrupted, second, tmp_path):
     shutil.copytree(uninterrupted / "problems" / FIRST, tmp_path / "single")
     sweeps = earlier_sweeps(second, tmp_path / "new")
-    shipped = choose_model("gemm_simt", second.kernel)
-    known = shipped.load(second.problem, second.device)
+    shipped = choose_model("gemm_simt", second.placed.kernel)
+    known = shipped.load(second.placed.problem, second.placed.device)
 
     found = sibling_model(second, tmp_path / "new", sweeps, shipped, begins=True)
     again = sibling_model(second, tmp_path / "new", (), None, begins=False)
