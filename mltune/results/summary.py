@@ -79,35 +79,8 @@ def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
 def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> dict[str, Any]:
     """Summarise the directory of a campaign: the output of ``mltune show --json`` and of ``mltune run --json``.
 
-    Parameters
-    ----------
-    directory : pathlib.Path
-    read : callable
-        Reads the run in a folder, given its slug.
-
-    Returns
-    -------
-    dict
-        ``plan``, the directory; ``running``; ``distinct``, the number of problems, of which the kernels of a choice are
-        one, and ``with_winner``, the number of these that have one; ``funnel``, the sums
-        of :class:`mltune.results.funnel.Funnel` over all runs; ``problems``, in the order of the plan where its
-        event log names them, each kernel of a choice by itself, with
-
-        - ``slug``, and ``state``: ``waiting`` (not begun), ``left out`` (not begun, and gets no time: another kernel is
-          faster than this one can be), ``running``, ``begun`` (interrupted before a winner was
-          declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
-          succeeded) or ``unreadable``,
-        - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
-        - ``problem``, ``label``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
-        - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
-        - ``error``: see :attr:`mltune.results.run.TuneResult.error`,
-        - ``trials``, ``counts``, ``seconds``, ``funnel``, None while waiting,
-        - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
-
-    Raises
-    ------
-    RunDirectoryError
-        There is no campaign.
+    docs/reference/cli.md explains the fields. ``read`` reads the run in a folder, given its slug. Where there is no
+    campaign, it raises a RunDirectoryError.
     """
     folders = {folder.name: folder for folder in runs_in(directory)}
     events, _ = read_events(directory / FILE)
