@@ -30,6 +30,7 @@ from sklearn.metrics import roc_auc_score
 from mltune.cost.features import Features
 from mltune.cost.regressors import CostModel, ExtraTreesModel
 from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.records.trial import TrialState
 from mltune.search.gates import Gate
@@ -63,7 +64,7 @@ class Space:
 
         dataset = load_dataset(name)
         manifest = dataset.manifest
-        features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+        features = Features(PlacedKernel(load_kernel(manifest.kernel), manifest.problem, manifest.device))
         speed = np.where(dataset.states == TrialState.OK, -np.log(dataset.numbers("median_s")), np.nan)
         after = features.after(dataset.columns, build_columns(dataset.builds()))
         return cls(name, features.before(dataset.columns), after, speed)

@@ -108,8 +108,8 @@ def first(kernel: str, sizes: dict[str, int], count: int) -> dict[str, Any]:
 
     begin = time.perf_counter()
     problem, bundle = named_problem(kernel, {"size": sizes})
-    with open_session(bundle, problem, Target(cuda=0)) as session:
-        rows = session.space.rows(np.arange(min(count, session.space.count)))
+    with open_session(TuneRequest(problem, bundle, Target(cuda=0))) as session:
+        rows = session.placed.space.rows(np.arange(min(count, session.placed.space.count)))
         configurations = [row(rows, number) for number in range(len(rows[next(iter(rows))]))]
         builds = [session.builder.submit(one) for one in configurations]
         measured = [

@@ -29,10 +29,10 @@ import numpy as np
 from harness import SEARCHING, parser_of, provenance, write
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace, SearchSpace
+from mltune.kernel.space import SearchSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
@@ -75,10 +75,9 @@ def session() -> Session:
     A run on a GPU loads no dataset, and so neither does this one.
     """
     kernel, problem, device = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096), H200
-    space = ConstrainedSpace(kernel, variables_of(problem, device))
     build = Build(TrialState.OK, cubin=b"cubin", registers=128, compile_s=0.5, code_bytes=20_000)
     measurement = Measurement(TrialState.OK, samples_s=(4e-3,) * 3, median_s=4e-3, noise=0.0, time_s=0.02)
-    return Session(kernel, problem, device, space, Canned(build), Canned(measurement), {}, batches=3)
+    return Session(PlacedKernel(kernel, problem, device), Canned(build), Canned(measurement), {}, batches=3)
 
 
 class Canned(contextlib.nullcontext):

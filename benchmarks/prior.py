@@ -22,6 +22,7 @@ from mltune.comparison.scores import expected_minimum
 from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
 from mltune.kernel.coding import Columns
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.search.proposers import maximin_subset
 
@@ -42,7 +43,7 @@ def opening(prior: np.ndarray, columns: Columns, count: int) -> np.ndarray:
 def row_of(dataset: Dataset) -> dict[str, Any]:
     """Return what the prior is worth on one dataset."""
     manifest = dataset.manifest
-    features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+    features = Features(PlacedKernel(load_kernel(manifest.kernel), manifest.problem, manifest.device))
     speed = np.nan_to_num(np.where(dataset.states == "ok", 1.0 / dataset.numbers("median_s"), 0.0))
     share = speed / speed.max()
     prior = features.prior(dataset.columns)

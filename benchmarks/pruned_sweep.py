@@ -29,6 +29,7 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, datasets_in, list_datasets, load_dataset, load_manifest
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import BundleError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
@@ -64,7 +66,9 @@ LIVE = {1: "h200-sgemm-nt-4096-complete", 2: "h200-cgemm-nn-4096-complete"}
 def known(source: str) -> tuple[Dataset, Any, Any]:
     """Return a dataset, its features and its log speeds."""
     dataset = load_dataset(source)
-    features = Features(recorded_kernel(dataset.manifest)[0], dataset.manifest.problem, dataset.manifest.device)
+    features = Features(
+        PlacedKernel(recorded_kernel(dataset.manifest)[0], dataset.manifest.problem, dataset.manifest.device)
+    )
     speed = np.where(dataset.states == TrialState.OK, -np.log(dataset.numbers("median_s")), np.nan)
     return dataset, features.before(dataset.columns), speed
 
@@ -136,7 +140,9 @@ def astra(source: str, within: float) -> dict[str, Any] | None:
     dataset, _, speed = known(source)
     manifest = dataset.manifest
     try:
-        thresholds = AstraThresholds(Features(recorded_kernel(manifest)[0], manifest.problem, manifest.device))
+        thresholds = AstraThresholds(
+            Features(PlacedKernel(recorded_kernel(manifest)[0], manifest.problem, manifest.device))
+        )
     except (BundleError, KeyError):
         return None
     kept, best = thresholds.keeps(dataset.columns), float(np.nanmax(speed))
@@ -270,14 +276,14 @@ def within_thresholds(request: Any, values: Any, _: argparse.Namespace) -> dict[
     from mltune.tuning.session import open_session, run_header
     from mltune.tuning.sweep import Everything, measure_all
 
-    session = open_session(request.kernel, request.problem, Target(cuda=0), values=values)
-    order = np.random.default_rng(request.seed).permutation(session.space.count)
-    thresholds = AstraThresholds(Features(session.kernel, session.problem, session.device))
-    kept = order[thresholds.keeps(session.space.rows(order))]
+    session = open_session(replace(request, kernel=request.kernel.with_values(values)))
+    order = np.random.default_rng(request.seed).permutation(session.placed.space.count)
+    thresholds = AstraThresholds(Features(session.placed))
+    kept = order[thresholds.keeps(session.placed.space.rows(order))]
     with Store.open(request.run, run_header(session, request.seed, {"sweep": "astra"})) as store, session:
-        observer = Observer(session.problem, session.device, "gpu", trials_limit=len(kept))
-        measure_all(session, store, Everything(session.space, kept), observer)
-    return {"survivors": len(kept), "valid": session.space.count}
+        observer = Observer(session.placed.problem, session.placed.device, "gpu", trials_limit=len(kept))
+        measure_all(session, store, Everything(session.placed.space, kept), observer)
+    return {"survivors": len(kept), "valid": session.placed.space.count}
 
 
 PARTS = {"full": full, "pruned": pruned, "astra": within_thresholds}

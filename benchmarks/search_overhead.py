@@ -22,10 +22,10 @@ from harness import SEARCHING, parser_of, provenance, write
 from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.kernel.space import SearchSpace, TableSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
@@ -48,8 +48,8 @@ class Case:
 def gemm() -> Case:
     """Return the space of gemm_simt for S NT 4096 on an H200; times follow the prior, with noise."""
     kernel, problem = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096)
-    features = Features(kernel, problem, H200)
-    space = ConstrainedSpace(kernel, variables_of(problem, H200))
+    placed = PlacedKernel(kernel, problem, H200)
+    features, space = Features(placed), placed.space
 
     def times_s(indices: np.ndarray) -> np.ndarray:
         noise = np.random.default_rng(len(indices)).normal(0.0, 0.1, len(indices))
@@ -62,7 +62,7 @@ def recorded(name: str) -> Case:
     """Return a recorded space with its times."""
     dataset = load_dataset(name)
     manifest, median_s = dataset.manifest, dataset.numbers("median_s")
-    features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+    features = Features(PlacedKernel(load_kernel(manifest.kernel), manifest.problem, manifest.device))
     return Case(name, TableSpace(dataset.columns), features, lambda indices: median_s[indices])
 
 

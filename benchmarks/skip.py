@@ -33,6 +33,7 @@ from mltune.cost.features import Features
 from mltune.cost.regressors import ExtraTreesModel, one_thread
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.dataset.replay import bare_kernel, recorded_kernel
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace
 from mltune.records.trial import TrialState
 from mltune.search.gates import FIRST, Gate, Gates
@@ -84,7 +85,10 @@ def searches(names: str, seeds: int) -> Iterator[dict[str, Any]]:
         manifest = dataset.manifest
         times_s = np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan)
         for way, kernel in (("described", recorded_kernel(manifest)[0]), ("parameters", bare_kernel(manifest))):
-            features, space = Features(kernel, manifest.problem, manifest.device), TableSpace(dataset.columns)
+            features, space = (
+                Features(PlacedKernel(kernel, manifest.problem, manifest.device)),
+                TableSpace(dataset.columns),
+            )
             search = Search(space, features, SearchSettings(seed=seed, adapts=True, stop=False))
             for found in searched(search, space, features, times_s, seed):
                 yield {"space": name, "family": f"{manifest.kernel}, {way}", "seed": seed, **found}

@@ -13,6 +13,7 @@ from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats
 from mltune.kernel.parts import KernelSpace
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialState
@@ -78,7 +79,7 @@ def search_of(space, **options):
     """Return a search of a space that knows its parameters alone."""
     table, problem = TableSpace(space.columns), timed_problem("hidden")
     kernel = Kernel(name="hidden", problem=problem.kind, space=KernelSpace(parameters=table.values))
-    return Search(table, Features(kernel, problem, UNKNOWN), SearchSettings(adapts=True, **options))
+    return Search(table, Features(PlacedKernel(kernel, problem, UNKNOWN)), SearchSettings(adapts=True, **options))
 
 
 def play(search, times_s, most):

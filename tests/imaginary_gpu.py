@@ -13,6 +13,7 @@ from imaginary_worker import FOLDER, NO_REFERENCE, REFERENCE_S
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import GemmProblem, parse_problem
@@ -84,4 +85,4 @@ def imaginary_runner(
     """Return a runner with a simulated GPU."""
     worker = "imaginary_worker:make"
     kernel = kernel or load_kernel(HOSTILE)
-    return GpuRunner(kernel, problem, device=H200, timeout_s=timeout_s, worker=worker, **options)
+    return GpuRunner(PlacedKernel(kernel, problem, H200), timeout_s=timeout_s, worker=worker, **options)

@@ -20,8 +20,7 @@ from imaginary_gpu import ImaginaryBuilder, built, imaginary_runner
 import mltune
 from mltune.device import query
 from mltune.device.known import H200
-from mltune.kernel.bundle import variables_of
-from mltune.kernel.space import default_configuration
+from mltune.kernel.placed import PlacedKernel
 from mltune.known.wisdom import WisdomFile
 from mltune.measure import build as build_module
 from mltune.measure import runner as runner_module
@@ -80,16 +79,13 @@ class World:
         self.tunings, self.launches, self.behaviours = folder / "tunings", [], {}
         self.device = H200
 
-        def open_session(kernel: Any, problem: Any, target: Any, **options: Any) -> session.Session:
+        def open_session(request: Any, **options: Any) -> session.Session:
             with self.tunings.open("a") as file:
                 file.write("x")
-            space = options.get("space")
-            if space is None:
-                space = session.make_space(kernel, variables_of(problem, self.device))
-            runner = imaginary_runner(kernel=kernel, problem=problem, pool=pool)
+            placed = PlacedKernel(request.kernel, request.problem, self.device, options.get("space"))
+            runner = imaginary_runner(kernel=request.kernel, problem=request.problem, pool=pool)
             parts = Builder(self.behaviours), runner, {"driver": "13.0"}
-            default = default_configuration(kernel, space)
-            return session.Session(kernel, problem, self.device, space, *parts, gpu=runner, default=default)
+            return session.Session(placed, *parts, gpu=runner, default=placed.default)
 
         def load(code: bytes, name: str, launch: Any, constants: Any = None) -> Any:
             return lambda *arguments: self.launches.append((launch.grid, arguments))

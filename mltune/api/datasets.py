@@ -288,7 +288,7 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     from mltune.problem.kinds import kind_of_name, problem_from_name, timed_problem
     from mltune.resolve.problems import named_problem, space_problem
 
-    if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
+    if not isinstance(kernel, str) and kernel.means(name):
         return named_problem(None, shape, kernel.folder)[0]
     if not isinstance(kernel, str) and name in (None, kernel.name) and not shape and flops is None:
         with contextlib.suppress(UsageError):

@@ -91,13 +91,14 @@ def space(
     """
     from mltune.device.known import H200
     from mltune.errors import BundleError
-    from mltune.kernel.bundle import variables_of
+    from mltune.kernel.placed import PlacedKernel
     from mltune.kernel.space import ConstrainedSpace
     from mltune.measure.bundle_check import check_sample, draw_sample
 
     bundle, problem = _described(kernel, precision, trans, size)
-    constrained = ConstrainedSpace(bundle, variables_of(problem, H200))
-    faults = check_sample(bundle, problem, H200, draw_sample(constrained))
+    placed = PlacedKernel(bundle, problem, H200)
+    constrained = ConstrainedSpace(bundle, placed.variables)
+    faults = check_sample(placed, draw_sample(constrained))
     for fault in faults:
         if fault.share == 1:
             raise BundleError(f"{bundle.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
@@ -155,12 +156,14 @@ def check(
     """
     from mltune.api.results import KernelCheck
     from mltune.device.known import find_device
+    from mltune.kernel.placed import PlacedKernel
     from mltune.measure.bundle_check import check_bundle
     from mltune.resolve.request import parse_duration
 
     bundle, problem = _described(kernel, precision, trans, size)
     gpu, _ = find_device(device)
-    return KernelCheck(bundle, problem, gpu, check_bundle(bundle, problem, gpu, parse_duration(str(time))))
+    checked = check_bundle(PlacedKernel(bundle, problem, gpu), parse_duration(str(time)))
+    return KernelCheck(bundle, problem, gpu, checked)
 
 
 def _described(

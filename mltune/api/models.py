@@ -59,6 +59,7 @@ def bound(
     ('gemm_shared', True)
     """
     from mltune.api.results import UpperBound
+    from mltune.kernel.placed import PlacedKernel
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bound, find_bounds, read_code
 
@@ -67,10 +68,11 @@ def bound(
     if config is None:
         bounds = find_bounds(named, kernels, facts)
     else:  # of a single kernel
-        bounds = [(kernels[0], find_bound(named, kernels[0], facts, configuration=config))]
-    bundle, best = bounds[0]
-    loop = read_code(named, bundle, facts, best.stated or best.best) if code else None
-    return UpperBound(named, facts, {rival.label: bound for rival, bound in bounds}, loop)
+        placed = PlacedKernel(kernels[0], named, facts)
+        bounds = [(placed, find_bound(placed, configuration=config))]
+    fastest, best = bounds[0]
+    loop = read_code(fastest, best.stated or best.best) if code else None
+    return UpperBound(named, facts, {rival.kernel.label: bound for rival, bound in bounds}, loop)
 
 
 def predict(
@@ -114,15 +116,16 @@ def predict(
     (['expected'], True)
     """
     from mltune.api.results import Predicted
+    from mltune.kernel.placed import PlacedKernel
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bounds
     from mltune.tuning.prediction import predict as choose
 
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = _facts(device)
-    bundle = kernels[0] if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
-    prediction = choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
-    return Predicted(named, facts, bundle.label, prediction)
+    placed = PlacedKernel(kernels[0], named, facts) if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
+    prediction = choose(placed, top=top, prior=str(prior), wisdom=wisdom)
+    return Predicted(named, facts, placed.kernel.label, prediction)
 
 
 def train(

@@ -163,11 +163,10 @@ def tune_kernel(
 
     call, options = read_call(arguments_of_call, ignored)
     with kernel_of_call(call) as kernel:
-        assert kernel.arrays is not None  # noqa: S101 - it has arguments
         trials = options.trials if trials is None else trials
         limit_s = options.time_s if time is None else time
         time_s = None if limit_s is None else parse_duration(str(limit_s))
-        problem = kernel.arrays.problem()
+        problem = kernel.own_problem()
         target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
         request = TuneRequest(
             problem,

@@ -1,8 +1,8 @@
-"""A campaign: carries out a plan in time slices on all its devices, and survives interruptions and dead workers.
+"""A campaign: carry out a plan in time slices on all its devices, across interruptions and failures of workers.
 
-This process shares out the time and waits. Workers (:mod:`mltune.campaign.device_worker`), one child process per
-device, run the time slices. A worker that dies, hangs or loses its GPU is replaced, and its time slice is resumed. The
-stores of the problems hold all state, so the same command resumes a campaign.
+This process shares out the time. Workers (:mod:`mltune.campaign.device_worker`), one child process per device, run the
+time slices. A worker that dies, hangs or loses its GPU is replaced, and its time slice is resumed. The stores of the
+problems hold all state, so the same command resumes a campaign.
 """
 
 from __future__ import annotations
@@ -54,26 +54,18 @@ REPORT_SHARE = 0.01
 """Share of the budget reserved for the report, at most a minute."""
 
 LAST_S = 1.0
-"""Seconds before the deadline of an interruption that are kept for the last output."""
+"""Seconds before the deadline of an interruption that are reserved for the last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignSettings:
-    """How a campaign is carried out.
+    """Settings of a campaign besides its plan.
 
-    Attributes
-    ----------
-    heartbeat_timeout_s : float
-        Seconds without a message after which a worker is killed and replaced.
-    siblings : bool
-        Whether a new problem first measures the best configurations of the other problems of its kernel.
-    store : str
-        URL of the PostgreSQL database for the records of new problems. By default it is the database of the other
-        problems, or the records are in files.
-    compile_on : str
-        Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
-    overwrite : bool
-        Whether the report replaces files that mltune did not write. Without it these are kept, and a message says so.
+    ``store`` is the URL of a PostgreSQL database for the records of new problems; by default they go to the database of
+    the other problems, or to files. Without ``siblings`` a new problem does not first measure the best configurations
+    of the kernel's other problems. ``compile_on`` is a cluster whose compile workers help
+    (:func:`mltune.measure.compile_farm.connect`). With ``overwrite`` the report replaces files that mltune did not
+    write.
     """
 
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
@@ -94,37 +86,12 @@ def run_plan(
     settings: CampaignSettings = CampaignSettings(),
     begun: float | None = None,
 ) -> CampaignResult:
-    """Carry out a plan, or resume it.
+    """Carry out a placed plan (:func:`mltune.resolve.placement.place`), or resume it in its directory.
 
-    Parameters
-    ----------
-    plan : Plan
-        Placed (:func:`mltune.resolve.placement.place`).
-    directory : pathlib.Path
-        Directory of the campaign: created, or resumed if it holds the same plan.
-    progress : callable, optional
-        Receives the progress about twice a second.
-    stop : callable
-        Called about twice a second; True ends the campaign within seconds, with a report on the trials so far.
-    worker : str or callable
-        Target of the worker processes (:class:`mltune.process.child.Child`), or a function that returns one for each
-        device; on a cluster a target.
-    cluster : Cluster, optional
-        The cluster whose workers are the devices of the plan (:func:`mltune.resolve.placement.place_on_workers`).
-    settings : CampaignSettings
-    begun : float, optional
-        When the call began, on the clock of :func:`time.perf_counter`; by default now. The budget counts from then.
-
-    Raises
-    ------
-    RunDirectoryError
-        The directory is in use, holds another plan, or cannot be written.
-
-    Examples
-    --------
-    >>> from mltune.resolve.placement import place
-    >>> from mltune.resolve.plan_file import load_plan
-    >>> result = run_plan(place(load_plan("rehearsal"), ()), Path("runs/rehearsal"))  # doctest: +SKIP
+    ``progress`` and ``stop`` are called about twice a second; a true ``stop`` ends the campaign within seconds, with a
+    report on the trials so far. ``worker`` is the target of the worker processes, or, without a cluster, a function
+    that returns one for each device. The workers of a ``cluster`` are the devices of a plan that was placed on them.
+    The budget starts at ``begun`` on the clock of :func:`time.perf_counter`, by default now.
     """
     begun = time.perf_counter() if begun is None else begun
     directory = Path(directory)
@@ -158,10 +125,9 @@ def _process(worker: str | Callable[[], Process], device: str) -> Process:
 
 @dataclass
 class Campaign:
-    """A plan that this process carries out; :meth:`close` ends the workers.
+    """A plan that this process carries out in a locked directory; :meth:`close` ends the workers.
 
-    Most attributes are the parameters of :func:`run_plan`. ``gpus`` are the facts of GPUs on other hosts. The directory
-    is locked and holds the plan.
+    Most attributes are the parameters of :func:`run_plan`; ``gpus`` are the facts of GPUs on other hosts.
     """
 
     plan: Plan
@@ -241,7 +207,7 @@ class Campaign:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the budget is spent, without those for the report; None where it is counted in trials."""
+        """Seconds until the budget is spent, without those for the report; None for a budget in trials."""
         if self.plan.unit == "trials":
             return None
         budget = self.plan.budget - min(60.0, REPORT_SHARE * self.plan.budget)
@@ -309,12 +275,12 @@ class Campaign:
         worker.start(time_slice, SliceRequest(request, task.slug, self.directory, repair, siblings))
 
     def _of_other_models(self, worker: DeviceWorker) -> list[str]:
-        """Return the slugs of tasks for GPUs of other models."""
+        """Return the slugs of tasks for GPU models other than the worker's."""
         gpu = self.gpus.get(worker.device)
         return [] if gpu is None else [task.slug for task in self.plan.tasks if task.model not in ("", gpu.name)]
 
     def _note_outdone(self) -> None:
-        """Log the tasks that have ended without a trial, because another kernel is faster than theirs can be."""
+        """Log the tasks that end without a trial, because another kernel is faster than theirs can be."""
         for slug, standing in self.scheduler.standings.items():
             if standing.stopped and not standing.trials and slug not in self.outdone:
                 self.outdone.add(slug)
@@ -331,7 +297,7 @@ class Campaign:
         return max(1, available_cores() // len(self.workers))
 
     def _check_recovery(self, worker: DeviceWorker, *, works: bool = False) -> None:
-        """Log that a worker has back what it missed: its time slice has new trials, or ``works``."""
+        """Log that a worker has its GPU, disk or database again: its time slice has new trials, or ``works``."""
         if worker.missing is None:
             return
         if worker.time_slice is not None and worker.progress is not None:
@@ -342,7 +308,7 @@ class Campaign:
             self.log.write(event, lost_s=worker.recover(), device=worker.device, elapsed_s=self.elapsed_s)
 
     def _end_slice(self, worker: DeviceWorker) -> None:
-        """Log the end of a time slice, if it has ended, and react to a failure."""
+        """Log the end of a time slice that has ended, and react to a failure."""
         time_slice, result = worker.time_slice, worker.take_result()
         if time_slice is None or result is None:
             return
@@ -406,5 +372,5 @@ class Campaign:
             self.progress(progress)
 
     def _deadline(self) -> float:
-        """Return when the report must be done, on the clock of :func:`time.monotonic`."""
+        """Return the deadline of the report, on the clock of :func:`time.monotonic`."""
         return float(getattr(self.stop, "deadline", math.inf)) - LAST_S

@@ -1,4 +1,4 @@
-"""Tuning of one problem with several kernels that compete: a campaign whose result is that of its fastest kernel."""
+"""Tuning of one problem with several competing kernels: a campaign whose result is that of the fastest."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneResult:
-    """Tune a problem with several kernels, and return the result of the fastest one.
-
-    The plan is of one problem, and not placed; the options are those of :func:`mltune.campaign.campaign.run_plan`.
-    """
+    """Tune one problem with several kernels by an unplaced plan, and return the result of the fastest."""
     gpus, reason = find_gpus()
     placed = place(plan, gpus, reason)
     missing = [f"no GPU found ({reason}): replaying recorded timings"] if placed.replayed and not gpus else []
@@ -47,13 +44,7 @@ def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneR
 
 
 def fastest(directory: Path) -> TuneResult:
-    """Return the result of the fastest kernel in the directory of a campaign for one problem, with all its rivals.
-
-    Raises
-    ------
-    RunDirectoryError
-        The campaign is not one for a single problem, or no run of it can be read.
-    """
+    """Return the result of the fastest kernel in the directory of a campaign for one problem, with all its rivals."""
     outcomes = [read_or_set_aside(at.name, partial(read_run, at, at.name)) for at in runs_in(directory)]
     groups = by_problem(run for run in outcomes if not isinstance(run, Unread))
     if len(groups) != 1:

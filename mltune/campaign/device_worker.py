@@ -44,7 +44,7 @@ HEARTBEAT_TIMEOUT_S = 300.0
 """Seconds without a message after which a worker is killed: longer than any deadline inside it."""
 
 BACK = {"gpu_lost": "gpu_back", "disk_full": "disk_back", "database_lost": "database_back"}
-"""The outcomes after which a worker pauses, and the event when what was missing is back."""
+"""The outcomes after which a worker pauses, and the event when the missing resource is back."""
 
 PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Pauses after an outcome of :data:`BACK`, by the number of failures in a row; the last one repeats."""
@@ -66,19 +66,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """A time slice as sent to a worker.
-
-    Attributes
-    ----------
-    request : TuneRequest
-        With the limit of the time slice.
-    slug : str
-    log : pathlib.Path
-        Folder of the event log.
-    repair : bool
-        Whether to open the store for writing, which repairs what a kill has left, and to read it, without tuning.
-    siblings : Siblings
-    """
+    """A time slice as sent to a worker; with ``repair`` it only opens the store for writing and reads it."""
 
     request: TuneRequest
     slug: str
@@ -96,38 +84,27 @@ class SliceResult:
 
 
 class Process(Protocol):
-    """A process that runs time slices: a :class:`mltune.process.child.Child`, or its like on another host."""
+    """A process that runs time slices: a :class:`mltune.process.child.Child`, or a worker on another host."""
 
     def start(self) -> None:
-        """Start it if it is not running."""
+        """Start the process if it is not running."""
 
     def call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None]) -> Any:
         """Run a time slice."""
 
     def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send it a signal, from another thread than the one that calls it."""
+        """Send the process a signal, from another thread than the caller of :meth:`call`."""
 
     def kill(self) -> object:
-        """End it."""
+        """End the process."""
 
 
 @dataclass(slots=True)
 class DeviceWorker:
     """A device of a campaign and its child process, on the side of the campaign.
 
-    Attributes
-    ----------
-    device : str
-        The device specification, or the name of a worker of a cluster.
-    child : Process
-        A child created with :data:`DEVICE_WORKER`, or a worker of a cluster; killed after ``heartbeat_timeout_s``
-        seconds without a message.
-    time_slice, future, progress
-        The time slice under way, its result, and its last progress.
-    missing : Outcome or None
-        One of :data:`BACK` after a time slice with that outcome, until a time slice works again.
-    missing_since, failures, ready_at
-        When it began, the number of time slices in a row with that outcome, and when the pause ends.
+    ``missing`` is one of :data:`BACK` from a time slice with that outcome on (``missing_since``) until one works again;
+    ``failures`` counts those in a row, and ``ready_at`` ends the pause.
     """
 
     device: str
@@ -144,12 +121,12 @@ class DeviceWorker:
 
     @property
     def is_free(self) -> bool:
-        """Whether it can start a time slice."""
+        """Whether the device can start a time slice."""
         return self.future is None and not self.is_paused
 
     @property
     def is_paused(self) -> bool:
-        """Whether it waits for its GPU, for room on the disk, or for the database."""
+        """Whether the device waits for its GPU, for room on the disk, or for the database."""
         return self.future is None and time.monotonic() < self.ready_at
 
     def prepare(self) -> None:
@@ -169,7 +146,7 @@ class DeviceWorker:
         return result
 
     def pause(self, missing: Outcome) -> bool:
-        """Pause, longer after each failure; return whether what is missing was there until now."""
+        """Pause, longer after each failure; return whether the resource was there until now."""
         first = self.missing is not missing
         if self.missing is None:
             self.missing_since = time.monotonic()
@@ -184,7 +161,7 @@ class DeviceWorker:
         return time.monotonic() - self.missing_since
 
     def close(self, timeout_s: float) -> None:
-        """End the child; a time slice that was interrupted before has ``timeout_s`` seconds to end."""
+        """End the child; an interrupted time slice first has ``timeout_s`` seconds to end."""
         if self.future is not None:
             wait([self.future], timeout=timeout_s)
         self.child.interrupt()
@@ -215,15 +192,7 @@ Tune = Callable[..., TuneResult]
 
 
 def make_device_worker(device: str = "", *, tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
-    """Return the function of a worker process that runs time slices. SIGTERM ends the one under way.
-
-    Parameters
-    ----------
-    device : str
-        The device of all time slices: the worker process of a GPU starts while the tuner is imported.
-    tune : callable, optional
-        Runs a time slice; the tuner by default.
-    """
+    """Return the function of a worker process that runs time slices of a device; SIGTERM ends the current one."""
     if tune is None:
         pool = ChildPool()
         if device.startswith("cuda:"):
@@ -284,13 +253,7 @@ def outcome_of(error: Exception) -> Outcome:
 
 
 def repair(directory: Path | None) -> None:
-    """Open a store for writing, which repairs what a kill has left, and read it.
-
-    Raises
-    ------
-    DamagedRunError
-        It cannot be used.
-    """
+    """Open a store for writing, which repairs it after a kill, and read it."""
     assert directory is not None  # noqa: S101 - a task has a run directory
     with readable(directory), Store.open(directory) as store:
         RunReader(directory).read_from(store)

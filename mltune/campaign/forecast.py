@@ -1,4 +1,4 @@
-"""Forecast of a plan without running it: the document that ``mltune plan`` prints."""
+"""Forecast a plan without running it: the document that ``mltune plan`` prints."""
 
 from __future__ import annotations
 
@@ -22,37 +22,18 @@ if TYPE_CHECKING:
     from mltune.problem.problem import Problem
 
 _PREFERRED = 0.1
-"""Share of the fastest rows of a dataset: a search mostly measures such, whose compilation and timing take longer."""
+"""Share of the fastest rows of a dataset: a search mostly measures such, which take longer to compile and time."""
 
 _ANY_GPU = ("cuda:0",)
 _WRITES = {"report": ["report.html", "report.md", "winners.json"], "winners": ["winners/"], "datasets": ["datasets/"]}
 
 
 def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dict[str, Any]:
-    """Forecast what a plan would do on this machine. No GPU is needed.
+    """Forecast an unplaced plan on this machine as plain JSON values; ``reason`` says why there is no GPU.
 
-    Parameters
-    ----------
-    plan : Plan
-        As read, not placed.
-    gpus : sequence of Device
-        The GPUs of this machine (:func:`mltune.resolve.device.find_gpus`).
-    reason : str
-        The reason if there is none.
-    cores : int
-        Number of cores for compilers.
-
-    Returns
-    -------
-    dict
-        Plain JSON values. ``obstacle`` is the reason why the plan cannot be carried out here; the rest is then a
-        forecast for one GPU. ``share`` of a problem is its budget if all expected gains are equal, ``trials`` the most
-        trials that it allows; None where unknown.
-
-    Raises
-    ------
-    PlanError
-        The budget is smaller than the minima.
+    ``obstacle`` is the reason why the plan cannot be carried out here; the rest is then a forecast for one GPU.
+    ``share`` of a problem is its budget if all expected gains are equal, ``trials`` the most trials that it allows;
+    None where unknown.
     """
     obstacle = None
     try:
@@ -125,7 +106,7 @@ def even_shares(plan: Plan) -> list[float]:
 
 
 def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
-    """Return the cost of a trial of each task, where a dataset tells it."""
+    """Return the cost of a trial of each task that has a dataset."""
     from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
@@ -135,7 +116,7 @@ def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The cost of a trial: seconds of one core to compile, and seconds of the GPU, as in the dataset ``recorded``."""
+    """The cost of a trial in the dataset ``recorded``: seconds of one core to compile, and seconds of the GPU."""
 
     compile_s: float
     verify_s: float
@@ -143,19 +124,15 @@ class Rate:
     recorded: str
 
     def trials(self, seconds: float, cores: float) -> int:
-        """Return the number of trials if compilers and GPU work in parallel, without skips and waiting.
-
-        A real run has about half of them (H200, 16 cores).
-        """
+        """Return the number of trials without skips and waiting; a real run has about half of them (H200, 16 cores)."""
         return int(seconds / max(self.compile_s / cores, self.verify_s + self.time_s))
 
 
 def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], device: Device | None) -> Rate | None:
-    """Estimate the cost of a trial from the dataset of the same kernel and precision with the nearest size.
+    """Estimate the cost of a trial from the dataset of the same kernel and precision with the nearest size, if any.
 
     The time is scaled by the number of operations (of bytes, where operations are not counted) and, for another device,
-    by the ratio of the peaks. Without a device the estimate is for that of the dataset; without such a dataset it is
-    None.
+    by the ratio of the peaks.
     """
     if not problem.cost_class:
         return None

@@ -1,4 +1,4 @@
-"""The campaign of a library: how many sizes are tuned in its time, their tunes, and its building."""
+"""The campaign of a library: the sizes that are tuned in its time, their tunes, and its building."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 from mltune.campaign.products import CampaignResult
 from mltune.device.facts import Device
 from mltune.errors import RunError, UsageError
-from mltune.kernel.bundle import Kernel, variables_of
-from mltune.kernel.space import default_configuration
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.placed import PlacedKernel
 from mltune.library import spec as specs
 from mltune.library.building import Building, Tune
 from mltune.library.content import Content, kernel_parameters, name_of
@@ -37,30 +37,26 @@ from mltune.resolve.request import GPU_TIME_S, Limits, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
 from mltune.tuning.cross import time_configurations
-from mltune.tuning.session import make_space
 
 _CROSS_SHARE = 0.4
-"""Most of the time that the timing of candidates takes."""
+"""Largest share of the time for the timing of candidates."""
 
 _CROSS_S = 0.25
-"""Seconds that are kept for it, for each size and kernel: 40 candidates of 6 ms, as on an H200."""
+"""Seconds reserved for it, for each size and kernel: 40 candidates of 6 ms, as on an H200."""
 
 _SLICE_S = 2.5
-"""Seconds of a tune besides its compiles and the count of its space: all of it took 1 to 1.7 on an H200."""
+"""Seconds of a tune besides its compilation and the count of its space: 1 to 1.7 in all on an H200."""
 
 _AT_ONCE, _COMPILERS = 4, 4
 """Most sizes that a GPU is tuned for at once, and compile processes of each; compiles take far longer than timing."""
 
 _BATCHES = 3
-"""Batches of compiles that a tune is worth beginning for."""
+"""Fewest batches of compilation that are worth a tune."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLibrary:
-    """A library that is to be built: its description, the plan of its tunes, and all its problems.
-
-    `time_s` are the seconds from `begun` on, infinite where trials are counted.
-    """
+    """A library to build, by a plan; ``time_s`` is in seconds from ``begun`` on, infinite for a budget in trials."""
 
     spec: Spec
     plan: Plan
@@ -69,7 +65,7 @@ class PlannedLibrary:
     begun: float
 
     def content(self, carry_out: Callable[..., CampaignResult], stop: Callable[[], bool]) -> Content:
-        """Tune, time the candidates, and choose; ``carry_out`` runs a plan."""
+        """Tune, time the candidates, and choose them; ``carry_out`` runs a plan."""
         with ExitStack() as stack:
             campaign = carry_out(self.plan, interrupt=stop)
             if campaign.interrupted:
@@ -135,12 +131,12 @@ def plan_library(
 
 
 def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[RunnableProblem], list[Kernel]]:
-    """Return the problems of all sizes, and the kernels that compete, which can be in one library."""
+    """Return the problems of all sizes, and the competing kernels that can be in one library."""
     settings = spec.library
     subject, bundle = named_kernel(
         settings.operation, settings.kernel[0] if settings.kernel else None, settings.accuracy
     )
-    of_arrays = bundle is not None and bundle.arrays is not None and subject in (None, bundle.name)
+    of_arrays = bundle is not None and bundle.means(subject)
     problems = []
     for size in spec.sizes:
         shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)
@@ -165,7 +161,7 @@ def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[Run
 
 
 def _begun(run: str | Path | None, problems: Sequence[RunnableProblem]) -> tuple[int, ...]:
-    """Return the places of the problems that a run has begun to tune: it goes on with its sizes."""
+    """Return the positions of the problems that a run has begun to tune: it goes on with its sizes."""
     if run is None or not is_plan(Path(run)):
         return ()
     labels = {task.problem.label for task in load_plan(Path(run) / PLAN_FILE).tasks}
@@ -173,7 +169,7 @@ def _begun(run: str | Path | None, problems: Sequence[RunnableProblem]) -> tuple
 
 
 def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
-    """Return the seconds of a building, and those of its tunes; infinite where trials are counted."""
+    """Return the seconds of a building, and those of its tunes; infinite for a budget in trials."""
     settings = spec.library
     if settings.trials is not None or (replayed and settings.time is None):
         return math.inf, math.inf
@@ -182,14 +178,14 @@ def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
 
 
 def _slice_s(problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence[Device], compilers: int) -> float:
-    """Return the seconds that a size should be tuned for, by what its spaces and the default configurations take."""
+    """Return the seconds to tune a size for, from the times of its spaces and the default configurations."""
     batches, slice_s = _BATCHES * BATCH / max(compilers, 1), _SLICE_S * len(kernels)
     for kernel in kernels if gpus else ():
-        begun, space = perf_counter(), make_space(kernel, variables_of(problem, gpus[0]))
-        default, _ = default_configuration(kernel, space), space.count
+        begun, placed = perf_counter(), PlacedKernel(kernel, problem, gpus[0])
+        default, _ = placed.default, placed.space.count
         slice_s += perf_counter() - begun
         if default:
-            slice_s += batches * builds.build_one(kernel, problem, gpus[0].architecture, default).compile_s
+            slice_s += batches * builds.build_one(placed, default).compile_s
     return slice_s
 
 

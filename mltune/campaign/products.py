@@ -1,4 +1,4 @@
-"""The directory of a campaign: the plan that it belongs to, its result, and its products."""
+"""The directory of a campaign: the identity of its plan, its result, and its products."""
 
 from __future__ import annotations
 
@@ -32,21 +32,7 @@ _NAMED = 3
 
 
 def claim_directory(plan: Plan, directory: Path) -> None:
-    """Write a plan to the directory of its campaign, which belongs to the problems and the seed of the first plan.
-
-    Parameters
-    ----------
-    plan : Plan
-    directory : pathlib.Path
-        Locked.
-
-    Raises
-    ------
-    RunDirectoryError
-        The directory is that of a single run, has other problems or another seed, or cannot be written.
-    PlanError
-        It is of an earlier version, which kept no identity, and its plan cannot be read.
-    """
+    """Write a plan to the locked directory of its campaign; refuse one with other problems or another seed."""
     document, identity, text = _identity(plan), directory / IDENTITY_FILE, directory / PLAN_FILE
     if identity.exists():
         _check_same(document, _stored(identity), directory)
@@ -74,7 +60,7 @@ def _identity(plan: Plan) -> dict[str, Any]:
 
 
 def _stored(path: Path) -> dict[str, Any]:
-    """Read an identity."""
+    """Read the identity on record."""
     try:
         document = parse_json(read_file(path, MAX_BYTES, inside=path.parent))
         return {"seed": document["seed"], "problems": dict(document["problems"])}
@@ -86,7 +72,7 @@ def _stored(path: Path) -> dict[str, Any]:
 
 
 def _check_same(current: dict[str, Any], earlier: dict[str, Any], directory: Path) -> None:
-    """Refuse a plan that is not the one to which the directory belongs."""
+    """Refuse a plan whose identity is not that of the directory."""
     problems, begun = current["problems"], earlier["problems"]
     differences = (
         [] if current["seed"] == earlier["seed"] else [f"the seed is {current['seed']}, not {earlier['seed']}"]
@@ -152,7 +138,7 @@ class CampaignResult:
 
 
 def write_datasets(plan: Plan, scheduler: Scheduler, directory: Path, say: Callable[[str], None]) -> None:
-    """Write the trials of every problem as a dataset, where the plan asks for it. ``say`` gets messages on failures."""
+    """Write the trials of every problem as a dataset, if the plan requests it; ``say`` gets messages on failures."""
     from mltune.dataset.dataset import export_run
 
     for task in plan.tasks if "datasets" in plan.produce else ():
@@ -171,18 +157,10 @@ def write_report(
     overwrite: bool,
     quick: bool,
 ) -> ReportPaths | None:
-    """Write the report, or only the winners, as the plan asks, unless there is no time for it.
+    """Write the report, or only the winners, as the plan requests, if there is time before the deadline.
 
-    Parameters
-    ----------
-    say : callable
-        Gets messages on failures.
-    deadline : callable
-        Returns when it must be done, on the clock of :func:`time.monotonic`.
-    overwrite : bool
-        Whether to replace files that mltune did not write.
-    quick : bool
-        Whether to leave out figures.
+    ``deadline`` is on the clock of :func:`time.monotonic`; ``quick`` leaves out figures; ``overwrite`` replaces files
+    that mltune did not write.
     """
     from mltune.show.report import writing
 

@@ -7,17 +7,14 @@ not predict that of the next one (rank correlations from -0.4 to 0.4, mean 0). T
 the last doubling over all problems, and the distance of a problem from the fastest of its siblings, the same product
 with other transpositions (rank correlations from 0.4 to 0.7). docs/explanation/time-sharing.md has the study.
 
-The sum of all gains is largest where the marginal gains p c / t^2 are equal (p: priority): t is proportional to
-sqrt(p c).
-
-Of several kernels for one problem only the best counts. A kernel that is behind the best of them by d, in the logarithm
-of the time, brings something only if its remaining gain is larger than d. With an exponential distribution of mean
-gap(t) that is expected to be gap(t) exp(-d / gap(t)): its constant is c exp(-d / gap(t)).
+The sum of all gains is largest where the marginal gains p c / t^2 are equal (p: priority): t is proportional to sqrt(p
+c). A kernel that is behind the best one for its problem by d, in the logarithm of the time, matters only if its
+remaining gain is larger. With an exponential distribution of mean gap(t) that is expected to be gap(t) exp(-d /
+gap(t)): its constant is c exp(-d / gap(t)).
 
 An unfinished time slice is finished first. Then every task gets its minimum, in the order of the plan. The rest goes,
-one time slice after the other, to the tasks with the largest expected gain. A task that has stopped, failed or reached
-its maximum gets nothing more, and leaves its share to the others. The same holds for a kernel that is too far behind
-another kernel for the same problem to catch up.
+one time slice after the other, to the tasks with the largest expected gain. A task that has stopped, failed, reached
+its maximum, or is too far behind another kernel for its problem leaves its share to the others.
 """
 
 from __future__ import annotations
@@ -40,91 +37,64 @@ from mltune.results.run import TuneResult
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The progress of a task, from which time slices are chosen.
-
-    Attributes
-    ----------
-    slug : str
-    spent : float
-        Seconds or trials of its run so far, in the unit of the plan.
-    limit : float or None
-        Limit of an unfinished time slice, in the unit of the plan; None when the last one has ended.
-    curve : sequence of (float, float)
-        The steps of the best time so far: (spent, seconds of the kernel). Noisy times count: a kernel at the limit of
-        the GPU's power may have no others, and finals decide what it is worth.
-    stopped : str
-        Why its search has ended by itself: nothing faster is expected, or nothing is left to try. Empty if it has not.
-    failed : str
-        Reason why it gets no further time; empty for none.
-    unread : str
-        Reason why its run cannot be read; empty for none. The other fields then hold what was known before. A worker
-        opens the store for writing, which repairs what a kill has left, before the task is set aside.
-    trials : int
-        Number of trials on record, for both units.
-    total_s : float
-        Seconds of its run so far, for both units.
-    declared : bool
-        Whether a winner was declared when all trials were known, or there is none to declare.
-    notice : str
-        What may be missing from its run; empty if nothing is.
-    """
+    """The progress of a task, from which time slices are chosen; budgets are in the unit of the plan."""
 
     slug: str
     spent: float = 0.0
+    """Budget of its run so far."""
     limit: float | None = None
+    """Limit of an unfinished time slice; None when the last one has ended."""
     curve: Sequence[tuple[float, float]] = ()
+    """Steps (spent, seconds) of the best time, noisy ones too: a kernel at the GPU's power limit may have no others."""
     stopped: str = ""
+    """Why its search has ended by itself: little is gained, or nothing is left to try."""
     failed: str = ""
+    """Why it gets no further time."""
     unread: str = ""
+    """Why its run cannot be read; the other fields are then earlier values. A worker first tries a repair."""
     trials: int = 0
+    """Trials of its run so far, in any unit."""
     total_s: float = 0.0
+    """Seconds of its run so far, in any unit."""
     declared: bool = True
+    """Whether a winner was declared when all trials were on record, or there is none to declare."""
     notice: str = ""
+    """What may be missing from its run."""
 
     @property
     def ended(self) -> bool:
-        """Whether it gets no further time."""
+        """Whether the task gets no further time."""
         return bool(self.stopped or self.failed)
 
     @property
     def unfinished(self) -> bool:
-        """Whether it has an unfinished time slice."""
+        """Whether the task has an unfinished time slice."""
         return not self.ended and self.limit is not None and self.spent < self.limit
 
     @property
     def best_s(self) -> float | None:
-        """Best time of its kernel so far, seconds."""
+        """Best time of the task's kernel so far, seconds."""
         return self.curve[-1][1] if self.curve else None
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """A time slice: a task, and the new limit of its run; or the repair of a run that cannot be read.
-
-    Attributes
-    ----------
-    slug : str
-    limit : float
-        Seconds or trials of the whole run of the task, earlier time slices included.
-    unit : {"s", "trials"}
-    reason : str
-        Why the task was chosen: an unfinished time slice, its minimum, its expected gain, or a run that cannot be
-        read.
-    """
+    """A time slice: a task, the new limit of its whole run in seconds or trials, and why it was chosen."""
 
     slug: str
     limit: float
+    """Limit of an unfinished time slice; None when the last one has ended."""
     unit: Unit
     reason: Literal["resumed", "minimum", "gain", "repair"]
 
     @property
     def trials(self) -> int | None:
-        """Limit in trials; None where seconds are counted."""
+        """Limit in trials; None for one in seconds."""
         return int(self.limit) if self.unit == "trials" else None
 
     @property
     def time_s(self) -> float | None:
-        """Limit in seconds; None where trials are counted."""
+        """Limit in seconds; None for one in trials."""
         return self.limit if self.unit == "s" else None
 
 
@@ -147,7 +117,7 @@ LEAST_GAIN = 0.01
 """Least remaining gain of a problem, as a share of its time, also when no curve has fallen lately."""
 
 HOPELESS = 1e-3
-"""Expected gain, as a share of the time, below which a kernel that is behind another one gets nothing more."""
+"""Expected gain, as a share of the time, below which a kernel behind another one gets nothing more."""
 
 
 def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
@@ -165,10 +135,10 @@ def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> 
 def chances(
     tasks: Sequence[Task], standings: Mapping[str, Standing], constants: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return a factor for the expected gain of each task, by slug, which counts the other kernels of its choice.
+    """Return factors for the expected gains of tasks, by slug, from the other kernels of their choices.
 
-    It is 1 for a task on its own and for the fastest kernel of a choice, less for the other kernels, and 0 for those
-    that are hopeless (:data:`HOPELESS`) or have no successful trial.
+    A factor is 1 for a task on its own and for the fastest kernel of a choice, less for the other kernels, and 0 for
+    those that are hopeless (:data:`HOPELESS`) or have no successful trial.
     """
     best_s = best_of_choices(tasks, standings)
     factors = {task.slug: 1.0 for task in tasks}
@@ -183,7 +153,7 @@ def chances(
 
 
 def best_of_choices(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
-    """Return the best time of each choice among kernels so far, seconds; without those that have none."""
+    """Return the best time of each choice among kernels so far, seconds; without choices that have none."""
     best_s: dict[str, float] = {}
     for task in tasks:
         found_s = standings[task.slug].best_s
@@ -193,19 +163,15 @@ def best_of_choices(tasks: Sequence[Task], standings: Mapping[str, Standing]) ->
 
 
 def last_doubling(standing: Standing) -> float:
-    """Return log(best(t / 2) / best(t)), the gain of the second half of the time.
-
-    If nothing was found in the first half, best(t / 2) is the first time that was found.
-    """
+    """Return log(best(t / 2) / best(t)), the gain of the second half of the time, or since the first time."""
     at = bisect_right(standing.curve, standing.spent / 2, key=itemgetter(0))
     return max(0.0, math.log(standing.curve[max(at - 1, 0)][1] / standing.curve[-1][1]))
 
 
 def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
-    """Return the logarithm of the best time of each problem relative to the fastest of its siblings.
+    """Return the logarithm of the best time of each problem relative to the fastest of its siblings, if it has any.
 
-    Siblings are problems of the same kernel with the same amount of work
-    (:attr:`mltune.problem.problem.Problem.work_class`). Problems without siblings are left out.
+    Siblings have the same kernel and the same work (:attr:`mltune.problem.problem.Problem.work_class`).
     """
     families: dict[Hashable, list[tuple[str, float]]] = {}
     for task in tasks:
@@ -221,24 +187,10 @@ def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[s
 
 
 def allot(room: float, spent: Sequence[float], weights: Sequence[float], most: Sequence[float]) -> list[float]:
-    """Share out a budget in proportion to weights, within a lower and an upper bound for each.
+    """Share out a budget ``room`` on top of ``spent`` in proportion to positive weights, within a bound for each.
 
-    The sum of the shares is linear in the level between two levels at which a share reaches a bound: a bisection finds
-    the two, and the rest is a division.
-
-    Parameters
-    ----------
-    room : float
-        The budget to share out, on top of ``spent``.
-    spent, most : sequence of float
-        Lower and upper bounds of each share; a share that is larger than its upper bound already is kept.
-    weights : sequence of float
-        Positive; shares within their bounds are proportional to them.
-
-    Examples
-    --------
-    >>> [round(share, 6) for share in allot(90.0, [10.0, 10.0, 70.0], [1.0, 1.0, 1.0], [30.0, 100.0, 100.0])]
-    [30.0, 75.0, 75.0]
+    A share that is above its upper bound already is kept. The sum of the shares is linear in the level between two
+    levels at which a share reaches a bound: a bisection finds the two, and the rest is a division.
     """
     if not weights:
         return []
@@ -270,24 +222,11 @@ _TOLERANCE = 0.02
 def next_slice(
     plan: Plan, standings: Sequence[Standing], busy: Collection[str] = (), remaining: float | None = None
 ) -> TimeSlice | None:
-    """Choose the next time slice of a free device.
+    """Return the next time slice of a free device of a placed plan; None when there is nothing to do for it.
 
-    Parameters
-    ----------
-    plan : Plan
-        Placed: its devices are known (:func:`mltune.resolve.placement.place`).
-    standings : sequence of Standing
-        A task without a standing has spent nothing.
-    busy : collection of str
-        Slugs of the tasks that other devices work on.
-    remaining : float, optional
-        The rest of the budget, where it is less than the standings say because time has passed outside of runs:
-        seconds of each device, or trials in all.
-
-    Returns
-    -------
-    TimeSlice or None
-        None when there is nothing to do for this device; the campaign is over when no other device is busy either.
+    A task without a standing has spent nothing; ``busy`` has the slugs of tasks on other devices. ``remaining``, in
+    seconds of each device or trials in all, counts where it is less than the rest by the standings, because time has
+    passed outside of runs.
     """
     state = _State(plan, standings, busy, remaining)
     return state.resumed() or state.minimum() or state.gain()
@@ -321,7 +260,7 @@ class _State:
         return standing.limit - standing.spent if standing.unfinished and standing.limit is not None else 0.0
 
     def resumed(self) -> TimeSlice | None:
-        """Resume the first unfinished time slice."""
+        """Resume the first unfinished time slice, if any."""
         for task in self.free:
             addition = min(self.under_way(task), self.longest)
             if addition > 0:
@@ -329,7 +268,7 @@ class _State:
         return None
 
     def minimum(self) -> TimeSlice | None:
-        """Give the first task below its minimum the rest of it; minima that no longer fit shrink in proportion."""
+        """Give the first task below its minimum the rest of it; minima that do not fit shrink in proportion."""
         lacking = [task for task in self.free if self.spent(task) < self.sufficient(task)]
         minima = [task.minimum for task in lacking]
         for task, share in zip(lacking, self.allotted(lacking, minima, minima), strict=True):
@@ -339,15 +278,14 @@ class _State:
         return None
 
     def sufficient(self, task: Task) -> float:
-        """Return what a task must have spent for its minimum: finals may end before the time that is kept for them."""
+        """Return the least spending that meets a task's minimum: finals may end before the time reserved for them."""
         kept = finals_s(task.minimum) if self.plan.unit == "s" else 0.0
         return (1 - _TOLERANCE) * task.minimum - kept
 
     def gain(self) -> TimeSlice | None:
         """Give the task with the largest expected gain per time its share, but at most as much as it has spent.
 
-        After that its expected gain is estimated again. The last time slice takes the rest of the budget, as does the
-        only kernel of a choice that is left.
+        Then its expected gain is estimated again. The last time slice, or the only kernel left, gets the rest.
         """
         constants = gain_constants(self.plan.tasks, self.standings)
         factors = chances(self.plan.tasks, self.standings, constants)
@@ -369,7 +307,7 @@ class _State:
         return chosen
 
     def most(self, task: Task) -> float:
-        """Return the largest budget of a task: what its maximum leaves to it beside the other kernels of its choice."""
+        """Return the largest budget of a task: its maximum, without the other kernels of its choice."""
         if task.maximum is None:
             return math.inf
         rivals = (
@@ -387,7 +325,7 @@ class _State:
         return allot(self.unassigned, [self.spent(task) for task in tasks], weights, most)
 
     def time_slice(self, task: Task, addition: float, reason: Literal["resumed", "minimum", "gain"]) -> TimeSlice:
-        """Return the time slice that adds to the budget of a task; limits in trials are whole batches if possible."""
+        """Return the time slice that adds to the budget of a task; trials come in whole batches if possible."""
         spent = self.spent(task)
         limit = spent + addition
         if self.plan.unit == "trials":

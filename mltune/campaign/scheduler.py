@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.schedule import Standing, TimeSlice, best_of_choices, next_slice, standing_of
 from mltune.errors import MltuneError, RunError
+from mltune.kernel.placed import PlacedKernel
 from mltune.known.entry import Entry
 from mltune.records.directory import PROBLEMS, is_begun
 from mltune.resolve.plan import Plan, Task
@@ -33,33 +34,17 @@ MAX_IDLE = 5
 """Time slices without a failure, a new trial or a reason to stop after which a task is set aside."""
 
 FAR_BEHIND, CERTAIN_S = 1.5, 1e-4
-"""Ratio of least times of which the larger is far behind, and a least time below which they tell little."""
+"""Ratio of least times of which the larger is far behind, and a least time below which they say little."""
 
 FRESH_S = 20.0
-"""Seconds during which the content of a run, once read, is passed to new problems without reading it again.
-
-With 64 devices all other runs have new trials whenever a problem begins.
-"""
+"""Seconds during which a run is passed to new problems without reading it again: 64 devices always have new trials."""
 
 
 class Scheduler:
-    """Chooses the time slices of a campaign.
+    """Choose the time slices of a campaign from the standings of its tasks, by slug.
 
-    Parameters
-    ----------
-    plan : Plan
-    directory : pathlib.Path
-    stop : callable
-        Once it is true, no further run is read at the start: an interrupted campaign has only seconds.
-    gpus : mapping of str to Device, optional
-        The facts of the plan's devices, where they are on other hosts.
-
-    Attributes
-    ----------
-    standings : dict of str to Standing
-        The standing of every task, by slug.
-    left_out : set of str
-        The tasks whose runs were not read because the campaign was interrupted, by slug.
+    Once ``stop`` is true, no further run is read at the start, and the tasks are ``left_out``: an interrupted campaign
+    has only seconds. ``gpus`` are the facts of devices on other hosts.
     """
 
     def __init__(
@@ -92,7 +77,7 @@ class Scheduler:
 
     @property
     def done(self) -> int:
-        """Number of tasks that have had their minimum, or get nothing more."""
+        """Number of tasks that have had their minimum, or have ended."""
         pairs = ((task, self.standings[task.slug]) for task in self._plan.tasks)
         return sum(
             standing.ended or (standing.spent > 0 and standing.spent >= task.minimum) for task, standing in pairs
@@ -103,10 +88,7 @@ class Scheduler:
         return self._directory / PROBLEMS / task.slug
 
     def read(self, directory: Path, slug: str) -> TuneResult:
-        """Read the run of a task: only the trials that are new since the last time.
-
-        Takes the place of :func:`mltune.results.reader.read_run`, and raises what it raises.
-        """
+        """Read the run of a task as :func:`mltune.results.reader.read_run` does, but only its new trials."""
         if slug not in self._readers:  # a folder that the plan does not name
             return RunReader(directory, slug).read()
         if slug in self.left_out:
@@ -120,10 +102,7 @@ class Scheduler:
         return Siblings(entries, nearest(near_run(task.problem, run) for run in siblings))
 
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
-        """Choose the time slice of a free device; None if there is nothing for it to do.
-
-        ``running`` holds the slugs of the tasks that other devices work on, ``left_s`` the rest of a budget in seconds.
-        """
+        """Return the time slice of a free device, or None; ``running`` are slugs, ``left_s`` the seconds left."""
         running, begun = set(running), time.monotonic()
         unread = [slug for slug, standing in self.standings.items() if standing.unread and not standing.ended]
         if unread:  # the shares of the others depend on what these have spent
@@ -171,10 +150,10 @@ class Scheduler:
         return standing
 
     def find_bound(self, choice: str = "") -> bool:
-        """Compute the least time of one more kernel that competes with others; return whether there was one.
+        """Compute the least time of one more competing kernel without trials; return whether there was one.
 
         With ``choice`` it is a kernel of that choice, the one for which the hardware needs least. It takes a second or
-        more, so it is done while the devices are busy. Kernels with trials need none.
+        more, so it is done while the devices are busy.
         """
         unbounded = [
             task
@@ -196,10 +175,11 @@ class Scheduler:
         return [device for device in devices if isinstance(device, str) or task.model in ("", device.name)]
 
     def _is_alone(self, slug: str) -> bool:
-        """Whether no other kernel can be nearly as fast, so that it is given all of the budget at once.
+        """Return whether no other kernel can be nearly as fast, so that the task gets all of the budget at once.
 
         Each time slice has a start and finals of its own, which take seconds. That needs one device, one problem, and
-        least times that count: in microseconds launches decide. For the other kernels that of the hardware will do.
+        least times above :data:`CERTAIN_S`: in microseconds launches decide. The hardware's least times of the other
+        kernels suffice.
         """
         is_single = len(self._plan.devices) == 1 and len({task.choice for task in self._plan.tasks}) == 1
         others_s = [self._least_s.get(task.slug, 0.0) for task in self._plan.tasks if task.slug != slug]
@@ -246,7 +226,7 @@ class Scheduler:
             self.standings[task.slug] = self._read(task)
 
     def _others(self, task: Task) -> list[TuneResult]:
-        """Return the runs of the other problems of a task's kernel that can be read; none once the task has trials."""
+        """Return the readable runs of the other problems of a task's kernel; none once the task has trials."""
         tasks = [] if self.standings[task.slug].trials else self._plan.tasks
         runs = (
             self._recent(sibling) for sibling in tasks if sibling.bundle == task.bundle and sibling.slug != task.slug
@@ -254,7 +234,7 @@ class Scheduler:
         return [run for run in runs if run is not None]
 
     def _recent(self, task: Task) -> TuneResult | None:
-        """Return the run of a task as it was some seconds ago (:data:`FRESH_S`), if it can be read."""
+        """Return the run of a task as it was within :data:`FRESH_S`, if it can be read."""
         read_s, run = self._seen.get(task.slug, (-math.inf, None))
         if time.monotonic() - read_s > FRESH_S and is_begun(self.folder(task)):
             outcome = read_or_set_aside(task.slug, partial(self.read, self.folder(task), task.slug))
@@ -272,10 +252,7 @@ class Scheduler:
         return entries
 
     def _failure(self, time_slice: TimeSlice, standing: Standing, result: SliceResult) -> str:
-        """Return why a task is set aside after a time slice; empty if it is not.
-
-        A task that cannot be read is set aside only after a worker has tried to repair its store.
-        """
+        """Return why a task is set aside, for an unreadable one only after an attempt at repair; empty if it is not."""
         outcome, failures = result.outcome, self._failures[standing.slug]
         repaired = outcome is Outcome.DONE and time_slice.reason == "repair"
         if standing.unread and (repaired or outcome is Outcome.FAILED):
@@ -287,7 +264,7 @@ class Scheduler:
         return ""
 
     def _read(self, task: Task) -> Standing:
-        """Read the standing of a task. A task that was set aside or cannot be read keeps its last standing."""
+        """Read the standing of a task; one that was set aside or cannot be read keeps its last standing."""
         last = self.standings[task.slug]
         if last.failed or not is_begun(self.folder(task)):
             return last
@@ -306,17 +283,15 @@ class Scheduler:
 
 
 def least_time(task: Task, devices: Sequence[str | Device], *, of_hardware: bool) -> float:
-    """Return the least time in seconds that the kernel of a task needs on any device; 0 where that is not known.
+    """Return the least seconds that the kernel of a task needs on any device of a placed plan; 0 if unknown.
 
-    That of the hardware is known at once, and never more. Devices are those of a placed plan
-    (:func:`mltune.resolve.placement.place`), or their facts.
+    Those of the hardware are quick to compute, and never more.
     """
     try:
         rates = [_device(task, spec) for spec in devices]
         distinct = [device for at, device in enumerate(rates) if device not in rates[:at]]
-        if of_hardware:
-            return min(hardware_time(task.problem, task.kernel, device) for device in distinct)
-        return min(find_bound(task.problem, task.kernel, device).best.time_s for device in distinct)
+        placed = [PlacedKernel(task.kernel, task.problem, device) for device in distinct]
+        return min(map(hardware_time, placed) if of_hardware else (find_bound(at).best.time_s for at in placed))
     except (MltuneError, ArithmeticError, LookupError, ValueError):  # such as a kernel without resources
         return 0.0
 

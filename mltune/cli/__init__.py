@@ -41,10 +41,7 @@ _Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command of the command line, or that of some arguments.
-
-    An error of the user is one line on stderr and exit code 2, a failed run exit code 1.
-    """
+    """Run a command line; exit code 2 with one line on stderr for an error of the user, 1 for a failed run."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _warning
     streams.prepare()
@@ -75,7 +72,7 @@ def _fail(message: object, code: int) -> None:
 
 
 def _unusable(error: Exception) -> str:
-    """Write the error of a file that cannot be used; nothing for any other error."""
+    """Write the error of a file that cannot be used; empty for any other error."""
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # of the completion
         return "a file of the user lies in the home directory, but there is none; set HOME."
     if not isinstance(error, OSError):
@@ -97,6 +94,6 @@ def _misuse(error: Any) -> str:
 def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Write a warning of mltune in one line, and any other with its place in the code."""
+    """Write a warning of mltune in one line, and any other with its position in the code."""
     place = "" if issubclass(category, MltuneWarning) else f"{filename}:{lineno}: {category.__name__}: "
     return f"{printable_lines(f'{place}{message}')}\n"

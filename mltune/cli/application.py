@@ -1,4 +1,4 @@
-"""The command-line application: commands made of functions of the Python interface, and the output of documents."""
+"""The command-line application: commands from functions of the Python interface, and the output of documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Given: TypeAlias = dict[str, Any]
-"""The arguments of a function of the Python interface, as a command's options give them."""
+"""The arguments of a function of the Python interface, from a command's options."""
 
 app = typer.Typer(
     name="mltune",
@@ -43,10 +43,9 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose options are the parameters of a function of the Python interface.
 
-    Names, order and defaults are those of the function; `defaults` is one that calls it with others. What an option is
-    called and means on the command line is in :data:`mltune.cli.options.OPTIONS`, or in `options` where a command
-    differs; parameters that are in neither are not offered. The command gets the arguments for the function, then its
-    own options; ``--json`` is one of all commands.
+    ``defaults`` is a function that calls it with other defaults. The spelling and meaning of an option are in
+    :data:`mltune.cli.options.OPTIONS`, or in ``options`` where a command differs; other parameters are not offered. The
+    command gets the arguments for the function, then its own options; ``--json`` is one of all commands.
     """
 
     def register(body: Callable[..., None]) -> Callable[..., None]:
@@ -78,7 +77,7 @@ def command(
 def _parameters(
     function: Callable[..., Any], options: Mapping[str, Any], caller: Callable[..., Any]
 ) -> Iterable[inspect.Parameter]:
-    """Yield the parameters of a function that are offered as options; those of a shape one by one."""
+    """Yield the parameters of a function that are offered as options, those of a shape each by itself."""
     of_function = sorted(inspect.signature(function).parameters.values(), key=_place)
     of_both = [*of_function, *inspect.signature(caller).parameters.values()]
     defaults = {parameter.name: parameter.default for parameter in of_both}
@@ -92,7 +91,7 @@ def _parameters(
 
 
 def _place(parameter: inspect.Parameter) -> int:
-    """Return where a parameter is offered: the arguments first, then the shape of the problem."""
+    """Return the position of a parameter: the arguments first, then the shape of the problem."""
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
         return 1
     return 2 if parameter.kind is inspect.Parameter.KEYWORD_ONLY else 0
@@ -107,7 +106,7 @@ def _converters(annotation: Any) -> list[Callable[[Any], Any]]:
 
 
 def command_group(name: str, summary: str) -> typer.Typer:
-    """Return a group of commands, such as ``mltune wisdom``, which shows its help where no command is named."""
+    """Return a group of commands, such as ``mltune wisdom``, which shows its help without a command."""
     group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
     @group.callback(help=summary)
@@ -119,7 +118,7 @@ def command_group(name: str, summary: str) -> typer.Typer:
 
 
 def _help_alone(context: typer.Context) -> None:
-    """Show the help where no command is named."""
+    """Show the help if no command is named."""
     if context.invoked_subcommand is None:
         table.write(context.get_help(), stderr=True)
         raise typer.Exit(2)
@@ -144,7 +143,7 @@ def _options(
 def answer(
     document: Any, as_json: bool, renderables: Callable[[], Iterable[RenderableType]], *following: object
 ) -> None:
-    """Print a document as JSON, or else its tables, and on stderr the words of the command that follows."""
+    """Print a document as JSON or as tables, and on stderr the words of the following command."""
     if as_json:
         table.write(json.dumps(document, indent=2, allow_nan=False))
         return
@@ -154,7 +153,7 @@ def answer(
 
 
 def again(options: Given, *names: str) -> Iterator[object]:
-    """Yield the words of options with the values that they have in a call, for the command that follows."""
+    """Yield the words of options with their values in a call, for the following command."""
     for name in names:
         value = options[name]
         for text in [f"{key}={item}" for key, item in value.items()] if isinstance(value, dict) else [value]:
@@ -163,11 +162,11 @@ def again(options: Given, *names: str) -> Iterator[object]:
 
 
 def say_resumed_by(*words: object) -> None:
-    """Say on stderr that a run was interrupted, and the words of the command that resumes it."""
+    """Say on stderr that a run was interrupted, and the words of the command to resume it."""
     table.write(f"interrupted; resume with: mltune {shlex.join(map(str, words))}", stderr=True)
 
 
 def fail_if(failed: object) -> None:
-    """End the command with exit code 1 where what it was asked for has failed."""
+    """End the command with exit code 1 if its task has failed."""
     if failed:
         raise typer.Exit(1)

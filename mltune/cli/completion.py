@@ -1,6 +1,6 @@
-"""Completion of values in the shell: each function returns what may stand for the beginning of a word.
+"""Completion of values in the shell: each function returns the words that begin as the incomplete one.
 
-Of the working directory only the names in one folder are read, and only names that a shell takes as they are come back.
+Only the names in one folder are read, and only names that need no quotes in a shell are returned.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mltune.records.header import REPLAY
 Complete: TypeAlias = Callable[[str], list[str]]
 
 COMPLETING = "_MLTUNE_COMPLETE"
-"""The environment variable by which a shell asks."""
+"""The environment variable of a shell's request."""
 
 GEMMS = ("sgemm", "dgemm", "cgemm", "zgemm", "hgemm", "bgemm", "ddgemm")
 STRATEGIES = (
     *("mltune", "mltune-noskip", "mltune-nobuild", "mltune-raw", "mltune-tpe", "tpe", "astra", "random"),
     *("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "simulated_annealing", "bayes_opt", "gp"),
 )
-"""The named problems, and strategies of a comparison, without an import that is slow; a test compares them."""
+"""The named problems, and strategies of a comparison, without a slow import; a test compares them."""
 
 MOST_SEEN = 1000
-"""Most entries of a folder that are looked at."""
+"""Most entries of a folder that are examined."""
 
 
 def problems(incomplete: str) -> list[str]:
@@ -51,7 +51,7 @@ def gpus(incomplete: str) -> list[str]:
 
 
 def targets(incomplete: str) -> list[str]:
-    """Return what a run may run on."""
+    """Return the devices that a run may use."""
     return ["auto", "cuda:0", *(f"{REPLAY}{name}" for name in datasets(incomplete))]
 
 
@@ -61,7 +61,7 @@ def datasets(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Return the runs and campaigns below ``runs/``, or in the folder that is named."""
+    """Return the runs and campaigns below ``runs/``, or in the folder of the word."""
     return _folders(incomplete if "/" in incomplete else f"{RUNS}/", FILE, POINTER, PLAN_FILE)
 
 
@@ -76,7 +76,7 @@ def campaigns(incomplete: str) -> list[str]:
 
 
 def several(complete: Complete) -> Complete:
-    """Return what completes the last of several values with commas between them."""
+    """Return the completion of the last of several values with commas between them."""
 
     def last(incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
@@ -86,7 +86,7 @@ def several(complete: Complete) -> Complete:
 
 
 def one_of(names: Iterable[str]) -> Complete:
-    """Return what completes one of some names."""
+    """Return the completion of a name."""
     return lambda incomplete: [*names]
 
 
@@ -107,11 +107,11 @@ BY_NAME: Mapping[str, Complete] = {
     "--strategies": several(one_of(STRATEGIES)),
     "--datasets": several(datasets),
 }
-"""What completes a value, by its option or by what it is called in the help."""
+"""Completions of values, by option or by the name of the value in the help."""
 
 
 def _folders(incomplete: str, *files: str) -> list[str]:
-    """Return the folders that hold one of some files, beside the path that has been begun."""
+    """Return the folders that hold one of the files, beside the incomplete path."""
     within, folders = os.path.dirname(incomplete), []
     with contextlib.suppress(OSError), os.scandir(within or ".") as entries:
         for entry in islice(entries, MOST_SEEN):

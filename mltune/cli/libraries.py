@@ -37,7 +37,7 @@ def build(options: Given, as_json: AsJson = False) -> None:
 
 
 def _lines(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
-    """Yield what was written, where each configuration is used, and what is lost."""
+    """Yield what was written, the uses of each configuration, and the loss."""
     report = document["report"]
     yield f"wrote {folder}: {document['name']}, {len(document['configurations'])} configurations"
     yield f"{report['tuned']} sizes tuned, {len(report['sizes'])} timed, {len(report['not_timed'])} not"

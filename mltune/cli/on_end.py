@@ -1,4 +1,4 @@
-"""The command of the user that is run when a run ends: ``--on-end``."""
+"""The user's command at the end of a run: ``--on-end``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mltune.files.text import printable
 from mltune.show import table
 
 LONGEST_S = 60.0
-"""Seconds that the command may take."""
+"""Longest time of the command, seconds."""
 
 _LONGEST_SUMMARY = 1_000
 
 
 @dataclass
 class Ending:
-    """The end of a run as the command is told: its directory, empty where it is not known, and one line."""
+    """The end of a run for the command: its directory, empty if unknown, and one line."""
 
     run: str = ""
     summary: str = ""
@@ -33,7 +33,7 @@ class Ending:
 
 
 def runnable(text: str) -> str:
-    """Check a command: it is split as a shell does, and its program is found."""
+    """Check a command, which is split as a shell does, and whose program exists."""
     try:
         program = shutil.which(next(iter(shlex.split(text)), ""))
         fault = "there is no such program"
@@ -46,10 +46,9 @@ def runnable(text: str) -> str:
 
 @contextlib.contextmanager
 def on_end(command: str | None, run: object) -> Iterator[Ending]:
-    """Run a command, if there is one, when the block ends: not where a signal ends it at once.
+    """Run a command when the block, which fills in the :class:`Ending`, ends, but not after an immediate signal.
 
-    The block fills in the :class:`Ending`. What it raises is raised when the command has ended, whose own failures are
-    only said.
+    An error of the block is raised after the command, whose own failures are only messages.
     """
     ending, failure = Ending("" if run is None else str(run)), None
     try:
@@ -68,7 +67,7 @@ def on_end(command: str | None, run: object) -> Iterator[Ending]:
 
 
 def _fault(command: str, outcome: str, ending: Ending) -> str:
-    """Run the command; return what went wrong, or nothing. Its output goes to stderr: stdout is for the document."""
+    """Run the command, with its output on stderr; return its error, or nothing."""
     from mltune.records.database import PASSWORDS
 
     told = {

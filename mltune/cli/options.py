@@ -1,4 +1,4 @@
-"""The options of the commands: how each parameter of the Python interface is written on the command line."""
+"""The options of the commands: the form of each parameter of the Python interface on the command line."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from mltune.resolve.problems import DEFAULT_KERNEL
 from mltune.resolve.request import LARGEST_SEED
 
 MOST_PROBLEMS = 1000
-"""Most problems of several values of ``--size``: those of a plan."""
+"""Most problems of several values of ``--size``, as of a plan."""
 
 KINDS = ("random", "complete", "search")
 FORMATS = ("kernel-tuner", "t4")
-"""Those of :data:`mltune.dataset.exporting.FORMATS`; a test compares them."""
+"""The names of :data:`mltune.dataset.exporting.FORMATS`; a test compares them."""
 
 UNITS = ("s", "ms", "us", "ns")
 
@@ -36,7 +36,7 @@ _LONGEST_VALUE = 60
 
 @dataclass(frozen=True)
 class Convert:
-    """What makes the argument of a function of the value of an option: a part of its annotation."""
+    """The conversion of an option's value to the argument of a function: a part of its annotation."""
 
     function: Callable[[Any], Any]
 
@@ -90,12 +90,12 @@ def percentage(option: str, least: float, most: float) -> Callable[[str | float]
 
 
 def is_database(text: str) -> bool:
-    """Return whether a text is meant as the URL of a PostgreSQL database."""
+    """Return whether a text is the URL of a PostgreSQL database."""
     return text.startswith(("postgresql:", "postgres:", "postgresql+"))
 
 
 def run_directory(text: str | Path) -> Path:
-    """Return the directory that RUN names: that of a run in a database is made."""
+    """Return the directory that RUN names; that of a run in a database is created."""
     if not is_database(str(text)):
         return path("RUN")(text)
     if "#" not in str(text):
@@ -179,7 +179,7 @@ def text(option: str, metavar: str, meaning: str) -> Any:
 
 
 def texts(option: str, metavar: str, meaning: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return the annotation of an option that may be given several times, and what its values are converted by."""
+    """Return the annotation of an option that may be repeated, with the conversion of its values."""
     return Annotated[list[str] | None, _option(option, metavar, meaning), Convert(convert)]
 
 
@@ -212,7 +212,7 @@ def flag(option: str, meaning: str) -> Any:
 
 
 def declared(name: str, kind: str, option: Option) -> Any:
-    """Return the annotation of an option of runs; None where commands do not offer it."""
+    """Return the annotation of an option of runs; None if commands do not offer it."""
     written = f"--{name}"
     if not option.in_commands:
         return None

@@ -159,7 +159,7 @@ def show(
 
 
 def _follow(run: Path, as_json: bool) -> bool:
-    """Follow a run; return whether it has ended, as opposed to a Ctrl-C of the user."""
+    """Follow a run; return whether it has ended, or false after a Ctrl-C of the user."""
     from mltune.show.follow import follow
     from mltune.show.live import RunDisplay
 

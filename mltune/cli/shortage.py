@@ -1,4 +1,4 @@
-"""Errors of a machine that has too little memory, in words."""
+"""Errors of a machine with too little memory, in words."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import resource
 from mltune.files.text import printable
 
 _OF_LIBRARIES = ("failed to map segment", "llocate memory", "cannot map zero-fill pages", "can't start new thread")
-"""Parts of the errors of the dynamic linker, and of Python, where there is no room for a library or a thread."""
+"""Parts of the errors of the dynamic linker, and of Python, without room for a library or a thread."""
 
 
 LITTLE_BYTES = 1 << 32
-"""Address space that libraries would use up by what they reserve beforehand."""
+"""Address space that the reservations of libraries would use up."""
 
 
 def spare_memory() -> None:
-    """Keep libraries from reserving address space, where there is little; before they are imported."""
+    """Keep libraries from reserving scarce address space; called before their import."""
     if 0 <= _limit() < LITTLE_BYTES:
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others of Arrow reserve a gigabyte
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # where a thread has no room, OpenBLAS ends or hangs
@@ -28,7 +28,7 @@ def _limit() -> int:
 
 
 def shortage(error: BaseException) -> str:
-    """Return the message for an error that too little memory has caused; empty for any other error."""
+    """Return the message for an error from too little memory; empty for any other error."""
     is_short = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     of_library = [line for line in str(error).splitlines() if any(part in line for part in _OF_LIBRARIES)]
     if not is_short and not of_library:

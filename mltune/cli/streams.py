@@ -10,10 +10,7 @@ import sys
 
 
 def prepare() -> None:
-    """Open the standard streams that are closed, and let all of them replace characters that they cannot encode.
-
-    A closed one is opened on the null device before another file gets its number.
-    """
+    """Open closed standard streams, before a file gets their numbers; let all replace unencodable characters."""
     closed = [number for number in range(3) if _is_closed(number)]
     for number in closed:
         os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)  # the lowest number that is free

@@ -292,7 +292,7 @@ def gate(options: Given, as_json: AsJson = False) -> None:
 
 
 PATIENCE_S = 60.0
-"""Seconds after a first signal until the process ends by force: the figures of many datasets take some."""
+"""Seconds after a first signal until the process ends by force: the figures of many datasets take time."""
 
 
 COMPARED: Given = {
@@ -365,7 +365,7 @@ def _compare(function: Callable[..., Any], options: Given, as_json: bool) -> Non
 
 
 def _after_comparison(options: Given, document: Given) -> Iterable[object]:
-    """Return the command that imports the table that was searched, or that searches the first dataset."""
+    """Return the command that imports the searched table, or that searches the first dataset."""
     if options.get("table") is not None:
         table = "--kernel", options["table"].stem, "--device", "unknown", "--out", "datasets"
         return "datasets", "import", options["table"], *table, *again(options, "parameters", "time", "aggregate")

@@ -1,7 +1,4 @@
-"""Our own strategies: random search, ASTRA's hand-set thresholds, Optuna's TPE, and the search of ``mltune tune``.
-
-Optuna's TPE proposes configurations outside a space, which :class:`Projection` moves to the nearest untried one of it.
-"""
+"""The strategies of mltune: random search, ASTRA's thresholds, Optuna's TPE, and the search of ``mltune tune``."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SPARSE = 0.04
-"""A space with less than this share of the raw combinations of its values is sparse: few proposals are in it."""
+"""Share of the raw combinations of values below which a space is sparse: few proposals of TPE are in it."""
 
 
 def is_sparse(space: TableSpace) -> bool:
@@ -40,10 +37,7 @@ def is_sparse(space: TableSpace) -> bool:
 
 
 class Projection:
-    """The nearest untried configuration for any combination of values.
-
-    The distance of two values of a parameter is the number of values between them, as a share of all its values.
-    """
+    """The nearest untried configuration for any values, by their positions as shares of each parameter's list."""
 
     def __init__(self, space: TableSpace) -> None:
         columns = space.rows(np.arange(space.count))
@@ -59,10 +53,7 @@ class Projection:
         return bool(self._tried.all())
 
     def take(self, codes: Any) -> int:
-        """Return the index of the nearest untried configuration, and mark it as tried.
-
-        ``codes`` are the positions of values among those of their parameters: array_like of shape (n_parameters,).
-        """
+        """Return the nearest untried configuration to the positions of values in their lists; mark it as tried."""
         targets = np.asarray(codes) / np.maximum(self.codes.max(axis=0), 1)
         distance = np.abs(self._scaled - targets.astype(np.float32)).sum(axis=1)
         distance[self._tried] = np.inf
@@ -91,25 +82,25 @@ class Random:
 
 @dataclass(frozen=True, slots=True)
 class Astra:
-    """ASTRA's hand-set thresholds, with random search among what they keep (:mod:`mltune.search.astra`).
+    """ASTRA's hand-set thresholds, with random search among the kept configurations (:mod:`mltune.search.astra`).
 
     A configuration that is discarded before compiling costs nothing, one discarded after compiling its compile time.
-    When all kept configurations have been measured, the others follow. Nothing is discarded when the bundle lacks the
-    resources that the thresholds are computed from.
+    When all kept ones have been measured, the others follow. Without the resources of the thresholds all are kept.
     """
 
     name: str = "astra"
 
     def search(self, simulation: Simulation, seed: int) -> None:
-        """Evaluate what is kept in a random order; see :class:`mltune.comparison.simulation.Strategy`."""
+        """Evaluate the kept configurations in random order; see :class:`mltune.comparison.simulation.Strategy`."""
         from mltune.cost.features import Features
         from mltune.errors import BundleError
+        from mltune.kernel.placed import PlacedKernel
         from mltune.search.astra import AstraThresholds
 
         recording, count = simulation.recording, simulation.space.count
         columns = simulation.space.rows(np.arange(count))
         try:
-            thresholds = AstraThresholds(Features(recording.kernel, recording.problem, recording.device))
+            thresholds = AstraThresholds(Features(PlacedKernel(recording.kernel, recording.problem, recording.device)))
         except BundleError:
             before = after = np.ones(count, dtype=bool)
         else:
@@ -134,8 +125,8 @@ class StockTpe:
 
     An invalid proposal is reported as PRUNED without a value, which TPE ranks below every configuration that ran (FAIL
     is ignored); a repeated one with its known result. Neither costs an evaluation. In a sparse space
-    (:func:`is_sparse`), such as a random sample of a larger one, almost every
-    proposal would be invalid: there each is projected to the nearest configuration not tried yet.
+    (:func:`is_sparse`) almost every proposal would be invalid: there each is projected to the nearest untried
+    configuration.
     """
 
     name: str = "tpe"
@@ -180,15 +171,14 @@ def _moved(
 class ShippedSearch:
     """:class:`mltune.search.search.Search`, by default with batches that adapt as in a run on a GPU.
 
-    ``batch`` is the number of proposals of a batch, ``in_flight`` that of batches in flight at most
-    (:func:`mltune.search.search.gradually`): the search learns the results of a batch only when so many have been
-    planned. If only one of them is given, the other is 16 or 3; if neither is, batches adapt to the number of parallel
-    builds, ``compilers``.
+    ``batch`` is the number of proposals of a batch, ``in_flight`` the most batches in flight
+    (:func:`mltune.search.search.gradually`); if only one is given, the other is 16 or 3; if neither is, batches adapt
+    to ``compilers`` parallel builds.
 
     Without ``skip`` no gate skips. Without ``build`` the compiler's reports are not used, and there is no gate after
     compiling. Without ``resources`` features are the raw parameters. ``prior`` names the pretrained model
-    (:func:`mltune.cost.model_file.choose_model`), which may have seen the recording; ``pretrained`` is one in place of
-    that, which has not.
+    (:func:`mltune.cost.model_file.choose_model`), which may be trained on the recording; ``pretrained`` is one that is
+    not.
     """
 
     name: str = "mltune"
@@ -234,15 +224,16 @@ class ShippedSearch:
 
     @property
     def adapts(self) -> bool:
-        """Whether the sizes of batches follow from recorded seconds."""
+        """Whether the sizes of batches adapt to recorded seconds."""
         return self.batch is None and self.in_flight is None
 
     def model(self, recording: Recording) -> ChosenModel | None:
-        """Return the pretrained model that it starts from on a recording."""
+        """Return the pretrained model that the search starts from on a recording."""
         return choose_model(self.prior, recording.kernel)
 
     def _features(self, simulation: Simulation) -> Features:
         from mltune.cost.features import Features
+        from mltune.kernel.placed import PlacedKernel
 
         recording = simulation.recording
         kernel = (
@@ -250,7 +241,7 @@ class ShippedSearch:
             if self.resources
             else replace(recording.kernel, resources=KernelResources(unit=recording.kernel.resources.unit))
         )
-        return Features(kernel, recording.problem, recording.device)
+        return Features(PlacedKernel(kernel, recording.problem, recording.device))
 
 
 class _Measuring:

@@ -1,7 +1,4 @@
-"""The clock of simulated runs: when each evaluation ends, with some compile cores and one GPU.
-
-What a strategy proposes does not depend on the clock, so that one trace is played with any number of cores.
-"""
+"""The clock of simulated runs: the end of each evaluation in a trace, for any number of compile cores and a GPU."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from mltune.kernel.coding import Floats
 def ended_seconds(trace: Trace, recording: Recording, cores: int) -> Floats:
     """Return the seconds at which the evaluations of a run end: ndarray of shape (n_evaluations,).
 
-    The strategy thinks alone, and proposes a build once it has thought and the results that it uses are there. Builds
-    wait for one of the ``cores`` in the order of the proposals, then for the GPU in the order in which they are ready.
-    What is skipped after compiling, or did not compile, does not occupy the GPU.
+    The strategy computes on a core of its own, and proposes a build after its computation and the results that it uses.
+    Builds wait for one of the ``cores`` in the order of the proposals, then for the GPU in the order in which they are
+    ready. Skips after compiling and failed builds do not occupy the GPU.
     """
     builds = trace.builds
     compile_s = recording.compile_s[builds["index"]].tolist()

@@ -30,10 +30,7 @@ EVERY = "all"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The numbers of runs, of those that have ended and failed, the last one, and the estimated seconds left.
-
-    ``message`` is one for the user; empty for none.
-    """
+    """The numbers of runs that have ended and failed, the last run, the estimated seconds left, and a message."""
 
     jobs: int
     done: int
@@ -50,10 +47,9 @@ Report = Callable[[Progress], None]
 class CompareRequest:
     """A request for a comparison: each strategy searches each dataset with the seeds from 0 on.
 
-    A run evaluates at most ``evaluations`` distinct configurations. ``output`` is the directory of the
-    journal, whose runs are not repeated; ``share`` the part and the number of parts of the jobs, such as ``(2, 4)`` for
-    the second of four; ``fewer_seeds`` has the number of seeds of each strategy that has fewer because it is slow.
-    ``cores`` are the numbers of compile cores with which the runs are put on the clock.
+    A run has at most ``evaluations``, of distinct configurations. ``output`` is the directory of the journal, whose
+    runs are not repeated; ``share`` the part of the jobs, such as ``(2, 4)`` for the second of four; ``fewer_seeds``
+    has the seeds of slow strategies; ``cores`` are the numbers of compile cores of the clock.
     """
 
     strategies: Mapping[str, Strategy]
@@ -78,7 +74,7 @@ class CompareRequest:
 
     @property
     def played(self) -> dict[str, Strategy]:
-        """The strategies, also for each number of compile cores where their proposals depend on it."""
+        """The strategies, and those whose proposals depend on compile cores once more for each number of them."""
         return with_cores(self.strategies, self.cores)
 
     def jobs(self) -> list[Job]:
@@ -140,10 +136,7 @@ class CompareCall:
 
 
 def default_output(strategies: Iterable[str], sources: Sequence[RecordingSource], evaluations: int) -> Path:
-    """Return the directory that belongs to a comparison: the same command finds what it has done before.
-
-    The number of seeds is not part of it: more seeds add to fewer.
-    """
+    """Return the directory that belongs to a comparison, whatever its seeds: the same command continues it."""
     tables = [[source.name, source.table and str(source.table.absolute())] for source in sources]
     columns = [[source.parameters, source.time, source.aggregate] for source in sources]
     facts = [sorted(strategies), tables, columns, evaluations, __version__]
@@ -155,16 +148,10 @@ def compare_strategies(
 ) -> Comparison | PartialComparison:
     """Run the jobs that are not in the journal, and return the comparison of all that are.
 
-    A request for one share of several returns a part; a request without a share joins the parts. ``progress`` is called
-    at the start with the messages for the user, and after every run; ``stop`` several times a second, and true ends the
-    comparison with the runs that have ended.
-
-    Raises
-    ------
-    UsageError
-        A dataset cannot be loaded, or the journal is of another comparison.
-    RunError
-        No strategy has a run on every dataset; the message has the error of the first failed run.
+    A request for one share returns a part; a request without a share joins the parts. ``progress`` gets the messages at
+    the start and the state after every run. ``stop`` is called several times a second; true ends the comparison. It is
+    a usage error if the journal is of another comparison, and a RunError, with the first error of a run, if no strategy
+    has a run on every dataset.
     """
     recordings = {source.name: source.load() for source in request.sources}
     facts: dict[str, Any] = {"evaluations": request.evaluations, "version": __version__}
@@ -246,7 +233,7 @@ def _comparison(
 
 
 def _unfinished(request: CompareRequest, outcomes: Mapping[Job, Outcome]) -> tuple[dict[Job, str], int]:
-    """Return why runs failed, and the number of those that have not ended."""
+    """Return the errors of failed runs, and the number of unfinished ones."""
     errors = {job: outcome.reason for job, outcome in outcomes.items() if outcome.trace is None}
     return errors, len(request.jobs()) - len(outcomes)
 

@@ -21,14 +21,14 @@ COLOURS = (
 """Colours that colour-blind readers can distinguish: Okabe and Ito (2008), "Color Universal Design", and five more."""
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
-"""Colours that some readers could confuse have different dashes."""
+"""Dashes that distinguish colours which some readers could confuse."""
 
 COLUMNS = 4
 FARTHEST, NEAREST = 0.5, 1e-3
 """Distances from the optimum between which curves are drawn."""
 
 FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
-"""Numbers on the vertical axis. A curve that comes nearer than the last one is drawn there."""
+"""Ticks of the vertical axis; the last one is also the limit of the curves."""
 
 
 class LineStyle(NamedTuple):
@@ -44,10 +44,10 @@ def line_style(position: int) -> LineStyle:
 
 
 def draw(curves: Mapping[str, Mapping[str, Floats]]) -> dict[str, bytes]:
-    """Draw the curves with their 95 % confidence bands, as SVG and PNG; return the files by name.
+    """Draw the curves with their 95 % confidence bands; return SVG and PNG files by name.
 
-    ``curves`` has fractions of the optimum, an ndarray of shape (n_seeds, n_evaluations), by strategy, in the order of
-    their colours, and by dataset. ``curves.svg`` shows all spaces together, ``curves-spaces.svg`` each space.
+    ``curves`` has fractions of the optimum, of shape (n_seeds, n_evaluations), by strategy, in the order of their
+    colours, and by dataset. ``curves.svg`` shows all spaces together, ``curves-spaces.svg`` each space.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -97,10 +97,7 @@ def _panel(
 
 
 def scale_to_optimum(axes: Any, nearest: float) -> None:
-    """Scale a vertical axis of distances from the optimum by their logarithm, and number it by fractions.
-
-    Near the optimum a linear axis would draw all curves as one. ``nearest`` is the least distance that is drawn.
-    """
+    """Scale a vertical axis by the log distance from the optimum, near which a linear axis draws all curves as one."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axes.set(yscale="log", ylim=(FARTHEST, max(nearest, NEAREST) / 1.2))
@@ -110,7 +107,7 @@ def scale_to_optimum(axes: Any, nearest: float) -> None:
 
 
 def _distance(fraction: Floats) -> Floats:
-    """Return the distance from the optimum, so that its logarithm can be drawn."""
+    """Return the distance from the optimum, within the range of the axis."""
     return np.clip(1.0 - fraction, NEAREST, None)
 
 

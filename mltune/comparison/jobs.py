@@ -1,4 +1,4 @@
-"""The jobs of a comparison: runs in worker processes, where a crash ends only one, and a forecast of their time."""
+"""The jobs of a comparison: runs in worker processes, isolated from each other's crashes, and a forecast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.process.child import stop as stop_children
 
 POLL_S = 0.2
-"""Seconds between two looks at whether to stop."""
+"""Seconds between two calls of ``stop``."""
 
 OWN_S: Mapping[str, float] = {
     "mltune": 0.01,
@@ -39,10 +39,10 @@ OWN_S: Mapping[str, float] = {
 """Rough seconds of a strategy's own work per evaluation, measured on one core in runs of 400 evaluations."""
 
 UNKNOWN_S = 0.005
-"""Assumed seconds for a strategy that is not in the table, such as others of Kernel Tuner."""
+"""Assumed seconds for any other strategy."""
 
 START_S = 3.0
-"""Seconds until a process has started and imported what it needs."""
+"""Seconds until a process has started and imported its modules."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _LONGEST_S = 7 * 86_400.0
@@ -59,8 +59,8 @@ def run_jobs(
     """Run jobs in single-threaded processes, and yield the outcome of each when it ends.
 
     A job that raises an exception, or whose process dies, ends with an error; a dead process is replaced. A strategy
-    whose class was made in a script or a notebook cannot be sent to another process: it runs in this one, at the end.
-    ``stop`` is called several times a second; true ends the iteration, and the jobs under way are lost.
+    whose class is of a script or a notebook runs in this process, at the end. ``stop`` is called several times a
+    second; true ends the iteration, and the jobs under way are lost.
     """
     sent = {name: content for name, strategy in strategies.items() if (content := pickled(strategy)) is not None}
     remote = [job for job in jobs if job.strategy in sent]
@@ -136,10 +136,7 @@ def _outcome(job: Job, fresh: Callable[[], Strategy], recording: Recording, eval
 
 
 class Forecast:
-    """The time until all runs have ended, from those that have ended: a run takes as long as its strategy works.
-
-    ``jobs`` are the runs to come, ``outcomes`` those that ended earlier.
-    """
+    """The remaining time of all ``jobs``, from the ``outcomes`` so far and the usual seconds of each strategy."""
 
     def __init__(self, evaluations: int, processes: int, jobs: Iterable[Job], outcomes: Iterable[Outcome] = ()) -> None:
         self._evaluations = evaluations
@@ -152,13 +149,13 @@ class Forecast:
         self._since = time.monotonic()
 
     def ended(self, outcome: Outcome) -> None:
-        """Take into account that one of the runs has ended."""
+        """Update the forecast with a run that has ended."""
         self._left[outcome.job.strategy, outcome.job.dataset] -= 1
         self._worked_s += self._learn(outcome)
 
     @property
     def left_s(self) -> float:
-        """The expected seconds until all have ended, on a machine as busy as it has been so far."""
+        """The expected seconds until all runs have ended, on a machine as busy as so far."""
         expected_s = START_S + self._worked_s / self._processes
         slowdown = max(1.0, (time.monotonic() - self._since) / expected_s)
         return slowdown * sum(count * self._run_s(*pair) for pair, count in self._left.items()) / self._processes

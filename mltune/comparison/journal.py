@@ -1,7 +1,4 @@
-"""The journal of a comparison: files of finished runs, a line of JSON each, with which it is split and resumed.
-
-Journals of other shares come from other machines, and any journal may be damaged: what is read is checked.
-"""
+"""The journal of a comparison: finished runs in lines of JSON, checked because other machines write them, too."""
 
 from __future__ import annotations
 
@@ -115,9 +112,9 @@ def _lines(path: Path) -> Iterator[_Facts | _Run]:
 class Journal:
     """The runs of a comparison, in a directory that is created if it is missing.
 
-    Each share of a comparison appends to its own file, ``runs-PARTofPARTS.jsonl``, and reads the files of all shares:
-    to join shares from several machines, copy their files into one directory. A run is one line, which is written
-    whole. All runs share some facts, which have a line of their own: those of an existing file must be equal.
+    Each share appends whole lines to its own file, ``runs-PARTofPARTS.jsonl``, and reads the files of all shares: to
+    join shares from several machines, copy their files into one directory. The facts that all runs share have a line of
+    their own, which must be equal in all files.
     """
 
     def __init__(self, directory: Path, facts: Mapping[str, int | str], share: tuple[int, int] = (1, 1)) -> None:
@@ -128,8 +125,8 @@ class Journal:
     def begin(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
         """Return the outcomes of jobs in the files of the directory; a trace takes precedence over an error.
 
-        A run has at most ``evaluations`` configurations of a dataset of one of the ``sizes``. A line that is damaged
-        is left out: its run is repeated.
+        A run has at most ``evaluations`` configurations of a dataset of one of the ``sizes``. A damaged line is
+        ignored: its run is repeated.
         """
         planned = set(jobs)
         outcomes: dict[Job, Outcome] = {}
@@ -189,7 +186,7 @@ class Journal:
 
 
 def _check_own(directory: Path) -> None:
-    """Check that the files of a comparison are its own: through a link it would overwrite something elsewhere."""
+    """Check that the files of a comparison are no links, through which it would overwrite other files."""
     for path in directory.iterdir():
         if path.name.startswith(_OWN) and kind_of(path) != "a regular file":
             raise RunDirectoryError(

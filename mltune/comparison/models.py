@@ -1,4 +1,4 @@
-"""The pretrained models that strategies of a comparison start from, and whether they have seen its recordings."""
+"""The pretrained models that strategies start from, and whether they were trained on the recordings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _LONGEST = 4000
 
 
 def start_models(strategies: Mapping[str, Strategy], recording: Recording) -> Iterator[tuple[str, str, str]]:
-    """Yield for each strategy that is given a model its name, the model's SHA-256, and what it has learned from.
-
-    A recording is known by its name, and by its problem and GPU. The SHA-256 is empty where there is no model.
-    """
+    """Yield the name of each strategy with a model option, the model's SHA-256 or ``""``, and its training data."""
     for name, strategy in strategies.items():
         if not isinstance(strategy, ShippedSearch) or strategy.prior == NONE:
             continue

@@ -1,4 +1,4 @@
-"""Strategies of third parties, run with their own code: Kernel Tuner's, Optuna's Gaussian process, and pymoo's."""
+"""Strategies of other packages in their own code: Kernel Tuner's, Optuna's Gaussian process, and pymoo's."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 class KernelTuner:
     """A strategy of Kernel Tuner (van Werkhoven, 2019, 10.1016/j.future.2018.08.004) with its default options.
 
-    Its ``tune`` function runs with its own search space, made of exactly the recorded configurations, and a runner that
+    Its ``tune`` function runs with its own search space of exactly the recorded configurations, and a runner that
     answers from the simulation: times in milliseconds, failures as its own error type. Proposals that Kernel Tuner
     discards as invalid do not reach the simulation and are not counted.
-
-    ``strategy`` is its name in Kernel Tuner. One that is not there, or not installed, raises a UsageError.
     """
 
     name: str
@@ -154,8 +152,8 @@ def _runner(simulation: Simulation) -> Any:
 class OptunaGp:
     """Optuna's GPSampler; each proposal is projected to the nearest untried configuration of the space.
 
-    The value of a parameter is its position in the sorted list of values. The projected configuration is reported to
-    the sampler as if it had been proposed; a failure counts as the slowest so far.
+    A value is its position in the sorted list. The projected configuration is reported as if it had been proposed; a
+    failure counts as the slowest so far.
     """
 
     name: str = "gp"
@@ -194,10 +192,7 @@ class OptunaGp:
 class Pymoo:
     """An algorithm of pymoo (Blank and Deb, 2020, 10.1109/ACCESS.2020.2990567) with its default options.
 
-    The value of a parameter is its position in the sorted list of values. Each proposal is projected to the nearest
-    untried configuration, which is reported in its place; a failure counts as the slowest so far.
-
-    ``algorithm`` is one of :data:`ALGORITHMS`.
+    Values, proposals and failures are those of :class:`OptunaGp`.
     """
 
     name: str

@@ -38,21 +38,20 @@ TO = (0.95, 0.98, 0.99)
 """Fractions of the optimum for which the necessary evaluations and seconds are given."""
 
 _DIGITS = 11
-"""Bits of the seconds that are kept, three digits: further ones are noise and would not compress."""
+"""Bits of the seconds that are kept, three digits: noise beyond them would not compress."""
 
 PACKAGES = ("numpy", "scikit-learn", "optuna", "kernel-tuner", "pymoo", "torch")
-"""Packages whose versions are given."""
+"""Packages whose versions are in the summary."""
 
 REFERENCE = "mltune"
-"""The strategy that the others are tested against."""
+"""The strategy that all others are tested against."""
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
     """All runs of one strategy on one recording, one for each of the ``seeds``.
 
-    ``best_s`` (:func:`mltune.comparison.scores.best_so_far`) and ``spent_s``
-    (:func:`mltune.comparison.scores.spent_seconds`) have the shape (n_seeds, n_evaluations).
+    The best and the spent seconds (:mod:`mltune.comparison.scores`) have the shape (n_seeds, n_evaluations).
     """
 
     seeds: tuple[int, ...]
@@ -188,7 +187,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
 
 
 def _interval(comparison: Comparison, name: str) -> list[float] | None:
-    """Return the 95 % interval of the mean score over the runs of a strategy; None where a dataset has one run."""
+    """Return the 95 % interval of a strategy's mean score over its runs; None where a dataset has one run."""
     scored = [run_scores(comparison, name, dataset)[:, None] for dataset in comparison.recordings]
     if min(map(len, scored)) < 2:
         return None
@@ -202,7 +201,7 @@ def run_scores(comparison: Comparison, name: str, dataset: str) -> Floats:
 
 
 def _budget(recording: Recording, evaluations: int) -> dict[str, float]:
-    """Return the end of the scored range: in evaluations, and in seconds of random search, one by one."""
+    """Return the end of the scored range: in evaluations, and in seconds of sequential random search."""
     _, last = scored_range(recording.pessimal_s, evaluations)
     return {"evaluations": last, "seconds": last * recording.evaluation_s}
 
@@ -258,7 +257,7 @@ def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, An
 
 
 def _to(fraction: Floats, spent_s: Floats, target: float) -> dict[str, float]:
-    """Return the median evaluations and seconds to a target; a run that did not reach it counts with its total."""
+    """Return the median evaluations and seconds to a target; a run that misses it counts with its total."""
     needed = evaluations_to(fraction, target)
     there = np.isfinite(needed)
     counted = np.where(there, needed, fraction.shape[1]).astype(int)
@@ -282,14 +281,14 @@ def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _mean(parts: Sequence[Any]) -> Any:
-    """Return the mean of numbers; of tables a table of the means."""
+    """Return the mean of numbers, or the table of the means of tables."""
     if isinstance(parts[0], dict):
         return {name: _mean([part[name] for part in parts]) for name in parts[0]}
     return float(np.mean(parts))
 
 
 def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, Any]]:
-    """Test :data:`REFERENCE`, or if it is absent the best strategy, against each other strategy."""
+    """Test :data:`REFERENCE`, or the best strategy if it is absent, against each other strategy."""
     reference = REFERENCE if REFERENCE in order else order[0]
     scored = {
         (name, dataset): dict(zip(runs.seeds, run_scores(comparison, name, dataset).tolist(), strict=True))

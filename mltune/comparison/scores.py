@@ -1,7 +1,4 @@
-"""Scores of searches: fractions of the optimum, evaluations to a target, and the autotuning methodology's score.
-
-docs/explanation/comparison.md has the definitions and their sources.
-"""
+"""Scores of searches; docs/explanation/comparison.md has the definitions and their sources."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> 
 
 
 def spent_seconds(traces: Sequence[Trace], evaluations: int) -> Floats:
-    """Return the seconds until the end of each evaluation of each run, the strategy's own and the recorded ones.
-
-    An ndarray of shape (n_runs, evaluations), in which a run that ended early keeps its last value.
-    """
+    """Return the seconds until the end of each evaluation, of strategy and recording: shape (n_runs, evaluations)."""
     seconds = np.zeros((len(traces), evaluations))
     for run, trace in zip(seconds, traces, strict=True):
         spent = (trace.own_s + trace.recorded_s)[:evaluations]
@@ -57,12 +51,6 @@ def expected_minimum(values: Floats, draws: int) -> Floats:
 
     With the values in ascending order, the minimum of n draws of N exceeds the k-th value with the hypergeometric
     probability C(N - k, n) / C(N, n).
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_values,)
-    draws : int
-        At most the number of values, and the length of the result.
 
     Examples
     --------
@@ -81,16 +69,11 @@ def expected_minimum(values: Floats, draws: int) -> Floats:
 
 
 def scored_range(times: Floats, evaluations: int) -> tuple[int, int]:
-    """Return the first and the last evaluation that the score covers.
+    """Return the first and the last evaluation that the score covers, from all times, failures as the slowest.
 
     At these, random search is expected to be 1 % and 95 % of the way from the median to the optimum (Willemsen et al.,
     2024, 10.1016/j.future.2024.05.021, equations 5 to 7), as computed by the package ``autotuning_methodology``. The
     last is at most ``evaluations``.
-
-    Parameters
-    ----------
-    times : ndarray of shape (n_configs,)
-        Times of all configurations, failures as the slowest.
     """
     last = min(_evaluations_to(times, CUTOFF), evaluations)
     last = max(last, min(2, evaluations))
@@ -110,17 +93,9 @@ def _evaluations_to(times: Floats, share: float) -> int:
 def scores(best: Floats, times: Floats, most: int = SCORED_EVALUATIONS) -> Floats:
     """Return the score of each run: its mean position between random search (0) and the optimum (1).
 
-    A score of 1 is the optimum from the first evaluation on (Willemsen et al., 2024, equation 8). The expectation of
-    random search is exact here (:func:`expected_minimum`) and approximate in the package.
-
-    Parameters
-    ----------
-    best : ndarray of shape (n_runs, n_evaluations)
-        From :func:`best_so_far`.
-    times : ndarray of shape (n_configs,)
-        Times of all configurations, failures as the slowest.
-    most : int
-        Largest number of evaluations that the score covers.
+    ``best`` is that of :func:`best_so_far`, and ``times`` has the shape (n_configs,), failures as the slowest. A score
+    of 1 is the optimum from the first evaluation on (Willemsen et al., 2024, equation 8); at most the first ``most``
+    count. The expectation of random search is exact (:func:`expected_minimum`), where the package approximates it.
     """
     first, last = scored_range(times, min(most, best.shape[1]))
     random = expected_minimum(times, min(last, len(times)))[first - 1 :]
@@ -142,19 +117,10 @@ def evaluations_to(fraction: Floats, target: float) -> Floats:
 
 
 def bands(curves: Sequence[Floats], rng: np.random.Generator) -> Floats:
-    """Return the 95 % bootstrap confidence band of the mean over spaces of the mean curves.
+    """Return the lower and upper 95 % bootstrap confidence band of the mean over spaces: shape (2, n_evaluations).
 
-    Runs are drawn with replacement within each space; the spaces are fixed.
-
-    Parameters
-    ----------
-    curves : sequence of ndarray of shape (n_runs, n_evaluations)
-        One per space.
-
-    Returns
-    -------
-    ndarray of shape (2, n_evaluations)
-        The lower and the upper end.
+    Curves have the shape (n_runs, n_evaluations). Runs are drawn with replacement within each space; the spaces are
+    fixed.
     """
     total = np.zeros((BAND_RESAMPLES, curves[0].shape[1]))
     for runs in curves:
@@ -165,20 +131,11 @@ def bands(curves: Sequence[Floats], rng: np.random.Generator) -> Floats:
 
 
 def paired_test(scores: Sequence[Floats], reference_scores: Sequence[Floats], seed: int = 0) -> tuple[float, float]:
-    """Compare two strategies over pairs of runs with the same space and seed.
+    """Return the mean difference of scores over spaces, and the two-sided p-value, over pairs of the same seed.
 
     A permutation test of the mean difference: under the null hypothesis the two runs of a pair are exchangeable. It
-    tests the mean, which is the reported figure, and assumes no distribution.
-
-    Parameters
-    ----------
-    scores, reference_scores : sequence of ndarray of shape (n_runs,)
-        Scores, one array per space.
-
-    Returns
-    -------
-    difference, p : float
-        The mean difference over spaces, and the two-sided p-value.
+    tests the mean, which is the reported figure, and assumes no distribution. Scores have the shape (n_runs,) per
+    space.
     """
     from scipy.stats import permutation_test
 
@@ -200,15 +157,7 @@ def paired_test(scores: Sequence[Floats], reference_scores: Sequence[Floats], se
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return p-values adjusted for multiple tests.
-
-    Holm (1979), "A simple sequentially rejective multiple test procedure".
-
-    Examples
-    --------
-    >>> holm({"a": 0.04, "b": 0.01})
-    {'a': 0.04, 'b': 0.02}
-    """
+    """Return p-values adjusted for multiple tests (Holm, 1979, "A simple sequentially rejective ... procedure")."""
     ordered = sorted(p_values, key=p_values.__getitem__)
     factors = np.arange(len(ordered), 0, -1)
     adjusted = np.minimum(np.maximum.accumulate(factors * [p_values[name] for name in ordered]), 1.0)

@@ -1,4 +1,4 @@
-"""A tuning run simulated on a recording: configurations with their recorded times, which a strategy evaluates.
+"""A tuning run simulated on a recording: a strategy evaluates configurations, which have recorded times.
 
 Strategies of other tools have a loop of their own. :meth:`Simulation.evaluate` therefore raises an exception when the
 budget is spent, which ends that loop.
@@ -38,7 +38,7 @@ UNKNOWN_COMPILE_S = 1.0
 """Assumed seconds of a compilation, for a table without compile times."""
 
 PRUNED = "a pruned sweep leaves out what is slow: every strategy looks better than it is on the whole space"
-"""What is said of a recording that is not a whole space or a fair sample of it."""
+"""Notice for a recording that is not a whole space or a fair sample of it."""
 
 UNKNOWN_RUNS = 7
 """Assumed number of runs of a timing, for a table without costs: the default of Kernel Tuner."""
@@ -48,13 +48,11 @@ UNKNOWN_RUNS = 7
 class Recording:
     """The recorded outcomes of every configuration of a simulated search; the index of a configuration is its row.
 
-    Arrays have the shape (n_configs,): the median time in seconds, NaN for a configuration that failed; ``compile_s``
-    and ``run_s``, the recorded seconds of compiling a configuration, and of verifying and timing it; and ``builds``,
-    the recorded results of compiling, NaN where not known, without columns that are not known at all.
-
-    ``account`` says what was read of a table, and what is assumed of compile seconds that are not recorded; ``notices``
-    what the user should know. ``origin`` has the kind, source and licence of the data, and what of it was in view when
-    the constants of mltune were set (``in_view``): the ``"space"``, or the ``"kernel"`` on another GPU.
+    Arrays have the shape (n_configs,): the median time in seconds, NaN for failures; ``compile_s``; ``run_s``, the
+    seconds of verifying and timing; and the known columns of ``builds``, NaN where not known. ``account`` says what was
+    read of a table and assumed of its compile seconds. ``origin`` has the kind, source and licence of the data, and
+    what of it was in view when the constants of mltune were set (``in_view``): the ``"space"``, or the ``"kernel"`` on
+    another GPU.
     """
 
     name: str
@@ -90,7 +88,7 @@ class Recording:
 
     @cached_property
     def evaluation_s(self) -> float:
-        """The mean seconds of compiling and running a configuration: those of random search, one by one."""
+        """The mean seconds of compiling and running a configuration, as in sequential random search."""
         return float(np.mean(self.compile_s + self.run_s))
 
     @cached_property
@@ -100,7 +98,7 @@ class Recording:
 
 
 def record(dataset: Dataset, kernel: Kernel) -> Recording:
-    """Make a recording of a dataset and its kernel.
+    """Return the recording of a dataset and its kernel.
 
     An unknown compile time is assumed to be the median of the known ones (:data:`UNKNOWN_COMPILE_S` if there is none),
     an unknown cost of timing that of :data:`UNKNOWN_RUNS` runs. A configuration that did not run has no cost of timing.
@@ -132,7 +130,7 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
 
 
 def _in_view(manifest: Manifest) -> str:
-    """Return what of a dataset comes with mltune: a dataset of the same parameters, on the same GPU or on others."""
+    """Return mltune's own data of the parameters: ``"space"`` on the same GPU, ``"kernel"`` on others, or ``""``."""
     from mltune.dataset.dataset import list_datasets
 
     alike = [dataset.device.name for dataset in list_datasets() if {*dataset.parameters} <= {*manifest.parameters}]
@@ -145,11 +143,7 @@ def _known(seconds: Floats) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
-    """The source of a recording: a dataset by name or path, or a bare table with a name to show.
-
-    The other attributes are of the table (:func:`mltune.dataset.importing.read_table`); its ``parameters`` are empty
-    where the format defines them.
-    """
+    """The source of a recording: a dataset by name or path, or a table of another tuner with its parameters."""
 
     name: str
     table: Path | None = None
@@ -182,21 +176,21 @@ class RecordingSource:
 
 
 IDLE_MOVES = 50
-"""Moves per evaluation after which a strategy that only repeats, skips or errs is stopped."""
+"""Moves per evaluation after which a strategy that only repeats, skips or fails is stopped."""
 
 _DIGITS = 9
-"""Digits of seconds that are kept: further ones are noise."""
+"""Digits of seconds that are kept: noise follows."""
 
 SKIP_MOVES = 5
-"""Moves that a skip counts as."""
+"""Moves that one skip counts for."""
 
 
 class _BudgetSpent(BaseException):
-    """The budget is spent. Not an :class:`Exception`, so that strategies which catch errors do not catch this."""
+    """Signal that the budget is spent: no :class:`Exception`, so that strategies which catch errors do not catch it."""
 
 
 COUNTS = ("repeats", "invalid", "skipped_before", "skipped_after")
-"""What is counted of a run, besides its builds."""
+"""Counts of a run besides its builds."""
 
 BUILD = np.dtype([("index", "i4"), ("measured", "?"), ("known", "i4"), ("own_s", "f8"), ("recorded_s", "f8")])
 """A configuration that a strategy had compiled, and whether it was measured; otherwise it was skipped after compiling.
@@ -208,10 +202,10 @@ previous build. Compiling it, and running it if it was measured, took ``recorded
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What one strategy did in one simulated run, up to its last evaluation.
+    """The moves of one strategy in one simulated run, up to its last evaluation.
 
-    ``builds`` are in order, of the type :data:`BUILD`: no configuration is measured twice. The numbers are those of
-    repeated evaluations, of proposals outside the space, and of configurations skipped before and after compiling.
+    ``builds`` are in order, of the type :data:`BUILD`: no configuration is measured twice. The numbers count repeated
+    evaluations, proposals outside the space, and skips before and after compiling.
     """
 
     builds: NDArray[Any]

@@ -25,10 +25,10 @@ from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 
 MOST_CORES = 4096
-"""Most compile cores of a simulated clock."""
+"""Largest number of compile cores of a simulated clock."""
 
 COMPILERS = ":compilers="
-"""Between the name of a strategy and the number of compile cores with which it searches."""
+"""Separator of the name of a strategy and the number of compile cores with which it searches."""
 
 Given: TypeAlias = str | Strategy | type[Strategy]
 """A strategy: a name, ``module:Class``, an object or a class."""
@@ -67,10 +67,9 @@ _OPTIONS |= dict.fromkeys(("skip", "build", "resources"), (0, 1))
 def strategy(source: Given) -> Strategy:
     """Return a strategy: an object as it is, a class without arguments, a text by its name.
 
-    A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"`` or ``"pymoo:NAME"``, the name of an installed
-    package's entry point (:data:`GROUP`), or ``"module:Class"``, a class of the user. Options follow the name:
-    ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``. A name, an option or a package that is not there raises
-    a UsageError.
+    A name is in :data:`OURS` or :data:`PEERS`, ``"kernel_tuner:NAME"``, ``"pymoo:NAME"``, an entry point of an
+    installed package (:data:`GROUP`), or ``"module:Class"``, a class of the user. Options follow the name:
+    ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``.
     """
     if not isinstance(source, str):
         text = _text_of(source if isinstance(source, type) else type(source))
@@ -95,7 +94,7 @@ def strategy(source: Given) -> Strategy:
 
 
 def named(sources: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
-    """Return strategies by name, and the number of seeds of those that are given as ``"NAME@SEEDS"``."""
+    """Return strategies by name, and the number of seeds of each ``"NAME@SEEDS"``."""
     strategies: dict[str, Strategy] = {}
     seeds: dict[str, int] = {}
     for source in sources:
@@ -111,11 +110,7 @@ def named(sources: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]
 
 
 def with_cores(strategies: Mapping[str, Strategy], cores: Iterable[int]) -> dict[str, Strategy]:
-    """Return strategies, and those among them whose proposals depend on the compile cores once more for each number.
-
-    >>> [*with_cores({name: strategy(name) for name in ("mltune", "mltune:batch=4:skip=0", "random")}, [2, 16])]
-    ['mltune', 'mltune:batch=4:skip=0', 'random', 'mltune:compilers=2', 'mltune:compilers=16']
-    """
+    """Return strategies; those whose proposals depend on compile cores once more for each number of cores."""
     shipped = {name: instance for name, instance in strategies.items() if isinstance(instance, ShippedSearch)}
     free = {name: instance for name, instance in shipped.items() if math.isinf(instance.compilers)}
     depend = {
@@ -128,7 +123,7 @@ def with_cores(strategies: Mapping[str, Strategy], cores: Iterable[int]) -> dict
 
 
 def available() -> tuple[str, ...]:
-    """Return the names of all strategies, those of other packages only where these are installed."""
+    """Return the names of all strategies; those of packages that are not installed are missing."""
 
     def is_installed(name: str) -> bool:
         try:
@@ -164,10 +159,7 @@ def fingerprint(strategy: Strategy) -> str:
 
 
 def pickled(strategy: Strategy) -> tuple[str, bytes] | None:
-    """Return the folder from which a strategy's class is imported, and the strategy itself, for another process.
-
-    None where another process cannot import the class: it was made in a script or a notebook.
-    """
+    """Return a strategy and the folder of its class, for another process; None for a script's or notebook's class."""
     kind = type(strategy)
     module = sys.modules.get(kind.__module__)
     if kind.__module__ == "__main__" or module is None:
@@ -188,7 +180,7 @@ def unpickled(content: bytes) -> Strategy:
 
 
 def _of_user(module: str, name: str, *pairs: str) -> Strategy:
-    """Return an object of a class that is given as ``module:Class``; the working directory is searched last."""
+    """Return an object of the class ``module:Class``; the working directory is searched last."""
     text = f"{module}:{name}"
     with _importing_from(os.getcwd()):
         try:
@@ -216,7 +208,7 @@ def _made(kind: Callable[..., object], text: str, options: Mapping[str, int]) ->
 
 
 def _failed(text: str, law: str, error: Exception) -> UsageError:
-    """Return the error of a strategy whose code has raised one, whose own text may fail, too."""
+    """Return the error of a strategy whose code has raised an error, whose own text may fail, too."""
     fact = type(error).__name__
     with contextlib.suppress(Exception):
         fact = f"{fact}: {error}"
@@ -265,7 +257,7 @@ def _option(name: str, pair: str) -> tuple[str, int | str]:
 
 
 def split(sources: str | Sequence[Given] | Given) -> Sequence[Given]:
-    """Return strategies one by one: a text names several, separated by commas, or ``all``."""
+    """Return a sequence of strategies, also of the text ``all`` or of names with commas between them."""
     if not isinstance(sources, str):
         return sources if isinstance(sources, Sequence) else [sources]
     names = [part.strip() for part in sources.split(",") if part.strip()]

@@ -1,1 +1,1 @@
-"""From a configuration to its expected speed: features, physics, cost models."""
+"""The expected speed of a configuration: features, physics, cost models."""

@@ -1,14 +1,14 @@
 """An upper bound on the speed of configurations: the least time of the units of a GPU, bank conflicts included.
 
-A bundle declares each load or store of its main loop as a layout of lanes (``[access]``,
-docs/reference/kernel-toml.md). The addresses of all lanes are computed once for every distinct layout.
-
 The analysis is that of Lai and Seznec, "Performance upper bound analysis and optimization of SGEMM on Fermi and Kepler
 GPUs" (CGO 2013), equations (1) to (9), for any kernel with resources and for the limits of any device: multiply-adds
 share their issue slots with loads from shared memory, at the rate that was measured for such a mix of instructions with
 as many threads (or at that of the schedulers), and no memory gives more than its bandwidth. Unlike the physical prior
 it knows no latency and no imperfect overlap, so that no configuration can be faster. docs/explanation/bound.md derives
 the formulas.
+
+A bundle declares each load or store of its main loop as a layout of lanes (``[access]``,
+docs/reference/kernel-toml.md).
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ LINE_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class LaneLayout:
-    """The addresses of one access of a warp, in many configurations.
+    """The addresses of one access of a warp, of ``width`` bytes a lane, in many configurations.
 
-    Lane l reads or writes ``width`` bytes: ndarray of shape (n_configs,). Its address follows from l, written in mixed
-    radix with the fastest digit first; each of the ``digits`` has a radix and a stride in bytes, both of this shape.
-    Example: with digits ``((8, 16), (4, 0))`` the address of lane l is ``16 * (l % 8) + 0 * (l // 8 % 4)``: eight
-    vectors, four lanes on each.
+    The address follows from the lane l in mixed radix, the fastest digit first; each of the ``digits`` has a radix and
+    a stride in bytes, of shape (n_configs,) like the width. With digits ``((8, 16), (4, 0))`` it is ``16 * (l % 8) + 0
+    * (l // 8 % 4)``: eight vectors, four lanes on each.
     """
 
     width: Indices
@@ -51,16 +50,15 @@ class LaneLayout:
 
 
 Access = tuple[Literal["shared", "global"], Floats, LaneLayout]
-"""``"shared"`` or ``"global"``, the number of accesses of a thread in a step (shape (n_configs,)), and the layout."""
+"""Kind of memory, the accesses of a thread in a step (shape (n_configs,)), and the layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The cost of the accesses of a step; every field is an ndarray of shape (n_configs,).
+    """The cost of the accesses of a step, in arrays of shape (n_configs,).
 
     Instructions are those of a thread. Wavefronts of shared memory are passes of a warp over its banks, phases those
-    without conflicts; global wavefronts are passes over lines of the first-level cache, the distinct lines of each
-    phase.
+    without conflicts; global wavefronts are the distinct cache lines of each phase.
     """
 
     shared_instructions: Floats
@@ -76,7 +74,7 @@ class Traffic:
 
 
 def counted(loads: Floats, copies: Floats) -> Traffic:
-    """Return the traffic of accesses of which only the number is known: loads from shared memory, and global copies."""
+    """Return the traffic of loads from shared memory and global copies without layouts."""
     return Traffic(loads, copies, loads, loads, copies)
 
 
@@ -103,7 +101,7 @@ def least_wavefronts(accesses: Iterable[Access], warp_size: int, size: int) -> F
 
 
 def shared_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
-    """Return the number of passes over the banks that an access takes.
+    """Return the number of passes over the banks of shared memory that an access takes.
 
     The lanes are served in phases of 128 bytes. A phase takes as many passes as its busiest bank has distinct words
     (lanes that read the same word share it).
@@ -138,7 +136,7 @@ def distinct_words(layout: LaneLayout, warp_size: int) -> Floats:
 
 
 def _words(width: int, addresses: Indices, lanes: int) -> tuple[Indices, NDArray[np.bool_]]:
-    """Return the words that groups of lanes access, sorted, and which of them are the first of their kind."""
+    """Return the words that groups of lanes access, sorted, and a mask of the distinct ones."""
     words_each = max(width // BANK_BYTES, 1)
     words = (addresses // BANK_BYTES)[:, :, None] + np.arange(words_each)
     words = np.sort(words.reshape(-1, lanes * words_each), axis=1)
@@ -164,7 +162,7 @@ def _phase_lanes(width: int) -> int:
 
 
 def _over_distinct(layout: LaneLayout, warp_size: int, count: Callable[[int, Indices], Floats]) -> Floats:
-    """Apply ``count(width, addresses of shape (n, warp_size))`` to each distinct layout, and spread the results."""
+    """Apply ``count(width, addresses of shape (n, warp_size))`` once to each distinct layout; expand the results."""
     columns = [layout.width, *(column for digit in layout.digits for column in digit)]
     if len(layout.width) == 0:
         return np.zeros(0)
@@ -196,7 +194,7 @@ L2_BYTES_PER_CLOCK = 64.0
 """Most bytes per clock from the second-level cache to one multiprocessor: two sectors of 32 bytes."""
 
 LIMITS = ("arithmetic", "issue", "shared memory", "L2 cache", "memory")
-"""What limits a configuration, in the order in which they are named where several limit it equally.
+"""Limits of a configuration, in the order of naming where several are equal.
 
 ``arithmetic`` is the time of the multiply-adds on the multiprocessor with the most tiles, the work outside the problem
 included; ``issue`` that of all instructions that the schedulers issue there.
@@ -217,23 +215,16 @@ class Bound:
 
     @property
     def binding(self) -> Indices:
-        """Position in ``limits`` of what limits each configuration: ndarray of shape (n_configs,)."""
+        """Position in ``limits`` of the limit that binds each configuration: ndarray of shape (n_configs,)."""
         positions: Indices = np.argmax(list(self.limits.values()), axis=0)
         return positions
 
 
 def hardware_limits(device: Device, problem: Problem, unit: str | None = None) -> dict[str, float]:
-    """Return the least times of a problem, whatever the kernel: its operations, and its traffic with memory.
+    """Return the least seconds of a problem by its operations and its traffic with memory, whatever the kernel.
 
-    Parameters
-    ----------
-    unit : str, optional
-        What does the operations, such as ``"tensor_fp64"``; by default the unit of the problem's arithmetic.
-
-    Returns
-    -------
-    dict of str to float
-        ``"arithmetic"`` and ``"memory"``, seconds; 0 where the work or the device's rate is not known.
+    A time is 0 where the work or the device's rate is unknown. ``unit`` does the operations, such as ``"tensor_fp64"``;
+    by default it is that of the problem's arithmetic.
 
     Examples
     --------
@@ -267,10 +258,10 @@ def bound(
     traffic : Traffic or None
         Accesses of a step; None stands for the resource ``shared_loads``, whose bytes are then not known.
     shared_least : ndarray of shape (n_configs,), optional
-        Least passes of a warp over the banks of shared memory in a step (:func:`mltune.cost.bound.least_wavefronts`);
-        where it is not known, they are no limit, and measured mixes do not count: loads may be wider than they seem.
+        The step's :func:`least_wavefronts`; if unknown, they are no limit, and measured mixes do not count: loads may
+        be wider than they seem.
     unit : str, optional
-        What does the multiply-adds (:func:`hardware_limits`).
+        Unit of the multiply-adds (:func:`hardware_limits`).
 
     Examples
     --------
@@ -343,7 +334,7 @@ def _issue(
 
 
 def _fastest(mixes: Sequence[Mix], needs: Sequence[Floats]) -> Floats:
-    """Return the highest rate among the mixes next to each wanted width, ratio and number of threads.
+    """Return the highest rate among the measured mixes next to each width, ratio and number of threads.
 
     Infinite where a mix may be faster than all that were measured: with narrower loads, or with fewer.
     """

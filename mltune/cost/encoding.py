@@ -1,4 +1,4 @@
-"""Knowledge before measuring: configurations as points, a mean function from several sources, and an initial design."""
+"""Encode configurations as points, with a mean function from several sources and an initial design."""
 
 from __future__ import annotations
 
@@ -19,31 +19,29 @@ EXPECTED_WEIGHT = 0.5
 """Weight of a source in the mean function before anything is measured."""
 
 SCENARIOS = 256
-"""Scenarios that are drawn. Half of them have the opposite errors of the others."""
+"""Scenarios that are drawn, half of them with the opposite errors of the other half."""
 
 MOST_VALUES = 16
-"""Values of a parameter from which on a shorter length scale is not expected: neighbours in a long list are alike."""
+"""Most values of a parameter with a shorter length scale: neighbours in a longer list are alike."""
 
 ERROR = 0.1
-"""Standard deviation of the errors of the logs of speeds that a source expects."""
+"""Standard deviation of a source's errors, in log speed."""
 
 PLAUSIBLE = 0.25
-"""Log of the speed by which a first choice may be below the fastest, as the other sources expect."""
+"""Log of the speed by which a first choice may be below the fastest by the mean of the other sources."""
 
 CANDIDATES = 600
-"""Most configurations that a portfolio is chosen from: the first of each source and of their mean."""
+"""Most configurations that a portfolio is chosen from: the best of each source and of their mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Knowledge of the speed of configurations before anything is measured.
 
-    ``expected`` returns the logs of speeds of Columns: ndarray of shape (n_configs,), about 0 for the fastest that
-    there is; below the log ``least`` it does not distinguish configurations.
-
-    ``smooth`` says whether configurations that are alike are expected to be alike: not by regression trees. In a space
-    too large to list, where a search breeds its candidates, it would seek out the errors of such a source. ``decides``
-    says whether it has the first choice (:func:`first_choice`): it has learned from this very problem on other devices.
+    ``expected`` returns log speeds of Columns, about 0 for the fastest that there is; below ``least`` it does not
+    distinguish configurations. ``smooth`` is false for regression trees: a search for variants in a space too large to
+    list would exploit their errors. ``decides`` gives a source, trained on this very problem on other devices, the
+    :func:`first_choice`.
     """
 
     expected: Callable[[Columns], Floats]
@@ -53,7 +51,7 @@ class Source:
 
 
 def physical(prior: Callable[[Columns], Floats], columns: Columns) -> Source:
-    """Return the physical prior as a source, from a function that gives shares of the device's peak.
+    """Return a physical prior, which gives shares of the device's peak, as a source.
 
     Speeds are relative to the fastest of some configurations: a small problem may reach a thousandth of the peak.
     """
@@ -64,25 +62,14 @@ def physical(prior: Callable[[Columns], Floats], columns: Columns) -> Source:
 class Encoding:
     """The configurations of a search space as points of the unit cube, with the basis functions of a mean function.
 
-    The coordinates follow from two properties of the parameters of any kernel:
+    A parameter's coordinate is the log2 of its value, scaled to [0, 1], because ratios of sizes matter; its position in
+    the list where a value is not positive. The odd part of a value (3 of 48) is a second coordinate: hardware works in
+    powers of two, and 48 is not simply between 32 and 64. Each source is one more coordinate.
 
-    - Ratios of sizes matter, so a parameter's coordinate is the log2 of its value, scaled to [0, 1]. If a value is not
-      positive, the coordinate is the position in the list of values.
-    - Hardware works in powers of two, so the odd part of a value (3 of 48) is a second coordinate: 48 is not simply
-      between 32 and 64.
-
-    Each source of knowledge is one more coordinate.
-
-    Attributes
-    ----------
-    mean_weights : ndarray of shape (n_basis,)
-        Weights of the basis functions of :meth:`describe` before anything is measured.
-    prior : Hyperparameters
-        The mode of the prior for a Gaussian process over these points. Where there is no source, the length scales of
-        parameters with more values are shorter, and those of switches the longest: a long list of sizes changes more.
-    deviation : float
-        Standard deviation of the prior of the log of a hyperparameter. What a source leaves unexplained is less alike
-        from kernel to kernel, so it is larger where there is one.
+    ``mean_weights`` are those of the basis functions before any measurement. ``prior`` is the mode of the Gaussian
+    process's prior; without a source, length scales are shorter for more values, and longest for switches: a long list
+    of sizes changes more. ``deviation``, of the prior of a log hyperparameter, is larger with a source, because
+    residuals vary more from kernel to kernel.
     """
 
     def __init__(self, space: SearchSpace, sources: Sequence[Source] = ()) -> None:
@@ -96,13 +83,11 @@ class Encoding:
         self.deviation = 1.0 if sources else 0.5
 
     def describe(self, columns: Columns) -> tuple[Floats, Floats]:
-        """Return the points of configurations, and their values of the basis functions of the mean function.
+        """Return points, of shape (n_configs, n_dimensions), and basis functions, of shape (n_configs, n_basis).
 
         The first basis function is minus the sum over parameters of the squared distance from the middle of the list of
         values and of the log2 of the odd part: a search space is usually written with bounds on either side of the
-        likely values. The others are what the sources expect, at least `least`.
-
-        Their shapes are (n_configs, n_dimensions) and (n_configs, n_basis).
+        likely values. The others are the sources' expected log speeds, at least their ``least``.
         """
         described = [scale.describe(columns[scale.name]) for scale in self._scales]
         coordinates = [coordinate for coordinates_of_scale, _ in described for coordinate in coordinates_of_scale]
@@ -144,17 +129,11 @@ def _unit(values: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class MeanFunction:
-    """The mean function of a Gaussian process: a sum of basis functions with weights that are fitted to measurements.
+    """The mean function of a Gaussian process: a weighted sum of basis functions.
 
-    The weights are those of ridge regression about their expected values (compare Rasmussen and Williams, 2006, section
-    2.7). They are never negative: a basis function that is negatively correlated with speed is left out.
-
-    Attributes
-    ----------
-    expected : ndarray of shape (n_basis,)
-        Weights before anything is measured.
-    confidence : float
-        Penalty on deviations from the expected weights, in units of a basis function's sum of squares.
+    The weights are those of ridge regression about their ``expected`` values (compare Rasmussen and Williams, 2006,
+    section 2.7), with the penalty ``confidence`` in units of a basis function's sum of squares. They are never
+    negative: a basis function that is negatively correlated with speed is left out.
     """
 
     expected: Floats
@@ -171,25 +150,9 @@ class MeanFunction:
 def first_choice(expected: Floats, sources: Sequence[Source] = ()) -> int:
     """Return the position of the configuration to measure first.
 
-    It is the best by the mean of the sources. Where one of them decides, it is the best by that one among those that
-    are :data:`PLAUSIBLE` by the mean of the others: bounds tell what is slow, and hardly rank what is fast, while
-    regressors of other devices rank it, and err most where the bounds are low.
-
-    Parameters
-    ----------
-    expected : ndarray of shape (n_sources, n_configs)
-        Logs of speeds, as each source expects them.
-    sources : sequence of Source, optional
-        The sources, in the same order.
-
-    Examples
-    --------
-    Physics does not believe in the configuration that a model expects most of.
-
-    >>> physics, model = Source(len, -3.0), Source(len, -3.0, decides=True)
-    >>> expected = np.log([[1.0, 0.9, 0.1], [0.6, 0.8, 1.0]])
-    >>> first_choice(expected, [physics, model])
-    1
+    It is the best by the mean of the sources, whose log speeds ``expected`` has in rows. Where one of them decides, it
+    is the best by that one among those that are :data:`PLAUSIBLE` by the mean of the others: bounds tell what is slow,
+    and hardly rank what is fast, while regressors of other devices rank it, and err most where the bounds are low.
     """
     decides = np.array([source.decides for source in sources] or [False] * len(expected))
     if decides.all() or not decides.any():
@@ -201,34 +164,13 @@ def first_choice(expected: Floats, sources: Sequence[Source] = ()) -> int:
 def portfolio(
     expected: Floats, points: Floats, count: int, rng: np.random.Generator, sources: Sequence[Source] = ()
 ) -> Indices:
-    """Choose configurations of which the fastest is expected to be fast, whichever source is right.
+    """Return distinct configurations of which the fastest is expected to be fast, whichever source is right.
 
-    In each of many scenarios one of the sources is right up to random errors, which are similar for similar
-    configurations. The first configuration is the :func:`first_choice`. Each further one adds most to the
-    speed of the fastest chosen one, on average over the scenarios. So the choice covers the disagreement of the
-    sources, and holds no near copies. The gain is submodular, and a greedy choice is nearly as good as the best one
-    (Nemhauser, Wolsey and Fisher, 1978).
-
-    Parameters
-    ----------
-    expected : ndarray of shape (n_sources, n_configs)
-        Logs of speeds, as each source expects them; at least one source. A source counts more where it expects more.
-    points : ndarray of shape (n_configs, n_dimensions)
-        Configurations as points of the unit cube.
-    sources : sequence of Source, optional
-        The sources, in the order of `expected`.
-
-    Returns
-    -------
-    ndarray of shape (min(count, n_configs),)
-        Positions of distinct configurations in the order of choice.
-
-    Examples
-    --------
-    >>> sources = np.log([[1.0, 0.9, 0.3], [0.2, 0.3, 1.0]])
-    >>> points = np.array([[0.0], [0.1], [1.0]])
-    >>> portfolio(sources, points, 2, np.random.default_rng(0)).tolist()
-    [2, 0]
+    In each of many scenarios one of the sources is right up to random errors, which are similar for configurations with
+    similar ``points``. The first choice is :func:`first_choice`; each further one adds most to the speed of the fastest
+    chosen one, on average over the scenarios. So the choice covers the disagreement of the sources, and holds no near
+    copies. The gain is submodular: greedy choice is nearly optimal (Nemhauser, Wolsey and Fisher, 1978). A source
+    counts more where its log speeds, a row of ``expected``, are higher.
     """
     orders: Sequence[Floats] = [expected.mean(axis=0), *expected]
     most = CANDIDATES // len(orders)

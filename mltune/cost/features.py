@@ -1,7 +1,4 @@
-"""Features of configurations for the cost models, before and after compiling, and the physical prior.
-
-docs/explanation/features.md gives the formula and the source of each feature.
-"""
+"""Features of configurations for the cost models; docs/explanation/features.md has their formulas and sources."""
 
 from __future__ import annotations
 
@@ -13,15 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from mltune.cost.bound import Access, Bound, LaneLayout, Traffic, bound, hardware_limits, least_wavefronts, traffic
 from mltune.cost.physics import SMALLEST_SHARE, physics
-from mltune.device.facts import Device
 from mltune.device.known import with_mixes
 from mltune.device.peaks import fma_per_clock, peak_flops
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Columns, Floats, length
 from mltune.kernel.parts import ACCESS_BYTES
-from mltune.problem.problem import Problem
+from mltune.kernel.placed import PlacedKernel
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
 """Results of a build that are features: fields of :class:`mltune.records.trial.Build`."""
@@ -40,21 +35,16 @@ BY_REGISTERS = (
 
 
 class Features:
-    """The feature table of one kernel for one problem on one device.
+    """The feature table of one kernel for one problem on one device; all columns are finite.
 
     The first columns are the parameters, as log2(1 + value). The ``[resources]`` of the bundle follow, and the columns
-    that can be computed from them: occupancy, waves, bounds and others. Without ``[resources]`` there are only the
-    parameters and, after compiling, the results of the build. All columns are finite.
-
-    ``names_after`` starts with ``names_before``. ``has_prior`` says whether the bundle defines the resources that
-    :meth:`prior` needs.
+    derived from them: occupancy, waves, bounds and others; after compiling, the results of the build. ``names_after``
+    starts with ``names_before``. ``has_prior`` is true if the bundle defines the resources of :meth:`prior`.
     """
 
-    def __init__(self, kernel: Kernel, problem: Problem, device: Device) -> None:
-        self.kernel = kernel
-        self.problem = problem
-        self.device = device
-        self._variables = variables_of(problem, device)
+    def __init__(self, placed: PlacedKernel) -> None:
+        self.placed = placed
+        kernel, problem, device = placed.kernel, placed.problem, placed.device
         self.has_prior = set(NEEDED) <= set(kernel.resources.estimates)
         self._unit = kernel.resources.unit or problem.arithmetic
         self._physics = partial(physics, device, self._unit)
@@ -78,51 +68,42 @@ class Features:
 
     @property
     def _nothing(self) -> Columns:
-        return {name: np.empty(0, dtype=np.int64) for name in self.kernel.all_parameters}
+        return {name: np.empty(0, dtype=np.int64) for name in self.placed.kernel.all_parameters}
 
     def before(self, columns: Columns) -> Floats:
         """Return the features known before compiling: ndarray of shape (n_configs, len(names_before))."""
         return _stack(self._before_columns(columns, *self._estimates(columns)))
 
     def after(self, columns: Columns, builds: Mapping[str, ArrayLike]) -> Floats:
-        """Return the features known after compiling: ndarray of shape (n_configs, len(names_after)).
-
-        Builds have the columns :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
-        """
+        """Return the features after compiling: (n_configs, len(names_after)); an estimate or 0 replaces NaN."""
         estimates = self._estimates(columns)
         return _stack(self._before_columns(columns, *estimates) | self._after_columns(columns, builds, *estimates))
 
     def prior(self, columns: Columns) -> Floats:
-        """Return the share of the device's peak that :mod:`mltune.cost.physics` expects, without measurements.
+        """Return the share of the device's peak that :mod:`mltune.cost.physics` expects; 1 without ``has_prior``.
 
-        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed. All
-        shares are 1 where ``has_prior`` is false.
+        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed.
         """
         if not self.has_prior:
             return np.ones(length(columns))
         resources, accesses = self._estimates(columns)
         share = self._physics(resources, accesses).share
-        if self._unit == self.problem.arithmetic:
+        device, arithmetic = self.placed.device, self.placed.problem.arithmetic
+        if self._unit == arithmetic:
             return share
-        return share * fma_per_clock(self.device, self._unit) / fma_per_clock(self.device, self.problem.arithmetic)
+        return share * fma_per_clock(device, self._unit) / fma_per_clock(device, arithmetic)
 
     def physical_s(self, columns: Columns) -> Floats:
         """Return the seconds of the problem's operations at the share of :meth:`prior`."""
         share = np.maximum(self.prior(columns), SMALLEST_SHARE)
-        return self.problem.flops / (peak_flops(self.device, self.problem.arithmetic) * share)
+        return self.placed.problem.flops / (peak_flops(self.placed.device, self.placed.problem.arithmetic) * share)
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
-        """Return the resources and the columns derived from them by name, in their own units.
-
-        They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
-        """
+        """Return resources and derived columns by name, in their own units, from builds or the bundle's estimates."""
         return self._derived(*self._estimates(columns), length(columns), builds)
 
     def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
-        """Return the least times that :mod:`mltune.cost.bound` allows; without the resources those of the hardware.
-
-        They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
-        """
+        """Return the least times of :mod:`mltune.cost.bound` from builds or estimates, or only the hardware's."""
         resources, accesses = self._evaluated(columns) if self.has_prior else ({}, [])
         size = length(columns)
         return self._bound(resources, accesses, self._traffic(accesses, size), size, builds)
@@ -130,7 +111,7 @@ class Features:
     def derived_and_bound(
         self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None
     ) -> tuple[dict[str, Floats], Bound]:
-        """Return the results of :meth:`derived` and :meth:`bound`, in half the time."""
+        """Return the results of :meth:`derived` and :meth:`bound`, computed together."""
         (resources, accesses), size = self._evaluated(columns), length(columns)
         moved = self._traffic(accesses, size)
         return self._derived(resources, moved, size, builds), self._bound(resources, accesses, moved, size, builds)
@@ -158,13 +139,13 @@ class Features:
         builds: Mapping[str, ArrayLike] | None,
     ) -> Bound:
         if not self.has_prior:
-            least = hardware_limits(self.device, self.problem, self._unit)
+            least = hardware_limits(self.placed.device, self.placed.problem, self._unit)
             return Bound({name: np.full(size, time_s) for name, time_s in least.items()})
         if builds is not None:
             resources, _ = _corrected(resources, _known(builds, size))
-        wavefronts = least_wavefronts(accesses, self.device.warp_size, size) if accesses else None
-        device = with_mixes(self.device)
-        return bound(device, self.problem, resources, moved, wavefronts, self._unit)
+        wavefronts = least_wavefronts(accesses, self.placed.device.warp_size, size) if accesses else None
+        device = with_mixes(self.placed.device)
+        return bound(device, self.placed.problem, resources, moved, wavefronts, self._unit)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""
@@ -172,16 +153,17 @@ class Features:
         return resources, self._traffic(accesses, length(columns))
 
     def _traffic(self, accesses: Sequence[Access], size: int) -> Traffic | None:
-        return traffic(accesses, self.device.warp_size, size) if accesses else None
+        return traffic(accesses, self.placed.device.warp_size, size) if accesses else None
 
     def _evaluated(self, columns: Columns) -> tuple[dict[str, Floats], list[Access]]:
         """Return the bundle's resources by name, and the layouts of its accesses."""
-        values = self.kernel.space.evaluate(columns, self._variables, self._expressions)
+        values = self.placed.kernel.space.evaluate(columns, self.placed.variables, self._expressions)
         resources = {
-            name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in self.kernel.resources.estimates
+            name: np.asarray(values[f"resource {name}"], dtype=np.float64)
+            for name in self.placed.kernel.resources.estimates
         }
         accesses = []
-        for name, access in self.kernel.resources.accesses.items():
+        for name, access in self.placed.kernel.resources.accesses.items():
             digits = [
                 (_integers(values[f"access {name} {position} 0"]), _integers(values[f"access {name} {position} 1"]))
                 for position in range(len(access.lanes))
@@ -198,7 +180,7 @@ class Features:
     def _before_columns(
         self, columns: Columns, resources: Mapping[str, Floats], accesses: Traffic | None
     ) -> dict[str, Floats]:
-        table = {name: signed_log2(columns[name]) for name in self.kernel.all_parameters}
+        table = {name: signed_log2(columns[name]) for name in self.placed.kernel.all_parameters}
         table |= {f"resource_{name}": signed_log2(values) for name, values in resources.items()}
         if self.has_prior:
             features = self._physics(resources, accesses)

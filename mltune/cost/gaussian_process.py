@@ -1,8 +1,4 @@
-"""Gaussian process regression: the model that proposes configurations.
-
-Trees need some hundred measurements before they rank the fast configurations well; a smooth prior over the logs of tile
-sizes needs about ten.
-"""
+"""Gaussian process regression, a smooth prior over logs of sizes, which needs ten measurements to rank the fast."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ _SCALE = (math.exp(-3.0), math.exp(3.0))
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Hyperparameters of a Gaussian process on the unit cube, for targets of zero mean and unit deviation.
+    """Hyperparameters on the unit cube, for targets of zero mean and unit deviation.
 
     ``scales`` are length scales, of shape (n_dimensions,); amplitude and noise are standard deviations.
     """
@@ -45,10 +41,9 @@ class Hyperparameters:
 
     @classmethod
     def most_likely(cls, X: Floats, y: Floats, prior: Self | None = None, deviation: float = 1.0) -> Self:
-        """Return the maximum a posteriori estimate for points in the unit cube.
+        """Return the maximum a posteriori estimate for points X of shape (n_points, n_dimensions) in the unit cube.
 
-        ``X`` has the shape (n_points, n_dimensions); ``prior`` is the mode of the prior, by default the usual one;
-        ``deviation`` is the standard deviation of the prior of each log.
+        ``prior`` is the mode of the prior, by default the usual one, ``deviation`` its standard deviation of each log.
         """
         from scipy.optimize import minimize
 
@@ -106,9 +101,9 @@ class GaussianProcess:
         return mean
 
     def unseen(self) -> tuple[Floats, Floats]:
-        """Predict each point of :meth:`fit` from all others, hyperparameters unchanged; deviations include the noise.
+        """Predict each point of :meth:`fit` from all others (Rasmussen and Williams, 2006, equation 5.12).
 
-        Rasmussen and Williams (2006), equation 5.12.
+        The hyperparameters stay those of the fit; the standard deviations include the noise.
         """
         from scipy.linalg import cho_solve
 
@@ -146,7 +141,7 @@ class Posterior:
         return spread
 
     def among(self, positions: NDArray[np.int64]) -> Posterior:
-        """Return the posterior at some of the points; points passed to :meth:`expect` so far stay conditioned on."""
+        """Return the posterior at some of the points; the conditions of :meth:`expect` stay."""
         posterior = Posterior(
             self._hyperparameters,
             self._X[positions],
@@ -160,8 +155,8 @@ class Posterior:
     def expect(self, position: int) -> None:
         """Condition on a point with its mean as the target: means stay, and points near it become less uncertain.
 
-        With this a batch is chosen before any of it is measured: the kriging believer (Ginsbourger, Le Riche and
-        Carraro, 2010, "Kriging is well-suited to parallelize optimization").
+        A batch can so be chosen before any of it is measured: the kriging believer (Ginsbourger, Le Riche and Carraro,
+        2010, "Kriging is well-suited to parallelize optimization").
         """
         covariance = self._hyperparameters.covariance(self._X[[position]], self._X)[0]
         for explained in self._explained:

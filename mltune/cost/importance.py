@@ -21,27 +21,13 @@ def importance(columns: Columns, median_s: ArrayLike, values: Mapping[str, Seque
     r"""Return the share of each parameter in the importance of all, the most important first (PED-ANOVA).
 
     For a parameter with the values :math:`v`, of which :math:`p(v)` of all measured configurations and :math:`q(v)` of
-    the fastest tenth have each (smoothed by Parzen estimators), the importance is the Pearson divergence
-    :math:`\sum_v p(v)\,(q(v) / p(v) - 1)^2` (Watanabe, Bansal and Hutter, 2023, "PED-ANOVA: Efficiently Quantifying
-    Hyperparameter Importance in Arbitrary Subspaces", algorithm 1). Chance gives a parameter with many values a larger
-    share than one with few.
+    the fastest tenth have each (smoothed by Parzen estimators), the importance is the Pearson divergence :math:`\sum_v
+    p(v)\,(q(v) / p(v) - 1)^2` (Watanabe, Bansal and Hutter, 2023, "PED-ANOVA: Efficiently Quantifying Hyperparameter
+    Importance in Arbitrary Subspaces", algorithm 1). Chance gives a parameter with many values a larger share than one
+    with few. The result is None for fewer than :data:`FEWEST_ROWS`, or if nothing varied.
 
     The shares are those of ``optuna.importance.PedAnovaImportanceEvaluator``, which optuna-dashboard shows, for
     categorical parameters. They are computed from columns, because Optuna's objects take about 11 kB for each trial.
-
-    Parameters
-    ----------
-    columns : Columns
-        The measured configurations.
-    median_s : array_like of shape (n_configs,)
-        Their times.
-    values : mapping of str to sequence of int
-        All values of each parameter in the search space.
-
-    Returns
-    -------
-    dict of str to float, or None
-        Shares that add up to 1. None if there are fewer than :data:`FEWEST_ROWS`, or nothing varied.
 
     Examples
     --------
@@ -75,10 +61,7 @@ def _divergence(column: NDArray[np.int64], fastest: NDArray[np.bool_], values: S
 
 
 def _density(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the Parzen estimate of a categorical distribution, with a uniform prior of the weight of one observation.
-
-    Each value that occurs has a kernel, which spreads a part of its weight evenly over all values.
-    """
+    """Return the Parzen estimate of a categorical distribution, with a uniform prior of one observation's weight."""
     spread = 1.0 / (np.count_nonzero(counts) + 1)
     kernels = (counts + counts.sum() * spread) / (1.0 + len(counts) * spread)
     density: NDArray[np.float64] = (kernels + 1.0 / len(counts)) / (counts.sum() + 1.0) + 1e-12

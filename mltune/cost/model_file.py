@@ -1,7 +1,7 @@
-"""Files of pretrained models, the trees in one array with a card in JSON beside it, and the choice of one for a search.
+"""Files of pretrained models, trees in one array with a card in JSON beside it, and the choice of a model.
 
-A file may come from a stranger. So the regressors are rows of numbers (:data:`NODE`), neither packed nor pickled, and
-every tree is checked. They predict without scikit-learn, which takes seconds to import: a search starts with them.
+A file may come from a stranger: regressors are rows of numbers (:data:`NODE`), neither packed nor pickled, and every
+tree is checked. They predict without scikit-learn, whose import would delay a search by seconds.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ from mltune.kernel.coding import Floats
 from mltune.problem.problem import Problem
 
 FIELDS = {"left": "u1", "right": "u1", "feature_idx": "u1", "num_threshold": "<f8", "value": "<f8"}
-"""What is written of a node, by scikit-learn's names: the places of its children in the tree, 0 and 0 for a leaf."""
+"""Fields of a node in a file, by scikit-learn's names; the children are places in the tree, 0 and 0 for a leaf."""
 
 NODE = np.dtype([("member", "u1"), ("tree", "u1"), *FIELDS.items()])
-"""A row of a file of regressors: a node of a tree of a member. Tree 0 of a member is a leaf, where its predictions
-start. The size of the file bounds how long a prediction takes, because each node has one parent."""
+"""A row of a file of regressors: a node of a member's tree; in tree 0, a leaf, the member's predictions start."""
 
 MOST_BYTES = 4 << 20
-"""Largest file of regressors: 50 of 60 trees with 31 leaves have as much."""
+"""Largest file of regressors: the size of 50 with 60 trees of 31 leaves."""
 
 MOST_MEMBERS, MOST_TREES = 200, 100
 
 SUFFIXES = (".json", ".npy")
-"""Of the files of a model: its card and its regressors."""
+"""Suffixes of a model's card and of its regressors."""
 
 LARGEST = 2**53
-"""Largest integer, which JSON keeps exact."""
+"""Largest integer that JSON keeps exact."""
 
 _MOST_CARD_BYTES = 1 << 20
 _MOST_FLOPS = 1e30
@@ -75,7 +74,7 @@ class _CardMember(BaseModel):
 
 
 class Origin(NamedTuple):
-    """Where a dataset was recorded, and of what; empty and 0 where that is not known."""
+    """The recording of a dataset, its device and problem; empty and 0 where unknown."""
 
     architecture: str
     flops: float
@@ -84,7 +83,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Self:
-        """Read it from the facts of a card."""
+        """Read an origin from the facts of a card."""
         flops = _figure(facts.get("flops"), "number of operations", 0.0, _MOST_FLOPS)
         texts = (printable(facts.get(name) or "", 100) for name in ("architecture", "device", "problem"))
         architecture, device, problem = texts
@@ -92,7 +91,7 @@ class Origin(NamedTuple):
 
 
 def _figure(value: Any, meaning: str, least: float, most: float) -> float | None:
-    """Return a figure of a card; None where it is no number."""
+    """Return a number of a card within bounds; None where it is no number."""
     if type(value) not in (int, float):
         return None
     if not least <= value <= most:
@@ -101,15 +100,14 @@ def _figure(value: Any, meaning: str, least: float, most: float) -> float | None
 
 
 FEWEST_JUDGED = 1000
-"""Fewest configurations of a dataset that a model is judged on: smaller ones are of searches, mostly of the fast."""
+"""Fewest configurations of a dataset that a model is judged on: smaller ones stem from searches, mostly of the fast."""
 
 
 class Card(BaseModel):
-    """The card of a model.
+    """The card of a model, with the ``sha256`` of its file of regressors.
 
-    ``members`` has for each sweep its name, device and architecture, case, class and operations of its problem, its
-    fastest configurations, the measured time of the first choice over that of physics, and whether it has a regressor.
-    ``sha256`` is that of the file of regressors. ``facts`` are training datasets with their hashes and devices,
+    ``members`` has for each sweep its origin, its fastest configurations, the measured time of the first choice over
+    that of physics, and whether it has a regressor. ``facts`` are the training datasets with their hashes and devices,
     versions, and scores on datasets that were left out.
     """
 
@@ -124,7 +122,7 @@ class Card(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Read all figures: one that is out of bounds is an error, and so is a model that does not predict."""
+        """Check all figures: one out of bounds is an error, and so is a model that does not predict."""
         if not any(member.has_regressor for member in self.members):
             raise ValueError("a member of a model must have a regressor, but none has")
         _ = self.gain, self.shares("model"), self.shares("physics"), self.origins
@@ -132,14 +130,11 @@ class Card(BaseModel):
 
     @property
     def gain(self) -> float | None:
-        """The gain over physics alone on datasets that the model had not seen; None where it was not judged."""
+        """The gain over physics alone on datasets that the model was not trained on; None where it was not judged."""
         return _figure(self.facts.get("gain"), "gain", -1.0, 1.0)
 
     def shares(self, source: Literal["model", "physics"]) -> dict[int, list[float]]:
-        """Return the shares of the optimum on datasets that the model had not seen, by number of first choices.
-
-        The source of the choices is the model, together with physics if there is any, or physics alone.
-        """
+        """Return the shares of the optimum on left-out datasets, by number of first choices of a source."""
         scores = self.facts.get("scores")
         by_count: dict[int, list[float]] = {}
         for score in scores.values() if isinstance(scores, dict) else ():
@@ -154,7 +149,7 @@ class Card(BaseModel):
 
     @property
     def learned_from(self) -> str:
-        """Say what a model learned from that was judged on a dataset: its groups are those of the training."""
+        """The training data, in words, of a model that is judged on a dataset: those of the other groups."""
         devices = sorted({origin.device for origin in self.origins})
         if len({origin.architecture for origin in self.origins}) > 1:
             return "GPUs of other architectures"
@@ -176,7 +171,7 @@ class Card(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """A regressor of a file, whose predictions are those of the regressor of scikit-learn that was written.
+    """A regressor of a file, with the predictions of the regressor of scikit-learn that was written.
 
     Each of the ``trees`` has nodes of the type :data:`NODE`. The first is a leaf, where predictions start. Children
     follow their parents.
@@ -203,15 +198,8 @@ class Trees:
 
 
 def file_of(path: Path, suffix: str = "") -> Path:
-    """Return a file of the model with a path, or without a suffix its stem.
+    """Return a model's file with a suffix, from any of its paths; without a suffix its stem.
 
-    Raises
-    ------
-    ModelError
-        The path has no name.
-
-    Examples
-    --------
     >>> file_of(Path("models/one.v2"), ".json").name, file_of(Path("models/one.npy"), ".json").name
     ('one.v2.json', 'one.json')
     """
@@ -221,10 +209,7 @@ def file_of(path: Path, suffix: str = "") -> Path:
 
 
 def save_model(model: PretrainedModel, path: Path) -> None:
-    """Write a model: regressors and card have the suffixes :data:`SUFFIXES` (:func:`file_of`).
-
-    One that could not be read again raises a ModelError.
-    """
+    """Write the regressors and the card of a model, unless they could not be read again: a ModelError."""
     file = io.BytesIO()
     np.save(file, _table([member.regressor for member in model.members if member.has_regressor]))
     content = file.getvalue()
@@ -263,13 +248,7 @@ def load_card(path: Path) -> Card:
 
 
 def load_model(path: Path) -> PretrainedModel:
-    """Load a model.
-
-    Raises
-    ------
-    ModelError
-        A file cannot be read, does not belong to its card, or holds something else than regressors.
-    """
+    """Load a model; a ModelError says why its files cannot be read, or do not belong together."""
     card = load_card(path)
     path = file_of(path, ".npy")
     try:
@@ -323,7 +302,7 @@ def _fitted(regressor: Any) -> list[NDArray[Any]]:
 
 
 def _read_table(content: bytes) -> NDArray[Any]:
-    """Return the rows in a file; what a header declares is compared with the file before it is believed."""
+    """Return the rows in a file; the sizes that a header declares are compared with the file first."""
     file = io.BytesIO(content)
     with warnings.catch_warnings(action="error"):  # of Python's parser, in words of the file
         if np.lib.format.read_magic(file) != (1, 0):
@@ -372,24 +351,23 @@ NONE = "none"
 AUTO = "auto"
 
 TOLERATED_LOSS = 0.01
-"""Mean loss of the share of the optimum against physics that may be chance: its standard error over eight sweeps of
-gemm_simt is .006."""
+"""Loss of the mean share of the optimum that may be chance: over eight sweeps its standard error is .006."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model whose card has been read and fits the kernel. Its regressors are loaded later."""
+    """A model whose card has been read and fits the kernel; its regressors are loaded later."""
 
     path: Path
     card: Card
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of the model's file."""
         return file_of(self.path).name
 
     def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
-        """Return in words where a problem and a device differ from all training data of the model."""
+        """Return in words where the problem and the device differ from all training data of the model."""
         origins = [origin for origin in self.card.origins if origin.architecture]
         families = sorted({origin.architecture for origin in origins})
         classes = sorted({member.cost_class for member in self.card.members if member.cost_class})
@@ -407,13 +385,7 @@ class ChosenModel:
         return tuple(f"the model {self.name} was trained {limit}" for limit in said)
 
     def load(self, problem: Problem, device: Device) -> PretrainedModel | None:
-        """Load what counts for a problem and a device (:meth:`mltune.cost.pretrained.PretrainedModel.closest`).
-
-        Raises
-        ------
-        ModelError
-            See :func:`mltune.cost.model_file.load_model`.
-        """
+        """Load the part of the model that is closest to a problem and a device; see :func:`load_model`."""
         return _load(self.path, self.card.sha256).closest(problem, device)
 
 
@@ -427,28 +399,11 @@ def _load(path: Path, digest: str) -> PretrainedModel:
 
 
 def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenModel | None:
-    """Return the model that a search starts from.
+    """Return the model that a search starts from: ``"auto"``, ``"none"``, the name of a shipped model, or a file.
 
-    Parameters
-    ----------
-    prior : str
-        ``"auto"``, ``"none"``, the name of a model that comes with mltune, or a file. ``"auto"`` is the model of a
-        kernel that comes with mltune, if there is one of its parameters, unless it lost against physics where it was
-        judged on datasets that it had not seen: more than :data:`TOLERATED_LOSS` (``gain`` in its card).
-    kernel : Kernel
-    replay : bool
-        Whether recorded timings are replayed: ``"auto"`` is then none, because the model may have seen them.
-
-    Raises
-    ------
-    ModelError
-        There is no such model, or it is of other parameters.
-
-    Examples
-    --------
-    >>> from mltune.kernel.reader import load_kernel
-    >>> choose_model("convolution", load_kernel("convolution")).card.kernel
-    'convolution'
+    ``"auto"`` is the model that comes with the kernel, if it has the kernel's parameters and did not lose more than
+    :data:`TOLERATED_LOSS` against physics on datasets that it was not trained on (``gain`` in its card). In replay it
+    is none, because the model may be trained on the recorded timings.
     """
     shipped = folders.assets("models") / f"{kernel.name if prior == AUTO else prior}.json"
     own = _comes_with_mltune(kernel)
@@ -474,7 +429,7 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
 
 
 def shipped_card(kernel: Kernel) -> Card | None:
-    """Return the card of the model that comes with mltune for a kernel, also where no search starts from it."""
+    """Return the card of the model that comes with a kernel, even if no search starts from it."""
     path = folders.assets("models") / f"{kernel.name}.json"
     card = load_card(path) if _comes_with_mltune(kernel) and path.is_file() else None
     return card if card and kernel.has_parameters(card.parameters) else None

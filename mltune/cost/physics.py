@@ -63,12 +63,11 @@ def physics(
     traffic: Traffic | None,
     spilled: Floats | None = None,
 ) -> Physics:
-    """Compute bounds and speeds from resources.
+    """Compute bounds and speeds from resources of shape (n_configs,): at least threads, registers, tiles and fma.
 
-    ``arithmetic`` is the unit of the multiply-adds: ``"fp32"``, ``"fp64"`` or one of the tensor cores. Resources are at
-    least ``threads``, ``registers``, ``tiles`` and ``fma``, each of shape (n_configs,). Without the accesses of a step
-    (``traffic``) the resources ``shared_loads`` and ``copies`` stand for them, without bank conflicts. ``spilled`` are
-    the registers that spill; by default the number that is expected from the error of the register estimate.
+    ``arithmetic`` is the unit of the multiply-adds: ``"fp32"``, ``"fp64"`` or one of the tensor cores. Without
+    ``traffic`` the resources ``shared_loads`` and ``copies`` stand for it, without bank conflicts. ``spilled``
+    registers follow by default from the error of the register estimate.
     """
     of = _Resources(resources)
     limit = float(device.max_registers_per_thread)
@@ -105,7 +104,7 @@ def physics(
 
 
 class _Resources:
-    """Resources by name; one that a bundle does not define is 0, or the default given to :meth:`get`."""
+    """Resources by name; one that a bundle does not define is 0 or the default of :meth:`get`."""
 
     def __init__(self, resources: Mapping[str, Floats]) -> None:
         self._resources = resources
@@ -173,7 +172,7 @@ def _joined(*bounds: Floats) -> Floats:
 
 
 def _launch(device: Device, of: _Resources, step: _Step, blocks: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the clocks of the whole launch, the number of waves and the tail efficiency.
+    """Return the clocks of the launch, the number of waves and the tail efficiency.
 
     Every multiprocessor has its full occupancy in all waves but the last, which spreads the remaining blocks.
     """
@@ -194,7 +193,7 @@ def _wave_bytes(device: Device, of: _Resources, blocks: Floats) -> Floats:
     """Return the bytes that a step of a wave moves to and from memory.
 
     Each row and column of tiles is counted once, because the blocks that share it read it from the second-level cache;
-    the bytes that only one block uses are counted for each block.
+    bytes used by one block alone are counted for each block.
     """
     resident = np.maximum(np.minimum(device.sm_count * np.maximum(blocks, 1.0), of["tiles"]), 1.0)
     rows = np.maximum(np.minimum(of.get("raster_rows", 1.0), resident), 1.0)

@@ -1,9 +1,8 @@
 """A cost model that is trained on recorded sweeps, from which runs on other GPUs and problems start.
 
-There is one regressor for each sweep, from the parameters of a configuration to the log of its speed relative to the
-fastest of the sweep. The prediction is the mean of the closest regressors: a configuration that was fast everywhere is
-expected to be fast here. On recorded GPUs of other architectures this order beats one regressor over all sweeps with
-features of the device (benchmarks/transfer.py).
+Each sweep has a regressor from the parameters to the log of the relative speed; the prediction is the mean of the
+closest ones: what was fast everywhere is expected to be fast here. On recorded GPUs of other architectures this order
+beats one regressor over all sweeps with features of the device (benchmarks/transfer.py).
 """
 
 from __future__ import annotations
@@ -23,38 +22,38 @@ from mltune.kernel.coding import Columns, Floats
 from mltune.problem.problem import Problem
 
 SLOWEST = -3.0
-"""Log of the relative speed of the slowest configurations that are told apart; failures count as such."""
+"""Log of the relative speed of the slowest configurations that are distinguished; failures have it too."""
 
 MOST_ROWS = 4000
 """Most configurations of a sweep that a regressor is fitted to, besides its fastest."""
 
 FASTEST = 300
-"""Fastest configurations of a sweep that are always among them."""
+"""Fastest configurations of a sweep that are always among the fitted ones."""
 
 FAR = 30.0
-"""A problem with so many times more or fewer operations is far from another."""
+"""Ratio of the operations of two problems from which they are far from each other."""
 
 FEWEST_FITTED = 250
 """Fewest configurations of a sweep that a regressor is fitted to beside larger ones."""
 
 EMPHASIS = 2.0
-"""A configuration counts as much as the EMPHASIS-th power of its relative speed: the fast ones matter."""
+"""Power of the relative speed that is a configuration's weight: the fast ones matter."""
 
 
 REMEMBERED = 3
 """Fastest configurations of a sweep that a model remembers."""
 
 DIFFERENT = 3
-"""Parameters in which they differ from each other, at least."""
+"""Fewest parameters in which the remembered configurations differ from each other."""
 
 FIRST = 4
-"""Most configurations of those that are remembered of the closest sweeps, which a search measures first."""
+"""Most remembered configurations of the closest sweeps that a search measures first."""
 
 ELSEWHERE = 1
-"""Most of them that were fast on another device: more would displace what the sources expect, and were no faster."""
+"""Most of them from another device: more would displace those of the sources, and were no faster."""
 
 LARGEST_RATIO = 1e6
-"""Of a measured time and that of physics, either way; a larger one is a mistake."""
+"""Largest ratio of a measured time and that of physics, either way; a larger one is a mistake."""
 
 IMPORTANCE_ROWS = 1000
 """Most configurations of a sweep from which the importance of parameters is estimated."""
@@ -62,12 +61,11 @@ IMPORTANCE_ROWS = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """Measured configurations of one problem on one device.
+    """Measured configurations of one problem on one device; ``median_s``, of shape (n_configs,), is NaN for failures.
 
     The sweeps of a ``group`` are left out together when a model is judged: an architecture
-    (:attr:`mltune.device.facts.Device.architecture`), or one sweep. The case and its cost class are those of the
-    problem (:attr:`mltune.problem.problem.Problem.case`), ``flops`` its operations, 0 where they are not known.
-    ``median_s`` has the shape (n_configs,), with NaN for configurations that failed.
+    (:attr:`mltune.device.facts.Device.architecture`), or one sweep. ``flops`` are the problem's operations, 0 where
+    unknown.
     """
 
     name: str
@@ -89,11 +87,10 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """The regressor of one sweep, and its fastest configurations, which differ from each other.
+    """The regressor of one sweep, none for a small one, and its fastest configurations, different from each other.
 
-    A sweep that is too small has no regressor: of it only the fastest configurations are remembered. ``over_physics``
-    is the measured time of the first choice in the sweep over the time that physics expects of it, by what chose it:
-    ``"model"``, learned from other groups alone, or ``"physics"``.
+    ``over_physics`` is the measured over the expected (by physics) time of the sweep's first choice, by what chose it:
+    ``"model"``, trained on other groups alone, or ``"physics"``.
     """
 
     sweep: str
@@ -108,7 +105,7 @@ class Member:
 
     @property
     def has_regressor(self) -> bool:
-        """Whether it predicts."""
+        """Whether the member predicts."""
         return self.regressor is not None
 
 
@@ -174,7 +171,7 @@ class PretrainedModel:
         return mean
 
     def source(self) -> Source:
-        """Return it as a source of knowledge for a search."""
+        """Return the model as a source of knowledge for a search."""
         least, decides = SLOWEST, self.same_problem
         return Source(lambda columns: np.minimum(self.predict(columns), 0.0), least, smooth=False, decides=decides)
 
@@ -192,13 +189,7 @@ def _closest(members: Sequence[Member], problem: Problem, device: Device) -> lis
 
 
 def are_near(flops: float, other_flops: float) -> bool:
-    """Return whether two numbers of operations are known and similar.
-
-    Examples
-    --------
-    >>> are_near(1e9, 2e10), are_near(1e9, 4e10), are_near(0.0, 1e9)
-    (True, False, False)
-    """
+    """Return whether two numbers of operations are known and similar."""
     return 0.0 < flops <= FAR * other_flops and other_flops <= FAR * flops
 
 
@@ -208,7 +199,7 @@ def distance(flops: float, other_flops: float) -> float:
 
 
 def _in_turn(lists: Sequence[Sequence[Mapping[str, int]]]) -> tuple[Mapping[str, int], ...]:
-    """Return the first of each list, then the second of each, without repetitions, at most :data:`FIRST`."""
+    """Return the first of each list, then the second of each, distinct, at most :data:`FIRST`."""
     configurations: list[Mapping[str, int]] = []
     for configuration in chain.from_iterable(zip_longest(*lists)):
         if configuration is not None and configuration not in configurations:
@@ -217,14 +208,7 @@ def _in_turn(lists: Sequence[Sequence[Mapping[str, int]]]) -> tuple[Mapping[str,
 
 
 def fastest_of(sweep: Sweep) -> tuple[dict[str, int], ...]:
-    """Return the fastest configurations of a sweep that differ in some parameters, the fastest first.
-
-    Examples
-    --------
-    >>> columns = {name: np.array(column) for name, column in zip("abc", ([1, 1, 2], [1, 2, 2], [1, 1, 2]))}
-    >>> fastest_of(Sweep("one", "one", "sm_90", "", "", 0.0, columns, np.array([1.0, 1.1, 1.2])))
-    ({'a': 1, 'b': 1, 'c': 1}, {'a': 2, 'b': 2, 'c': 2})
-    """
+    """Return the fastest configurations of a sweep that differ in :data:`DIFFERENT` parameters, the fastest first."""
     names = list(sweep.columns)
     table = np.column_stack([sweep.columns[name] for name in names])
     chosen: list[int] = []
@@ -247,10 +231,7 @@ def features(columns: Columns, parameters: Sequence[str]) -> Floats:
 
 
 def fit_members(sweeps: Sequence[Sweep], parameters: Sequence[str], *, seed: int = 0) -> tuple[Member, ...]:
-    """Return the members of sweeps; beside larger ones, those below :data:`FEWEST_FITTED` without regressors.
-
-    Such are of short searches, among the fast alone: their regressors make the mean worse.
-    """
+    """Return the members of sweeps, without regressors of short searches (:data:`FEWEST_FITTED`) beside larger ones."""
     large = [len(sweep.median_s) >= FEWEST_FITTED for sweep in sweeps]
     return tuple(
         fit_member(sweep, parameters, seed=seed) if fits or not any(large) else member_of(sweep, None)
@@ -283,7 +264,7 @@ def member_of(sweep: Sweep, regressor: Any) -> Member:
 
 
 def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:
-    """Return how much the members rely on each parameter: the fall of R2 when it is permuted, as shares of the sum."""
+    """Return each parameter's share in the fall of R2 when it is permuted, over all members."""
     from sklearn.inspection import permutation_importance
 
     total = np.zeros(len(model.parameters))

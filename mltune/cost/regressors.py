@@ -17,10 +17,9 @@ SLOPE = 0.2
 
 
 def log_share(flops: float, median_s: float, peak_flops: float) -> float:
-    """Return the target of every cost model: the log of the achieved share of the device's peak.
+    """Return the target of every cost model: the log share of the device's peak, in operations per second.
 
-    It is comparable across sizes, precisions and GPUs, and larger is faster. ``peak_flops`` is that of the problem's
-    arithmetic, in operations per second.
+    It is comparable across sizes, precisions and GPUs, and larger is faster.
     """
     return float(np.log(max(flops, 1.0) / (median_s * peak_flops)))
 
@@ -69,9 +68,8 @@ def expand(target: Floats, knee: float, slope: float = SLOPE) -> Floats:
 class Compression:
     """The transformation of speeds into the targets that a model is fitted to.
 
-    Speeds below the median of the measured ones (``knee_``) are compressed by a slope above 0: differences among slow
-    configurations matter little, and the model resolves the fast ones better. A configuration that failed has the
-    target of the slowest that ran.
+    Speeds below the median of the measured ones (``knee_``) are compressed by a slope above 0, so that the model
+    resolves the fast ones better. A configuration that failed has the target of the slowest that ran.
     """
 
     def __init__(self, slope: float = SLOPE) -> None:
@@ -98,7 +96,7 @@ class Compression:
 
 
 def preload() -> None:
-    """Import the modules that a search that fits models needs later."""
+    """Import the modules that a search with models needs later."""
     import importlib
 
     for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
@@ -106,11 +104,10 @@ def preload() -> None:
 
 
 def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
-    """Return a context in which a search computes with one thread, with the modules of its models imported.
+    """Return a context of one thread for computations, with the modules of the models imported.
 
-    Its matrices are small, and every other core compiles: threads would only compete with the compilers. Sums also
-    depend on the number of threads. The limit holds for libraries that are loaded already. A search that does not fit
-    models starts seconds earlier (:class:`Preloading`).
+    Matrices are small and every other core compiles: threads would compete with the compilers. Sums also depend on the
+    number of threads. The limit holds for libraries that are loaded already.
     """
     from threadpoolctl import threadpool_limits
 
@@ -121,10 +118,7 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
 
 
 class Preloading:
-    """A context in which a search computes with one thread, and imports the modules of its models while it waits.
-
-    They are imported in a thread that :meth:`begin` starts. After :meth:`finish` they can be used.
-    """
+    """Compute with one thread in a context, and import the modules of the models in another from :meth:`begin` on."""
 
     def __init__(self, *, fits_models: bool) -> None:
         self._thread = Thread(target=preload, name="mltune-import")
@@ -144,7 +138,7 @@ class Preloading:
             self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the imports: two threads that import modules which import each other may see them half made."""
+        """Wait for the imports: two threads that import the same modules may see them half initialised."""
         self.begin()
         if self._waits:
             self._thread.join()
@@ -164,27 +158,11 @@ TREES = 64
 
 
 class ExtraTreesModel:
-    """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples.
+    """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples: a :class:`CostModel`.
 
-    Satisfies :class:`mltune.cost.regressors.CostModel`; the targets are those of
-    :class:`mltune.cost.regressors.Compression`. Every row has trees that never saw it. Their residuals calibrate the
-    interval of a gate without a second fit (Kim, Xu and Barber, 2020, "Predictive inference is free with the
-    jackknife+-after-bootstrap").
-
-    Parameters
-    ----------
-    random_state : int
-    slope : float
-        Slope of the targets below the median; 1 leaves the speeds as they are.
-    trees : int
-
-    Examples
-    --------
-    >>> X = np.random.default_rng(0).random((200, 3))
-    >>> model = ExtraTreesModel(random_state=0).fit(X, -X[:, 0])
-    >>> mean, spread = model.predict(np.array([[0.1, 0.5, 0.5], [0.9, 0.5, 0.5]]))
-    >>> bool(mean[0] > mean[1])
-    True
+    Every row has trees that never saw it. Their residuals calibrate the interval of a gate without a second fit (Kim,
+    Xu and Barber, 2020, "Predictive inference is free with the jackknife+-after-bootstrap"). Targets are compressed
+    (:class:`Compression`); with ``slope`` 1 they are the speeds.
     """
 
     def __init__(self, *, random_state: int, slope: float = SLOPE, trees: int = TREES) -> None:
@@ -215,10 +193,7 @@ class ExtraTreesModel:
         return self._target.expand(predictions.mean(axis=1)), predictions.std(axis=1, ddof=1)
 
     def unseen(self) -> tuple[Floats, Floats]:
-        """Predict each row from the trees that did not see it, NaN where there are fewer than two.
-
-        See :meth:`mltune.cost.regressors.CostModel.unseen`.
-        """
+        """Predict each row from the trees that did not see it, NaN where there are fewer than two."""
         predictions = self._predictions(self._rows)
         for of_tree, seen in zip(predictions, self._forest.estimators_samples_, strict=True):
             of_tree[seen] = np.nan
@@ -234,34 +209,11 @@ class ExtraTreesModel:
 
 
 class Ensemble:
-    """The mean of extra trees and a Gaussian process.
+    """The mean of extra trees and a Gaussian process: a :class:`CostModel` without compression and without NaN.
 
     Trees find the regions that are slow for a reason (a spill, a half-empty warp); the Gaussian process interpolates
     between the fast configurations and knows how far it is from anything measured. Where the two disagree, one of them
     is wrong: half of their difference is part of the spread.
-
-    Satisfies :class:`mltune.cost.regressors.CostModel`, but learns speeds as they are: without compression, and
-    without NaN.
-
-    Parameters
-    ----------
-    random_state : int
-    hyperparameters : Hyperparameters, optional
-        Those of an earlier fit; by default they are estimated.
-    trees : int
-
-    Attributes
-    ----------
-    hyperparameters : Hyperparameters or None
-        Those of the fit.
-
-    Examples
-    --------
-    >>> X = np.random.default_rng(0).random((100, 3))
-    >>> model = Ensemble(random_state=0).fit(X, -X[:, 0])
-    >>> mean, spread = model.predict(np.array([[0.1, 0.5, 0.5], [0.9, 0.5, 0.5]]))
-    >>> bool(mean[0] > mean[1])
-    True
     """
 
     def __init__(

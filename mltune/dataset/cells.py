@@ -47,13 +47,7 @@ def distinct(column: pd.Series[Any]) -> tuple[NDArray[np.intp], list[Any]]:
 
 
 def typed(texts: Sequence[str]) -> Sequence[object]:
-    """Return the distinct texts of a column as numbers or truth values if all are such, as in a CSV file.
-
-    Examples
-    --------
-    >>> typed(["1", "2.0"]), typed(["1", "None"]), typed(["True", "false"])
-    ([1, 2.0], ['1', 'None'], [True, False])
-    """
+    """Return the distinct texts of a column as numbers or truth values if all are such, as in a CSV file."""
     words = [text.strip() for text in texts]
     if all(not word or _NUMBER.fullmatch(word) for word in words):
         return [None if not word else int(word) if _INTEGER.fullmatch(word) else float(word) for word in words]
@@ -113,7 +107,7 @@ def _state(word: str) -> str | None:
 def times(column: pd.Series[Any], unit_s: float, failed: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.object_]]:
     """Return the times of a column in seconds, NaN for failures, and the states that texts in their place stand for.
 
-    Nothing, NaN or a text that tells of a failure stands for one. Rows that have ``failed`` may have anything.
+    Nothing, NaN or a text that tells of a failure stands for one. Rows that have `failed` may have anything.
     """
     codes, values = distinct(column)
     number_s, states = _read(values)

@@ -133,11 +133,7 @@ def dataset_from_records(
     reference_median_s: float | None = None,
     pruning: Mapping[str, int | float] | None = None,
 ) -> Dataset:
-    """Create a dataset from the records of a run.
-
-    Skipped configurations are left out. Floats are rounded to the precision of measurement
-    (:func:`mltune.dataset.parquet.arrow_table`); the store of the run keeps them exactly.
-    """
+    """Create a dataset from records, without skipped ones; floats have the precision of measurement."""
     measured = [record for record in records if record.build is not None and record.state != TrialState.SKIPPED]
     if not measured:
         raise DatasetError(f"a dataset holds measured configurations, but there are none for {name!r}.")
@@ -206,13 +202,7 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
 
 
 def check_own(name: str, folder: Path) -> None:
-    """Check that the two files of a dataset in a folder are one that mltune wrote, or are missing.
-
-    Raises
-    ------
-    DatasetError
-        One of them is not.
-    """
+    """Raise a DatasetError unless mltune wrote the two files of a dataset in a folder, or they are missing."""
     table, described = (folder / f"{name}.{suffix}" for suffix in ("parquet", "json"))
     if not any(map(os.path.lexists, (table, described))):
         return

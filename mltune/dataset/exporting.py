@@ -1,7 +1,7 @@
 """Export datasets to the formats of others: Kernel Tuner's cache, and T4 of the autotuning community.
 
-Both hold a time for each configuration that ran, and the kind of failure of every other. What the compiler reported,
-the state of the GPU and the facts of the device have no place in them.
+Both hold a time for each configuration that ran, and the kind of failure of every other, and nothing of resources, the
+state of the GPU and the facts of the device.
 """
 
 from __future__ import annotations

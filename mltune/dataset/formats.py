@@ -1,10 +1,9 @@
 """Readers of CSV, Parquet, Kernel Tuner caches, T4 and CLBlast results as raw columns.
 
 CLBlast's formats are those that `PrintTimingsToFileAsJSON` of its tuners writes, and `compress_database` of its
-database scripts. Both hold only configurations that ran and were right; times are in milliseconds.
-
-Readers run in a process with limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before
-something is allocated is checked before.
+database scripts: configurations that ran and were right, with times in milliseconds. Readers run in a process with
+limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before something is allocated is checked
+before.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def is_clblast(document: Mapping[str, Any]) -> bool:
 def read_clblast(
     document: Mapping[str, Any], section: Mapping[str, str]
 ) -> tuple[list[str], list[dict[str, Any]], list[Outcome]]:
-    """Return the parameters of one section, its configurations and their outcomes.
-
-    The parameter PRECISION, which is the same in all rows, is left out.
-    """
+    """Return the parameters of a section but PRECISION, the same in all rows, its configurations and their outcomes."""
     if "sections" not in document:
         rows = document["results"]
         entries = [{name: value for name, value in entry["parameters"].items() if name != _PRECISION} for entry in rows]
@@ -119,18 +115,8 @@ _MAX_METADATA = 10_000_000
 class Layout:
     """The roles of the columns of a table; None where the format or a default name tells.
 
-    Attributes
-    ----------
-    parameters : tuple of str or None
-        Columns of the parameters.
-    time, status : str or None
-        Columns of the times of the kernel, and of the states.
-    time_unit : {"s", "ms", "us", "ns"} or None
-        Unit of `time`.
-    aggregate : bool
-        Whether to merge rows with the same parameters that differ in other columns.
-    section : mapping of str to str
-        Fields that select one section of CLBlast's database.
+    `time_unit` is ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``; `aggregate` merges rows with the same parameters that differ
+    in other columns; `section` has the fields that select one section of CLBlast's database.
     """
 
     parameters: tuple[str, ...] | None = None
@@ -143,10 +129,10 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """The columns of a table by their roles; those of ``further`` have none.
+    """The columns of a table by their roles; those of `further` have none.
 
-    ``time`` has texts in place of some times. Its name ends in the unit, unless the user gives the unit. ``notice``
-    tells of a choice that was made for the user.
+    `time` has texts in place of some times; its name ends in the unit, unless the user gives it. `notice` tells of a
+    choice that was made for the user.
     """
 
     parameters: tuple[pd.Series[Any], ...]

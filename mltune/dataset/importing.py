@@ -21,8 +21,9 @@ from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats, length, row
+from mltune.kernel.placed import PlacedKernel
 from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Outcomes of configurations, one entry for each: states, and seconds, which are 0 where unknown.
+    """States and seconds of configurations, one entry for each; unknown seconds are 0.
 
-    The values of ``states`` are those of :class:`~mltune.records.trial.TrialState`. ``median_s`` is ignored unless the
-    state is ``ok``; ``compile_s`` and ``time_s`` are what compiling and timing took.
+    `states` are of :class:`~mltune.records.trial.TrialState`; `median_s` is ignored unless the state is ``ok``.
     """
 
     states: Sequence[str] | NDArray[Any]
@@ -53,9 +53,9 @@ def foreign_dataset(
     parameters: Mapping[str, Sequence[int]] | None = None,
     **facts: Any,
 ) -> Dataset:
-    """Create a dataset from recorded outcomes and fields of its manifest. Single samples and resources are unknown.
+    """Create a dataset from recorded outcomes and fields of its manifest; samples and resources are unknown.
 
-    ``parameters`` are the values that the configurations were chosen from; by default those that occur.
+    `parameters` are the values that the configurations were chosen from; by default those that occur.
     """
     if parameters is None:
         parameters = {parameter: np.unique(column).tolist() for parameter, column in columns.items()}
@@ -94,7 +94,7 @@ _SMALL = 1_000_000
 class Contents:
     """The distinct configurations of a table, and what :class:`Imported` says of them.
 
-    ``labels`` has the values of the codes 0, 1, ... for each parameter with values other than integers.
+    `labels` has the values of the codes 0, 1, ... for each parameter with values other than integers.
     """
 
     columns: Columns
@@ -195,17 +195,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """A dataset from a table.
-
-    Attributes
-    ----------
-    dataset : Dataset
-        In memory: :func:`mltune.dataset.dataset.write_dataset` writes it.
-    account : str
-        What was read: ``"2,000 rows, 21 distinct, 896 failed"``.
-    notices : tuple of str
-        What the user should know about it.
-    """
+    """A dataset in memory from a table, and what was read: ``"2,000 rows, 21 distinct, 896 failed"``, and notices."""
 
     dataset: Dataset
     account: str
@@ -223,36 +213,16 @@ def read_table(
 ) -> Imported:
     """Read a table of configurations and their times for replay and comparison.
 
-    Such a table holds only parameters and times. Its kernel has no resources, its problem no number of operations and
-    its device no facts, so times are compared only with each other.
+    `path` is a ``.csv`` or ``.parquet`` file with columns `parameters`, `time` and perhaps `status`, or a ``.json``
+    file, which defines its own: a cache of Kernel Tuner, results in T4 (the exchange format of the autotuning
+    community), or of a tuner of CLBlast. Parameters that are not integers become codes in sorted order. The unit of
+    times is by default the suffix of the column's name, as in ``time_ms``. `aggregate` merges rows that differ in other
+    columns.
 
-    A configuration has failed if its status says so, or if there is no time or the name of an error in its place.
-    Anything else than a positive time is refused. Rows that were not measured are left out. Several rows of one
-    configuration are repeated measurements: it is ``ok`` if any of them is, and its time is their median.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A ``.csv`` or ``.parquet`` file, or a ``.json`` file: a cache of Kernel Tuner, results in T4 (the exchange
-        format of the autotuning community), or the output of a tuner of CLBlast. JSON files define their own
-        parameters, times and states.
-    parameters : sequence of str, optional
-        The columns of the parameters; required except for JSON. Values that are not integers (floats, text, booleans)
-        become codes in sorted order.
-    time : str, optional
-        The column of the times; required except for JSON.
-    time_unit : {"s", "ms", "us", "ns"}, optional
-        Unit of the times; by default the suffix of the column's name, as in ``time_ms``.
-    status : str, optional
-        The column of the states; ``status`` by default, if it exists.
-    aggregate : bool
-        Whether to merge rows with the same parameters that differ in other columns.
-
-    Raises
-    ------
-    DatasetError
-        The file or a column does not exist, the file is malformed or too large, a time or parameter cannot be right,
-        no row was measured, or a parameter seems to be forgotten.
+    A configuration has failed if its status says so, or if there is no time or the name of an error in its place. Rows
+    that were not measured are left out. Several rows of one configuration are repeated measurements: it is ``ok`` if
+    any of them is, and its time is their median. Kernel, problem and device have no facts, so times are compared only
+    with each other. What cannot be right, or a parameter that seems to be forgotten, raises a DatasetError.
     """
     named = None if parameters is None else tuple(parameters)
     layout = Layout(named, time, status, time_unit=time_unit, aggregate=aggregate)
@@ -283,8 +253,8 @@ def import_table(
 ) -> Imported:
     """Make a dataset of a table; :func:`read_table` says what a table is.
 
-    The kernel is one whose parameters and restrictions the table must have, or the name of one without a bundle; where
-    there is a bundle, the columns of the parameters have its names. Name and source are by default those of the file.
+    The kernel is one whose parameters and restrictions the table must have, or the name of one without a bundle. Name
+    and source are by default those of the file.
     """
     path, layout = Path(path), layout or Layout()
     parameters = None
@@ -292,7 +262,7 @@ def import_table(
         kernel.check_problem(problem)
         kernel = kernel.recorded_with(layout.parameters or ())
         layout = dataclasses.replace(layout, parameters=layout.parameters or tuple(kernel.all_parameters))
-        contents = _fitted(read_contents(path, layout), kernel, problem, device, path)
+        contents = _fitted(read_contents(path, layout), PlacedKernel(kernel, problem, device), path)
         parameters = {
             name: [value for value in values if (contents.columns[name] == value).any()]
             for name, values in kernel.all_parameters.items()
@@ -319,15 +289,16 @@ def _imported(contents: Contents, **facts: Any) -> Imported:
     return Imported(dataset, contents.account, contents.notices)
 
 
-def _fitted(contents: Contents, kernel: Kernel, problem: Problem, device: Device, path: Path) -> Contents:
+def _fitted(contents: Contents, placed: PlacedKernel, path: Path) -> Contents:
     """Return a table with the values of a kernel, without the failed rows that its restrictions exclude."""
+    kernel = placed.kernel
     if set(contents.columns) != set(kernel.all_parameters):
         raise DatasetError(
             f"{path}: a table must have the parameters of its kernel, {', '.join(kernel.all_parameters)}, "
             f"got {printable(', '.join(contents.columns), 500)}."
         )
     columns = {name: _positions(name, contents, kernel, path) for name in kernel.all_parameters}
-    broken = dict(broken_restrictions(kernel, problem, device, columns))
+    broken = dict(broken_restrictions(placed, columns))
     excluded = np.any([np.zeros(length(columns), dtype=bool), *(~holds for holds in broken.values())], axis=0)
     ran = excluded & (np.asarray(contents.outcomes.states) == TrialState.OK.value)
     if ran.any():
@@ -366,12 +337,10 @@ def _positions(name: str, contents: Contents, kernel: Kernel, path: Path) -> NDA
     return places[column if name in contents.labels else np.unique(column, return_inverse=True)[1]]
 
 
-def broken_restrictions(
-    kernel: Kernel, problem: Problem, device: Device, columns: Columns
-) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def broken_restrictions(placed: PlacedKernel, columns: Columns) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield the restrictions of a kernel that do not hold for all configurations, and for which they hold."""
-    variables: Mapping[str, int] = variables_of(problem, device)
-    expressions = {restriction.text: restriction.expression for restriction in kernel.space.restrictions}
-    for text, holds in kernel.space.evaluate(columns, variables, expressions).items():
+    space = placed.kernel.space
+    expressions = {restriction.text: restriction.expression for restriction in space.restrictions}
+    for text, holds in space.evaluate(columns, placed.variables, expressions).items():
         if not holds.all():
             yield text, holds.astype(bool)

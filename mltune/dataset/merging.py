@@ -29,8 +29,8 @@ CONTRADICTORY = 2.0
 class Merged:
     """The distinct configurations of a table, in the order of their first rows.
 
-    ``number`` is the configuration of each row. ``first`` has the row that each configuration has its state from: the
-    first that succeeded, else the first; ``median_s`` the median over the rows that succeeded, NaN if none did.
+    `number` is the configuration of each row. `first` has the row that each configuration has its state from: the first
+    that succeeded, else the first; `median_s` the median over the rows that succeeded, NaN if none did.
     """
 
     number: Indices
@@ -99,8 +99,8 @@ def _notices(rows: Indices, succeeded: Indices, spread: Floats) -> Iterator[str]
 def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tuple[str, ...]]:
     """Return a dataset with the configurations of several, and notices about those that occur more than once.
 
-    A configuration that occurs more than once has succeeded if it did so in one dataset. Its time is the median of its
-    times, its samples are those of all; everything else about it is that of the first dataset in which it succeeded.
+    Such a one has succeeded if it did so in one dataset. Its time is the median of its times, its samples are those of
+    all; all else about it is that of the first dataset in which it succeeded.
     """
     import pyarrow as pa
 

@@ -72,8 +72,8 @@ _LAWS: Mapping[str, _Law] = {
 def schema(parameters: Sequence[str]) -> Any:
     """Return the columns of a dataset and their types, a ``pyarrow.Schema``.
 
-    The columns are the parameters; ``state``, the final state of the trial; ``build_state``, that of its build;
-    ``detail``; then columns of :data:`~mltune.records.columns.COLUMNS` of builds and measurements.
+    They are parameters, ``state`` of the trial, ``build_state``, ``detail``, and
+    :data:`~mltune.records.columns.COLUMNS`.
     """
     import pyarrow as pa
 
@@ -87,10 +87,10 @@ def schema(parameters: Sequence[str]) -> Any:
 
 
 def arrow_table(columns: Mapping[str, Any], parameters: Sequence[str]) -> Any:
-    """Create a table with the columns of :func:`schema` from those that are known; the others are null.
+    """Create a table with the columns of :func:`schema` from those that are known; the others are null, as is NaN.
 
     Times are rounded to 20 significant bits (one part in a million, a thousandth of the noise of timing), all other
-    floats to 12, which makes files smaller. NaN becomes null.
+    floats to 12, which makes files smaller.
     """
     import pyarrow as pa
 

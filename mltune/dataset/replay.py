@@ -19,11 +19,7 @@ from mltune.records.trial import Build, Measurement
 
 
 def recorded_kernel(manifest: Manifest) -> tuple[Kernel, str]:
-    """Return the kernel of a dataset, and a notice if it has no bundle here.
-
-    Without a bundle the kernel has no source, restrictions and resources: it can be replayed, and a search knows its
-    parameters only.
-    """
+    """Return the kernel of a dataset, and a notice if it has no bundle here: then it is a :func:`bare_kernel`."""
     if is_bundle(manifest.kernel):
         return load_kernel(manifest.kernel), ""
     notice = f"there is no kernel {manifest.kernel!r} here: of {manifest.name}, only the parameters are known"
@@ -59,10 +55,7 @@ Result = TypeVar("Result")
 class _Replay:
     """The recorded results of a dataset by configuration.
 
-    Raises
-    ------
-    DatasetError
-        On submission: the configuration is not in the dataset, or one to run did not compile when it was recorded.
+    One that is not there, or one to run that did not compile then, raises a DatasetError on submission.
     """
 
     def __init__(self, dataset: Dataset) -> None:

@@ -12,26 +12,15 @@ from mltune.dataset.dataset import Dataset, load_dataset
 from mltune.dataset.importing import broken_restrictions
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import UsageError
-from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import is_bundle
 from mltune.kernel.space import ConstrainedSpace
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found about a dataset.
-
-    Attributes
-    ----------
-    name : str
-        Its name or path.
-    rows : int
-        Number of configurations; 0 where it cannot be read.
-    problems : tuple of str
-        What is wrong; empty for a sound dataset.
-    notices : tuple of str
-        What could not be checked, or has changed since.
-    """
+    """What was found about a dataset: its rows, 0 if unreadable, what is wrong, and what could not be checked."""
 
     name: str
     rows: int
@@ -73,15 +62,14 @@ def _problems(dataset: Dataset, kernel: Kernel) -> Iterator[str]:
         yield f"the values of {name} must be those of {kernel.name}, but there are {values}."
     if strange:
         return
-    broken = dict(broken_restrictions(kernel, manifest.problem, manifest.device, columns))
+    placed = PlacedKernel(kernel, manifest.problem, manifest.device)
+    broken = dict(broken_restrictions(placed, columns))
     for text, holds in broken.items():
         yield (
             f"every configuration must satisfy `{text}`, but {(~holds).sum():,} of {len(dataset):,} do not, the first "
             f"in row {int(np.argmin(holds))}."
         )
     if manifest.kind == "complete" and not broken:
-        narrowed = kernel.with_values(manifest.parameters)
-        variables = variables_of(manifest.problem, manifest.device)
-        count = ConstrainedSpace(narrowed, variables).count
+        count = ConstrainedSpace(kernel.with_values(manifest.parameters), placed.variables).count
         if count != len(dataset):
             yield f"a complete dataset has every valid configuration, {count:,}, but this one has {len(dataset):,}."

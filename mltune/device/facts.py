@@ -25,7 +25,7 @@ Quantity = Literal[
     "memory_bytes_per_s",
     "launch_s",
 ]
-"""A quantity that is measured: operations, of which a multiply-add counts as two, or bytes per second; or seconds."""
+"""A measured quantity: operations per second (a multiply-add is two), bytes per second, or seconds."""
 
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 
@@ -35,7 +35,7 @@ NO_CUDA = "other"
 _GFX = re.compile(r"\b(gfx\d{2,3})([0-9a-f])$")
 
 MIXED = ("fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64")
-"""The arithmetic of a :class:`Mix`."""
+"""The kinds of arithmetic of a :class:`Mix`."""
 
 MOST_MIXES = 2000
 """Most mixes of a device."""
@@ -52,7 +52,7 @@ _STRICT = {"extra": "forbid", "strict": True}  # of a document: no text or truth
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measured quantity of a device: the median of several runs, and their interquartile range as a share of it."""
+    """A measured quantity: the median of several runs, and their interquartile range as a share of it."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -66,22 +66,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The measured rate of a mix of arithmetic and loads from shared memory.
+    """The measured rate of a mix of ``arithmetic`` (:data:`MIXED`) and loads of 4, 8 or 16 bytes from shared memory.
 
-    Attributes
-    ----------
-    arithmetic : str
-        One of :data:`MIXED`.
-    load_bytes : int
-        Bytes that a thread loads at once: 4, 8 or 16.
-    per_load : float
-        Arithmetic instructions for each load.
-    threads : int
-        Threads on a multiprocessor.
-    dependent : bool
-        Whether the arithmetic needs the result of the load before it.
-    per_clock : float
-        Instructions of threads, arithmetic and loads, per clock and multiprocessor.
+    ``per_load`` are arithmetic instructions a load, ``threads`` those on a multiprocessor, ``per_clock`` instructions
+    of threads, loads included, per clock and multiprocessor. In a ``dependent`` mix arithmetic needs the load before
+    it.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -102,24 +91,18 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The facts of one GPU.
+    """The facts of one GPU; an impossible fact is a ValueError, and zero stands for an unknown amount.
 
     The limits are those of ``cudaDeviceProp``; ``shared_bytes_per_block`` is the opt-in limit for dynamic shared
     memory, ``reserved_shared_bytes`` the share that the driver reserves per block.
 
     A GPU without CUDA, from timings that others recorded, has no compute capability: None. For an AMD card,
     ``sm_count`` counts compute units, ``warp_size`` is the size of a wave (64 on CDNA, 32 on RDNA), registers are
-    32-bit vector registers and shared memory is LDS. ``fma_per_clock`` replaces the throughput that follows from a
-    compute capability: fused multiply-adds per clock and multiprocessor, FP32 and FP64; None for a CUDA device.
+    32-bit vector registers and shared memory is LDS. ``fma_per_clock``, (FP32, FP64) per clock and multiprocessor,
+    replaces the throughput that follows from a compute capability; None for a CUDA device.
 
-    ``measured`` are quantities that were measured on a GPU of this kind (:mod:`mltune.measure.device_rates`), by name
-    (:data:`Quantity`), and ``mixes`` the rates of mixes of instructions; empty where nothing was measured. Devices that
-    differ only there are equal.
-
-    Raises
-    ------
-    ValueError
-        A fact is not possible, such as a device without a multiprocessor. Zero stands for an unknown amount.
+    ``measured`` quantities by name (:data:`Quantity`) and ``mixes`` of instructions are those of a GPU of this kind
+    (:mod:`mltune.measure.device_rates`). Devices that differ only there are equal.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -169,11 +152,7 @@ class Device:
 
     @property
     def family(self) -> str:
-        """The name of GPUs that are alike: the architecture with CUDA, else the architecture in an AMD card's name.
-
-        In RDNA the last digit tells cards of one generation apart: gfx1030 and gfx1032 are ``"gfx103x"``. Where neither
-        is known it is the name of the device.
-        """
+        """The architecture; else that in an AMD card's name, ``"gfx103x"`` for gfx1030 and gfx1032; else the name."""
         if self.compute_capability is not None:
             return self.architecture
         match = _GFX.search(self.name)
@@ -182,7 +161,7 @@ class Device:
         return match[1] + ("x" if len(match[1]) == len("gfx103") else match[2])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as plain JSON values; those that are not always known only where they are."""
+        """Return the facts as plain JSON values; optional facts only if they are known."""
         facts = dataclasses.asdict(self)
         for name in ("fma_per_clock", "measured", "mixes"):
             if not facts[name]:
@@ -191,10 +170,7 @@ class Device:
 
     @classmethod
     def from_json(cls, document: Any) -> Device:
-        """Rebuild a device from :meth:`to_json`. Until 0.1, [0, 0] was the compute capability of one without CUDA.
-
-        A fact that is missing, unknown, of another type or not possible raises a ValueError that names it.
-        """
+        """Rebuild a device from :meth:`to_json`; a missing, unknown or impossible fact is named by a ValueError."""
         from pydantic import ValidationError
 
         if isinstance(document, Mapping) and document.get("compute_capability") == [0, 0]:

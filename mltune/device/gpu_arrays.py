@@ -34,7 +34,7 @@ class Array(NamedTuple):
         return Array(self.address, self.shape[::-1], self.strides[::-1])
 
     def leading(self, trans: bool) -> int | None:
-        """Return its leading dimension, stored by columns or transposed; None where it is stored in another way."""
+        """Return the leading dimension by columns or transposed; None if the array is stored in another way."""
         (rows, columns), (down, across) = (self.shape, self.strides) if not trans else self.transposed[1:]
         if rows > 1 and down != 1:
             return None
@@ -48,7 +48,7 @@ class GradientError(Exception):
 
 
 class Package(NamedTuple):
-    """How a call reads arrays of a package at little cost.
+    """Functions that read the arrays of a package at little cost.
 
     ``facts`` of three arrays are all that decides how they are passed, except their addresses; ``kinds`` of any number
     are their types and whether they may be written.
@@ -67,7 +67,7 @@ _PACKAGES: dict[type, Package | None] = {}
 
 
 def package_of(of_type: type) -> Package | None:
-    """Return how arrays of a type are read; None where only their interfaces are known."""
+    """Return the functions for arrays of a type; None where only their interfaces are known."""
     if of_type not in _PACKAGES:
         _PACKAGES[of_type] = _package(of_type)
     return _PACKAGES[of_type]
@@ -135,7 +135,7 @@ def _torch(torch: Any) -> Package:
 
 
 def _dtype_of_torch(name: str) -> np.dtype[Any]:
-    """Return how NumPy stores elements of a type; of a type that it lacks, an opaque one without a size."""
+    """Return NumPy's type of the elements; an opaque one without a size for a type that NumPy lacks."""
     try:
         return np.dtype({"bfloat16": "uint16"}.get(name := name.removeprefix("torch."), name))
     except TypeError:
@@ -143,7 +143,7 @@ def _dtype_of_torch(name: str) -> np.dtype[Any]:
 
 
 def read_array(value: Any, stream: int = 0) -> tuple[Array, np.dtype[Any]]:
-    """Return an array on a GPU and the type of its elements: an AttributeError where it is none."""
+    """Return an array on a GPU and the type of its elements; AttributeError for any other value."""
     if (package := package_of(type(value))) is not None:
         return package.read(value)
     if hasattr(value, "__cuda_array_interface__"):
@@ -171,7 +171,7 @@ def cupy_array(value: Any) -> Any:
 
 
 def stand_in(position: int, value: Any) -> Any:
-    """Return a scalar, or an array on the host with the type and the shape of one on a GPU, which has no memory."""
+    """Return a scalar, or an array without memory on the host with the type and shape of one on a GPU."""
     if isinstance(value, np.generic):
         return value
     interface = dict[str, Any]()
@@ -194,7 +194,7 @@ def is_of_cupy(kind: type) -> bool:
 
 @functools.cache
 def layout_of(kind: type) -> Callable[[Any], Any]:
-    """Return the function that gives what distinguishes calls: the layout of an array, the type of a scalar."""
+    """Return the function that returns what distinguishes calls: the layout of an array, the type of a scalar."""
     if issubclass(kind, np.generic):
         return type
     if is_of_cupy(kind):
@@ -221,7 +221,7 @@ def _by_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Tensor(ctypes.Structure):
-    """The DLTensor at the beginning of what a capsule of DLPack holds."""
+    """The DLTensor at the beginning of a DLPack capsule's content."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -237,7 +237,7 @@ class _Tensor(ctypes.Structure):
 
 
 def _of_dlpack(value: Any, stream: int) -> tuple[Array, Any]:
-    """Read a capsule, which is not consumed: the array owns the memory as long as it lives."""
+    """Read a capsule without consuming it: the array owns the memory as long as it lives."""
     if value.__dlpack_device__()[0] not in _DLPACK_GPU:
         raise AttributeError
     capsule = value.__dlpack__(stream=stream or 1)  # 1 is the default stream

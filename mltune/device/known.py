@@ -1,7 +1,4 @@
-"""Lookup of the facts of a device by name: a GPU of this machine, a known GPU, or a file.
-
-Known GPUs also have the measured rates of mixes of instructions, by architecture.
-"""
+"""Lookup of the facts of a device by name: a GPU of this machine, a known GPU, or a file."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ H200 = Device(
     max_threads_per_block=1024,
     max_blocks_per_sm=32,
 )
-"""NVIDIA H200 (SXM, compute capability 9.0): cuda_occupancy.h of CUDA 13.0 and the vendor's data sheet.
-
-``mltune space`` uses it.
-"""
+"""NVIDIA H200 (SXM), the device of ``mltune space``: cuda_occupancy.h of CUDA 13.0 and the vendor's data sheet."""
 
 UNKNOWN = Device(
     name="unknown",
@@ -68,15 +62,7 @@ UNKNOWN = Device(
 
 @cache
 def known_devices() -> Mapping[str, Device]:
-    """Return GPUs by a short name, from Kepler to Blackwell, CDNA and RDNA.
-
-    The values are those of data sheets: boost clock, nominal memory and bandwidth. A driver may report others.
-
-    Examples
-    --------
-    >>> known_devices()["rtx_4090"].architecture
-    'sm_89'
-    """
+    """Return GPUs by a short name, with data sheets' boost clock, nominal memory and bandwidth; a driver may differ."""
     table = _table()
     return {key: _device(gpu, table["architectures"][gpu["architecture"]]) for key, gpu in table["gpus"].items()} | {
         "h200": H200
@@ -90,10 +76,8 @@ def unsure_facts() -> Mapping[str, tuple[str, ...]]:
 
 
 def with_mixes(device: Device) -> Device:
-    """Return a device with the rates of mixes of instructions, its own or those of its architecture, if they are known.
+    """Return a device with the rates of mixes of instructions, its own or those of its architecture, if known.
 
-    Examples
-    --------
     >>> len(with_mixes(known_devices()["h100"]).mixes), len(with_mixes(known_devices()["a100"]).mixes)
     (446, 0)
     """
@@ -152,30 +136,10 @@ _MAY_BE_ZERO = {"memory_bytes", "memory_bytes_per_s", "l2_bytes", "reserved_shar
 
 
 def find_device(text: str) -> tuple[Device, str]:
-    """Find the facts of a device, and where they come from.
+    """Find the facts of a device, and their origin: a GPU of this machine (``"cuda:0"``), a known GPU, or a file.
 
-    Parameters
-    ----------
-    text : str
-        ``"cuda:0"``, a GPU of this machine; the name or the short name of a known GPU; the path of a ``.json`` or
-        ``.toml`` file (:func:`read_device`); or ``"unknown"``.
-
-    Returns
-    -------
-    Device
-    str
-        ``"driver"``; ``"data sheet"``, and which facts are unsure; the name of the file; empty for ``"unknown"``.
-
-    Raises
-    ------
-    DeviceError
-        There is no such GPU or file.
-
-    Examples
-    --------
-    >>> device, source = find_device("a100")
-    >>> device.name, device.sm_count, source
-    ('NVIDIA A100-SXM4-80GB', 108, 'data sheet')
+    The origin is ``"driver"``; ``"data sheet"``, with the unsure facts; the name of a ``.json`` or ``.toml`` file
+    (:func:`read_device`); or empty for ``"unknown"``. A :class:`~mltune.errors.DeviceError` says if there is none.
     """
     if re.fullmatch("cuda:[0-9]{1,3}", text):
         from mltune.device.query import query_device
@@ -198,7 +162,7 @@ def find_device(text: str) -> tuple[Device, str]:
 
 
 def read_device(path: Path) -> Device:
-    """Read the facts of a device from a JSON or TOML file; a file without those of one device raises a DeviceError.
+    """Read the facts of a device from a JSON or TOML file; a DeviceError says what is wrong with it.
 
     The document is that of ``mltune device --json`` with one kind of GPU in it, a document with the facts under
     ``device`` (such as the manifest of a dataset), or the facts themselves.
@@ -233,7 +197,7 @@ def _facts(document: Any) -> dict[str, Any]:
 
 
 def _check_known(device: Device) -> None:
-    """Check that the facts are known on which an occupancy or a peak depends."""
+    """Check that the facts are known that occupancy and peak need."""
     if not device.name.isprintable() or not 1 <= len(device.name) <= 200:
         raise ValueError("the name of a device is printable and has 1 to 200 characters")
     if device.compute_capability is None and device.fma_per_clock is None:

@@ -20,7 +20,7 @@ REGISTER_UNIT = 256
 
 _GENERATIONS = (3, *range(5, 13))
 _REGISTERS_PER_BLOCK = {(3, 2): 32768, (3, 7): 65536, (5, 3): 32768, (6, 2): 32768}
-"""Registers of the largest block where they are fewer than those of an SM."""
+"""Registers of the largest block where they are fewer than those of an SM, by compute capability."""
 
 NO_LIMIT = np.iinfo(np.int64).max
 """Number of blocks that an unused resource allows."""
@@ -28,17 +28,7 @@ NO_LIMIT = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Resident blocks and their limits. Every field is an ndarray of shape (n_configs,), int64.
-
-    Attributes
-    ----------
-    blocks_per_sm : ndarray
-        Resident blocks of one SM; 0 when the kernel cannot be launched.
-    warps_per_sm : ndarray
-        Resident warps of one SM.
-    blocks_by_registers, blocks_by_shared, blocks_by_warps : ndarray
-        Blocks that each resource alone allows; :data:`NO_LIMIT` where the kernel does not use it.
-    """
+    """Resident blocks and warps of an SM, 0 without a launch, and blocks that each resource allows: (n_configs,)."""
 
     blocks_per_sm: NDArray[np.int64]
     warps_per_sm: NDArray[np.int64]
@@ -48,22 +38,10 @@ class Occupancy:
 
 
 def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_bytes: ArrayLike) -> Occupancy:
-    """Return the occupancy of many configurations at once.
+    """Return the occupancy of configurations from threads per block and registers per thread, of shape (n_configs,).
 
-    Parameters
-    ----------
-    device : Device
-    threads : array_like of shape (n_configs,)
-        Threads per block, at least 1.
-    registers : array_like of shape (n_configs,)
-        Registers per thread, as the compiler reports them.
-    shared_bytes : array_like of shape (n_configs,)
-        Static plus dynamic shared memory per block, without the driver's reserved share.
-
-    Raises
-    ------
-    DeviceError
-        The rules of the device's compute capability are not known.
+    ``shared_bytes`` are static plus dynamic shared memory per block, without the driver's reserved share. A DeviceError
+    says that the rules of the compute capability are not known.
     """
     capability = device.compute_capability
     if capability is not None and capability[0] not in _GENERATIONS:

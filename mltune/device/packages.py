@@ -17,10 +17,7 @@ _MODULES = {"CuPy": "cupy", "cuda-bindings": "cuda.bindings"}
 
 
 def cupy_packages() -> dict[str, str]:
-    """Return the version of each distribution of CuPy in the folder from which Python imports ``cupy``.
-
-    There should be one. Where ``cupy`` cannot be imported, the files of these distributions are gone.
-    """
+    """Return the version of each distribution of CuPy where Python finds ``cupy``; there should be one."""
     from importlib.metadata import Distribution
 
     spec = find_spec("cupy")
@@ -34,7 +31,7 @@ def cupy_packages() -> dict[str, str]:
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Find a module without importing it; None where it, or the package that it belongs to, is not installed."""
+    """Find a module without importing it; None where it, or its package, is not installed."""
     try:
         return find_spec(name)
     except ModuleNotFoundError:
@@ -42,7 +39,7 @@ def find_module(name: str) -> ModuleSpec | None:
 
 
 def cuda_of_cupy() -> int | None:
-    """Return the major version of CUDA that CuPy is for; None where its name does not tell."""
+    """Return the major version of CUDA that CuPy is for; None where its name does not contain it."""
     majors = [match["cuda"] for name in cupy_packages() if (match := _CUPY.fullmatch(name)) and match["cuda"]]
     return int(majors[0]) if majors else None
 
@@ -54,15 +51,15 @@ def major(version: str) -> int:
 
 
 def extra(cuda: int | None) -> str:
-    """Return the argument of ``pip install`` that brings what a GPU needs, for a major version of CUDA."""
+    """Return the argument of ``pip install`` for the packages of a GPU, for a major version of CUDA."""
     return f"'{DISTRIBUTION}[cuda{12 if cuda == 12 else 13}]'"
 
 
 def package_problems(cuda: str | None) -> Iterator[str]:
-    """Find what prevents the use of a GPU: missing packages, two CuPys, packages for a newer CUDA than the driver's.
+    """Yield problems of the use of a GPU: missing packages, two CuPys, packages for a newer CUDA than the driver's.
 
-    ``cuda`` is the newest CUDA version that the driver supports, such as ``"13.0"``; without a driver missing packages
-    are not a problem. Each problem is the law, the facts and the next step, without a full stop.
+    ``cuda`` is the newest version that the driver supports, such as ``"13.0"``; without a driver missing packages are
+    no problem. Each is the law, the facts and the next step, without a full stop.
     """
     cupys = cupy_packages()
     remove, install = (
@@ -93,8 +90,7 @@ def package_problems(cuda: str | None) -> Iterator[str]:
 def mixed_installation() -> str:
     """Return why the files of mltune may be mixed with those of another distribution; empty if they are not.
 
-    ``mltune`` on the package index is another project, which installs into a folder of the same name. Versions of
-    mltune before 0.2 were called so, too.
+    ``mltune`` on the package index is another project with the same folder, and this one's name before 0.2.
     """
     from importlib.metadata import distributions
 

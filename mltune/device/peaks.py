@@ -44,17 +44,10 @@ From the vendor's architecture white papers and data sheets: peak / (2 x clock x
 
 
 def peak_flops(device: Device, unit: str) -> float:
-    """Return the theoretical peak of a unit, flop/s: two for each multiply-add.
+    """Return the theoretical peak of a unit, flop/s, with two operations in each multiply-add.
 
-    Parameters
-    ----------
-    unit : str
-        ``"fp32"`` or ``"fp64"``, outside the tensor cores, or one of :data:`TENSOR_FMA_PER_CLOCK`.
-
-    Raises
-    ------
-    DeviceError
-        Neither the device's throughput nor that of its compute capability is known, or it has no such unit.
+    Units are ``"fp32"`` and ``"fp64"``, outside the tensor cores, and those of :data:`TENSOR_FMA_PER_CLOCK`. A
+    DeviceError says that the throughput is not known, or that there is no such unit.
 
     Examples
     --------
@@ -82,8 +75,6 @@ def fma_per_clock(device: Device, unit: str) -> float:
 def has_unit(device: Device, unit: str) -> bool:
     """Return whether a device has a unit of :func:`peak_flops`; every device has those outside the tensor cores.
 
-    Examples
-    --------
     >>> from mltune.device.known import H200, known_devices
     >>> [has_unit(device, "tensor_fp64") for device in (H200, known_devices()["gtx_680"])]
     [True, False]
@@ -92,16 +83,7 @@ def has_unit(device: Device, unit: str) -> bool:
 
 
 def issues_per_clock(device: Device) -> float:
-    """Return the instructions of warps that a multiprocessor issues per clock at most; infinite where not known.
-
-    From the tuning guides of CUDA: a scheduler issues one instruction, from Kepler to Pascal two.
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200, known_devices
-    >>> issues_per_clock(H200), issues_per_clock(known_devices()["gtx_680"])
-    (4.0, 8.0)
-    """
+    """Return the most warp instructions that an SM issues per clock (CUDA's tuning guides); infinite if unknown."""
     if device.compute_capability is None:
         return math.inf
     if device.compute_capability == (6, 0):
@@ -110,16 +92,7 @@ def issues_per_clock(device: Device) -> float:
 
 
 def data_sheet(device: Device, quantity: str) -> float | None:
-    """Return the value of a measured quantity (:data:`mltune.device.facts.Quantity`) that follows from a data sheet.
-
-    None for a quantity whose data-sheet value is not among the facts of a device, or where a fact is not known.
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200
-    >>> data_sheet(H200, "memory_bytes_per_s"), data_sheet(H200, "launch_s")
-    (4800000000000.0, None)
-    """
+    """Return a data sheet's value of a quantity (:data:`mltune.device.facts.Quantity`), if a device's facts have it."""
     if quantity == "memory_bytes_per_s":
         return device.memory_bytes_per_s or None
     if quantity not in ("fp32_flops", "fp64_flops"):
@@ -131,7 +104,7 @@ def data_sheet(device: Device, quantity: str) -> float | None:
 
 
 def _fma_per_clock(device: Device) -> tuple[float, float]:
-    """Look up a compute capability; one newer than the table counts as the last known of its generation."""
+    """Return the throughput of a compute capability; one newer than the table counts as the last of its generation."""
     if device.fma_per_clock is not None:
         return device.fma_per_clock
     capability = device.compute_capability or (0, 0)

@@ -1,4 +1,4 @@
-"""Queries of the GPUs of this machine: their facts, without creating a CUDA context, and their state while they run."""
+"""Queries of the GPUs of this machine: their facts, without a CUDA context, and their state while they run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,7 @@ def available_devices() -> tuple[Device, ...]:
 
 
 def query_device(index: int) -> Device:
-    """Return the facts of one GPU by its position among those that the driver shows to this process.
-
-    Raises
-    ------
-    DeviceError
-        There is no such GPU, no NVIDIA driver, or a package that a GPU needs is not installed, twice, or too new for
-        the driver.
-    """
+    """Return the facts of a GPU by its position for this process; a DeviceError says what a use of it lacks."""
     count = _count()
     if not 0 <= index < count:
         raise DeviceError(
@@ -107,7 +100,7 @@ def _call(name: str, *arguments: Any) -> Any:
 
 @cache
 def _driver() -> Any:
-    """Import the bindings of the driver, after a check that the driver and the packages that fit it are installed."""
+    """Import the bindings of the driver, after a check of driver and packages."""
     for problem in package_problems(driver_version()):
         raise DeviceError(f"{problem}.")
     from cuda.bindings import driver
@@ -131,19 +124,7 @@ SLOWDOWNS: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """The state of a GPU at one moment; None where NVML does not report a value.
-
-    Attributes
-    ----------
-    sm_clock_hz : float or None
-        Clock of the multiprocessors.
-    temperature_c : float or None
-        Temperature of the chip, degrees Celsius.
-    power_w : float or None
-        Power drawn by the board.
-    throttle_reasons : int or None
-        Bit mask of clock event reasons (``nvmlClocksEventReason...``).
-    """
+    """The state of a GPU, None where NVML reports nothing; ``throttle_reasons`` is its mask of clock events."""
 
     sm_clock_hz: float | None = None
     temperature_c: float | None = None
@@ -152,7 +133,7 @@ class GpuState:
 
 
 def summarize(states: Sequence[GpuState]) -> GpuState:
-    """Return several readings as one: the median clock, all clock event reasons, the last temperature and power."""
+    """Return one state for several: the median clock, all clock event reasons, the last temperature and power."""
 
     def reading(field: str) -> list[Any]:
         return [value for state in states if (value := getattr(state, field)) is not None]
@@ -167,10 +148,7 @@ def summarize(states: Sequence[GpuState]) -> GpuState:
 
 
 class Nvml:
-    """A reader of the state of one GPU. Without NVML, or without permission, every reading is None.
-
-    The GPU is named by its PCI address: NVML's numbers differ from those of a process that sees only some GPUs.
-    """
+    """A reader of the state of one GPU by its PCI address; without NVML, or permission, every reading is None."""
 
     def __init__(self, pci_bus_id: str) -> None:
         self._nvml: Any = None
@@ -193,7 +171,7 @@ class Nvml:
         )
 
     def read_clock(self) -> GpuState:
-        """Return the clock and the reasons for a low one, which takes half as many queries as the whole state."""
+        """Return the clock and the reasons for a low one, with half as many queries as the whole state."""
         clock_mhz = self._query("ClockInfo", "NVML_CLOCK_SM")
         reasons = self._query("CurrentClocksEventReasons")
         return GpuState(

@@ -1,1 +1,1 @@
-"""Files: reading what strangers may have prepared, and writing that survives a crash."""
+"""Files: reading of files that strangers may have prepared, and writing that survives a crash."""

@@ -1,7 +1,7 @@
 """Atomic writing of files, folders and lines: readers see the old content or the new, also after a crash.
 
-Nothing is written or removed through a link (:mod:`mltune.files.reading`). Temporary names are random, and only what
-this process has made, or what a list with hashes says is mltune's (:mod:`mltune.files.owned`), is removed.
+Nothing is written or removed through a link (:mod:`mltune.files.reading`). Only what this process has made under random
+names, or what a list with hashes says is mltune's (:mod:`mltune.files.owned`), is removed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,10 @@ _HERE = -100  # AT_FDCWD: paths are those of the process
 
 
 def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None, durable: bool = True) -> None:
-    """Write a file; an existing file is replaced only once the new one is complete.
+    """Write a file in a folder that may be missing; an existing file is replaced only once the new one is complete.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its folder is created if it is missing.
-    data : bytes
-    inside : pathlib.Path, optional
-        A directory on the way to the file, by default its folder: no link below it is followed.
-    durable : bool
-        Whether to wait until the file is on the disk, so that a full disk is noticed and a crash leaves no empty file.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "winners.json"
-    >>> write_file_atomically(path, b"{}")
-    >>> path.read_bytes()
-    b'{}'
+    No link below ``inside`` (by default the file's folder) is followed. A ``durable`` file is on the disk at the
+    return, so that a full disk is noticed and a crash leaves no empty file.
     """
     check_folder(path.parent, inside=inside or path.parent, create=True)
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
@@ -62,25 +47,14 @@ def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None
 def write_product(
     path: Path, data: bytes, product: Product, *, overwrite: bool = False, inside: Path | None = None
 ) -> None:
-    """Write a file as :func:`write_file_atomically` does, in place of one that mltune wrote, or with ``overwrite`` any.
-
-    Raises
-    ------
-    ForeignFileError
-        There is a file that mltune did not write.
-    OSError
-        The file cannot be written.
-    """
+    """Write a file atomically in place of one that mltune wrote, or with ``overwrite`` of any file."""
     if not overwrite:
         check_replaceable({path: product})
     write_file_atomically(path, data, inside=inside)
 
 
 def write_described(path: Path, data: bytes, description: Path, text: bytes) -> None:
-    """Write a file, and a description of it that holds its SHA-256: a kill leaves the old two or the new two.
-
-    Readers open what :func:`described_file` returns.
-    """
+    """Write a file, and a description that holds its SHA-256: a kill leaves the old two or the new two."""
     sha256 = hashlib.sha256(data).hexdigest()
     coming = _coming(path, sha256)
     if os.path.lexists(coming) and described_file(path, sha256, len(data)) != coming:
@@ -92,7 +66,7 @@ def write_described(path: Path, data: bytes, description: Path, text: bytes) -> 
 
 
 def described_file(path: Path, sha256: str, limit: int) -> Path:
-    """Return the file that a description belongs to; the writer may have been killed before it had its name."""
+    """Return the file that a description belongs to, also if its writer was killed before it had its name."""
     coming = _coming(path, sha256)
     with contextlib.suppress(OSError):
         if hashlib.sha256(read_file(coming, limit, inside=path.parent)).hexdigest() == sha256:
@@ -101,15 +75,12 @@ def described_file(path: Path, sha256: str, limit: int) -> Path:
 
 
 def _coming(path: Path, sha256: str) -> Path:
-    """Return the name of a file that does not have its own name yet; it belongs to the content."""
+    """Return the name of a file with some content before it has its own name."""
     return path.with_name(f".{path.name}.{sha256[:16]}.new")
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line in one write; after an incomplete line, which a full disk may leave, begin a new one.
-
-    Lines of processes that append at the same time are whole.
-    """
+    """Append a line in one write, after an end for an incomplete line; lines of concurrent processes stay whole."""
     descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, inside=path.parent)
     try:
         size = os.fstat(descriptor).st_size
@@ -137,30 +108,9 @@ def replace_folder_atomically(
     ``.NAME.<16 hex digits>.new`` or ``.old``: the next call logs a warning that names them. One process at a time may
     write a folder.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The folder in which it lies is created if it is missing.
-    files : mapping of str to bytes
-        By name; that of a file in a folder of the folder is ``FOLDER/NAME``.
-    product : FolderProduct, optional
-        The kind of folder that may be replaced, if mltune wrote every file in it; by default none.
-    inside : pathlib.Path, optional
-        As for :func:`write_file_atomically`.
-    overwrite : bool
-        Whether anything else in the place of the folder gets another name.
-
-    Returns
-    -------
-    pathlib.Path or None
-        The new name of what was in the place of the folder and is kept.
-
-    Raises
-    ------
-    ForeignFileError
-        Something that mltune did not write is in the place of the folder.
-    OSError
-        The folder cannot be written. An existing folder is unchanged.
+    ``files`` are by path in the folder, ``FOLDER/NAME``. A folder of the kind ``product`` is replaced if mltune wrote
+    every file in it; with ``overwrite`` anything else gets another name, which is returned. Otherwise it raises a
+    :class:`~mltune.files.owned.ForeignFileError`. On an error an existing folder is unchanged.
     """
     check_folder(path.parent, inside=inside or path.parent, create=True)
     fact = _foreign(path, product)
@@ -183,7 +133,7 @@ def _foreign(path: Path, product: FolderProduct | None) -> str:
 
 
 def _put(new: Path, path: Path, old: Path) -> None:
-    """Give a new folder its name; what has this name gets another one."""
+    """Give a new folder its name, and the holder of this name another one."""
     if os.path.lexists(path) and _exchange(new, path):
         new.rename(old)
         return
@@ -200,7 +150,7 @@ def _put(new: Path, path: Path, old: Path) -> None:
 
 
 def _kept(path: Path, old: Path) -> Path | None:
-    """Give what was in the place of a folder a name that is seen; None where nothing was."""
+    """Give the earlier content of a folder's place a visible name; None if there was none."""
     if not os.path.lexists(old):
         return None
     kept = path.with_name(old.name.removeprefix("."))
@@ -209,7 +159,7 @@ def _kept(path: Path, old: Path) -> Path | None:
 
 
 def _name_remains(path: Path) -> None:
-    """Log a warning that names what writers of a folder have left that were killed; it is not removed."""
+    """Log a warning that names the remains of killed writers of a folder; they are not removed."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.(new|old)")
     for remains in sorted(filter(name.fullmatch, os.listdir(path.parent))):
         _log.warning("a writer of %s was killed and left %s: look whether it is needed", path, path.parent / remains)
@@ -217,7 +167,7 @@ def _name_remains(path: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let errors name the file that was to be written: those of a full disk name none, others a temporary one."""
+    """Let errors name the file to be written: those of a full disk name none, others a temporary one."""
     try:
         yield
     except OSError as error:
@@ -227,7 +177,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder with some files, which may lie in folders of it, as a whole or not at all."""
+    """Make a folder with files, also in folders of it, as a whole or not at all."""
     folder.mkdir()
     try:
         for name, content in files.items():
@@ -252,7 +202,7 @@ def _write(path: Path, content: bytes, durable: bool) -> None:
 
 
 def _exchange(first: Path, other: Path) -> bool:
-    """Exchange two folders with Linux's ``renameat2``, which Python does not offer; return whether that was done."""
+    """Exchange two folders with Linux's ``renameat2``, which Python lacks; return whether it did."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename is None:
         return False

@@ -20,14 +20,11 @@ def assets(name: str) -> Path:
 
 
 class HomelessError(OSError):
-    """The user has no folder for data or caches: no home directory, and none that is named."""
+    """The user has no folder for data or caches: no home directory, and no variable that names one."""
 
 
 def data_folder() -> Path:
-    """Return the folder for data that is kept: ``$XDG_DATA_HOME/mltune``, or ``~/.local/share/mltune``.
-
-    A user without a home directory must name one; otherwise a :class:`HomelessError` says so.
-    """
+    """Return the folder for permanent data: ``$XDG_DATA_HOME/mltune``, or ``~/.local/share/mltune``."""
     return _folder("XDG_DATA_HOME", ".local/share")
 
 

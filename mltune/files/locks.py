@@ -1,6 +1,6 @@
 """Locks of files: a process that waits for one says who holds it, and waits no longer than its deadline.
 
-A holder that is stopped (SIGSTOP, Ctrl-Z) may stay so for ever, so others wait for it for some seconds only.
+A stopped holder (SIGSTOP, Ctrl-Z) may stay so for ever, so others wait for it for some seconds only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPEAK_S = 5.0
 """Seconds after which a process that waits says who holds a lock; for a stopped holder it waits no longer."""
 
 UNKNOWN = "an unknown process"
-"""In place of a holder that has not written who it is."""
+"""Name of a holder that has not written who it is."""
 
 _LOOK_S = 0.1
 _LONGEST_NOTE = 300  # bytes
@@ -33,15 +33,7 @@ _PASSWORD = re.compile(r"://[^/\s]*@")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, as it has written into the file.
-
-    Attributes
-    ----------
-    pid : int
-    host : str
-    since : float
-        Seconds since 1970.
-    """
+    """The process that holds a lock, as it has written into the file: ``since`` is in seconds since 1970."""
 
     pid: int
     host: str
@@ -49,11 +41,11 @@ class Holder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is stopped; False on another host, where that cannot be seen."""
+        """Whether the holder is stopped; False on another host, where that is unknown."""
         return self._of_process("stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
     def __str__(self) -> str:
-        """Return who it is, since when it holds the lock, and whether it is stopped."""
+        """Return the process, the start of its lock, and whether it is stopped."""
         command = _PASSWORD.sub("://***@", self._of_process("cmdline").replace("\0", " ").strip())
         shown = f" ({printable(command, 100)})" if command else ""
         where = "" if self.is_here else f" on {printable(self.host, 64)}"
@@ -63,7 +55,7 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this host."""
+        """Whether the holder is a process of this host."""
         return self.host == socket.gethostname()
 
     def _of_process(self, name: str) -> str:
@@ -74,14 +66,7 @@ class Holder:
 
 
 class HeldError(OSError):
-    """Another process has held a lock for too long.
-
-    Attributes
-    ----------
-    holder : Holder or None
-        None where it is not known.
-    waited_s : float
-    """
+    """Another process, None where it is unknown, has held a lock for too long."""
 
     def __init__(self, holder: Holder | None, waited_s: float) -> None:
         super().__init__(str(holder or UNKNOWN))
@@ -89,7 +74,7 @@ class HeldError(OSError):
 
 
 def holder_of(descriptor: int) -> Holder | None:
-    """Return who holds the lock of an open file; None where the file does not say that."""
+    """Return the holder that is written into an open, locked file, if any."""
     with contextlib.suppress(ValueError, OSError, OverflowError):
         pid, host, since = os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace").split()
         time.localtime(float(since))
@@ -99,10 +84,7 @@ def holder_of(descriptor: int) -> Holder | None:
 
 
 def note_holder(descriptor: int) -> None:
-    """Write into a file that this process holds its lock: for messages only, so a full disk does not matter.
-
-    A file with another content than such a note is somebody else's, and stays as it is.
-    """
+    """Write this process, for messages only, into a locked file that is empty or has such a note."""
     note = f"{os.getpid()} {socket.gethostname()} {time.time():.3f}\n"
     with contextlib.suppress(OSError):
         if _is_note(descriptor):
@@ -111,21 +93,10 @@ def note_holder(descriptor: int) -> None:
 
 
 def acquire(descriptor: int, timeout_s: float, say: Callable[[str], None]) -> None:
-    """Take the lock of an open file, which ends when the file is closed.
+    """Take the lock of an open file until the file is closed; raise a :class:`HeldError` after ``timeout_s``.
 
-    Parameters
-    ----------
-    timeout_s : float
-        Longest wait; for a holder that is stopped at most :data:`SPEAK_S`.
-    say : callable
-        Called once, after :data:`SPEAK_S`, with who holds the lock and how long this process waits for it.
-
-    Raises
-    ------
-    HeldError
-        Another process holds it for longer.
-    OSError
-        The file system has no locks.
+    For a stopped holder it waits at most :data:`SPEAK_S`. ``say`` is called once, after :data:`SPEAK_S`, with the
+    holder and the longest wait. An OSError says that the file system has no locks.
     """
     begun, has_spoken, waiting = time.monotonic(), False, None
     while not _is_taken(descriptor, waiting):
@@ -147,10 +118,7 @@ def acquire(descriptor: int, timeout_s: float, say: Callable[[str], None]) -> No
 def locked_file(
     path: Path, timeout_s: float, say: Callable[[str], None], *, is_removed: bool = False
 ) -> Iterator[None]:
-    """Hold the lock of a file, which is created if it is missing; with ``is_removed`` it is removed in the end.
-
-    Errors are those of :func:`acquire` and :func:`~mltune.files.reading.open_regular`.
-    """
+    """Hold the lock of a file, which is created if it is missing, and removed in the end with ``is_removed``."""
     deadline = time.monotonic() + timeout_s
     while True:
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, inside=path.parent)
@@ -174,7 +142,7 @@ def locked_file(
 
 
 def _is_taken(descriptor: int, waiting: threading.Thread | None) -> bool:
-    """Take the lock if it is free, or has been taken by the thread that waits for it; return whether it is held."""
+    """Take the lock if it is free, or if the waiting thread has taken it; return whether it is held."""
     if waiting is not None and waiting.is_alive():
         return False
     with contextlib.suppress(BlockingIOError):
@@ -184,7 +152,7 @@ def _is_taken(descriptor: int, waiting: threading.Thread | None) -> bool:
 
 
 def _wait(duplicate: int) -> None:
-    """Take the lock of an open file, in the order in which the system gives it; the caller may have closed it since."""
+    """Take the lock of an open file, in the system's order; the caller may have closed it since."""
     with contextlib.suppress(OSError):
         fcntl.flock(duplicate, fcntl.LOCK_EX)
     os.close(duplicate)  # which ends the lock, unless the caller has the file open

@@ -1,8 +1,7 @@
-"""Products: the files and folders that mltune writes, how each is recognised, and the rule by which one is replaced.
+"""Products: the files and folders that mltune writes, how each is recognised, and when one may be replaced.
 
-The rule (docs/reference/files.md): a file is replaced where its content says that mltune wrote it, or where it is
-empty; a folder, where a document in it lists every file with its hash. Everything else belongs to somebody else, and is
-replaced only where the user says so.
+By the rule of docs/reference/files.md, a file is replaced if its content says that mltune wrote it, or if it is empty;
+a folder, if a document in it lists every file with its hash; everything else only with the user's consent.
 """
 
 from __future__ import annotations
@@ -19,30 +18,22 @@ from mltune.files.reading import RefusedFileError, kind_of, opened_file, parse_j
 from mltune.files.text import printable
 
 MOST_BYTES = 1 << 30
-"""Largest file that is looked at, bytes."""
+"""Largest file that is examined, bytes."""
 
 _MOST_DOCUMENT_BYTES = 1 << 26
 _HEAD, _TAIL = 1 << 12, 1 << 16
 
 
 class ForeignFileError(RefusedFileError):
-    """A file or folder that mltune did not write is in the place of one that is to be written."""
+    """A file or folder that mltune did not write is in the place of one to be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A kind of file that mltune writes.
+    """A kind of file that mltune writes, and its name with an article for messages.
 
-    Attributes
-    ----------
-    name : str
-        With its article, for messages.
-    mark : bytes
-        Regular expression of what is in its first 4 KiB: only a file of this kind matches.
-    is_at_end : bool
-        Whether the mark is in the last 64 KiB instead.
-    keys : frozenset of str
-        In place of the mark: keys that the JSON object in it has.
+    A file of this kind matches the regular expression ``mark`` in its first 4 KiB, or with ``is_at_end`` in its last 64
+    KiB; or, in place of a mark, it is a JSON object with the ``keys``.
     """
 
     name: str
@@ -51,7 +42,7 @@ class Product:
     keys: frozenset[str] = frozenset()
 
     def is_in(self, path: Path) -> bool:
-        """Return whether a regular file is one of this kind, or empty; one that cannot be read raises an OSError."""
+        """Return whether a regular file is of this kind, or empty; an unreadable one raises an OSError."""
         if self.keys:
             data = read_file(path, _MOST_DOCUMENT_BYTES, inside=path.parent)
             return not data or _has_keys(data, self.keys)
@@ -63,10 +54,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class FolderProduct:
-    """A kind of folder that mltune writes, with a document whose ``sha256`` has the hash of every other file.
-
-    ``texts`` are files that versions before 0.3 left out of the list, with the marks by which they are recognised.
-    """
+    """A folder that mltune writes, with a document of the hashes of its files; before 0.3 without the ``texts``."""
 
     name: str
     document: str
@@ -74,14 +62,14 @@ class FolderProduct:
     texts: Mapping[str, bytes] = field(default_factory=dict)
 
     def hashes(self, document: bytes) -> dict[str, str]:
-        """Return the hashes in a document by the paths of files; ValueError where it is none of this kind."""
+        """Return the hashes in a document by the paths of files; ValueError for a document of another kind."""
         hashes = parse_json(document)["sha256"] if _has_keys(document, self.keys | {"sha256"}) else None
         if not isinstance(hashes, dict):
             raise ValueError(f"it is not the document of {self.name}")
         return {name: str(value) for name, value in hashes.items()}
 
     def own(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return those files of a folder that mltune wrote; ValueError where the document is missing or another."""
+        """Return the files of a folder that mltune wrote; ValueError if the document is missing or of another kind."""
         if self.document not in files:
             raise ValueError(f"there is no {self.document}")
         hashes = self.hashes(files[self.document])
@@ -97,7 +85,7 @@ class FolderProduct:
 
 
 GENERATOR = '<meta name="generator" content="mltune">'
-"""The line in the head of a page by which it is recognised."""
+"""The line in the head of a page that identifies it."""
 
 COMMENT = "<!-- written by mltune -->"
 """The first line of a text in Markdown."""
@@ -142,13 +130,7 @@ LIBRARY = FolderProduct("a library", "library.json", frozenset({"format", "abi",
 
 
 def foreign(path: Path, product: Product) -> str:
-    """Return in words what lies in the place of a file that mltune did not write; empty where nothing does.
-
-    Examples
-    --------
-    >>> foreign(Path("/dev/zero"), PAGE), foreign(Path("/no/such/file"), PAGE)
-    ('/dev/zero is a character device', '')
-    """
+    """Return a description of a file that mltune did not write in the place of a product; empty if there is none."""
     kind = kind_of(path)
     if kind != "a regular file":
         return kind and f"{printable(path, 300)} is {kind}"
@@ -159,13 +141,7 @@ def foreign(path: Path, product: Product) -> str:
 
 
 def check_replaceable(files: Mapping[Path, Product]) -> None:
-    """Check that files may be written: what is in their places was written by mltune.
-
-    Raises
-    ------
-    ForeignFileError
-        It was not.
-    """
+    """Check that mltune wrote the files in the places of new ones; else raise a :class:`ForeignFileError`."""
     for path, product in files.items():
         if fact := foreign(path, product):
             raise ForeignFileError(
@@ -175,10 +151,7 @@ def check_replaceable(files: Mapping[Path, Product]) -> None:
 
 
 def foreign_in(folder: Path, product: FolderProduct) -> str:
-    """Return in words what lies in a folder, or in its place, that mltune did not write; empty where nothing does.
-
-    A file in a folder of mltune that was changed is not mltune's any more.
-    """
+    """Return a description of what mltune did not write, or was changed, in a folder; empty if all is mltune's."""
     kind = kind_of(folder)
     if kind != "a directory":
         return kind and f"{printable(folder, 300)} is {kind}"

@@ -30,31 +30,11 @@ _REASONS = {
 
 
 class RefusedFileError(OSError):
-    """A file is not used: it is no regular file, lies behind a link, is larger than allowed, or is not UTF-8 text."""
+    """A file is refused: it is no regular file, lies behind a link, is larger than allowed, or is not UTF-8 text."""
 
 
 def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | None = None) -> int:
-    """Open a regular file, and return its descriptor.
-
-    Parameters
-    ----------
-    path : path-like
-    flags : int
-        As for ``os.open``.
-    inside : pathlib.Path, optional
-        A directory on the way to the file: no link below it is followed. Without it links are followed.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened; :class:`RefusedFileError` if it is no regular file, or lies behind a link.
-
-    Examples
-    --------
-    >>> open_regular("/dev/zero")
-    Traceback (most recent call last):
-    mltune.files.reading.RefusedFileError: only regular files are opened, but /dev/zero is a character device
-    """
+    """Open a regular file, behind no link below ``inside`` if that is given, and return its descriptor."""
     path = Path(path)
     if inside is not None:
         _check_no_link(path, inside)
@@ -71,10 +51,7 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | N
 
 
 def check_folder(path: Path, *, inside: Path, create: bool = False) -> None:
-    """Check that a folder exists behind no link below ``inside``; with ``create`` make folders that are missing.
-
-    A folder that is missing or cannot be made raises an OSError; a link in the way, a :class:`RefusedFileError`.
-    """
+    """Check that a folder exists behind no link below ``inside``; with ``create`` make missing folders."""
     if create:
         inside.mkdir(parents=True, exist_ok=True)
     _check_no_link(path, inside)
@@ -86,17 +63,7 @@ def check_folder(path: Path, *, inside: Path, create: bool = False) -> None:
 
 @contextlib.contextmanager
 def opened_file(path: Path | str, limit: int, *, inside: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file of at most ``limit`` bytes for reading; ``inside`` is that of :func:`open_regular`.
-
-    A file that is no regular file, is too large, or lies behind a link raises a :class:`RefusedFileError`.
-
-    Examples
-    --------
-    >>> with opened_file("/dev/zero", limit=100):
-    ...     pass
-    Traceback (most recent call last):
-    mltune.files.reading.RefusedFileError: only regular files are opened, but /dev/zero is a character device
-    """
+    """Open a regular file of at most ``limit`` bytes for reading, as :func:`open_regular` does; refuse any other."""
     with os.fdopen(open_regular(path, inside=inside), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -105,10 +72,7 @@ def opened_file(path: Path | str, limit: int, *, inside: Path | None = None) -> 
 
 
 def read_file(path: Path | str, limit: int, *, inside: Path | None = None) -> bytes:
-    """Read a regular file of at most ``limit`` bytes; errors are those of :func:`opened_file`.
-
-    A file that grows while it is read is refused as well.
-    """
+    """Read a regular file of at most ``limit`` bytes (:func:`opened_file`); one that grows is refused, too."""
     with opened_file(path, limit, inside=inside) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, limit) + 1)  # as many bytes are reserved
@@ -128,26 +92,15 @@ def read_text(path: Path | str, limit: int, *, inside: Path | None = None) -> st
 
 
 def reason(error: Exception) -> str:
-    """Return why a file or folder cannot be used, in words, for a message that names it.
-
-    Examples
-    --------
-    >>> try:
-    ...     open("no/such/file")
-    ... except OSError as error:
-    ...     print(reason(error))
-    there is no such file or folder
-    """
+    """Return why a file or folder cannot be used, in words, for a message that names it."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return _REASONS.get(error.errno or 0, error.strerror[:1].lower() + error.strerror[1:])
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file in words, that of a link with its target; empty where there is nothing.
+    """Return the kind of a file in words, that of a link with its target; empty if there is nothing.
 
-    Examples
-    --------
     >>> kind_of(Path("/dev/zero")), kind_of(Path("/dev/fd")), kind_of(Path("/no/such/file"))
     ('a character device', 'a link to /proc/self/fd', '')
     """
@@ -183,7 +136,7 @@ def _kind(mode: int) -> str:
 
 
 DEEPEST = 32
-"""Levels of tables and lists that a document may have."""
+"""Largest depth of tables and lists in a document."""
 
 _LARGEST_INTEGER = 2**63
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
@@ -191,19 +144,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Parse JSON.
-
-    A text that is not JSON, is nested too deeply, or holds an integer of more than 64 bits or a key twice, raises a
-    ValueError.
-
-    Examples
-    --------
-    >>> parse_json('{"number": [1, 2.5]}')
-    {'number': [1, 2.5]}
-    >>> parse_json("[" * 100_000)
-    Traceback (most recent call last):
-    ValueError: a document has at most 32 levels, but this one has more
-    """
+    """Parse JSON; deep nesting, an integer of more than 64 bits or a repeated key is a ValueError, too."""
     try:
         with _naming_long_integers():
             return _checked(json.loads(data, object_pairs_hook=_object))
@@ -212,16 +153,7 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; errors are those of :func:`parse_json`.
-
-    Examples
-    --------
-    >>> parse_toml("a.b = 1")
-    {'a': {'b': 1}}
-    >>> parse_toml("a" + ".a" * 20_000 + " = 1")
-    Traceback (most recent call last):
-    ValueError: a document has at most 32 levels, but this one has more
-    """
+    """Parse TOML; errors are those of :func:`parse_json`."""
     if _LONG_KEY.search(text):  # the parser needs seconds and gigabytes for them
         raise _too_deep()
     try:
@@ -234,7 +166,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _naming_long_integers() -> Iterator[None]:
-    """Replace Python's advice about integers of more than 4300 digits by the law."""
+    """Replace Python's advice about integers of more than 4300 digits by mltune's law."""
     try:
         yield
     except ValueError as error:
@@ -244,7 +176,7 @@ def _naming_long_integers() -> Iterator[None]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of some pairs; a key that occurs twice would lose a value."""
+    """Return the object of pairs; a repeated key would lose a value."""
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError("the keys of an object must differ, but one occurs twice")

@@ -1,4 +1,4 @@
-"""Sizes in a CSV file: a column for each name, and ``count`` where it is known how often each is used."""
+"""Sizes in a CSV file: a column for each name, and ``count`` for the number of uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Counted = dict[tuple[tuple[str, int], ...], float]
 
 
 def distinct(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
-    """Return distinct sizes with the sums of their weights; a ValueError if there is none, or their names differ."""
+    """Return distinct sizes with the sums of their weights; ValueError if there are none, or their names differ."""
     weights: Counter[tuple[tuple[str, int], ...]] = Counter()
     names: tuple[str, ...] | None = None
     for size, weight in rows:
@@ -35,7 +35,7 @@ def distinct(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
 
 
 def _integer(cell: str | None) -> int:
-    """Return an integer in decimal digits: Python's own reader takes ``1_6`` and the digits of other scripts, too."""
+    """Return an integer in decimal digits: Python also reads ``1_6`` and the digits of other scripts."""
     text = (cell or "").strip()
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"an integer is written in at most 18 digits, got {text!r:.60}")
@@ -43,15 +43,7 @@ def _integer(cell: str | None) -> int:
 
 
 def sizes_of_csv(text: str, least: int = 1) -> Iterator[tuple[dict[str, int], float]]:
-    r"""Yield the sizes of a CSV file, of at least ``least``; its column ``count`` is their weight.
-
-    A file that is malformed raises a ValueError.
-
-    Examples
-    --------
-    >>> list(sizes_of_csv("m,n,count\n16,4096,3\n"))
-    [({'m': 16, 'n': 4096}, 3.0)]
-    """
+    r"""Yield the sizes, of at least ``least``, of a CSV file, whose column ``count`` is their weight."""
     rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
     try:
         names = [name.strip() for name in rows.fieldnames or ()]

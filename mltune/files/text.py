@@ -1,4 +1,4 @@
-"""Text for messages: made fit for a terminal, numbers of things, and the known name nearest to an unknown one."""
+"""Text for messages: safe for a terminal, counts with nouns, and the known name nearest to an unknown one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,7 @@ _FEWEST_LETTERS = 3
 
 
 def printable(text: object, longest: int | None = None) -> str:
-    r"""Return text as one line without control characters, so that no escape sequence reaches the terminal.
-
-    Parameters
-    ----------
-    text : object
-        Converted with ``str``.
-    longest : int, optional
-        Longer text is cut off, and ends with an ellipsis.
-
-    Examples
-    --------
-    >>> printable("GPU\x1b[2J of\nmine")
-    'GPU [2J of mine'
-    >>> printable("a long name", longest=7)
-    'a long…'
-    """
+    r"""Return text as one line without control characters, cut to a longest length with an ellipsis."""
     line = str(text)
     if longest is not None and len(line) > longest:
         line = line[: longest - 1] + "…"
@@ -38,7 +23,7 @@ def printable_lines(text: object) -> str:
 
 
 def many(count: float, noun: str) -> str:
-    """Write a number of things.
+    """Write a count with its noun.
 
     >>> many(1, "trial"), many(2, "trial"), many(0, "entry")
     ('1 trial', '2 trials', '0 entries')
@@ -48,17 +33,7 @@ def many(count: float, noun: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the known name that begins with it or is nearest, or nothing.
-
-    Examples
-    --------
-    >>> did_you_mean("h200-sgemm-nt-4096", ["h200-sgemm-nt-4096-random", "random"])
-    "; did you mean 'h200-sgemm-nt-4096-random'?"
-    >>> did_you_mean("mi250x", ["mi325x", "mi250x_gcd"])
-    "; did you mean 'mi250x_gcd'?"
-    >>> did_you_mean("nope", ["mltune", "random"])
-    ''
-    """
+    """Return the end of a message about an unknown name: the known name that begins with it or is nearest, if any."""
     names = {candidate.lower(): candidate for candidate in known}
     lowered = name.lower()[:_LONGEST_NAME]
     longer = [candidate for candidate in names if len(lowered) >= _FEWEST_LETTERS and candidate.startswith(lowered)]

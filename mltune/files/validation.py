@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words of the file: the key as it was written, the law, the value."""
+"""Pydantic's errors in the words of the file: the key as written, the law, the value."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _LAWS = {kind: law for law, kinds in _WRONG_KINDS.items() for kind in kinds} | {
 
 @functools.cache
 def adapter(kind: Any) -> Any:
-    """Return pydantic's validator of a type, whose import would cost the start of every command."""
+    """Return pydantic's validator of a type; a late import, which would delay every command."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
 def matching(pattern: str, law: str) -> AfterValidator:
-    """Return a validator of text that matches a pattern; ``law`` says in words what that is: ``"be ..."``."""
+    """Return a validator of text that matches a pattern; ``law`` describes it in words, ``"be ..."``."""
     from pydantic import AfterValidator
 
     def check(text: str) -> str:
@@ -68,28 +68,8 @@ def problems_of(
 ) -> str:
     """Return what is wrong with a document that does not fit a schema, in one line.
 
-    Parameters
-    ----------
-    error : pydantic.ValidationError
-        From the validation of the document.
-    document : mapping
-        The document: its keys tell the parts of an error's location from the names of union branches.
-    model : type of pydantic.BaseModel, optional
-        The schema, from which known keys are proposed.
-    within : tuple of str and int
-        The key of the document in its file, where it is a part of one.
-
-    Examples
-    --------
-    >>> from pydantic import BaseModel, StrictInt, ValidationError
-    >>> class Table(BaseModel, extra="forbid"):
-    ...     sizes: list[StrictInt | list[StrictInt]]
-    >>> document = {"sizes": [64, "many"], "size": 64}
-    >>> try:
-    ...     Table.model_validate(document)
-    ... except ValidationError as error:
-    ...     print(problems_of(error, document, model=Table))
-    sizes item 2 must be a whole number or a list, got 'many'; size is not a known key (did you mean 'sizes'?)
+    The keys of the document tell the parts of an error's location from the names of union branches; the ``model`` has
+    the known keys to propose; ``within`` is the key of the document in its file.
     """
     by_key: dict[Key, list[Any]] = {}
     for fault in error.errors(include_url=False)[:_MOST_EXAMINED]:
@@ -101,7 +81,7 @@ def problems_of(
 
 
 def _written(fault: Mapping[str, Any], document: Any) -> Key:
-    """Return the key of one error as the document has it, without the names of union branches."""
+    """Return the key of an error as the document has it, without the names of union branches."""
     parts: list[str | int] = []
     value = document
     for part in fault["loc"]:
@@ -117,7 +97,7 @@ def _written(fault: Mapping[str, Any], document: Any) -> Key:
 
 
 def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseModel] | None, within: Key) -> str:
-    """Return the problem of the value of one key; a value of the right kind is not told of the other kinds."""
+    """Return the problem of the value of one key; for a value of a right kind only the laws of this kind."""
     name = _name((*within, *key))
     kinds = {fault["type"] for fault in errors}
     if any(kind.startswith("missing") for kind in kinds):
@@ -134,13 +114,7 @@ def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseMode
 
 
 def law_of(errors: Iterable[Mapping[str, Any]]) -> str:
-    """Return the law that a value breaks: ``"must be ..."``, with the alternatives that it does not meet.
-
-    Parameters
-    ----------
-    errors : iterable of mapping
-        Pydantic's errors about one value.
-    """
+    """Return the law that a value breaks, by pydantic's errors about it: ``"must be ..."``, with all alternatives."""
     laws: list[str] = []
     for fault in errors:
         if fault["type"] == "value_error":  # from a validator of ours, or from a dataclass
@@ -166,7 +140,7 @@ def _name(key: Key) -> str:
 
 
 def _known(model: type[BaseModel] | None, key: Key) -> Iterable[str]:
-    """Return the known keys of the table at a place in a document."""
+    """Return the known keys of the table at a position in a document."""
     for part in key:
         field = None if model is None or not isinstance(part, str) else model.model_fields.get(part)
         model = _model_in(field.annotation) if field is not None else model

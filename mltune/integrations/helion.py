@@ -148,7 +148,7 @@ def _search_class() -> Any:
             return {tuple(sorted(leaves(member.config.config).items())): member for member in members}
 
         def _chosen(self, measured: Members, pool: Members, first: int = 0) -> list[tuple[Any, Any]]:
-            """Return what to measure next of a pool: so many first ones in any case."""
+            """Return what to measure next: the `first` ones in any case, then what the search asks for."""
             every, count = list((measured | pool).items()), min(self._batch, self._trials - len(measured))
             search = PlainSearch(table_of([dict(parameters) for parameters, _ in every]), seed=self._seed)
             search.resume({row: member.perf for row, member in enumerate(measured.values())}, range(first))

@@ -24,21 +24,7 @@ QUICK = 25
 
 
 def require(module: str, package: str, tested: str = "") -> Any:
-    """Import a host.
-
-    Parameters
-    ----------
-    module : str
-    package : str
-        What to install.
-    tested : str
-        The start of the versions with which an adapter was tested, where it uses what the host may change.
-
-    Raises
-    ------
-    UsageError
-        It is not installed, or is another version.
-    """
+    """Import a host; a UsageError tells that its package is not installed, or not of the version that was `tested`."""
     try:
         host = importlib.import_module(module)
     except ImportError as error:
@@ -59,13 +45,7 @@ def check_least(**numbers: tuple[float | None, float]) -> None:
 
 
 def leaves(value: Any, name: str = "") -> dict[str, Hashable]:
-    """Return the parameters in nested mappings and sequences, by their paths.
-
-    Examples
-    --------
-    >>> leaves({"block": [64, 32], "order": {"row": True}})
-    {'block.0': 64, 'block.1': 32, 'order.row': True}
-    """
+    """Return the parameters in nested mappings and sequences by their paths, such as ``block.0``."""
     if isinstance(value, str | bool | int | float | None):
         return {name: value}
     if not isinstance(value, Mapping | list | tuple):

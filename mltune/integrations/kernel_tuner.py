@@ -56,10 +56,8 @@ def strategy(*, seed: int = 0, batch: int = 1) -> Any:
 class _Search:
     """What Kernel Tuner calls to optimise: it ends by an exception when the budget is spent.
 
-    Attributes
-    ----------
-    costfunc_kwargs : mapping of str to Any
-        Tells Kernel Tuner to take configurations as they are: neither scaled nor moved to the nearest valid one.
+    `costfunc_kwargs` tell Kernel Tuner to take configurations as they are: neither scaled nor moved to the nearest
+    valid one.
     """
 
     seed: int
@@ -67,13 +65,7 @@ class _Search:
     costfunc_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"scaling": False, "snap": False})
 
     def __call__(self, func: Any, searchspace: Any) -> tuple[tuple[Any, ...], float]:
-        """Measure configurations of a search space, and return the best one and its cost.
-
-        Parameters
-        ----------
-        func : kernel_tuner.strategies.common.CostFunc
-        searchspace : kernel_tuner.searchspace.Searchspace
-        """
+        """Measure configurations of a search space, and return the best one and its cost."""
         objectives = list(func.tuning_options.objective)
         if len(objectives) != 1:
             raise UsageError(f"the search has one objective, got {', '.join(objectives)}; combine them in a metric.")

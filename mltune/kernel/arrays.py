@@ -51,9 +51,9 @@ class ReferenceEntry:
 class ArraysDefinition:
     """The problem of a kernel at any sizes.
 
-    `sizes` have their defaults; `definitions` are macros that follow from them. Without `reference` the default
-    configuration or `answer` is right: paths of ``.npy`` files with the outputs at the default sizes. `checks` are
-    further sizes at which every configuration is verified.
+    `definitions` are macros that follow from the `sizes`, which have defaults. Without `reference` the default
+    configuration or `answer` is right: paths of ``.npy`` files with the outputs at the default sizes. Every
+    configuration is verified at the sizes of `checks`, too.
     """
 
     name: str

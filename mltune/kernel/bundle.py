@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
@@ -12,7 +13,10 @@ from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.launch import Launch, plain_entry
 from mltune.kernel.parts import CompilerSpace, KernelResources, KernelSource, KernelSpace, LaunchRule
+from mltune.problem.arrays import ArraysProblem
 from mltune.problem.problem import STRICTEST, Problem
+
+AnyProblem = TypeVar("AnyProblem", bound=Problem)
 
 DEVICE_VARIABLES = (
     "compute_capability",
@@ -32,10 +36,7 @@ DEVICE_VARIABLES = (
 
 
 def device_variables(device: Device) -> dict[str, int]:
-    """Return the variables of a device that the expressions of a kernel bundle may use.
-
-    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0. Without CUDA it is 0.
-    """
+    """Return a device's variables in expressions; ``compute_capability`` is ``10 * major + minor``, 0 without CUDA."""
     major, minor = device.compute_capability or (0, 0)
     facts = {name: getattr(device, name) for name in DEVICE_VARIABLES}
     return facts | {"compute_capability": 10 * major + minor}
@@ -137,6 +138,19 @@ class Kernel:
                 f"or give sizes of these names; {see}."
             )
 
+    def means(self, problem: object) -> bool:
+        """Return whether the name of a problem, or none, means the problem of the kernel's own arguments."""
+        return self.arrays is not None and problem in (None, self.name)
+
+    def own_problem(self, sizes: Mapping[str, int] | None = None) -> ArraysProblem:
+        """Return the problem of the kernel's own arguments at sizes."""
+        assert self.arrays is not None  # noqa: S101 - those of other kinds are parsed by name
+        return self.arrays.problem(sizes)
+
+    def restated(self, problem: AnyProblem) -> AnyProblem | ArraysProblem:
+        """Return a problem with the arguments that the kernel has now; of another kind it stays as it is."""
+        return problem if self.arrays is None else self.own_problem(problem.variables())
+
     def architecture_on(self, device: str) -> str:
         """Return the architecture for which the kernel is compiled on a device of an architecture.
 
@@ -212,10 +226,6 @@ class Kernel:
             return self.launch_rule.launch(self.space, configuration, variables)
         except ExpressionError as error:
             raise ExpressionError(f"{error}; see {self.folder / 'kernel.toml'}.") from error
-
-    def with_default(self, configuration: Mapping[str, int]) -> Kernel:
-        """Return the kernel with another default configuration."""
-        return replace(self, space=replace(self.space, default=configuration))
 
     def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:
         """Return the kernel with fewer values for some parameters: a part of its search space.

@@ -69,11 +69,7 @@ def columns_of(configuration: Mapping[str, int]) -> Columns:
 
 
 def crossed(columns: Columns, values: Mapping[str, Sequence[int]]) -> Columns:
-    """Return each configuration of a table with all combinations of some parameters' values, one after the other.
-
-    >>> {name: column.tolist() for name, column in crossed(columns_of({"N": 1}), {"N": (2, 3), "M": (5, 8)}).items()}
-    {'N': [2, 2, 3, 3], 'M': [5, 8, 5, 8]}
-    """
+    """Return each configuration of a table with all combinations of some parameters' values, one after the other."""
     grids = np.meshgrid(np.arange(length(columns)), *values.values(), indexing="ij")
     rows, *chosen = (grid.reshape(-1) for grid in grids)
     return {name: column[rows] for name, column in columns.items()} | dict(zip(values, chosen, strict=True))
@@ -82,10 +78,10 @@ def crossed(columns: Columns, values: Mapping[str, Sequence[int]]) -> Columns:
 def number_rows(
     columns: Sequence[NDArray[np.integer]], extents: Sequence[int], size: int | None = None
 ) -> tuple[Indices, NDArray[np.intp]]:
-    """Give each distinct row of a table a number from 0 on; numbers are compared ten times as fast as rows.
+    """Give distinct rows of a table numbers from 0 on; return that of each row, and a row of each number.
 
-    A column has integers from 0 to its extent - 1, at most 2**45. Returns the number of each row, in the order of the
-    rows, and for each number the position of one row that has it. `size` is needed where there are no columns.
+    Numbers are compared ten times as fast as rows. A column has integers from 0 to its extent - 1, at most 2**45.
+    `size` is needed where there are no columns.
     """
     size = len(columns[0]) if size is None else size
     number = np.zeros(size, dtype=np.int64)
@@ -124,10 +120,7 @@ _Label = TypeVar("_Label")
 
 @dataclass(frozen=True, slots=True)
 class CodedValues:
-    """The values of one parameter as listed, with the integers that stand for them.
-
-    `labels` are the values that 0, 1, ... stand for; None where values stand for themselves.
-    """
+    """The values of one parameter as listed, the integers that stand for them, and `labels` if these are positions."""
 
     listed: tuple[Any, ...]
     integers: tuple[int, ...]
@@ -144,8 +137,6 @@ class CodedValues:
 def code_values(values: Sequence[Any]) -> CodedValues:
     """Code the values of a kernel's parameter: integers stand for themselves, others have their positions.
 
-    Examples
-    --------
     >>> code_values([True, 4]).integers, code_values([0.5, 1]).labels
     ((1, 4), (0.5, 1.0))
     """
@@ -172,8 +163,6 @@ def code_ordered(values: Sequence[Any]) -> CodedValues:
 
     Others have their positions: in ascending order if they are numbers, otherwise as listed.
 
-    Examples
-    --------
     >>> code_ordered([2.0, 1]).integers, code_ordered([1.5, None, 0.5]).integers, code_ordered(["b", "a"]).integers
     ((2, 1), (2, 0, 1), (0, 1))
     """
@@ -200,13 +189,7 @@ def code_default(default: Mapping[str, Any], parameters: Mapping[str, CodedValue
 
 
 def labelled(configuration: Mapping[str, int], labels: Mapping[str, Sequence[_Label]]) -> dict[str, int | _Label]:
-    """Return a configuration with labels in place of their positions.
-
-    Examples
-    --------
-    >>> labelled({"MODE": 1, "BLK": 16}, {"MODE": ("row", "column")})
-    {'MODE': 'column', 'BLK': 16}
-    """
+    """Return a configuration with labels in place of their positions."""
     return {name: labels[name][value] if name in labels else value for name, value in configuration.items()}
 
 
@@ -249,7 +232,7 @@ class ValueList:
         """Return the distances of values from each value of the list, of shape (n, n_values).
 
         They are 0 if equal, otherwise 1 plus a term below ``1 / parameters`` that grows with the steps between the
-        values; ``parameters`` is the number of them over which the caller sums.
+        values; `parameters` is the number of them over which the caller sums.
         """
         steps = np.abs(self.closest(column)[:, None] - np.arange(len(self._values)))
         differs = column[:, None] != self._values

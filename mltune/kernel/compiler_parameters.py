@@ -1,9 +1,9 @@
 """Compiler parameters: controls of the compiler and the assembler that a search chooses, as it chooses the macros.
 
-Each has a name and values, of which the first is the default. A value of ``entry_name`` is a text in the name of the
-kernel (an entry whose name contains ``cutlass`` is compiled by other rules), one of ``register_usage_level`` is that
-option of the assembler, one of ``apply_controls`` is the name of a file of NVIDIA's CompileIQ with which the assembler
-is controlled, and one of any other name is a text of options of NVRTC.
+The first value is the default. A value of ``entry_name`` is a text in the name of the kernel (an entry whose name
+contains ``cutlass`` is compiled by other rules), one of ``register_usage_level`` is that option of the assembler, one
+of ``apply_controls`` the name of a file of NVIDIA's CompileIQ that controls the assembler, and one of any other name a
+text of options of NVRTC.
 """
 
 from __future__ import annotations
@@ -43,20 +43,13 @@ _MOST_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a configuration asks of the compiler: a text in the name of the kernel, and options.
-
-    The options are those of NVRTC, and the one that names a file of controls.
-    """
+    """What a configuration asks of the compiler: a text in the name of the kernel, and options of NVRTC."""
 
     name: str = ""
     options: tuple[str, ...] = ()
 
     def entry(self, entry: str) -> str:
-        """Return the name of a kernel, without template arguments.
-
-        >>> Variant("cutlass").entry("gemm"), Variant().entry("gemm")
-        ('gemm_cutlass', 'gemm')
-        """
+        """Return the name of a kernel, without template arguments."""
         return f"{entry}_{self.name}" if self.name else entry
 
 
@@ -65,8 +58,8 @@ def code_compiler_parameters(
 ) -> dict[str, CodedValues]:
     """Code the compiler parameters of a kernel: the given ones, and the built-in ones that they do not replace.
 
-    `taken` are the names of its other parameters, and `texts` its source and headers, in which no changed name of
-    the `entry` may occur. A built-in parameter that clashes with them is left out, a given one is a ``ValueError``.
+    A built-in parameter that clashes with names `taken` by others, or whose name of the `entry` occurs in the `texts`
+    of source and headers, is left out; a given one is a ``ValueError``.
     """
     coded, text, lowered = {}, "\n".join(texts), {name.lower() for name in taken}
     for name, values in {**BUILT_IN, **values_of}.items():
@@ -92,11 +85,7 @@ def controls_in(values_of: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def variant_of(values: Mapping[str, Any]) -> Variant:
-    """Return what compiler parameters of given values ask for; a ``ValueError`` tells of a value that is none.
-
-    >>> variant_of({"entry_name": "cutlass", "register_usage_level": 8, "math": "--fmad=false"}).options
-    ('--ptxas-options=--register-usage-level=8', '--fmad=false')
-    """
+    """Return what compiler parameters of given values ask for; a ``ValueError`` tells of a value that is none."""
     name, options = "", list[str]()
     for key, value in values.items():
         if key == NAME:

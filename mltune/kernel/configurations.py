@@ -16,8 +16,7 @@ from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.space import TableSpace, find
 
 Values: TypeAlias = Mapping[str, Sequence[Any]]
-"""The values of each parameter by name: distinct and hashable. Those that are not numbers should be listed so that
-neighbours are similar."""
+"""The values of each parameter by name: distinct, hashable, and listed so that neighbours are similar."""
 
 Restrictions: TypeAlias = Sequence[str | Callable[[dict[str, Any]], bool]]
 """Conditions that a configuration satisfies: expressions, or functions of a configuration as a dict."""
@@ -32,8 +31,8 @@ MOST_COMBINED = 8_000_000
 class ConfigurationTable:
     """A table of distinct configurations; `positions` are those of each value in the list of its parameter.
 
-    In its `space` the index is the row. A parameter whose values are whole numbers keeps them there, any other has the
-    positions of its values: in ascending order if they are numbers, otherwise as listed.
+    The index in its `space` is the row. Whole numbers stay in the space; other values are positions, in ascending order
+    if they are numbers, otherwise as listed.
     """
 
     def __init__(self, values: Values, positions: NDArray[np.integer[Any]]) -> None:

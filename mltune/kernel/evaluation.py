@@ -46,7 +46,7 @@ Operation: TypeAlias = Callable[[Variables], Partial]
 """A part of an expression: it returns its value for variables."""
 
 _Function: TypeAlias = Callable[..., Any]
-"""It returns a value for arrays, or a partial one."""
+"""A function of the language: from arrays to a value, or to a partial one."""
 
 
 def constant(value: float | str) -> Operation:

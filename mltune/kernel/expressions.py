@@ -100,8 +100,8 @@ class Expression:
     def evaluate(self, variables: Variables) -> Value:
         """Return the value for numbers or columns of equal length: a column if a column was used.
 
-        Integers are int64, conditions bool, all else float64. An ExpressionError tells of a name that is missing, an
-        integer that grows too large, or a value that is undefined in some row.
+        Integers are int64, conditions bool, all else float64. A missing name, an integer that grows too large, or a
+        value that is undefined in some row raises an ExpressionError.
         """
         result = self.evaluate_partial(variables)
         if not result.defined.all():
@@ -112,12 +112,7 @@ class Expression:
         return value if value.ndim or value.dtype.kind == "U" else value.item()
 
     def size(self, variables: Variables) -> int:
-        """Return the value for numbers as a size of a launch; an ExpressionError where it is no integer >= 0.
-
-        >>> parse("n / 4").size({"n": 10})
-        Traceback (most recent call last):
-        mltune.errors.ExpressionError: the sizes of a launch must be integers >= 0, but `n / 4` is 2.5
-        """
+        """Return the value for numbers as a size of a launch; an ExpressionError where it is no integer >= 0."""
         value = self.evaluate(variables)
         if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
             raise ExpressionError(
@@ -154,18 +149,7 @@ def _short(text: object) -> str:
 
 @lru_cache(10_000)  # kernels share many expressions, and each is loaded often
 def parse(text: str) -> Expression:
-    """Parse and check an expression.
-
-    Raises
-    ------
-    ExpressionError
-        The text is not an expression of the language, or is too long or too deeply nested.
-
-    Examples
-    --------
-    >>> parse("ceil_div(n, BLK) * 2").evaluate({"n": 100, "BLK": np.array([16, 32])}).tolist()
-    [14, 8]
-    """
+    """Parse and check an expression; an ExpressionError where it is none, too long or too deeply nested."""
     if len(text) > MAX_TEXT:
         raise ExpressionError(f"an expression has at most {MAX_TEXT} characters, got {len(text)}")
     text = text.translate(_SPACES).strip()
@@ -203,8 +187,7 @@ def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
 def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: Variables) -> Launch:
     """Return the launch whose ``grid``, ``block``, ``shared_bytes`` and ``workspace_bytes`` are formulas or numbers.
 
-    One that has no value, or none that is a size, raises an ExpressionError; so does a grid or a block that no GPU
-    takes.
+    One that is undefined or no size, and a grid or block that no GPU takes, raise an ExpressionError.
     """
 
     def number(formula: object) -> int:

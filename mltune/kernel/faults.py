@@ -37,9 +37,9 @@ class BundleFault(NamedTuple):
 
 
 class _Law(NamedTuple):
-    """The product of some expressions is a whole number within bounds, or any number where the bounds are infinite.
+    """The product of some expressions is a whole number within bounds and among the listed ones, if any are.
 
-    Where some numbers are listed, it is one of them.
+    Where the bounds are infinite, it is any number.
     """
 
     text: str
@@ -52,10 +52,7 @@ class _Law(NamedTuple):
 def find_faults(
     kernel: Kernel, columns: Columns, variables: Mapping[str, int], table: str = "launch"
 ) -> list[BundleFault]:
-    """Return what is wrong with configurations: why they cannot be launched, and what cannot be computed of them.
-
-    `table` is that of ``kernel.toml`` in which the shape of the launch stands.
-    """
+    """Return why configurations cannot be launched or computed; `table` of kernel.toml has the launch's shape."""
     scope = kernel.space.scope({**variables, **columns})
     faults = [_fault(law, scope, columns) for law in _laws(kernel, variables, table)]
     return [fault for fault in faults if fault is not None]

@@ -25,10 +25,7 @@ MAX_NAMES = 10_000
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^>"\n]{1,200})[>"]', re.MULTILINE)
 
 Find = Callable[[str, str, bool], tuple[str, str] | None]
-"""Finds a header for the path of the file that includes it, the name there, and whether that is in quotes.
-
-It returns path and text of the header, or None.
-"""
+"""From the path of the including file, the name there and whether it is in quotes, to path and text, or None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _metric(name: str, metric: Any) -> Metric:
 
 
 def read_sources(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], tuple[Path, ...]]:
-    """Return a text or a function that makes it, the texts that it may include by name, and the folder of its file.
+    """Return a text or its function, the texts that it may include by name, and the folder of its file.
 
     A source is given as a text, a file, a function, or a list: the source and the files that it includes.
     """

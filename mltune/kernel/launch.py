@@ -19,10 +19,7 @@ def plain_entry(entry: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The launch of one configuration.
-
-    `arguments` follow those of the problem; the last one is the address of the workspace, unless its size is None.
-    """
+    """The launch of one configuration; `arguments` follow the problem's, and last the workspace, unless None."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]

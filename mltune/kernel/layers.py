@@ -4,12 +4,11 @@ The parameters are bound one after another. Each rule (a restriction, or several
 automaton that reads the values of its parameters in that order and stops as soon as no completion can satisfy it. A
 *state* of a layer combines the states of the rules that are not yet settled. Combinations of values with equal states
 have the same completions, so a layer has each state once. A backward pass counts the completions of each state, and
-with these counts every valid configuration has a rank. This is dynamic programming over whole columns, without a loop
-over configurations.
+with these counts every valid configuration has a rank. This is dynamic programming over whole columns.
 
-The number of states depends on the order of the parameters only, and strongly: thousands with a good order, billions
-with a poor one. A beam search over sets of bound parameters finds a good order; sets suffice, because the number of
-states does not depend on the order inside a set.
+The number of states depends on the order of the parameters only: thousands with a good order, billions with a poor one.
+A beam search over sets of bound parameters finds a good order; sets suffice, because the number of states does not
+depend on the order inside a set.
 """
 
 from __future__ import annotations
@@ -94,9 +93,9 @@ class _Estimate:
     def log_states(self, sets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the binary logarithm of the estimated number of states, float64 (n_sets,).
 
-        The state of a rule is represented in one of two ways: by the values of its bound parameters, as if independent
-        except for the rules that they settle, or by its classes, the combinations that it can still distinguish. The
-        smaller representation is chosen greedily.
+        The state of a rule is represented by the values of its bound parameters, as if independent except for the rules
+        that they settle, or by its classes, the combinations that it can still distinguish: greedily the smaller of
+        both.
         """
         masks = np.array([[rule.mask] for rule in self.rules])
         bound = sets & masks  # one row for each rule
@@ -173,10 +172,7 @@ MAX_COMBINATIONS = 1 << 25
 """Largest number of combinations of the parameters of restrictions, all of them together."""
 
 MAX_OPERATIONS = 1 << 29
-"""Most operations on numbers that evaluate the restrictions for these combinations: some seconds.
-
-Counting takes at most half as many: each takes longer.
-"""
+"""Most operations that evaluate the restrictions for these combinations: some seconds; counting takes half as many."""
 
 _CHUNK = 1 << 16
 _KEPT_BYTES, _WORKING_BYTES, _COLUMN_BYTES = 12, 64, 4

@@ -24,7 +24,7 @@ Shape = tuple[Expression, Expression, Expression]
 class Restriction:
     """A condition that every configuration satisfies, with the reason that is shown to users.
 
-    One that is ``only_in_search`` leaves out what does the same as another configuration for a problem: it runs.
+    One that holds `only_in_search` excludes what would run, but does the same as another configuration for a problem.
     """
 
     expression: Expression
@@ -39,30 +39,13 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSource:
-    """What is compiled.
+    """What is compiled: the CUDA text with its headers and options, None without one: such a kernel is only replayed.
 
-    Attributes
-    ----------
-    text : str or None
-        The CUDA text; None for a kernel whose timings were recorded elsewhere: it can be replayed, but not built.
-    entry : str or None
-        Name of the kernel function (``extern "C"``); None without a text.
-    headers : mapping of str to str
-        The texts of the headers that it may include, by the name in ``#include``.
-    header_paths : mapping of str to str
-        The paths, in the kernel's folder, of those that are included by another name.
-    include : tuple of str
-        Folders in the kernel's folder in which headers are looked for.
-    options : tuple of str
-        Further options of the compiler.
-    architecture : str
-        The only one that it is compiled for, such as ``"sm_90a"`` (:meth:`Kernel.architecture_on`); empty for any.
-    generator : callable or None
-        Returns the text of a configuration, given as a dict of its values; `text` is then that of the first.
-    sha256 : str
-        SHA-256 of the text, its headers, the entry, the launch and the files of controls; empty without a text.
-    same_as : tuple of str
-        Further values of ``sha256``: of versions that compile to the same machine code, and launch it alike.
+    `entry` is the kernel function (``extern "C"``). `headers` are texts by the name in ``#include``; `header_paths` are
+    paths in the kernel's folder of those included by another name, `include` folders there. `architecture` is the only
+    one compiled for, such as ``"sm_90a"``, or empty (:meth:`Kernel.architecture_on`). `generator` returns the text of a
+    configuration given as a dict; `text` is then that of the first. `sha256` is of text, headers, entry, launch and
+    files of controls; `same_as` has those of versions that compile to the same machine code, and launch it alike.
     """
 
     text: str | None = None
@@ -89,28 +72,11 @@ class KernelSource:
 class KernelSpace:
     """The parameters of a kernel, and the expressions over them.
 
-    Attributes
-    ----------
-    parameters : mapping of str to tuple of int
-        Values of the parameters that are compiled in, each as the macro of its name.
-    launch_parameters : mapping of str to tuple of int
-        Values of the parameters that are passed at launch: another value needs no compile.
-    labels : mapping of str to tuple of (float or str)
-        The values of the parameters that are not integers: those parameters count the positions in these lists.
-    derived : mapping of str to Expression
-        Names for values that follow from parameters, problem and device; each uses only names before it.
-    restrictions : tuple of Restriction
-        Conditions that every configuration satisfies.
-    configurations : Columns or None
-        The valid configurations where they are listed; None where restrictions define them.
-    default : mapping of str to int
-        The default configuration, which is always measured, and first; empty where there is none.
-    variables : frozenset of str
-        Variables of a problem that the expressions may use.
-    preset : str
-        Name of the part of the space that this is; empty for all of it.
-    sha256 : str
-        SHA-256 of the parameters, derived names and restrictions.
+    `parameters` are macros that are compiled in; `launch_parameters` need no compile for another value. Those with
+    `labels` (values that are no integers) count positions in these. A `derived` value uses only names before it.
+    `configurations` are the valid ones where they are listed, None where `restrictions` define them. `default` is
+    measured first; it may be empty. `variables` are those of a problem that expressions may use, `preset` the name of
+    this part of the space, or empty. `sha256` is that of parameters, derived names and restrictions.
     """
 
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -148,14 +114,7 @@ class KernelSpace:
     def evaluate(
         self, columns: Columns, variables: Mapping[str, int], expressions: Mapping[str, Expression] | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Evaluate expressions, by default the derived names, over a table of configurations.
-
-        An ExpressionError tells of a value that is undefined for some configuration, as its divisor is zero.
-
-        >>> space = KernelSpace(parameters={"BLK": (16, 32)}, derived={"THR": parse("BLK // 4")})
-        >>> space.evaluate({"BLK": np.array([16, 32])}, {})["THR"].tolist()
-        [4, 8]
-        """
+        """Evaluate expressions, by default the derived names, over a table; undefined values are an ExpressionError."""
         scope = self.scope({**variables, **columns})
         chosen = self.derived if expressions is None else expressions
         size = length(columns)
@@ -192,18 +151,9 @@ class KernelSpace:
 class LaunchRule:
     """How a configuration is launched, by expressions.
 
-    Attributes
-    ----------
-    block, grid : tuple of three Expression
-        Shape of a launch.
-    shared_bytes : Expression
-        Dynamic shared memory of a launch, bytes per block.
-    workspace : Expression or None
-        Bytes of the memory that a launch is given besides its arguments; None for a kernel that takes none.
-    zeros : Expression or None
-        Bytes at its beginning that are zero before and after a launch; None for all of it.
-    arguments : tuple of str
-        Launch parameters that follow the problem's arguments in a call of the kernel, in order.
+    `shared_bytes` is dynamic and of a block. `workspace` is bytes that a launch is given besides its arguments, None
+    for a kernel that takes none; `zeros` are those at its beginning that are zero before and after a launch, None for
+    all. `arguments` are launch parameters that follow the problem's arguments in a call, in order.
     """
 
     block: Shape = (_ONE, _ONE, _ONE)
@@ -253,16 +203,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelResources:
-    """What a kernel needs, by estimates before compiling.
+    """What a kernel needs, by estimates before compiling, from which occupancy and features are computed.
 
-    Attributes
-    ----------
-    estimates : mapping of str to Expression
-        From which occupancy and features are computed. No other expression uses them.
-    accesses : mapping of str to Access
-        Loads and stores of the main loop by name, from which bank conflicts and cache traffic are computed.
-    unit : str
-        The unit that makes its multiply-adds, such as ``"tensor_fp64"``; empty for that of the problem's arithmetic.
+    `accesses` are loads and stores of the main loop by name, for bank conflicts and cache traffic. `unit` makes the
+    multiply-adds, such as ``"tensor_fp64"``; empty for that of the problem's arithmetic.
     """
 
     estimates: Mapping[str, Expression] = field(default_factory=dict)
@@ -272,18 +216,10 @@ class KernelResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerSpace:
-    """The compiler parameters of a kernel (:mod:`mltune.kernel.compiler_parameters`).
+    """The compiler parameters of a kernel (:mod:`mltune.kernel.compiler_parameters`), the default value first.
 
-    Attributes
-    ----------
-    parameters : mapping of str to tuple of int
-        Their values, the default first.
-    labels : mapping of str to tuple of str
-        The values of those that are texts, which count the positions in these lists.
-    controls : mapping of str to bytes
-        The files of controls that are values of ``apply_controls``, by name.
-    varied : tuple of str
-        Those that are part of the search space; the others have their defaults.
+    Those with `labels`, texts, count positions in these. `controls` are the files that are values of
+    ``apply_controls``, by name. `varied` are part of the search space; the others have their defaults.
     """
 
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -297,13 +233,7 @@ class CompilerSpace:
         return variant_of(labelled(codes, self.labels))
 
     def completed(self, configuration: Mapping[str, int]) -> dict[str, int]:
-        """Return a configuration with the compiler parameters that vary, and no others; it may lack some defaults.
-
-        >>> fixed = CompilerSpace(parameters={"level": (5, 8)})
-        >>> varied = CompilerSpace(parameters={"level": (5, 8)}, varied=("level",))
-        >>> fixed.completed({"N": 1, "level": 8}), varied.completed({"N": 1})
-        ({'N': 1}, {'N': 1, 'level': 5})
-        """
+        """Return a configuration with every compiler parameter that varies, at its default if missing, and no other."""
         fixed = self.parameters.keys() - set(self.varied)
         varied = {name: value for name, value in configuration.items() if name not in fixed}
         return varied | {name: self.parameters[name][0] for name in self.varied if name not in varied}

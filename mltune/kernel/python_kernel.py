@@ -215,10 +215,7 @@ def _answers(call: KernelCall) -> list[Any] | None:
 
 
 def _hashed(kernel: Kernel, rule: PythonLaunch, problem_size: Sequence[Size]) -> Kernel:
-    """Return a kernel with the hash of its source with headers, and of the launch, macros and options.
-
-    Functions count by their type.
-    """
+    """Return a kernel with the hash of source, headers, launch, macros and options; functions count by type."""
 
     def named(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else type(value).__name__
@@ -233,10 +230,7 @@ def _hashed(kernel: Kernel, rule: PythonLaunch, problem_size: Sequence[Size]) ->
 
 
 def with_sizes(kernel: Kernel) -> tuple[Kernel, ArraysProblem]:
-    """Return a kernel and its problem with sizes: the problem size, and the elements of every array, by their names.
-
-    Its hash does not depend on them.
-    """
+    """Return a kernel and its problem with named sizes: problem size, and elements of arrays, not part of its hash."""
     rule = kernel.launch_rule
     assert kernel.arrays is not None and isinstance(rule, PythonLaunch)  # noqa: S101, PT018 - of a call
     axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), rule.problem_size, strict=False)

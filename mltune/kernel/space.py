@@ -46,32 +46,16 @@ class SearchSpace(Protocol):
         """Number of configurations."""
 
     def rows(self, indices: Indices) -> Columns:
-        """Return the configurations of given indices.
-
-        Raises
-        ------
-        SpaceError
-            An index is negative, or not below ``count``.
-        """
+        """Return the configurations of given indices; a SpaceError where one is negative, or not below ``count``."""
 
     def index_of(self, columns: Columns) -> Indices:
         """Return the indices of configurations, -1 for those outside the space."""
 
     def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
-        """Draw configurations uniformly, without replacement.
+        """Draw configurations uniformly, without replacement and without the indices to exclude.
 
-        Parameters
-        ----------
-        count : int
-            Number of draws; fewer are returned when the space is exhausted.
-        rng : numpy.random.Generator
-        exclude : collection of int
-            Indices that must not be drawn.
-
-        Returns
-        -------
-        ndarray of shape (n_drawn,), int64
-            Distinct indices, in order of drawing.
+        Return distinct indices in order of drawing, int64 of shape (n_drawn,): fewer than `count` when the space is
+        exhausted.
         """
 
     def neighbours(self, index: int) -> Indices:
@@ -93,12 +77,10 @@ class Removal(NamedTuple):
 class ConstrainedSpace:
     """Every configuration of a kernel that satisfies its restrictions. Satisfies :class:`SearchSpace`.
 
-    Its size is computed exactly at first use, without enumeration (:mod:`mltune.kernel.layers`): in less than a second
-    for 1e11 configurations. `variables` are ``variables_of(problem, device)``.
-
-    ``neighbours`` returns every valid configuration that differs in one parameter; if the change of one parameter is
-    not valid, it is repaired by ``nearest``. ``nearest`` goes through the parameters in the order of the layers and
-    takes the nearest value in the list that can be completed to a valid configuration.
+    Its size is computed exactly at first use (:mod:`mltune.kernel.layers`), in less than a second for 1e11
+    configurations. `variables` are ``variables_of(problem, device)``. ``neighbours`` differ in one parameter; a change
+    that is not valid is repaired by ``nearest``, which goes through the parameters in the order of the layers and takes
+    the nearest value in the list that can be completed.
     """
 
     def __init__(self, kernel: Kernel, variables: Mapping[str, int]) -> None:
@@ -186,16 +168,11 @@ class ConstrainedSpace:
 
 
 class TableSpace:
-    """The distinct configurations of a table, such as a recorded dataset. Satisfies :class:`SearchSpace`.
+    """The distinct configurations of a table, such as a recorded dataset; the index is the row. A :class:`SearchSpace`.
 
-    The index is the row. ``values`` are those that occur, ascending. ``neighbours`` returns the rows that differ in one
-    parameter, and if there are fewer than eight also those that differ in two. ``nearest`` returns the row that differs
-    in the fewest parameters, and among these the one with the nearest values; of a table with more than :data:`LARGE`
-    rows it compares a sample.
-
-    >>> space = TableSpace({"BLK": np.array([16, 32, 64]), "DIM": np.array([8, 8, 16])})
-    >>> space.index_of({"BLK": np.array([32, 99]), "DIM": np.array([8, 8])}).tolist()
-    [1, -1]
+    ``values`` are those that occur, ascending. ``neighbours`` differ in one parameter, and if there are fewer than
+    eight also in two. ``nearest`` differs in the fewest parameters, and among these has the nearest values; of a table
+    with more than :data:`LARGE` rows it compares a sample.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -268,19 +245,6 @@ class TableSpace:
         return np.ascontiguousarray(rows).view(f"S{4 * len(self.names)}")[:, 0]
 
 
-def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
-    """Return the default configuration of a kernel, or the valid one that is nearest to it for this problem and device.
-
-    A kernel of kind arrays that names none has the first value of every parameter as its default.
-    """
-    default = dict(kernel.space.default)
-    if not default and kernel.arrays is not None:
-        default = {name: values[0] for name, values in kernel.all_parameters.items()}
-    if not default:
-        return {}
-    return row(space.rows(space.nearest(columns_of(kernel.compiler.completed(default)))), 0)
-
-
 def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:
     """Return the index of a configuration; -1 where it is outside the space, or has other parameters."""
     return int(space.index_of(columns_of(configuration))[0]) if configuration.keys() == set(space.names) else -1
@@ -289,7 +253,7 @@ def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:
 def find_near(space: SearchSpace, configuration: Mapping[str, int]) -> int:
     """Return the index of a configuration or, where it is not valid, of one that differs little; -1 without one.
 
-    At most a quarter of the parameters differ. What was fast for one problem is often not valid for the next, because
+    At most a quarter of the parameters differ: what was fast for one problem is often not valid for the next, because
     of the width of a load alone.
     """
     if configuration.keys() != set(space.names):

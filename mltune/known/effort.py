@@ -8,18 +8,13 @@ from mltune.errors import UsageError
 from mltune.files.text import printable
 
 VARIABLE = "MLTUNE_EFFORT"
-"""``none``: what is known is used, and nothing is measured; ``quick``: little is measured; ``full``: all that a program
-asks for, without limits that it does not set."""
+"""``none`` uses what is known and measures nothing, ``quick`` measures little, ``full`` all that a program asks for."""
 
 EFFORTS = ("none", "quick", "full")
 
 
 def effort(level: str = "") -> str:
-    """Return the effort that a program gives, else that of the environment; empty where neither says anything.
-
-    >>> effort() in ("", *EFFORTS)
-    True
-    """
+    """Return the effort that a program gives, else that of the environment; empty where neither says anything."""
     chosen = level or os.environ.get(VARIABLE, "")
     if chosen and chosen not in EFFORTS:
         name = "effort" if level else VARIABLE

@@ -66,8 +66,6 @@ _Date = r"\d{4}-(0\d|1[0-2])-([0-2]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\
 def canonical(value: Any) -> str:
     """Return a JSON value as text that is the same on every machine.
 
-    Examples
-    --------
     >>> canonical({"b": 1, "a": [2.5, "x"]})
     '{"a":[2.5,"x"],"b":1}'
     """

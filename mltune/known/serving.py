@@ -63,31 +63,13 @@ class Export:
 
 
 def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the files of a format, by path, for the winners of shapes.
+    """Return the files of a format, by path, for the winners of shapes, or raise a UsageError where they do not fit it.
 
-    Parameters
-    ----------
-    form : {"vllm-moe", "sglang-moe", "vllm-fp8", "sglang-fp8"}
-    rows : sequence of mapping
-        Each with a ``shape``, whose sizes are M and those in the name of the file, and a ``configuration``.
-    facts : mapping
-        ``device``, the name of the GPU as PyTorch has it; ``triton``, the version, of which SGLang has a folder each;
-        ``dtype``, the operands of a fused MoE, such as ``"fp8_w8a8"``, None for FP16 and BF16; ``block_shape``, the
-        rows and columns of B that share a scale, which FP8 products have. The 0 rows of weights with groups along K
-        are not in the name of a fused MoE.
-
-    Raises
-    ------
-    UsageError
-        There is no such format, or the winners do not fit it.
-
-    Examples
-    --------
-    >>> best = dict(BLOCK_SIZE_M=16, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64, GROUP_SIZE_M=1, num_warps=4, num_stages=3)
-    >>> rows = [{"shape": {"M": 1, "E": 8, "N": 14336}, "configuration": best}]
-    >>> facts = {"device": "NVIDIA H100 80GB HBM3", "triton": "3.6.0", "dtype": None, "block_shape": []}
-    >>> [*configuration_files("vllm-moe", rows, facts)]
-    ['E=8,N=14336,device_name=NVIDIA_H100_80GB_HBM3.json']
+    A row has a ``shape``, whose sizes are M and those in the name of the file, and a ``configuration``. The facts are
+    ``device``, the name of the GPU as PyTorch has it; ``triton``, the version, of which SGLang has a folder each;
+    ``dtype``, the operands of a fused MoE, such as ``"fp8_w8a8"``, None for FP16 and BF16; ``block_shape``, the rows
+    and columns of B that share a scale, which FP8 products have. The 0 rows of weights with groups along K are not in
+    the name of a fused MoE.
     """
     _check_form(form)
     files: dict[str, dict[int, dict[str, int]]] = {}
@@ -101,7 +83,7 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
 
 
 def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> str:
-    """Return the path of the file of a format for a shape; parameters and errors are as above."""
+    """Return the path of the file of a format for a shape; see :func:`configuration_files`."""
     _check_form(form)
     of_vllm, of_fp8 = form.startswith("vllm"), form.endswith("fp8")
     device = re.sub(r"[\s/]+" if of_vllm else " ", "_", facts["device"])
@@ -121,11 +103,7 @@ def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> st
 
 
 def with_kept(existing: bytes, tuned: bytes) -> bytes:
-    """Return a file of tuned configurations with what an existing one has for other numbers of rows, and its texts.
-
-    >>> with_kept(b'{"1": {"num_warps": 4}, "triton_version": "3.6.0"}', b'{"16": {"num_warps": 8}}').split()[:2]
-    [b'{', b'"triton_version":']
-    """
+    """Return a file of tuned configurations with what an existing one has for other numbers of rows, and its texts."""
     kept = parse_json(existing)
     if not isinstance(kept, dict) or not all(
         isinstance(value, dict) if name.isdecimal() else isinstance(value, str) for name, value in kept.items()

@@ -18,10 +18,7 @@ Row = dict[str, Any]
 
 
 def read_winners(folder: Path, facts: Row) -> dict[tuple[tuple[str, int], ...], Row]:
-    """Return the winners in a folder that were found with the same facts, by shape; of several the last.
-
-    The folder is made if it is missing.
-    """
+    """Return the winners in a folder, which is made if missing, with the same facts, by shape; of several the last."""
     check_folder(folder, inside=folder, create=True)
     winners, path = {}, folder / WINNERS
     for line in read_text(path, MAX_BYTES, inside=folder).splitlines() if path.exists() else ():

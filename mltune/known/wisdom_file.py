@@ -50,7 +50,7 @@ class _WisdomDocument(BaseModel):
 
 
 def default_file() -> Path | None:
-    """Return the user's file; None where the environment switches it off.
+    """Return the user's file, or None where the environment switches it off.
 
     ``$MLTUNE_WISDOM``, else ``$XDG_DATA_HOME/mltune/wisdom.json``, else ``~/.local/share/mltune/wisdom.json``. For a
     user who has neither, nor a home directory, it raises a WisdomError.
@@ -65,10 +65,7 @@ def default_file() -> Path | None:
 
 
 def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
-    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay.
-
-    A user without a home directory has none, and a warning says so.
-    """
+    """Return a run's file: the named one, or for ``"auto"`` the user's, if they have one, but none in replay."""
     if str(option) != AUTO:
         return None if str(option) == NONE else Path(option)
     try:
@@ -136,11 +133,10 @@ def write(path: Path, entries: Sequence[Outcome]) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[Path]:
-    """Hold the lock of a file: one process at a time reads it and writes it again.
+    """Hold the lock of a file, and yield its path without links: one process at a time reads it and writes it again.
 
-    The lock is a file beside it, because the file itself is replaced. The yielded path is that of the file itself,
-    where the path is a link. A WisdomError whose cause is a :class:`~mltune.files.locks.HeldError` says that another
-    process holds it.
+    The lock is a file beside it, because the file itself is replaced. Where another process holds it, the cause of the
+    WisdomError is a :class:`~mltune.files.locks.HeldError`.
     """
     path = Path(os.path.realpath(path))
     with contextlib.ExitStack() as stack:

@@ -23,6 +23,7 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
+from mltune.kernel.placed import PlacedKernel
 from mltune.library.content import (
     Configuration,
     Content,
@@ -45,7 +46,7 @@ CROSS = "cross.json"
 """The file in the directory of the run with the times of candidates at sizes."""
 
 FEW, MANY = 3, 10
-"""Configurations of each tuned size that are candidates: without a time, and at most where the time decides."""
+"""Candidates from each tuned size: without a limit of time, and the most where the time decides."""
 
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
@@ -85,11 +86,11 @@ class LibraryCandidate:
 
     @property
     def source(self) -> tuple[Path, str, tuple[str, ...]]:
-        """What two kernels differ in whose configurations cannot be timed together."""
+        """Bundle, preset and varied compiler options: where these differ, configurations cannot be timed together."""
         return self.kernel.folder, self.kernel.space.preset, self.kernel.compiler.varied
 
     def launches(self) -> list[LibraryCandidate]:
-        """Return it with all values of the parameters that are passed at launch, which have the same machine code."""
+        """Return the candidate with all values of the launch parameters, which have the same machine code."""
         names, values = self.kernel.space.launch_parameters.keys(), self.kernel.space.launch_parameters.values()
         combinations = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
         return [
@@ -111,35 +112,19 @@ class Times(BaseModel):
 class Building:
     """A library that is being built from tunes.
 
-    Attributes
-    ----------
-    problems : sequence of RunnableProblem
-        Those of the sizes of the description.
-    tunes : sequence of Tune
-        Of its tuned sizes, with trials.
-    time : callable
-        Takes a kernel, a problem, configurations, and ``until``, a time of the clock of perf_counter. Returns seconds,
-        None where one fails; fewer where the time is over. Several threads call it.
-    build : callable
-        Compiles a configuration of a kernel for a problem and an architecture.
-    directory : pathlib.Path
-        That of the run; a building that was interrupted there goes on.
-    left_s : float
-        Seconds for timing and choosing, those of an interrupted building included; infinite for no limit.
-    replayed : bool
-        Whether times are replayed: those that are not on record are no failures.
-    stop : callable
-        Looked at after each size; true ends the building with a RunError.
-    at_once : int
-        Sizes at which candidates are timed at the same time: the GPU does one thing after the other, but the host has
-        more to do.
+    `problems` are those of the sizes of the description, `tunes` of its tuned sizes, with trials. `time` takes a
+    kernel, a problem, configurations and `until`, a time of the clock of perf_counter, and returns seconds: None where
+    one fails, fewer where the time is over; several threads call it. A building that was interrupted in `directory`
+    goes on. `left_s` are seconds for timing and choosing, those of an interrupted building included. In replay times
+    that are not on record are no failures. `stop` is asked after each size. Candidates are timed at `at_once` sizes at
+    the same time: the GPU does one thing after the other, but the host has more to do.
     """
 
     spec: Spec
     problems: Sequence[RunnableProblem]
     tunes: Sequence[Tune]
     time: Callable[..., Sequence[float | None]]
-    build: Callable[[Kernel, RunnableProblem, str, Mapping[str, int]], Build]
+    build: Callable[[PlacedKernel, Mapping[str, int]], Build]
     directory: Path
     left_s: float = math.inf
     replayed: bool = False
@@ -167,13 +152,7 @@ class Building:
         )
 
     def content(self) -> Content:
-        """Time the candidates, choose, compile what is chosen, and return what the library consists of.
-
-        Raises
-        ------
-        RunError
-            No candidate could be timed at any size, it was stopped, or a configuration does not compile.
-        """
+        """Time candidates, choose, compile the choice, and return the content, or raise a RunError where that fails."""
         measured = self.measured()
         spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
         chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
@@ -291,11 +270,14 @@ class Building:
         ]
 
     def _described(self, candidate: LibraryCandidate, build: Build) -> Configuration:
-        return configuration_of(candidate.kernel, self.problems[0], self.device, candidate.configuration, build)
+        return configuration_of(self._placed(candidate), candidate.configuration, build)
+
+    def _placed(self, candidate: LibraryCandidate) -> PlacedKernel:
+        return PlacedKernel(candidate.kernel, self.problems[0], self.device)
 
     def _built(self, candidate: LibraryCandidate) -> Configuration:
         """Return a configuration with its machine code, which is the same at all sizes."""
-        build = self.build(candidate.kernel, self.problems[0], self.device.architecture, candidate.configuration)
+        build = self.build(self._placed(candidate), candidate.configuration)
         if build.state is not TrialState.OK:
             raise RunError(
                 f"a configuration of a library must compile, but {candidate.key} ends with {build.state}: "
@@ -318,12 +300,10 @@ class Building:
         tiles = np.full((len(self.problems), len(candidates), 2), np.nan)
         for source in {candidate.source for candidate in candidates}:
             columns = [number for number, candidate in enumerate(candidates) if candidate.source == source]
-            kernel, configurations = (
-                candidates[columns[0]].kernel,
-                [candidates[number].configuration for number in columns],
-            )
+            placed = self._placed(candidates[columns[0]])
+            configurations = [candidates[number].configuration for number in columns]
             for place, problem in enumerate(self.problems):
-                tiles[place, columns] = tiles_at(kernel, problem, self.device, configurations)
+                tiles[place, columns] = tiles_at(placed.at(problem), configurations)
         return tiles
 
     def _add_times(self, places: Sequence[int], numbers: Sequence[int], share: float) -> None:
@@ -340,10 +320,7 @@ class Building:
             )
 
     def _time_again(self, numbers: Sequence[int]) -> None:
-        """Time candidates again where they took far longer than elsewhere: another process may have had the GPU.
-
-        The shorter time counts.
-        """
+        """Time candidates again that were far slower than elsewhere: another process may have had the GPU."""
         before, table = self._times.copy(), self._table(numbers)
         times_s, tiles = table.times_s[:, numbers], table.tiles[:, numbers]
         far = times_s > _FAR * expected((table.sizes, times_s, tiles), table.sizes, tiles, table.processors)
@@ -385,7 +362,7 @@ class Building:
         return len(lacking)
 
     def _keep_affordable(self, sizes: int) -> None:
-        """Go on with as many candidates as can be timed at the first sizes that are left, one that is valid at all."""
+        """Keep as many candidates as can be timed at the first remaining sizes, one of them valid at every size."""
         if math.isinf(self._room_s):
             return
         number, spent_s = map(sum, zip(*self._rates[1:], strict=True)) if self._rates[1:] else (0, 0.0)

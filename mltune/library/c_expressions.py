@@ -74,19 +74,9 @@ _Term: TypeAlias = CValue | _Choice
 
 
 def to_c(formula: str, names: Mapping[str, str]) -> CValue:
-    """Return a formula in C, in which names have other ones: expressions of type ``int64_t``.
+    """Return an expression without parameters (:func:`mltune.results.winner.formula`) in C, with names of ``int64_t``.
 
-    The formula is an expression without parameters, as :func:`mltune.results.winner.formula` makes it. A text, another
-    name, and an operation that C code cannot have raise an ExpressionError.
-
-    Examples
-    --------
-    >>> to_c("ceil_div(m, 128) * 2", {"m": "m"}).size
-    'bounded(mul_i(ceil_div_i(m, 128, bad), 2, bad), bad)'
-    >>> to_c("m / 4", {"m": "s[0]"}).size
-    'whole(div_f((double)(s[0]), (double)(4), bad), bad)'
-    >>> to_c("m / 3 if m > 9 else 1", {"m": "m"}).value
-    '((m > 9) ? div_f((double)(m), (double)(3), bad) : (double)(1))'
+    A text, another name, and an operation that C code cannot have raise an ExpressionError.
     """
     try:
         term = _translated(ast.parse(formula, mode="eval").body, names)

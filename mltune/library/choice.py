@@ -18,8 +18,7 @@ _NONE = float("nan")
 def choice(document: LibraryDocument, sizes: Mapping[str, int]) -> int | None:
     """Return the number of the configuration that runs for some sizes with a workspace that is large enough.
 
-    Nothing of the library runs. It is None where no configuration is valid for the sizes. A formula of the library that
-    is no expression raises an ExpressionError.
+    Nothing of the library runs. It is None where no configuration is valid for the sizes.
     """
     values = {name: sizes[name] for name in document.sizes}
     if not all(0 <= size < 2**31 for size in values.values()):

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.errors import UsageError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.expressions import Expression
 from mltune.library.document import C_TYPES, ConfigurationOfLibrary, LaunchFormulas
 from mltune.results.winner import formula, formulas_of, known_values, restrictions_on
 
 if TYPE_CHECKING:
-    from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.coding import Floats
+    from mltune.kernel.placed import PlacedKernel
     from mltune.library.dispatcher import Dispatcher
     from mltune.problem.problem import RunnableProblem
     from mltune.records.trial import Build
@@ -105,17 +104,15 @@ class Content:
         return list(dict.fromkeys(configuration.cubin for configuration in self.configurations))
 
     def signature(self) -> list[Parameter]:
-        """Return the parameters of a call: sizes that no argument is, then the arguments that are not computed."""
+        """Return the parameters of a call: sizes that are no arguments, then arguments that are not computed."""
         passed = [parameter for parameter in self.parameters if parameter.role != "computed"]
         lacking = {*self.sizes} - {parameter.name for parameter in passed}
         return [*(Parameter(name, "int64", "size") for name in self.sizes if name in lacking), *passed]
 
 
-def configuration_of(
-    kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int], build: Build
-) -> Configuration:
+def configuration_of(placed: PlacedKernel, configuration: Mapping[str, int], build: Build) -> Configuration:
     """Return a configuration of a kernel as a library has it; its build has machine code, or none yet."""
-    values = known_values(kernel, problem, device, configuration)
+    kernel, values = placed.kernel, known_values(placed, configuration)
     launch = formulas_of(kernel, values)
     tiles, of_tile = (
         " * ".join(f"({formula(factor, values, kernel.space.derived)})" for factor in factors)
@@ -137,29 +134,22 @@ def configuration_of(
             of_tile=of_tile or "0",
             launched=[int(configuration[name]) for name in kernel.launch_rule.arguments],
         ),
-        sizes_must_satisfy=dict(restrictions_on(kernel, values, problem.size_names)),
-        most_shared_bytes=device.shared_bytes_per_block - (build.shared_bytes or 0),
+        sizes_must_satisfy=dict(restrictions_on(kernel, values, placed.problem.size_names)),
+        most_shared_bytes=placed.device.shared_bytes_per_block - (build.shared_bytes or 0),
         cubin=0,
     )
     return Configuration(document, build.cubin)
 
 
-def tiles_at(
-    kernel: Kernel, problem: RunnableProblem, device: Device, configurations: Sequence[Mapping[str, int]]
-) -> Floats:
-    """Return the pieces of work of the launches of configurations at a size, and the work of each.
+def tiles_at(placed: PlacedKernel, configurations: Sequence[Mapping[str, int]]) -> Floats:
+    """Return the pieces of work of the launches of configurations at a size, and the work of each: (n_configs, 2).
 
-    The pieces are the ``tiles`` among the resources of the kernel; without them the blocks. A block may take several
-    tiles, one after the other, and then the blocks do not say how long that lasts. The work of a tile is the bytes
-    that it moves, of a kernel of arrays with resources: some configurations read twice what others read once.
-
-    Returns
-    -------
-    ndarray of shape (n_configs, 2)
-        0 where it is undefined or not known, NaN where a configuration is not valid.
+    0 is undefined or not known, NaN not valid. The pieces are the ``tiles`` among the resources of the kernel, because
+    a block may take several tiles, one after the other; without them the blocks. The work of a tile is the bytes that
+    it moves, of a kernel of arrays with resources: some configurations read twice what others read once.
     """
     columns = {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
-    variables = variables_of(problem, device)
+    kernel, variables = placed.kernel, placed.variables
     scope, valid = kernel.space.scope({**variables, **columns}), np.ones(len(configurations), dtype=np.bool_)
     for restriction in kernel.space.needed:
         valid &= restriction.expression.evaluate_partial(scope).truth()
@@ -206,12 +196,7 @@ def alignment_of(kernel: Kernel) -> int:
 
 
 def name_of(problem: RunnableProblem) -> str:
-    """Return the name in C of a problem: ``sgemm_nt``.
-
-    >>> from mltune.problem.gemm import parse_problem
-    >>> name_of(parse_problem("sgemm", trans="NT", size=64))
-    'sgemm_nt'
-    """
+    """Return the name in C of a problem: ``sgemm_nt``."""
     return re.sub(r"[^a-z0-9_]", "_", problem.case.lower())[:40]
 
 

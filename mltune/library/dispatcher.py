@@ -27,23 +27,10 @@ _PRIOR = 0.5  # further ones at a leaf, with no error
 
 
 def inputs(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return what trees decide by: the log2 of every size, the power of 2 that divides it, and sums and differences.
+    """Return what trees decide by, (n, n_inputs), for sizes (n, n_extents).
 
-    Of two sizes there are the sum and the difference of both (the logarithms of their product and ratio), and of more
-    than two the sum of all.
-
-    Parameters
-    ----------
-    sizes : ndarray of shape (n, n_extents)
-
-    Returns
-    -------
-    ndarray of shape (n, n_inputs)
-
-    Examples
-    --------
-    >>> inputs(np.array([[64, 12]])).round(2).tolist()
-    [[6.0, 3.58, 4.0, 2.0, 9.58, 2.42]]
+    The log2 of every size, the power of 2 that divides it, and sums of these and differences (the logarithms of
+    products and ratios): of two sizes both, of more than two the sum of all.
     """
     sizes = np.maximum(np.asarray(sizes, dtype=np.int64), 1)
     lowest = np.minimum(sizes & -sizes, 1 << MOST_ALIGNED)
@@ -65,8 +52,8 @@ class Node(NamedTuple):
 class Dispatcher:
     """A map from sizes to the configurations, by their numbers, the one for the sizes first.
 
-    Each configuration has in ``waves`` coefficients of :func:`wave_terms`, whose sum is its expected time. A tree
-    begins at its root, a node or a leaf; the leaf ``-1 - child`` is a row of ``longer``: factors of the times, for each
+    Each configuration has in `waves` coefficients of :func:`wave_terms`, whose sum is its expected time. A tree begins
+    at its root, a node or a leaf; the leaf ``-1 - child`` is a row of `longer`: factors of the times, for each
     configuration one.
     """
 
@@ -149,7 +136,7 @@ def expected(
     tiles: NDArray[np.float64],
     processors: int,
 ) -> NDArray[np.float64]:
-    """Return times that configurations are expected to take at sizes, by waves; known are sizes, times and tiles.
+    """Return times that configurations are expected to take at sizes, by the waves of observed sizes, times and tiles.
 
     They are NaN where a configuration is not valid, and of one without a time.
     """
@@ -168,18 +155,10 @@ def learn(
     tiles: NDArray[np.float64],
     processors: int,
 ) -> Dispatcher:
-    """Learn a dispatcher.
+    """Learn a dispatcher from times (n_sizes, n_configurations) of the portfolio, not finite where one is not valid.
 
-    Parameters
-    ----------
-    sizes : ndarray of shape (n_sizes, n_extents)
-    times_s : ndarray of shape (n_sizes, n_configurations)
-        Of the configurations of the portfolio; not finite where one is not valid.
-    weights : ndarray of shape (n_sizes,)
-    tiles : ndarray of shape (n_sizes, n_configurations, 2)
-        Pieces of work of their launches, and the work of each, as in :func:`wave_terms`; NaN where one is not valid.
-    processors : int
-        Multiprocessors of the GPU.
+    Sizes are (n_sizes, n_extents), their weights (n_sizes,) and tiles (n_sizes, n_configurations, 2) as in
+    :func:`wave_terms`, NaN where one is not valid; `processors` are the multiprocessors of the GPU.
     """
     terms = [wave_terms(of_configuration, sizes, processors) for of_configuration in np.moveaxis(tiles, 1, 0)]
     waves = tuple(_fitted(times_s[:, number], of_one) for number, of_one in enumerate(terms))

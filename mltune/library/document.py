@@ -74,9 +74,9 @@ class _Parameter(_Table):
 class LaunchFormulas(_Table):
     """The launch of a configuration, as formulas of the sizes.
 
-    ``launched`` are passed after the arguments. ``workspace_bytes`` is None for a kernel that takes no workspace;
-    ``zeros`` are the bytes at its beginning that are zero before and after a launch, None for all of it. ``tiles`` are
-    the pieces of work that the dispatcher counts, and ``of_tile`` is the work of each, 0 where it is not known.
+    `launched` are passed after the arguments. `workspace_bytes` is None for a kernel that takes none; `zeros` are the
+    bytes at its beginning that are zero before and after a launch, None for all. `tiles` are the pieces of work that
+    the dispatcher counts, and `of_tile` the work of each, 0 where it is not known.
     """
 
     grid: _Formulas
@@ -179,10 +179,6 @@ class LibraryDocument(_Table):
 
 
 def hash_of(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a document without its own hash: of JSON with sorted keys and no spaces, in ASCII.
-
-    >>> hash_of({"name": "x", "format": 1}) == hash_of({"format": 1, "name": "x", "document_sha256": "0"})
-    True
-    """
+    """Return the SHA-256 of a document without its own hash: of JSON with sorted keys and no spaces, in ASCII."""
     values = {key: value for key, value in document.items() if key != HASH}
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -44,9 +44,9 @@ _WORDS = re.compile(rb"0x[0-9a-f]{1,16}(?:, 0x[0-9a-f]{1,16})*+")
 def write_library(folder: Path, content: Content, *, overwrite: bool = False) -> dict[str, Any]:
     """Write the folder of a library in place of an existing library, and return its document.
 
-    Where there is a C compiler, the shared object is among the files. With ``overwrite`` a folder of anything else gets
-    another name, which a warning tells. A folder that cannot be written raises a DiskFullError, and an existing one is
-    then unchanged; one that holds something else, and a source that the compiler refuses, raise a LibraryError.
+    The shared object is among the files where there is a C compiler. With `overwrite` a folder of anything else gets
+    another name, which a warning tells; without, it raises a LibraryError, as does a source that the compiler refuses.
+    After a DiskFullError an existing folder is unchanged.
     """
     files = c_files(content)
     built = compiled(content.name, files)
@@ -125,10 +125,7 @@ def _check(document: Mapping[str, Any]) -> None:
 
 
 def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
-    """Return the machine code of a configuration of a library with this document, from its C source.
-
-    A source that is not the one of the document, or lacks the code, raises a LibraryError.
-    """
+    """Return a configuration's machine code from the library's C source; a LibraryError where that is another one."""
     file = folder / f"{document.name}.c"
     begin = f"\nstatic const uint64_t cubin_{document.configurations[number].cubin}[] = {{".encode()
     try:
@@ -144,10 +141,7 @@ def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
 
 
 def read_document(folder: Path) -> LibraryDocument:
-    """Read the document of a library, and compare it with its own hash; no other file is read.
-
-    A folder without a library of this version, and a damaged document, raise a LibraryError.
-    """
+    """Read a library's document, and no other file; a LibraryError where it differs from its own hash."""
     content: Any = None
     try:
         content = parse_json(read_file(folder / DOCUMENT, _MAX_DOCUMENT_BYTES, inside=folder))
@@ -168,10 +162,7 @@ def read_document(folder: Path) -> LibraryDocument:
 
 
 def read_library(folder: Path) -> tuple[LibraryDocument, bytes]:
-    """Read the document and the shared object of a library, with the hashes of all files compared.
-
-    A folder without a library of this version, and a file that is missing, damaged or too large, raise a LibraryError.
-    """
+    """Read the document and the shared object of a library; a LibraryError where the hash of any file differs."""
     document, file = read_document(folder), folder
     shared, remaining = b"", _MAX_BYTES
     try:

@@ -17,28 +17,13 @@ _PARTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Times of candidates at sizes.
+    """Times of candidates at sizes, (n_sizes, n_candidates): not finite where invalid, failed or not timed.
 
-    Attributes
-    ----------
-    sizes : ndarray of shape (n_sizes, n_extents)
-    times_s : ndarray of shape (n_sizes, n_candidates)
-        Not finite where a candidate is not valid, failed or was not timed; at some sizes none may be known.
-    weights : ndarray of shape (n_sizes,)
-    is_fallback : ndarray of shape (n_candidates,)
-        Whether a candidate is valid at every size.
-    found_at : tuple of frozenset of int
-        For each candidate the sizes whose tuning found it.
-    tiles : ndarray of shape (n_sizes, n_candidates, 2)
-        Pieces of work of the launches of candidates, and the work of each (:func:`mltune.library.content.tiles_at`);
-        NaN where one is not valid. One that is, but has no time, counts as speed 0.
-    processors : int
-        Multiprocessors of the GPU.
-    crossed : ndarray of shape (n_sizes,)
-        Whether all candidates were timed at a size, and not only those that are chosen.
-    seen_s : ndarray of shape (n_sizes, n_candidates)
-        All times before some were chosen, also at sizes where some candidates have none: what is expected elsewhere
-        follows from them.
+    `sizes` are (n_sizes, n_extents), `weights` and `crossed`, whether all candidates were timed there, (n_sizes,),
+    `is_fallback`, whether a candidate is valid at every size, (n_candidates,). `found_at` has for each candidate the
+    sizes whose tuning found it. `tiles` are (n_sizes, n_candidates, 2) as in :func:`mltune.library.content.tiles_at`,
+    NaN where one is not valid; one that is, but has no time, counts as speed 0. `seen_s` are all times before some were
+    chosen, from which follows what is expected elsewhere.
     """
 
     sizes: NDArray[np.int64]
@@ -98,8 +83,8 @@ class Measured:
 class Chosen:
     """A portfolio, its dispatcher, and what the choice loses.
 
-    ``chosen`` are candidates by number; those of the dispatcher are places in it. ``held_out`` are the shares of the
-    best at each size that portfolio and dispatcher reach which were made without it.
+    `chosen` are candidates by number; those of the dispatcher are places in it. `held_out` are the shares of the best
+    at each size that portfolio and dispatcher reach which were made without it.
     """
 
     chosen: tuple[int, ...]
@@ -113,7 +98,7 @@ class Chosen:
         return [_pick(self.dispatcher, measured.sizes[row], tiles[row]) for row in measured.timed]
 
     def used(self, measured: Measured) -> list[float]:
-        """Return the share of the best that it has, at each size that was timed."""
+        """Return the speed of what is dispatched as a share of the best, at each size that was timed."""
         speed = shares(measured.times_s)[:, self.chosen]
         return [float(speed[row, place]) for row, place in zip(measured.timed, self.picked(measured), strict=True)]
 

@@ -18,17 +18,9 @@ _OF_THE_FLOOR = 10.0
 
 
 def shares(times_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the speed of each configuration at each size as a share of the best one there.
+    """Return the speed of each configuration at each size as a share of the best one there, 0 where it has no time.
 
-    Parameters
-    ----------
-    times_s : ndarray of shape (n_sizes, n_configurations)
-        Not finite where a configuration is not valid, or was not timed; its share is 0.
-
-    Examples
-    --------
-    >>> shares(np.array([[1.0, 2.0], [np.nan, 3.0]])).tolist()
-    [[1.0, 0.5], [0.0, 1.0]]
+    Shapes are (n_sizes, n_configurations).
     """
     finite_s = np.where(np.isfinite(times_s), times_s, np.inf)
     best = finite_s.min(axis=1, keepdims=True)
@@ -43,32 +35,15 @@ def choose_portfolio(
     most: int = MOST,
     floor: float = FLOOR,
 ) -> list[int]:
-    """Choose configurations whose best one is fast at the sizes, on the mean and at the worst.
+    """Return at most `most` columns of `speed` whose best one is fast at the sizes, on the mean and at the worst.
 
     What is maximised is facility location: the weighted mean over the sizes of the best share among the chosen, and ten
     times the mean of that share cut off at the floor, where every size counts the same. Both are monotone and
     submodular, and so is their sum: the greedy choice reaches at least 1 - 1/e of the best possible (Nemhauser, Wolsey
     and Fisher, An analysis of approximations for maximizing submodular set functions, 1978), and mostly far more.
 
-    Parameters
-    ----------
-    speed : ndarray of shape (n_sizes, n_configurations)
-        Shares of the best (:func:`shares`).
-    weights : ndarray of shape (n_sizes,)
-        How often a size is used.
-    is_fallback : ndarray of shape (n_configurations,)
-        Configurations that are valid at every size: where there are such, one of them is chosen.
-
-    Returns
-    -------
-    list of int
-        At most `most` columns, in the order of choosing; it ends where a further one gains less than 0.1 %.
-
-    Examples
-    --------
-    >>> speed = np.array([[1.0, 0.9, 0.2], [0.3, 0.9, 1.0]])
-    >>> choose_portfolio(speed, np.ones(2), np.array([False, True, False]), most=2)
-    [1, 0]
+    `speed` has :func:`shares`, (n_sizes, n_configurations). Of `is_fallback`, valid at every size, one is chosen if
+    there are any. The choice ends where a further one gains less than 0.1 %.
     """
     share_of = weights / weights.sum()
 

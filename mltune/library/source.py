@@ -42,10 +42,7 @@ _EXPORTED = ("", "_create", "_destroy", "_choice", "_configuration", "_error", "
 
 
 def c_files(content: Content) -> dict[str, bytes]:
-    """Return header, source, and the files for CMake and pkg-config, by name.
-
-    A launch or a condition without a counterpart in C raises an ExpressionError.
-    """
+    """Return header, source, and the files for CMake and pkg-config; an ExpressionError for what C lacks."""
     values, name = _values(content), content.name
     files = {f"{name}.h": "library.h", f"{name}.c": "library.c", "CMakeLists.txt": "CMakeLists.txt"}
     files |= {f"{name}.pc": "library.pc"}

@@ -74,20 +74,10 @@ class _SpecDocument(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A library that is to be built.
+    """A library that is to be built: ``[library]`` as it is written, with its defaults, and the sizes.
 
-    Attributes
-    ----------
-    library : object
-        ``[library]`` as it is written, with its defaults.
-    extents : tuple of str
-        Names of the sizes that are given.
-    sizes : tuple of mapping of str to int
-        Those at which candidates are timed.
-    weights : tuple of float
-        How often each is used.
-    tuned : tuple of int
-        Which of them are tuned.
+    Candidates are timed at `sizes` of the names `extents`; `weights` say how often each is used, `tuned` which are
+    tuned.
     """
 
     library: _LibraryTable
@@ -98,19 +88,7 @@ class Spec:
 
 
 def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
-    """Read a description, a TOML file or a mapping of the same form; docs/reference/library.md has the format.
-
-    Raises
-    ------
-    LibraryError
-        It is malformed, or has fewer than two sizes.
-
-    Examples
-    --------
-    >>> spec = load_spec({"library": {"operation": "sgemm"}, "sizes": {"shapes": [512, {"m": 64, "n": 64, "k": 4096}]}})
-    >>> spec.extents, spec.sizes[0], spec.tuned
-    (('m', 'n', 'k'), {'m': 512, 'n': 512, 'k': 512}, (0, 1))
-    """
+    """Read a TOML file or mapping as docs/reference/library.md says; a malformed one raises a LibraryError."""
     place, content = Path.cwd(), spec
     where = "it" if isinstance(spec, Mapping) else str(spec)
     try:
@@ -167,9 +145,6 @@ def representatives(sizes: Sequence[Mapping[str, int]], weights: Sequence[float]
     """Return the places of sizes that stand for all others: the nearest ones to the centres of k-means on their logs.
 
     Centres minimise the weighted mean of the squared distances, so they lie where sizes are, and not at the borders.
-
-    >>> representatives([{"n": 2**power} for power in range(9)], [1.0] * 9, 3)
-    (1, 4, 7)
     """
     from sklearn.cluster import KMeans
 

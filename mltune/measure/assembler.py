@@ -1,8 +1,7 @@
 """Assembly of PTX with nvJitLink, which applies a file of controls to it.
 
-The assembler opens such a file itself. In NVRTC it would do so in the call that reads the source, which may include any
-file that can be opened then. So NVRTC makes PTX while no file can be opened. PTX includes nothing: nvJitLink assembles
-it while files can be opened, and those of controls lie in memory.
+NVRTC would open such a file in the call that reads the source, and the source could then include any file. So NVRTC
+makes PTX, which includes nothing, while no file can be opened.
 """
 
 from __future__ import annotations
@@ -46,21 +45,13 @@ def in_memory(controls: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def to_ptx(options: Sequence[str]) -> list[str]:
-    """Return the options of NVRTC with which it makes PTX, without those for the assembler.
-
-    >>> to_ptx(["--gpu-architecture=sm_90a", "--std=c++17", "--ptxas-options=-v"])
-    ['--gpu-architecture=compute_90a', '--std=c++17']
-    """
+    """Return the options of NVRTC with which it makes PTX, without those for the assembler."""
     kept = [option for option in options if not option.startswith(_ASSEMBLER)]
     return [option.replace(f"{_ARCHITECTURE}sm_", f"{_ARCHITECTURE}compute_") for option in kept]
 
 
 def from_ptx(options: Sequence[str]) -> list[str]:
-    """Return the options of nvJitLink that are those of NVRTC for the assembler.
-
-    >>> from_ptx(["--gpu-architecture=sm_90a", "--std=c++17", "--ptxas-options=-v"])
-    ['-arch=sm_90a', '-Xptxas=-v']
-    """
+    """Return the options of nvJitLink that are those of NVRTC for the assembler."""
     pairs = ((option, *pair) for option in options for pair in _OF_NVJITLINK.items())
     return [
         replacement + option.removeprefix(prefix) for option, prefix, replacement in pairs if option.startswith(prefix)
@@ -68,9 +59,9 @@ def from_ptx(options: Sequence[str]) -> list[str]:
 
 
 def assemble(ptx: bytes, options: Sequence[str]) -> tuple[bytes, str]:
-    """Assemble PTX with options of NVRTC; return the cubin, which is empty after an error, and the log.
+    """Assemble PTX with options of NVRTC; return the cubin, empty after an error, and the log.
 
-    A compile process, which opens no file, can do so meanwhile, as far as its hard limit allows.
+    A compile process can open no file otherwise: it is allowed to meanwhile, as far as its hard limit allows.
     """
     nvjitlink, passed = _nvjitlink(), from_ptx(options)
     if isinstance(nvjitlink, str):

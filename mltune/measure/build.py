@@ -1,7 +1,4 @@
-"""The builder: compile configurations of a kernel with NVRTC, on all cores, with the toolkit's headers.
-
-The toolkit is the one that belongs to the installed packages, or that the system has (found by ``cuda.pathfinder``).
-"""
+"""Build configurations of a kernel with NVRTC on all cores, with the toolkit of the packages or of the system."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from mltune.records.trial import Build
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
+    from mltune.kernel.placed import PlacedKernel
     from mltune.problem.problem import RunnableProblem
 
 
@@ -42,16 +40,13 @@ _COLLECTIVES = (
 _OWN = dict.fromkeys(("assert.h", "math.h", "stdio.h", "stdlib.h", "string.h", "cassert", "cstdio", "cstdlib"), "")
 _OWN |= dict.fromkeys(("stdint.h", "cstdint"), "#include <cuda/std/cstdint>\n")
 _OWN["cub/cub.cuh"] = "".join(f"#include <{name}>\n" for name in _COLLECTIVES)
-"""Texts in place of headers that NVRTC cannot compile, as sources include them that are compiled with nvcc, too. Most
-functions of the C library are built into NVRTC; of CUB, kernels use what works on warps and blocks."""
+"""Texts in place of headers that NVRTC cannot compile; of CUB, what kernels use on warps and blocks."""
 
 _MOST_BYTES = 1 << 26
 
 
 def toolkit_headers(source: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of the toolkit that a source and its own headers include, directly or not, by name.
-
-    A header that the toolkit does not have is left out: the compiler says so, if it is needed.
+    """Return the headers of the toolkit that a source includes, directly or not, by name; without those it lacks.
 
     >>> toolkit_headers("int x;", {})
     {}
@@ -123,8 +118,8 @@ _ARCHITECTURE = re.compile(r"sm_(\d+)a?")
 def compile_options(architecture: str) -> tuple[str, ...]:
     """Return the options of NVRTC for a real architecture, such as ``"sm_90"``; the driver never compiles PTX.
 
-    They are made from typed values only, because some options of NVRTC read and write files. NVRTC's own cache is off,
-    so that a compile time is that of a compile. (The oldest supported NVRTC lacks the last two options.)
+    They are made from typed values only, because some options of NVRTC read and write files. NVRTC's cache is off so
+    that a compile time is that of a compile. (The oldest supported NVRTC lacks the last two options.)
     """
     match = _ARCHITECTURE.fullmatch(architecture)
     if match is None:
@@ -139,7 +134,7 @@ def compile_options(architecture: str) -> tuple[str, ...]:
 
 
 def with_known_options(kernel: Kernel, architecture: str) -> tuple[Kernel, list[str]]:
-    """Return a kernel without the values of compiler parameters that this NVRTC does not know, and what to say of them.
+    """Return a kernel without values of compiler parameters that this NVRTC does not know, and messages of them.
 
     A default stays: without it nothing can be compiled, and the compiler says why.
     """
@@ -170,12 +165,7 @@ def _refusal(kernel: Kernel, architecture: str, options: tuple[str, ...]) -> str
 def definitions(macros: Mapping[str, int | float | str]) -> str:
     r"""Return the lines that define macros at the head of a source; a text stands as it is.
 
-    They are not options of NVRTC, because options also apply to the declarations that NVRTC itself puts before a
-    source: a macro ``width`` would break them. A name or a value that no macro can have raises a BundleError or a
-    SpaceError.
-
-    >>> definitions({"block_size_x": 128, "SHIFT": -1, "SCALE": 0.5, "TYPE": "float4"})
-    '#define block_size_x 128\n#define SHIFT -1\n#define SCALE 0.5\n#define TYPE float4\n'
+    Options of NVRTC would apply to its own declarations, too, which a macro ``width`` would break.
     """
     return "".join(f"#define {name} {_macro_value(name, value)}\n" for name, value in macros.items())
 
@@ -183,8 +173,7 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
 class NvrtcBuilder(CompilePool):
     """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
-    Configurations that differ only in launch parameters share one build. Without NVRTC for the architecture it raises a
-    DeviceError, and without a source a BundleError.
+    Configurations that differ only in launch parameters share one build.
     """
 
     def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
@@ -206,10 +195,7 @@ class NvrtcBuilder(CompilePool):
         return self._kernel.compiler.variant(configuration).options
 
     def definitions(self, configuration: Mapping[str, int]) -> str:
-        """Return the text that a configuration puts before the source: macros, and of a generated kernel its source.
-
-        A macro also gives the kernel another name, where the configuration asks for one.
-        """
+        """Return the text before the source: macros, another name of the kernel, and what is generated."""
         macros = definitions(self._macros(configuration) | self._kernel.renaming(configuration))
         if self._kernel.source.generator is not None:
             macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
@@ -221,9 +207,10 @@ class NvrtcBuilder(CompilePool):
         return self._kernel.macros(configuration) | self._problem_macros
 
 
-def build_one(kernel: Kernel, problem: RunnableProblem, architecture: str, configuration: Mapping[str, int]) -> Build:
+def build_one(placed: PlacedKernel, configuration: Mapping[str, int]) -> Build:
     """Compile one configuration, or take it from the cache of cubins."""
-    with NvrtcBuilder(kernel, problem, architecture, cache=default_cache(), workers=1) as builder:
+    kernel, architecture = placed.kernel, placed.device.architecture
+    with NvrtcBuilder(kernel, placed.runnable, architecture, cache=default_cache(), workers=1) as builder:
         return builder.submit(configuration).result()
 
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mltune.errors import DeviceError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
-from mltune.kernel.space import ConstrainedSpace, default_configuration
+from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.source_check import entry_probes, macro_probes, missing_constants, unused_at_launch, with_probe
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
+    from mltune.kernel.placed import PlacedKernel
 
 SAMPLE = 1000
 """Number of configurations whose launch and resources are computed."""
@@ -37,10 +34,7 @@ _BUILDERS, _BUILD_BYTES = 2, 600 << 20  # processes at a time, and memory of eac
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
-    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled.
-
-    Of a bundle that `is_replayed` none can be.
-    """
+    """The result of :func:`check_bundle`; `not_built` is the reason why no configuration was compiled."""
 
     valid: int
     sampled: int
@@ -73,41 +67,32 @@ class BundleCheck:
         }
 
 
-def check_sample(
-    kernel: Kernel, problem: Problem, device: Device, columns: Columns, table: str = "launch"
-) -> list[BundleFault]:
-    """Return the faults of configurations, for the problem and for those that they are verified on.
-
-    Only the faults of the first problem with any are returned; the others have the same.
-    """
-    cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
-    problems = [case.problem for case in cases]
-    for checked in (problem, *(other for other in problems if not other.is_empty)):
-        if faults := find_faults(kernel, columns, variables_of(checked, device), table):
-            return [fault._replace(reason=f"{fault.reason} ({checked.label})") for fault in faults]
+def check_sample(placed: PlacedKernel, columns: Columns, table: str = "launch") -> list[BundleFault]:
+    """Return the faults of configurations on the problem, or else on the first of its verification problems."""
+    for case in (placed, *(case for case in placed.verified if not case.runnable.is_empty)):
+        if faults := find_faults(case.kernel, columns, case.variables, table):
+            return [fault._replace(reason=f"{fault.reason} ({case.problem.label})") for fault in faults]
     return []
 
 
-def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: float = BUILD_S) -> BundleCheck:
-    """Check that configurations of a bundle can be launched, and some compiled; and its files, reference and arguments.
-
-    No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
-    """
-    space = ConstrainedSpace(kernel, variables_of(problem, device))
-    columns, default = draw_sample(space), default_configuration(kernel, space)
-    faults = [*check_sample(kernel, problem, device, columns), *find_file_faults(problem)]
+def check_bundle(placed: PlacedKernel, build_s: float = BUILD_S) -> BundleCheck:
+    """Check a bundle's files, reference, arguments and launches, and compile some, within seconds, without a GPU."""
+    kernel, problem = placed.kernel, placed.problem
+    space = ConstrainedSpace(kernel, placed.variables)
+    columns, default = draw_sample(space), replace(placed, chosen=space).default
+    faults = [*check_sample(placed, columns), *find_file_faults(problem)]
     if kernel.reference_kernel is not None:
-        faults += check_sample(kernel.reference_kernel, problem, device, columns_of(default), "reference")
+        faults += check_sample(replace(placed, kernel=kernel.reference_kernel), columns_of(default), "reference")
     if kernel.source.text is None or not isinstance(problem, RunnableProblem):
         reason = "the bundle has no source: it is only replayed"
         return BundleCheck(space.count, length(columns), tuple(faults), (), reason, is_replayed=True)
     sample = [row(columns, at) for at in range(min(BUILDS, length(columns)))]
     chosen = ([default] if default else []) + [configuration for configuration in sample if configuration != default]
     variants = [
-        chosen[0] | {name: value} for name, values in kernel.compiler.parameters.items() for value in values[1:]
+        {**chosen[0], name: value} for name, values in kernel.compiler.parameters.items() for value in values[1:]
     ]
     chosen = [*chosen[: max(1, BUILDS - len(variants))], *variants]
-    reasons, builds, not_built = _build(kernel, problem, device, chosen, build_s)
+    reasons, builds, not_built = _build(placed, chosen, build_s)
     faults += [BundleFault(reason, 1.0) for reason in (*unused_at_launch(kernel), *reasons)]
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
@@ -118,16 +103,17 @@ def draw_sample(space: ConstrainedSpace) -> Columns:
 
 
 def _build(
-    kernel: Kernel, problem: RunnableProblem, device: Device, configurations: list[dict[str, int]], limit_s: float
+    placed: PlacedKernel, configurations: list[Mapping[str, int]], limit_s: float
 ) -> tuple[list[str], tuple[tuple[Mapping[str, int], Build], ...], str]:
     """Compile configurations; return the faults of the source, the builds, and the reason why none was compiled."""
     from mltune.measure.build import NvrtcBuilder, available_cores
 
+    kernel, problem = placed.kernel, placed.runnable
     try:
         builder = NvrtcBuilder(
             with_probe(kernel),
             problem,
-            device.architecture,
+            placed.device.architecture,
             workers=min(_BUILDERS, available_cores()),
             timeout_s=limit_s,
             memory_bytes=_BUILD_BYTES,

@@ -45,9 +45,9 @@ _warned: set[str] = set()
 
 
 def connect(where: str, *, timeout_s: float = TIMEOUT_S, security: Any = None) -> Client:
-    """Connect to a cluster by the address of its scheduler, such as ``"tls://10.0.0.1:8786"``, or its scheduler file.
+    """Connect to the scheduler at an address, such as ``"tls://10.0.0.1:8786"``, or of a scheduler file.
 
-    ``security`` is the certificate of a cluster that has one of its own. An address that cannot be used, or without
+    `security` is the certificate of a cluster that has one of its own. An address that cannot be used, or without
     encryption, raises a UsageError; no answer a WorkerError.
     """
     distributed = import_distributed()
@@ -74,11 +74,7 @@ def import_distributed() -> Any:
 
 
 def address_of(where: str) -> str:
-    """Return the address of a scheduler, or the one in its file; raise a UsageError for anything else.
-
-    >>> address_of("127.0.0.1:8786")
-    'tcp://127.0.0.1:8786'
-    """
+    """Return the address of a scheduler, or the one in its file; raise a UsageError for anything else."""
     law = "a cluster is named by the address of its scheduler (tls://HOST:PORT) or by its scheduler file"
     path = Path(where)
     if path.is_file():
@@ -94,10 +90,10 @@ def address_of(where: str) -> str:
 
 
 def check_encrypted(address: str) -> None:
-    """Raise a UsageError for an address that is neither encrypted nor on this machine; warn once of one that is here.
+    """Raise a UsageError for an unencrypted address of another machine; warn once of one that is here.
 
-    Everybody who reaches a scheduler can run programs on its hosts, also another user of this one, and everybody
-    between two hosts can change what they send.
+    Everybody who reaches a scheduler can run programs on its hosts, and everybody between two hosts can change what
+    they send.
     """
     parts = urlsplit(address)
     if parts.scheme not in ("tcp", "ws") or os.environ.get(PLAIN):
@@ -125,10 +121,7 @@ def check_encrypted(address: str) -> None:
 
 
 def versions(controls: bool = False) -> dict[str, str]:
-    """Return the versions that must be the same on all hosts, also of nvJitLink where a kernel has files of controls.
-
-    They are empty where a package is missing.
-    """
+    """Return the versions that all hosts must share (nvJitLink's for files of controls); empty without a package."""
     from mltune.errors import DeviceError
     from mltune.measure.compiler import nvrtc_version
 
@@ -141,10 +134,7 @@ def versions(controls: bool = False) -> dict[str, str]:
 
 
 def workers_with(client: Client, resource: str) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's facts of the workers that have a resource, by address.
-
-    A scheduler that is lost raises a WorkerError: the client then knows no workers.
-    """
+    """Return the scheduler's facts of the workers with a resource, by address; a WorkerError where it is lost."""
     workers = client.scheduler_info(n_workers=-1).get("workers")
     if workers is None:
         raise WorkerError("the scheduler is lost")
@@ -177,9 +167,8 @@ _lock = threading.Lock()
 class CompileFarm:
     """Compile workers of a cluster, as :class:`mltune.measure.compile_pool.Farm`.
 
-    A build is one task of Dask, whose key is its key in the cache of cubins. So two users of a cluster who ask for the
-    same build share it, and another worker makes what a lost worker was making. Where no worker compiles with this
-    version of mltune and of NVRTC, it raises a WorkerError; see :func:`connect` for other errors.
+    A build is a task of Dask, whose key is its key in the cache of cubins: users who ask for the same build share it,
+    and another worker repeats the builds of a lost one. Without a worker of these versions it raises a WorkerError.
     """
 
     def __init__(self, where: str, controls: bool = False) -> None:
@@ -300,10 +289,7 @@ def _nobody(where: str, versions_here: Mapping[str, str], refused: Mapping[str, 
 
 
 def farm_of(where: str, controls: bool = False) -> CompileFarm | None:
-    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that.
-
-    With `controls` they compile a kernel that has files of controls.
-    """
+    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
     try:
         return CompileFarm(where, controls)
     except WorkerError as error:
@@ -312,10 +298,7 @@ def farm_of(where: str, controls: bool = False) -> CompileFarm | None:
 
 
 def compile_here(source: CudaSource, name: str, macros: str, options: tuple[str, ...]) -> Build:
-    """Compile a source with macros and further options in a task of a Dask worker that has the resource ``COMPILE``.
-
-    The name is a hash of the source.
-    """
+    """Compile a source, named by its hash, in a task of a Dask worker that has the resource ``COMPILE``."""
     return _pool(source, name).build(macros, options).result()
 
 

@@ -1,4 +1,4 @@
-"""The compile processes of a builder, one for each core, which are killed when a compile is too slow, and cubins kept.
+"""The compile processes of a builder, one per core, which are killed when a compile is too slow, and cubins kept.
 
 A farm of compilers on other hosts may take a part of the builds (:mod:`mltune.measure.compile_farm`).
 """
@@ -45,10 +45,7 @@ _COMPILER = "mltune.measure.compiler:make_compiler"
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A build, by its key in the cache of cubins: its macros, and its options besides those of the source.
-
-    The futures wait for it, and may be cancelled until it is done.
-    """
+    """A build by its key in the cache of cubins, and the futures that wait for it, which may be cancelled."""
 
     key: str
     macros: str  # with the source, where each configuration has its own
@@ -80,12 +77,11 @@ class Farm(Protocol):
 
 
 class CompilePool:
-    """Compile processes for one source, by default one for each core. A context manager.
+    """Compile processes for one source, by default one per core. A context manager.
 
-    Builds with equal macros are one build, even while it is being made. A compile that exceeds its time is killed and
-    becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other builds. A compiler that is killed from
-    outside is replaced: only a build that two were killed with is ``CRASHED``. Processes of a given `pool` are given
-    back to it at once, and end their builds for the cache; others end with this pool, and so does the farm.
+    Builds with equal macros are one build. A compile that exceeds its time becomes ``TIMEOUT``, a compiler that dies
+    ``CRASHED``; one that is killed from outside is replaced, and its build fails only if two were killed with it.
+    Processes of a given `pool` go back to it at once and end their builds for the cache.
     """
 
     def __init__(
@@ -152,7 +148,7 @@ class CompilePool:
         """Queue a build, with options besides those of the source; one whose cubin is in the cache is done.
 
         The future raises :class:`~mltune.errors.WorkerError` when no compile process can be started, and is cancelled
-        when the pool is closed. The call raises it when the pool is not open.
+        when the pool is closed.
         """
         key = cache_key(self.source, macros, self._version, options)
         future: Future[Build] = Future()

@@ -1,13 +1,8 @@
 """Compilation with NVRTC: the function that a compile process serves, and the properties of the compiler.
 
-A source is compiled to a cubin for one architecture, without a GPU or a driver. The resources of the kernel are read
-from the log of ``ptxas`` (which alone reports spills) and the size of its code from the cubin. The module imports
-nothing heavier than ``cuda.bindings.nvrtc``, because a host has one such process per core. Its functions raise a
-:class:`~mltune.errors.DeviceError` where NVRTC or its Python bindings are not installed.
-
-Sources may come from strangers, and NVRTC opens the absolute paths that they include whatever its options are. A
-compile process therefore opens no file once it has loaded NVRTC: a source finds the headers that are given to NVRTC as
-text, and nothing else.
+A source is compiled to a cubin without a GPU or a driver; ``ptxas`` alone reports spills, in its log. There is one such
+process per core, so nothing heavier than ``cuda.bindings.nvrtc`` is imported. Sources may come from strangers, and
+NVRTC opens the absolute paths that they include: a process opens no file once it has loaded NVRTC.
 """
 
 from __future__ import annotations
@@ -48,10 +43,7 @@ _INSTALL = "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda
 
 @cache
 def nvrtc_version() -> str:
-    """Return the version of NVRTC, such as ``"13.0.88"``.
-
-    It is read from PTX that NVRTC generates, because ``nvrtcVersion`` lacks the patch release, which affects the code.
-    """
+    """Return the version of NVRTC, such as ``"13.0.88"``, from PTX that it makes: ``nvrtcVersion`` lacks the patch."""
     nvrtc = _nvrtc()
     with _program(nvrtc, b"") as program:
         options = [f"--gpu-architecture=compute_{supported_architectures()[0]}".encode()]
@@ -66,8 +58,8 @@ def nvrtc_version() -> str:
 def check_fits_driver(cuda: str) -> None:
     """Check that a driver with some newest CUDA version, such as ``"13.0"``, loads what NVRTC compiles.
 
-    A driver loads machine code from every compiler of its own major version of CUDA, also from a newer minor version
-    ("minor version compatibility" in NVIDIA's CUDA Compatibility guide), and from older major versions.
+    It loads machine code of every compiler of its own major version, also of a newer minor one ("minor version
+    compatibility" in NVIDIA's CUDA Compatibility guide), and of older major versions.
     """
     if major(nvrtc_version()) > major(cuda):
         raise DeviceError(
@@ -127,11 +119,6 @@ class CudaSource:
         r"""Return the C++ name of the kernel, with the values of macros; empty where it is ``extern "C"``.
 
         Where that is not seen, as in a block, NVRTC is asked all the same: the name is then that of the entry.
-
-        Examples
-        --------
-        >>> CudaSource("template <int N> __global__ void fill();", "fill<TILE>", ()).expression("#define TILE 32\n")
-        'fill<32>'
         """
         entry, c = rf"\b{re.escape(self.entry)}\s*\(", r'extern\s+"C"'
         text = definitions + self.text
@@ -152,11 +139,10 @@ class CudaSource:
 
 
 def make_compiler(source: CudaSource, memory_bytes: int) -> Callable[[tuple[str, tuple[str, ...]]], Build]:
-    """Make the function that a compile process serves: from definitions of macros, and further options, to a build.
+    """Return the function that a compile process serves: from macros and further options to a build.
 
-    The process gets a lower priority than the one that feeds the GPU, is the first to be killed when memory runs out,
-    leaves no core dumps and opens no more files, but for controls in memory (:mod:`mltune.measure.assembler`). If it
-    allocates more than ``memory_bytes``, the compiler fails or dies.
+    The process has a low priority, is the first to be killed when memory runs out, leaves no core dumps and opens no
+    files. Beyond `memory_bytes` the compiler fails or dies.
     """
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -181,11 +167,9 @@ def make_compiler(source: CudaSource, memory_bytes: int) -> Callable[[tuple[str,
 
 
 def _open_no_more_files(most: int = 0) -> None:
-    """Make every later attempt of this process to open a file fail, for good.
+    """Make every later attempt of this process to open a file fail; it can allow itself `most` files again.
 
-    Without a free file descriptor nothing can be opened, by whatever path and system call; the open ones can be used.
-    The process can allow itself `most` more of them. It raises a DeviceError where the system does not enforce the
-    limit.
+    Without a free descriptor nothing can be opened, by whatever path and system call; the open ones can be used.
     """
     os.chdir("/")  # NVRTC looks at files beside the process without opening them
     os.close(free := os.open(os.devnull, os.O_RDONLY))
@@ -198,7 +182,7 @@ def _open_no_more_files(most: int = 0) -> None:
 
 
 def parse_ptxas_log(log: str, entry: str) -> dict[str, Any] | None:
-    """Read the resources of one kernel, fields of a build, from the log of ``ptxas -v``; None where it has none.
+    """Read the resources of a kernel, fields of a build, from the log of ``ptxas -v``; None where it has none.
 
     Spills are stores plus loads, counted in the code; shared memory is the static part.
     """

@@ -1,8 +1,7 @@
 """A cache of cubins on disk, named by the hash of everything that they depend on.
 
-A file is one build: the SHA-256 of the rest, a line of JSON with the name of the build, and the compressed cubin. A
-file that does not match its hash or its name is removed. Since hash and name can be made for any machine code, the
-folder is used only if nobody else can write to it.
+A file is one build: the SHA-256 of the rest, a line of JSON with the name of the build, and the compressed cubin. Hash
+and name can be made for any machine code: the folder is used only if nobody else can write to it.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def default_cache() -> Path | None:
-    """Return the user's cache folder: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``.
-
-    None for a user without a home directory, which a warning says.
-    """
+    """Return ``$XDG_CACHE_HOME/mltune/cubins`` or ``~/.cache/mltune/cubins``; None, with a warning, without a home."""
     try:
         return cache_folder() / "cubins"
     except OSError as error:
@@ -73,10 +69,8 @@ def _digest(*source: object) -> str:
 class CubinCache:
     """A folder of builds, safe for concurrent threads and processes.
 
-    It keeps the results that depend on the source alone: cubins and compile errors, not timeouts and crashes. A cache
-    never fails a run: after an error of writing, nothing more is cached. The folder is created for the user alone; one
-    that belongs to another user, or that others can write to, is not used. Beyond `max_bytes` the least recently used
-    files are deleted.
+    It keeps what depends on the source alone: cubins and compile errors, not timeouts and crashes. An error of writing
+    ends the caching, not the run. Beyond `max_bytes` the least recently used files are deleted.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = 4 << 30) -> None:

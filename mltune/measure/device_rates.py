@@ -1,7 +1,6 @@
 """Measure the rates of a GPU with micro-kernels: arithmetic, tensor cores, memories and launches.
 
-The micro-kernels are compiled in a compile process and run in a process of their own, as tuned kernels are: one that
-fails or hangs leaves out its quantity.
+They are compiled and run in processes, as tuned kernels are: one that fails or hangs leaves out its quantity.
 """
 
 from __future__ import annotations
@@ -59,12 +58,7 @@ _Kind = TypeVar("_Kind", MicroKernel, MixKernel)
 
 
 def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[str, str]]:
-    """Measure a GPU, which takes some twenty seconds; tests without a GPU exchange the worker.
-
-    Returns the facts that the driver reports, with the measured rates, and by its name the reason why a quantity was
-    not measured. A GPU that runs none of the micro-kernels raises a DeviceError; a process that cannot be started, a
-    WorkerError.
-    """
+    """Return a GPU's facts with rates that are measured in some twenty seconds, and by name why one is missing."""
     device = query_device(index)
     check_fits_driver(driver_version())
     capability = device.compute_capability or (0, 0)
@@ -132,22 +126,13 @@ def _mixes(child: Child, device: Device) -> Iterator[Mix]:
 
 
 def summary(samples: Sequence[float]) -> Measured:
-    """Return the median and the spread of some runs.
-
-    Examples
-    --------
-    >>> summary([4.0, 1.0, 2.0, 3.0, 5.0])
-    Measured(median=3.0, spread=1.0)
-    """
+    """Return the median and the spread of some runs."""
     lower, median, upper = statistics.quantiles(samples, n=4)
     return Measured(median, (upper - lower) / median)
 
 
 def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]], list[float]]:
-    """Make the function that the measuring process serves: it runs a micro-kernel and returns its rates.
-
-    For a mix it returns the clocks of each launch.
-    """
+    """Return the function of the measuring process: it runs a micro-kernel for its rates, or a mix for its clocks."""
     device = query_device(index)
     import cupy
 
@@ -201,7 +186,7 @@ def _clocks(launch: Callable[[], None], blocks: Any) -> float:
 
 
 def clocks_of(blocks: NDArray[np.uint64]) -> float:
-    """Return the clocks from the first start to the last end on a multiprocessor: the median of all of them.
+    """Return the clocks from first start to last end on a multiprocessor, the median of all multiprocessors.
 
     A row is start and end of a block on the clock of its multiprocessor, and the number of that.
 
@@ -215,11 +200,7 @@ def clocks_of(blocks: NDArray[np.uint64]) -> float:
 
 
 def enough_rounds(time_of: Callable[[int], float]) -> int:
-    """Return the rounds for which a micro-kernel takes about :data:`RUN_S`, given the seconds of some rounds.
-
-    >>> enough_rounds(lambda rounds: 5e-6 + 1e-6 * rounds)
-    9995
-    """
+    """Return the rounds for which a micro-kernel takes about :data:`RUN_S`, given the seconds of some rounds."""
     rounds = 16
     while True:
         time_s = max(time_of(rounds), _SHORTEST_S)

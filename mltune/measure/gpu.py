@@ -23,11 +23,7 @@ _REJECTED = frozenset({1, 200, 209, 218, 222, 301, 302, 303, 500, 701})
 """Invalid value, no machine code for this architecture, symbol not found, too few resources for a launch."""
 
 _GPU_UNAVAILABLE = frozenset({3, 4, 46, 100, 101, 102, 214, 220, 304, *range(800, 804), *range(805, 811)})
-"""Driver not initialised or shutting down; device unavailable (exclusive mode), none, invalid, not licensed; memory or
-NVLink error that cannot be corrected; operating system; not permitted, system not ready, driver mismatch; MPS.
-
-The numbers are those of CUresult; those of cudaError_t are the same where both have the error.
-"""
+"""Numbers of CUresult, as of cudaError_t, of a GPU, driver, system or MPS that cannot be used whatever the kernel."""
 
 _LARGE_SHARE = 0.1
 """Share of the memory that other processes' contexts alone do not take."""
@@ -65,10 +61,9 @@ class Memory:
 
 
 def classify(code: int, memory: Memory | None = None) -> Fault:
-    """Classify a CUDA error by its ``CUresult`` or ``cudaError_t``.
+    """Classify a ``CUresult`` or ``cudaError_t``; out of memory is the kernel's fault unless others use the memory.
 
-    An unknown error counts as a lost context. That is safe: the worker is then replaced, and if no new worker can
-    start, the GPU counts as unavailable. Out of memory is a fault of the kernel unless other processes use the memory.
+    An unknown error counts as a lost context: the worker is replaced, and if that fails the GPU counts as unavailable.
     """
     if code == OUT_OF_MEMORY:
         return Fault.GPU_UNAVAILABLE if memory is not None and memory.used_by_others else Fault.REJECTED
@@ -86,10 +81,7 @@ class CudaError(RuntimeError):
 
 
 class LoadedKernel:
-    """A kernel of a cubin in the current context. A context manager that unloads the cubin at its end.
-
-    The driver may reject the cubin with a CudaError.
-    """
+    """A kernel of a cubin in the current context. A context manager that unloads the cubin at its end."""
 
     def __init__(self, cubin: bytes, entry: str) -> None:
         from cuda.bindings import driver
@@ -118,10 +110,9 @@ class LoadedKernel:
     ) -> Callable[[], None]:
         """Return a function that launches the kernel on the default stream and does not wait for it.
 
-        `arguments` are the problem's, one value per array; `constants` are symbols in constant memory with the device
-        address and the size in bytes of what is copied there now. Each bound kernel has a workspace of its own, which
-        is zero before the first launch. A launch that the driver rejects, now or later, and a workspace that does not
-        fit raise a CudaError.
+        `constants` are symbols in constant memory with device address and bytes of what is copied there now. Each bound
+        kernel has its own workspace, which is zero before the first launch. A launch that the driver rejects raises a
+        CudaError.
         """
         driver = self._driver
         for symbol, address, size in constants:

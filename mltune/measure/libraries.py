@@ -36,10 +36,7 @@ class CudaLibrary:
 
 
 def find_libraries() -> tuple[list[CudaLibrary], list[str]]:
-    """Load the libraries as a run does, without a GPU; return them and the problems with them.
-
-    They are the driver, NVRTC, cuBLAS, CuPy, cuda-bindings and NVML. Without a driver, a missing library is no problem.
-    """
+    """Load the libraries of a run; return them and the problems, such as a missing one where there is a driver."""
     cuda, problems = None, [mixed_installation()]
     driver, nvrtc, cublas = CudaLibrary("NVIDIA driver"), CudaLibrary("NVRTC"), CudaLibrary("cuBLAS")
     try:
@@ -92,11 +89,7 @@ _CUPY_THAT_FINDS_PACKAGES = 14
 
 
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
-    """Return a function that queues one run of the reference implementation on the default stream.
-
-    The addresses are those of the problem's buffers on the device. Where there is no reference implementation, it is
-    not installed, or it does not support the problem, it raises a DeviceError.
-    """
+    """Return a function that queues a run of the reference on the default stream; a DeviceError without one."""
     call = problem.reference_call(addresses)
     if call is None:
         raise DeviceError(f"no reference implementation of {problem.name} is known.")
@@ -114,13 +107,7 @@ def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Ca
 
 
 def load_cublas() -> Any:
-    """Return CuPy's bindings of cuBLAS. CuPy loads the library: from packages of NVIDIA, else a toolkit's.
-
-    Raises
-    ------
-    DeviceError
-        CuPy or cuBLAS is not installed, or cuBLAS is of another major version of CUDA than CuPy.
-    """
+    """Return CuPy's bindings of cuBLAS; a DeviceError where it is missing, or for another major version of CUDA."""
     try:
         import cupy  # noqa: F401  # CuPy 13 prepares the loading of libraries
         from cupy_backends.cuda.libs import cublas

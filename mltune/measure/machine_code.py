@@ -25,8 +25,7 @@ ARITHMETIC = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2, "DMMA": 8, "HMMA": 1
 """Instructions that multiply and add, those of the tensor cores too, and the least products of a thread by one."""
 
 BANKS = 2
-"""Banks of the registers since Volta, by the last bit of a register's number; each gives two operands in a clock (Jia,
-Maggioni, Staiger and Scarpazza, "Dissecting the NVIDIA Volta GPU architecture via microbenchmarking", 2018)."""
+"""Register banks by last bit, 2 operands each (Jia et al., "Dissecting the NVIDIA Volta GPU architecture", 2018)."""
 
 _TIMEOUT_S = 60.0
 _MOST_BYTES = 1 << 26
@@ -39,7 +38,7 @@ _REGISTER = re.compile(r"\bR(\d+)(?:\.reuse)?$")
 
 @dataclass(frozen=True, slots=True)
 class LoopCode:
-    """The instructions of a main loop by opcode with its first modifier where it is a width, such as ``"LDS.128"``.
+    """The instructions of a main loop by opcode with its width, such as ``"LDS.128"``.
 
     A conflict is a multiply-add in FP32 whose three operands are in one bank, and not all of them in the reuse cache.
     """
@@ -76,13 +75,7 @@ def find_disassembler() -> str:
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return the machine code of a cubin as text.
-
-    Raises
-    ------
-    DeviceError
-        There is no disassembler, or it refuses the cubin.
-    """
+    """Return the machine code of a cubin as text, or raise a DeviceError where no disassembler takes it."""
     program = find_disassembler()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -98,22 +91,7 @@ def disassemble(cubin: bytes) -> str:
 
 
 def main_loop(text: str) -> LoopCode | None:
-    """Return, of the loops of a disassembled kernel without a loop of multiply-adds in them, that with most of these.
-
-    None where there is no loop.
-
-    Examples
-    --------
-    >>> found = main_loop('''
-    ... .L_x_1:
-    ...         /*0010*/                   LDS.128 R4, [R2] ;
-    ...         /*0020*/                   FFMA R8, R4.reuse, R6, R8 ;
-    ...         /*0030*/                   FFMA R9, R4, R7, R9 ;
-    ...         /*0040*/              @!P0 BRA `(.L_x_1) ;
-    ... ''')
-    >>> found.counts, found.arithmetic, found.conflicts
-    ({'LDS.128': 1, 'FFMA': 2, 'BRA': 1}, 2, 1)
-    """
+    """Return the innermost loop of a disassembled kernel that has the most multiply-adds; None without a loop."""
     labels: dict[str, int] = {}
     code: list[tuple[str, str]] = []
     loops: list[range] = []

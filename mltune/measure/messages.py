@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 class Baseline:
     """The default configuration and the source of the right answer, for problems that need them.
 
-    The machine code holds the reference entry, too, whose name and launches are None where the default configuration
-    gives the answer. A launch is one for each verification case. `verify` is a pickled function that decides on the
-    outputs of the timed case in place of every comparison, with its answer and tolerance: called as ``function(answer,
-    outputs, atol=tolerance)``.
+    The reference is None where the default configuration gives the answer. A launch is one for each verification case.
+    `verify` is a pickled ``function(answer, outputs, atol=tolerance)`` that replaces every comparison of the timed
+    case.
     """
 
     cubin: bytes
@@ -34,10 +33,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Make the operands of a problem, and verify the default configuration where there is a baseline.
-
-    The first request to a worker, and the first for every further problem.
-    """
+    """Make the operands of a problem, and verify the baseline: the first request for every problem of a worker."""
 
     problem: RunnableProblem
     baseline: Baseline | None = None
@@ -83,11 +79,7 @@ class TimeReference:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Time several builds side by side, together with the reference implementation where there is one.
-
-    An entry is a cubin, the name of its kernel, and the launch. With `orders` there is a round in each of these orders
-    of the entries, and no reference.
-    """
+    """Time builds side by side, with the reference implementation, or without it in given `orders`, one a round."""
 
     entries: tuple[tuple[bytes, str, Launch], ...]
     budget_s: float

@@ -1,8 +1,7 @@
 """The micro-kernels that measure a GPU: their sources, launches, and the operations and bytes that they count.
 
-Mixes measure how many instructions a clock has where arithmetic shares it with loads. Lai and Seznec (CGO 2013,
-sections 4.1 to 4.3) measure the same on Fermi and Kepler: the rate by the width of a load, by the multiply-adds for
-each load, by the number of threads, and with and without dependences.
+Mixes measure how many instructions a clock has where arithmetic shares it with loads, as Lai and Seznec (CGO 2013,
+sections 4.1 to 4.3) measured on Fermi and Kepler.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ L2_SHARE = 4
 """The places that are read from the L2 cache take at most this fraction of it: each half of an H200's holds them."""
 
 MEMORY_L2S = 256
-"""The places that are read from memory take about this many L2 caches, because a cache keeps more of what it is read
-through than its share: with 16 of them, an H200 seemed to read at 113 % of its memory's rate."""
+"""L2 caches' worth of memory that is read: with 16, an H200 seemed to read at 113 % of its memory's rate."""
 
 LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES = 1 << 28, 1 << 34
 
@@ -45,8 +43,7 @@ NEVER = 0x9E3779B97F4A7C15 >> 1
 class MicroKernel:
     """A kernel that does nothing but one kind of work, as often as its argument says.
 
-    `work` are operations or bytes of a thread in a step of a chain; 0 for the empty kernel. The macro chooses the kind
-    of work in a source of several, and `since` is the least compute capability.
+    `work` are operations or bytes of a thread in a step of a chain; `since` is the least compute capability.
     """
 
     quantity: Quantity
@@ -65,13 +62,7 @@ class MicroKernel:
         return f"{definitions(macros)}#line 1\n{(FOLDER / self.file).read_text('utf-8')}"
 
     def amount(self, device: Device, rounds: int) -> int:
-        """Return the operations or bytes of one launch.
-
-        >>> from mltune.device.known import H200
-        >>> (fp32,) = (one for one in MICRO_KERNELS if one.quantity == "fp32_flops")
-        >>> fp32.amount(H200, 1) == 132 * 2 * 512 * 32 * 8 * 2
-        True
-        """
+        """Return the operations or bytes of one launch."""
         return device.sm_count * BLOCKS_PER_SM * THREADS * rounds * self.steps * self.chains * self.work
 
     def launch(self, device: Device, rounds: int, places: int) -> Launch:
@@ -90,11 +81,7 @@ class MicroKernel:
 
 
 def _power_of_two(most: int) -> int:
-    """Return the largest power of two that is not above a number, at least 1.
-
-    >>> _power_of_two(100)
-    64
-    """
+    """Return the largest power of two that is not above a number, at least 1."""
     return 1 << max(most.bit_length() - 1, 0)
 
 
@@ -154,10 +141,7 @@ REGISTER_UNIT = 8
 
 @dataclass(frozen=True, slots=True)
 class MixKernel:
-    """A kernel of loads and arithmetic; its attributes are those of :class:`mltune.device.facts.Mix`.
-
-    It needs at least the compute capability `since`.
-    """
+    """A kernel of loads and arithmetic, with the attributes of :class:`mltune.device.facts.Mix`."""
 
     arithmetic: str
     load_bytes: int

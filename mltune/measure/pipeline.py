@@ -57,16 +57,9 @@ class SamplingRule:
     resolution_s: float = 250e-9
 
     def target(self, time_s: float, best_s: float | None = None) -> float:
-        """Return the noise at which the sampling of a kernel that takes some time ends, relative.
+        """Return the relative noise at which the sampling of a kernel that takes some time ends.
 
-        Of one that is slower than the best so far it is a tenth of the difference, if that is more.
-
-        Examples
-        --------
-        >>> SamplingRule().target(8e-6), SamplingRule().target(1e-3)
-        (0.03125, 0.005)
-        >>> round(SamplingRule().target(1.2e-3, best_s=1e-3), 3)
-        0.02
+        For one that is slower than the best so far it is a tenth of the difference, if that is more.
         """
         behind = 0.0 if best_s is None else time_s / best_s - 1.0
         return max(self.noise_target, self.resolution_s / time_s, _OF_THE_DIFFERENCE * behind)
@@ -99,11 +92,7 @@ Decide = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
 
 
 class Pipeline:
-    """Turns candidates into records. It is deterministic, and no stage waits for another without need.
-
-    `seconds` counts the waiting for builder and runner, and `check` is applied to every measurement. `best_s` is the
-    fastest median so far: the runner stops sampling kernels that are much slower.
-    """
+    """Turns candidates into records; deterministic, and no stage waits for another without need."""
 
     def __init__(
         self,
@@ -142,13 +131,7 @@ class Pipeline:
         self._running.clear()
 
     def advance(self, timeout_s: float | None = None) -> list[TrialRecord]:
-        """Wait until a build or a measurement ends, advance its candidate, and return the new records by number.
-
-        Raises
-        ------
-        RunError
-            Builder or runner cannot continue (the GPU is lost, for example). Earlier results have been returned.
-        """
+        """Wait until a build or measurement ends, and return the new records; a RunError when it cannot continue."""
         if self._error is not None:
             raise self._error
         futures: list[Future[Any]] = [future for _, future in self._building.values()]

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import (
     BundleError,
@@ -20,7 +19,6 @@ from mltune.errors import (
     UsageError,
     WorkerError,
 )
-from mltune.kernel.bundle import Kernel, device_variables
 from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
@@ -30,6 +28,8 @@ from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
 
 if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.placed import PlacedKernel
     from mltune.problem.problem import RunnableProblem
 
 Returned = TypeVar("Returned")
@@ -58,42 +58,35 @@ _PAUSES_S = (1.0, 2.0, 4.0)  # the memory of a killed process is free after some
 class GpuRunner:
     """Verify and time the builds of one kernel for one problem on one GPU. Satisfies the Runner protocol.
 
-    The worker process starts on entry, while the first builds are compiled, and is replaced when a kernel hangs or
-    damages it, which takes some seconds. The failure counts as the kernel's only when the next worker runs: if none can
-    be started, the GPU is lost, and the future holds a :class:`DeviceLostError`.
-
-    A build may take `timeout_s` from its loading to its last sample, until a run time is known: of the default
-    configuration, if it gives the right answers, or of the fastest kernel so far (:data:`SLOWEST`). `baseline` is
-    called once, while the worker process starts, for a problem that needs one. The worker is taken from a given pool
-    and given back to it; otherwise it ends with the runner. Tests without a GPU exchange `worker`.
+    The worker process starts on entry, and is replaced when a kernel hangs or damages it. The failure counts as the
+    kernel's only when the next worker runs: if none can be started, the GPU is lost, and the future holds a
+    :class:`DeviceLostError`. A build may take `timeout_s` until a run time is known (:data:`SLOWEST`). `baseline` is
+    called once, while the worker starts. Tests without a GPU exchange `worker`.
     """
 
     def __init__(
         self,
-        kernel: Kernel,
-        problem: RunnableProblem,
+        placed: PlacedKernel,
         device_index: int = 0,
         *,
-        device: Device,
         timeout_s: float = 10.0,
         worker: str = _WORKER,
         baseline: Callable[[], Baseline] | None = None,
         pool: ChildPool | None = None,
     ) -> None:
+        kernel, problem = placed.kernel, placed.runnable
         if problem.is_empty:
             raise ProblemError(f"only a problem whose result has elements can be timed, got {problem.label}.")
         if kernel.source.entry is None:
             raise UsageError(f"a kernel needs a source to run, but {kernel.name} has none; replay a dataset of it.")
         self.restarts = 0
+        self._placed = placed
         self._kernel = kernel
         self._problem = problem
-        self._device = device_variables(device)
         self._timeout_s = timeout_s
         self._make_baseline = baseline
         self._baseline: Baseline | None = None
         self._entry = kernel.source.entry
-        verified = (case.problem for case in problem.verification_cases())
-        self._shapes = [self._variables(case) for case in (*verified, problem)]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None
         self._device_index = device_index
         self._target, self._arguments = worker, (device_index,)
@@ -103,7 +96,7 @@ class GpuRunner:
         self._served = False
         self._best: Measurement | None = None  # or the default configuration, verified and not yet timed
         self._measuring = self._given_up = False
-        self._peak_flops = peak_flops(device, problem.arithmetic)
+        self._peak_flops = peak_flops(placed.device, problem.arithmetic)
 
     def __enter__(self) -> Self:
         self._worker = self._pool.take(self._target, self._arguments)
@@ -122,10 +115,7 @@ class GpuRunner:
             self._pool.close()
 
     def abandon(self) -> None:
-        """Give up the builds under way: cancel those that wait, and end a kernel that hangs with its worker.
-
-        Their futures are cancelled, or hold a WorkerError.
-        """
+        """Cancel builds that wait, and end a kernel that hangs with its worker; its future holds a WorkerError."""
         running = [future for future in list(self._under_way) if not future.cancel()]
         if wait(running, GRACE_S).not_done and self._measuring:
             self._given_up = True
@@ -136,14 +126,11 @@ class GpuRunner:
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
     ) -> Future[Measurement]:
-        """Queue one build (see the Runner protocol).
-
-        The future holds a :class:`DeviceLostError` when the GPU cannot be used.
-        """
+        """Queue one build (see the Runner protocol)."""
         if build.state is not TrialState.OK or not build.cubin:
             raise UsageError(f"only a build in state ok, with its cubin, can run, got one in state {build.state}.")
         try:
-            *verified, timed = [self._kernel.launch(configuration, variables) for variables in self._shapes]
+            *verified, timed = [case.launch(configuration) for case in (*self._placed.verified, self._placed)]
         except ExpressionError as error:
             rejected: Future[Measurement] = Future()
             rejected.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
@@ -154,11 +141,7 @@ class GpuRunner:
         return self._submit(self._time, request)
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
-        """Time the reference implementation, in the same process and in the same way as the kernels.
-
-        The result is ``LAUNCH_ERROR``, without a time, when there is no reference implementation of the problem, or it
-        is not installed or does not support the size.
-        """
+        """Time the reference implementation as the kernels are timed; ``LAUNCH_ERROR`` where it cannot be used."""
         return self._ask(Measurement, messages.TimeReference(rule))
 
     def race(
@@ -167,21 +150,16 @@ class GpuRunner:
         budget_s: float = BUDGET_S,
         orders: Sequence[tuple[int, ...]] = (),
     ) -> RaceResult:
-        """Time several builds in state ``OK`` side by side in rounds.
-
-        The reference implementation takes part, unless the order of the builds in each round is given.
-        """
-        variables = self._variables(self._problem)
+        """Time several builds in state ``OK`` side by side in rounds, with the reference unless orders are given."""
         launches = [
-            (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
+            (build.cubin, build.entry or self._entry, self._placed.launch(configuration))
             for configuration, build in entries
         ]
         return self._ask(RaceResult, messages.Race(tuple(launches), budget_s, tuple(orders)), _RACE_TIMEOUT_S)
 
     def run_once(self, configuration: Mapping[str, int], build: Build) -> messages.Outputs:
         """Run a build once on the buffers of the problem; return these."""
-        launch = self._kernel.launch(configuration, self._variables(self._problem))
-        request = messages.Run(build.cubin, build.entry or self._entry, launch)
+        request = messages.Run(build.cubin, build.entry or self._entry, self._placed.launch(configuration))
         return self._ask(messages.Outputs, request, _CHECK_TIMEOUT_S)
 
     def verify_winner(
@@ -190,23 +168,17 @@ class GpuRunner:
         build: Build,
         problems_besides: Iterable[RunnableProblem] | None = None,
     ) -> dict[RunnableProblem, Measurement]:
-        """Verify a build on the runner's problem and on others; return measurements without times.
-
-        Without others they are those that the problem lists for winners.
-        """
+        """Verify a build on the runner's problem and others, by default those that it lists for winners."""
         if problems_besides is None:
             problems_besides = self._problem.winner_problems()
         timeout_s = max(self._timeout_s, _CHECK_TIMEOUT_S)
         measurements: dict[RunnableProblem, Measurement] = {}
         for problem in (self._problem, *problems_besides):
             problems = [case.problem for case in problem.own_cases()] or [problem]
-            launches = tuple(self._kernel.launch(configuration, self._variables(size)) for size in problems)
+            launches = tuple(self._placed.at(size).launch(configuration) for size in problems)
             check = messages.Check(build.cubin, build.entry or self._entry, problem, launches)
             measurements[problem] = self._ask(Measurement, check, timeout_s)
         return measurements
-
-    def _variables(self, problem: RunnableProblem) -> dict[str, int]:
-        return {**self._device, **problem.variables()}
 
     def _submit(self, function: Callable[..., Returned], *arguments: Any) -> Future[Returned]:
         """Call a function in the thread of the worker, after those that were submitted before."""
@@ -239,10 +211,9 @@ class GpuRunner:
         return max(LEAST_TIMEOUT_S, slow_s + 2 * verify_s)
 
     def _request(self, request: Request, timeout_s: float | None = None) -> Result:
-        """Send a request to the worker, in the runner's thread.
+        """Send a request to the worker, in the runner's thread, and to a second worker if the first one dies.
 
-        A worker that died may have been killed from outside: the request is sent to a second worker, and its failure
-        counts only if that one dies too.
+        A worker may have been killed from outside: the failure counts only if the second one dies too.
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         for _ in range(_WORKERS_PER_REQUEST):

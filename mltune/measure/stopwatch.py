@@ -1,7 +1,4 @@
-"""Cold timing on the GPU: every run starts with a flushed L2 cache and a queue that is not empty.
-
-The state of the GPU can be read meanwhile.
-"""
+"""Cold timing on the GPU: every run starts with a flushed L2 cache and a queue that is not empty."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ _READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that co
 class SeriesStopwatch:
     """Times launches with CUDA events, in series that are queued as a whole before the first of them runs.
 
-    On an idle stream the GPU reaches the event before a launch earlier than the launch itself, and the launch latency
-    counts as run time. Therefore a spinning kernel keeps the stream busy until the host has queued the whole series.
-    Before each run a buffer of the size of the L2 cache is filled, which evicts the operands, and `prepare` queues what
-    the run needs.
+    On an idle stream the launch latency would count as run time: a spinning kernel keeps the stream busy until the
+    series is queued. Before each run a buffer of the size of the L2 cache is filled, which evicts the operands.
     """
 
     def __init__(self, l2_bytes: int) -> None:
@@ -53,8 +48,8 @@ class SeriesStopwatch:
     ) -> list[float]:
         """Time a series of runs, of one kernel or of several; return the seconds of each.
 
-        `meanwhile` is called on the host while the GPU runs the series: at its beginning, and again after every run but
-        the last, as long as the GPU is busy.
+        `meanwhile` is called on the host while the GPU runs the series, at its beginning and after every run but the
+        last.
         """
         count = len(launches)
         while len(self._events) < count:

@@ -1,8 +1,7 @@
 """Run times of a kernel: how many samples to take, repeats where the clock throttled, and races of several.
 
-A series of runs with a low clock is discarded, the GPU rests for a moment, and the series is repeated. A low clock that
-persists after the rests is caused either by the kernel itself, which draws more power than the board allows, and is
-part of its time, or by a GPU in poor condition. The rules work on readings alone and are tested without a GPU.
+A series with a low clock is discarded and repeated after a rest. A low clock that persists is caused by the kernel,
+which draws more power than the board allows, or by a GPU in poor condition. The rules are tested without a GPU.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from mltune.measure.pipeline import SamplingRule
 from mltune.records.trial import Measurement, TrialState
 
 MARGIN = 50.0
-"""Multiple of the peak outside the tensor cores that no kernel reaches. It is wide because kernels that split operands
-into parts of fewer bits for the tensor cores exceed that peak, by far on cards with few units for double precision."""
+"""Multiple of the peak outside the tensor cores that no kernel reaches, even with operands split for tensor cores."""
 
 _ROUNDING = 1e-3  # datasets round samples and median differently
 _NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
@@ -51,9 +49,8 @@ def relative_noise(samples: Sequence[float]) -> float | None:
 def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> int:
     """Return the number of samples to take next, as one series: 0 when sampling is over.
 
-    The first series has ``min_samples``, or a single one when the warm-up, which is not a sample, was too slow. The
-    next ones have as many as reduce the noise to the target if it falls with the square root of their number, but at
-    most double the samples.
+    The first series has ``min_samples``, or one when the warm-up was too slow. The next ones reduce the noise to the
+    target if it falls with the square root of their number, but at most double the samples.
     """
     taken = len(samples)
     if taken == 0:
@@ -74,20 +71,15 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
 
 
 def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> bool:
-    """Return whether the first run of a kernel suffices as its sample.
+    """Return whether the first run of a kernel suffices as its sample, because a warm-up changes it little.
 
-    It does when it was slower than the best by the square of the rule's ratio, or when it took ``max_s`` or longer: a
-    warm-up changes neither much.
+    It does when it was slower than the best by the square of the rule's ratio, or when it took ``max_s`` or longer.
     """
     return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.slow_ratio**2 * best_s)
 
 
 def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Measurement:
-    """Sample the run time of a kernel by a rule; `take` runs it a number of times and returns the seconds.
-
-    The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`): then it is the only
-    sample.
-    """
+    """Sample a kernel's run time by a rule; the first run is a warm-up and not kept, unless it suffices."""
     (warm_up_s,) = take(1)
     samples: list[float] = []
     if warm_up_suffices(warm_up_s, rule, best_s):
@@ -111,11 +103,7 @@ def _too_slow(samples: Sequence[float], rule: SamplingRule, best_s: float | None
 
 
 def within_limits(measurement: Measurement, flops: int, peak_flops: float) -> Measurement:
-    """Return a measurement; one with impossible times is ``UNSTABLE`` instead, without them and with the reason.
-
-    `flops` are the operations of the problem, and `peak_flops` the device's peak for its arithmetic outside its tensor
-    cores.
-    """
+    """Return a measurement, ``UNSTABLE`` and without times where these beat :data:`MARGIN` times the peak."""
     reason = _contradiction(measurement, flops, peak_flops)
     if not reason:
         return measurement
@@ -147,19 +135,16 @@ def _contradiction(measurement: Measurement, flops: int, peak_flops: float) -> s
 
 
 TOLERANCE = 0.02
-"""Share by which the clock may be below the usual one. The clocks of an H200 have steps of 0.8 %; single steps down are
-frequent under a power limit, and their effect is smaller than the noise of a median of few samples."""
+"""Share by which the clock may be below the usual one: an H200 has steps of 0.8 %, and frequent single steps down."""
 
 RESTS_S = (0.02, 0.1, 0.2)
-"""Seconds of rest before the first, second and last repeated series of a measurement. The first is short because most
-dips of the clock do not last longer than one trial."""
+"""Seconds of rest before the first, second and last repeated series; most dips do not last longer than one trial."""
 
 DIP_REPEATS = 1
 """Repeats of a series for a low clock alone."""
 
 DIP_RATIO = 1.05
-"""Multiple of the best time. A kernel that is slower even at the usual clock is not repeated for a low clock alone:
-under a power limit dips are frequent, and a search needs many trials more than exact times of slow kernels."""
+"""Multiple of the best time beyond which a low clock alone, frequent under a power limit, is no reason to repeat."""
 
 REMEMBERED = 64
 """Number of series from which the usual clock is computed."""
@@ -184,8 +169,8 @@ class Disturbance:
 class UsualClock:
     """The clock of the GPU under load: the upper quartile over the last series that were kept.
 
-    The highest clock would be wrong on GPUs that boost while they are cold; the nominal one, on those whose owner has
-    limited it. This one follows slow changes, which repeated timings of the reference show, and reveals dips.
+    The highest clock would be wrong on GPUs that boost while they are cold; the nominal one, where the owner has
+    limited it.
     """
 
     def __init__(self) -> None:
@@ -212,8 +197,7 @@ def lowest_clock_hz(states: Sequence[GpuState]) -> float | None:
 def disturbance(states: Sequence[GpuState], usual_hz: float | None) -> Disturbance | None:
     """Return the disturbance of a series according to its readings; None when there is none.
 
-    A power limit alone is not a disturbance: under load it is also reported at full clock. Then only a clock below the
-    usual one counts, where that is known.
+    A power limit is also reported at full clock: then only a clock below the usual one counts, where that is known.
     """
     reasons = summarize(states).throttle_reasons or 0
     if named := [name for bit, name in SLOWDOWNS.items() if reasons & bit]:
@@ -240,10 +224,9 @@ class TimedKernel(Protocol):
 class ClockMonitor:
     """Take the series of one measurement, and repeat those that were disturbed.
 
-    A kernel that would be too slow even at the usual clock is not repeated, nor is one whose repeats would take longer
-    than the rule's ``max_s``. A disturbance persists after as many repeats as there are rests in :data:`RESTS_S`; a low
-    clock alone, after :data:`DIP_REPEATS` of a series. All measurements on a GPU share the usual clock. `states` are
-    readings during the series that were kept, `reasons` NVML's clock event reasons during all of them.
+    Not repeated are kernels that would be too slow even at the usual clock, or whose repeats would take longer than the
+    rule's ``max_s``. A disturbance persists after the rests of :data:`RESTS_S`; a low clock alone after
+    :data:`DIP_REPEATS`. `states` are readings during kept series, `reasons` NVML's clock event reasons during all.
     """
 
     def __init__(self, kernel: TimedKernel, usual: UsualClock, rule: SamplingRule, best_s: float | None) -> None:
@@ -301,8 +284,7 @@ BUDGET_S = 3.0
 """Most seconds of runs and rests in a race."""
 
 SHARE, LEAST_S = 0.2, 0.3
-"""Most of a race as a share of the seconds of the run before it, and the least of that: a short run is not to end with
-a long race."""
+"""Most of a race as a share of the seconds of the run before it, and the least of that."""
 
 MAX_ROUNDS = 31
 """Most rounds of a race: enough for an interval of the median that spans the middle 13 of 31 samples."""
@@ -318,8 +300,8 @@ _REST_S = 0.05  # after a disturbed round
 class RaceResult:
     """The result of a race: a row of run times for each round, in the order of entry, and those of the reference.
 
-    It is ``UNSTABLE`` when the clock was throttled so often that disturbed rounds count too; otherwise it has the state
-    of a kernel that failed, and no samples.
+    It is ``UNSTABLE`` when disturbed rounds count too; otherwise it has the state of a kernel that failed, and no
+    samples.
     """
 
     state: TrialState
@@ -337,8 +319,7 @@ def starting_orders(count: int) -> list[list[int]]:
     """Return the orders in which ``count`` runners are timed, one per round, to be repeated.
 
     They form a Latin square balanced for carry-over effects (Williams, Experimental designs balanced for the estimation
-    of residual effects of treatments, 1949): every runner takes every position, and directly follows every other,
-    equally often. An odd number of runners needs twice as many rounds.
+    of residual effects of treatments, 1949); an odd number of runners needs twice as many rounds.
     """
     first = [0]
     for step in range(1, count):
@@ -348,11 +329,7 @@ def starting_orders(count: int) -> list[list[int]]:
 
 
 def how_many_fit(times_s: Sequence[float], budget_s: float = BUDGET_S) -> int:
-    """Return how many of the fastest kernels can be raced in time: at least the fewest rounds must fit.
-
-    The times are in seconds, fastest first. The reference implementation, which takes part too, counts as fast as the
-    fastest kernel.
-    """
+    """Return how many of the fastest kernels, by their seconds, can be raced in time with the reference."""
     count = len(times_s)
     while count:
         round_s = sum(times_s[:count]) + times_s[0]
@@ -366,8 +343,6 @@ def how_many_fit(times_s: Sequence[float], budget_s: float = BUDGET_S) -> int:
 def budget_after(run_s: float) -> float:
     """Return the most seconds of a race after a run that took some seconds.
 
-    Examples
-    --------
     >>> budget_after(0.5), budget_after(5.0), budget_after(60.0)
     (0.3, 1.0, 3.0)
     """
@@ -381,8 +356,6 @@ FINALS = 1.3
 def finals_s(time_s: float) -> float:
     """Return the seconds of a run's time that are kept for the finals.
 
-    Examples
-    --------
     >>> finals_s(0.5), finals_s(5.0), finals_s(3600.0)
     (0.25, 1.3, 3.9000000000000004)
     """
@@ -392,8 +365,6 @@ def finals_s(time_s: float) -> float:
 def race_within(left_s: float, run_s: float) -> float:
     """Return the most seconds of a race after a run that took some seconds, with some seconds left of its time.
 
-    Examples
-    --------
     >>> race_within(1.3, 5.0), race_within(-2.0, 5.0), race_within(math.inf, 60.0)
     (1.0, 0.3, 3.0)
     """
@@ -408,10 +379,10 @@ def run_rounds(
     budget_s: float = BUDGET_S,
     orders: Sequence[Sequence[int]] = (),
 ) -> RaceResult:
-    """Run a race: `take` times runners once each in the given order, of each round or by default of a Latin square.
+    """Run a race: `take` times runners once each in the order of a round, by default of a Latin square.
 
-    A disturbed round is discarded and repeated after a rest while there is time. If too few rounds are left at the end,
-    the disturbed ones count as well, because the disturbance affected all runners alike. The first round is always run.
+    A disturbed round is repeated after a rest while there is time. If too few rounds are left, the disturbed ones count
+    as well, because the disturbance affected all runners alike. The first round is always run.
     """
     most = len(orders) or MAX_ROUNDS
     orders = orders or starting_orders(runners)

@@ -23,8 +23,8 @@ _left_behind: set[Holder | None] = set()  # stopped holders, which are not waite
 def turn(device_index: int) -> Iterator[None]:
     """Wait until no other process has its turn at a GPU, and keep it to the end of the block.
 
-    The turn of a process that dies ends with it. A process that is stopped measures nothing: after some seconds others
-    go on beside it. Without a GPU, or where no file can be made, nobody waits.
+    The turn of a process that dies ends with it; a stopped one is passed after some seconds. Without a GPU nobody
+    waits.
     """
     file = -1
     with suppress(OSError):

@@ -1,8 +1,7 @@
 """Verification of a kernel: every word that it may have written is compared on the GPU, on every case.
 
-A problem makes the cases (:class:`~mltune.problem.problem.VerificationCase`): buffers, their correct content and the
-largest error of every word, or tolerances for content that a baseline gives. Each buffer lies between guard zones, so
-that writes outside are found; checksums reveal writes into buffers that a kernel must not change.
+A case (:class:`~mltune.problem.problem.VerificationCase`) has buffers, their correct content and the largest error of
+every word. Guard zones reveal writes outside, checksums writes into buffers that a kernel must not change.
 """
 
 from __future__ import annotations
@@ -44,13 +43,7 @@ _INTEGER_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int"}
 
 
 class Verification:
-    """The buffers of some cases on the GPU, and their correct content.
-
-    Raises
-    ------
-    CudaError, cupy.cuda.runtime.CUDARuntimeError
-        The baseline cannot be launched, or failed.
-    """
+    """The buffers of some cases on the GPU, and their correct content, from a baseline where there is one."""
 
     def __init__(self, cases: Sequence[VerificationCase], baseline: Baseline | None = None) -> None:
         import cupy
@@ -87,9 +80,8 @@ class Verification:
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
 
-        A kernel with a workspace runs twice: the content that the first launch leaves there must not change the second
-        result. The error is the largest as a share of its bound: infinite where an exact result is missed, or is not a
-        number. A kernel that cannot be launched, or fails, raises a CudaError or CuPy's error.
+        A kernel with a workspace runs twice: what the first launch leaves there must not change the second result. The
+        error is the largest as a share of its bound: infinite where an exact result is missed, or is not a number.
         """
         for case, launch in zip(self._cases, launches, strict=True):
             if case.problem.is_empty:
@@ -284,10 +276,7 @@ class DeviceArray:
 
 
 class _Comparison:
-    """The expected content of an array, with the kernel that compares the array with it.
-
-    Without a bound for every word, the array itself holds the expected content now.
-    """
+    """The expected content of an array (itself, without a bound for every word), and the kernel that compares it."""
 
     def __init__(self, buffer: CaseBuffer, now: Any) -> None:
         import cupy
@@ -337,11 +326,7 @@ def word_of(dtype: str) -> tuple[int, str]:
 
 
 class OperandChecksums:
-    """Detect changes of read-only buffers on the GPU by checksums.
-
-    One launch reads them all at the speed of the memory: some tens of microseconds for the operands of a GEMM of 4096.
-    Bytes after the last multiple of 4 do not count.
-    """
+    """Detect changes of read-only buffers on the GPU by checksums of their 4-byte words, at the memory's speed."""
 
     def __init__(self, buffers: Iterable[tuple[str, Any]]) -> None:
         import cupy
@@ -355,13 +340,7 @@ class OperandChecksums:
         self._initial = self._read()
 
     def changed(self) -> tuple[str, ...]:
-        """Return the names of the buffers that have changed, each once.
-
-        Raises
-        ------
-        cupy.cuda.runtime.CUDARuntimeError
-            An earlier kernel has failed.
-        """
+        """Return the names of the buffers that have changed, each once."""
         differences = self._read() != self._initial
         return tuple(dict.fromkeys(name for name, differs in zip(self._names, differences, strict=True) if differs))
 

@@ -63,8 +63,8 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
 class Worker:
     """The state of a problem on a GPU: operands, verification and stopwatch, made once.
 
-    Where there is no such GPU, or too little memory for the operands, it raises a DeviceError; where the GPU cannot be
-    used now, a MemoryError or RuntimeError.
+    Without such a GPU, or with too little memory, it raises a DeviceError; where the GPU cannot be used now, a
+    MemoryError or RuntimeError.
     """
 
     def __init__(self, device_index: int, problem: RunnableProblem) -> None:
@@ -186,8 +186,7 @@ class Worker:
     def _own_verification(self, problem: RunnableProblem) -> tuple[Verification, OperandChecksums] | None:
         """Return the verification on a problem's own cases; None when it has none.
 
-        It is kept for the next build, unless there is a baseline: then its arrays may be as large as those that kernels
-        are timed on.
+        It is kept for the next build, unless there is a baseline: then its arrays may be as large as the timed ones.
         """
         if problem in self._own_verifications:
             return self._own_verifications[problem]
@@ -265,13 +264,7 @@ class Worker:
         return kernel.bind(launch, self._arguments, self._constants)
 
     def _reference(self) -> Callable[[], None]:
-        """Return a function that runs the reference: the vendor's implementation, or the default configuration.
-
-        Raises
-        ------
-        DeviceError
-            There is none.
-        """
+        """Return a function that runs the reference: the vendor's, or the default configuration."""
         return bind_reference(self.problem, self._addresses) if self._default is None else self._bind(*self._default)
 
     def _changed_buffers(self, *problems: RunnableProblem) -> tuple[str, ...]:
@@ -280,10 +273,7 @@ class Worker:
         return tuple(dict.fromkeys(name for checksum in checksums for name in checksum.changed()))
 
     def _time(self, launch: Callable[[], None], rule: SamplingRule, best_s: float | None) -> Measurement:
-        """Time a launch on the worker's operands by a sampling rule, and monitor the clock.
-
-        The state of the GPU is read while it runs the samples: under load, and at no cost.
-        """
+        """Time a launch on the worker's operands by a sampling rule; read the clock meanwhile, at no cost."""
         started = time.perf_counter()
         monitor = ClockMonitor(MonitoredKernel(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
         timed = sample(monitor.take, rule, best_s)

@@ -35,18 +35,8 @@ def initial_array(xp: Any, generator: Any, dtype: str, shape: tuple[int, ...], i
 
     Initial values are a number; the path of an ``.npy`` file of this shape and type; ``"arange"``: 0, 1, 2 and so on;
     ``"integers"``: from -3 to 3 (0 to 3 unsigned); ``"normal"``: mean 0, standard deviation 1 (integers: 100, rounded);
-    or ``"uniform"``: floats from -1 to 1, integers of 8 bits over their whole range, other integers from -1000 (0
-    unsigned) to 1000, booleans true or false. Both parts of complex elements are drawn.
-
-    Raises
-    ------
-    ProblemError
-        The file cannot be read, or holds another shape or type.
-
-    Examples
-    --------
-    >>> initial_array(np, np.random.default_rng(0), "int16", (2, 2), "arange").tolist()
-    [0, 1, 2, 3]
+    or ``"uniform"``: floats from -1 to 1, integers of 8 bits over their whole range, others from -1000 (0 unsigned) to
+    1000, booleans. Both parts of complex elements are drawn. A file that does not fit raises a ProblemError.
     """
     count = math.prod(shape)
     if isinstance(initial, str) and initial.endswith(".npy"):
@@ -91,13 +81,7 @@ def stored(xp: Any, values: Any, dtype: str) -> Any:
 
 
 def to_bfloat16(values: Any) -> Any:
-    """Return the bits of float32 values rounded to bfloat16, to the nearest even.
-
-    Examples
-    --------
-    >>> [hex(bits) for bits in to_bfloat16(np.array([1.0, -2.5], dtype=np.float32))]
-    ['0x3f80', '0xc020']
-    """
+    """Return the bits of float32 values rounded to bfloat16, to the nearest even."""
     bits = values.view("uint32")
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000  # rounding may carry it to infinity or zero

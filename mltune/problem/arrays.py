@@ -37,27 +37,11 @@ _INITIAL_LAW = f"be one of {', '.join(INITIAL)}, or the name of an .npy file"
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a kernel at given sizes: an array or a scalar.
+    """An argument of a kernel at given sizes: an array or, with shape None, a scalar of a `value`.
 
-    Attributes
-    ----------
-    name : str
-    dtype : str
-        One of :data:`~mltune.problem.array_values.DTYPES`.
-    shape : tuple of int or None
-        None for a scalar.
-    role : {"in", "out", "inout", "constant"}
-        What the kernel does with an array. ``"constant"`` is copied to the ``__constant__`` symbol of that name, and
-        not passed.
-    initial : str, int or float
-        Initial values of an array: see :func:`~mltune.problem.array_values.initial_array`.
-    value : int or float
-        Value of a scalar.
-    tolerance : float
-        Largest error of a correct output, relative to the correct value and to the root mean square of all correct
-        values of the array, added; 0 for exact results.
-    absolute : float
-        Further error that is allowed.
+    The role of an array is ``"in"``, ``"out"``, ``"inout"`` or ``"constant"``: copied to the ``__constant__`` symbol of
+    its name, and not passed. The largest error of a correct output is `tolerance`, relative to the sum of the correct
+    value and the root mean square of all correct values of the array, plus `absolute`; 0 for exact results.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -119,33 +103,9 @@ class _ArraysDocument(BaseModel):
 class ArraysProblem:
     """The arguments of a kernel at given sizes. Satisfies :class:`~mltune.problem.problem.RunnableProblem`.
 
-    Attributes
-    ----------
-    name : str
-        Name of the kernel that it belongs to.
-    arguments : tuple of Argument
-        In the order of the kernel's parameters.
-    definitions : tuple of (str, int)
-        Macros that follow from the sizes.
-    flops, bytes : int
-        Floating-point operations, and least memory traffic; 0 where they are unknown.
-    arithmetic : {"fp32", "fp64"}
-        The arithmetic whose peak bounds the problem.
-    checks : tuple of ArraysProblem
-        The same kernel at other sizes, on which every configuration is verified before it is timed.
-    answer : mapping of str to str
-        Paths of ``.npy`` files that hold correct outputs, by argument. They take the place of the baseline's.
-
-    Raises
-    ------
-    ProblemError
-        An array is too large, or two arguments have one name.
-
-    Examples
-    --------
-    >>> x = Argument("x", "float32", (1000,))
-    >>> ArraysProblem("scale", (("n", 1000),), (x,), bytes=8000).label
-    'scale 1000'
+    `definitions` are macros that follow from the sizes. `flops` are floating-point operations, `bytes` the least memory
+    traffic; 0 where they are unknown. Every configuration is verified on `checks`, other sizes, before it is timed.
+    `answer` has paths of ``.npy`` files with correct outputs, by argument, in place of the baseline's.
     """
 
     name: str
@@ -370,10 +330,10 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
 
 
 def default_tolerance(dtype: str) -> float:
-    """Return the tolerance of an output whose kernel does not name one.
+    """Return the tolerance of an output whose kernel does not name one; integers are exact.
 
-    Half precision may differ by some units in the last place, single and double precision by what sums of a million
-    terms in another order differ by. Integers are exact.
+    Half precision may differ by some units in the last place, others by what sums of a million terms in another order
+    do.
     """
     tolerances = {
         "float16": 4e-3,

@@ -1,8 +1,4 @@
-"""The GEMM problem, C = alpha op(A) op(B) + beta C as in the BLAS.
-
-It has the arithmetic work, the arguments of a kernel, random operands, the result in higher precision, and the error
-bound of a correct kernel.
-"""
+"""The GEMM problem, C = alpha op(A) op(B) + beta C as in the BLAS."""
 
 from __future__ import annotations
 
@@ -45,37 +41,11 @@ _SCALAR_DENOMINATOR = 64
 class GemmProblem:
     """A GEMM: C = alpha op(A) op(B) + beta C, column-major, where op(A) is m x k, op(B) is k x n and C is m x n.
 
-    Or a batch of such: the same for many A, B and C, which lie behind one another.
-
-    Attributes
-    ----------
-    precision : {"s", "d", "c", "z", "h", "b", "dd"}
-        The BLAS letter: real or complex, in 32 or 64 bits; FP16 or BF16, with scalars and C in FP32; or double-double
-        arithmetic, whose elements are real.
-    trans_a, trans_b : {"N", "T", "C"}
-        op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix becomes ``"T"``.
-    m, n, k : int
-        Extents, 0 or more.
-    alpha, beta : float or complex
-        Scalars; as in the BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``.
-    lda, ldb, ldc : int
-        Leading dimensions in elements; 0 is replaced by the smallest.
-    batch : int
-        Number of A, of B and of C, from 1 to 65,535.
-
-    Raises
-    ------
-    ProblemError
-        An unknown precision or op, an impossible extent, leading dimension, batch or scalar, or an operand of 2**47
-        bytes or more.
-
-    Examples
-    --------
-    >>> problem = GemmProblem("c", "N", "C", 4096, 512, 64)
-    >>> problem.label, problem.flops, problem.ldb
-    ('cgemm NC 4096x512x64', 1073741824, 512)
-    >>> GemmProblem("s", "N", "N", 64, 64, 64, batch=1000).label
-    'sgemm NN 64 batch 1000'
+    Or a batch of up to 65,535: the same for many A, B and C, which lie behind one another. The precision is the BLAS
+    letter (``s``, ``d``, ``c``, ``z``); ``h`` or ``b``, FP16 or BF16 with scalars and C in FP32; or ``dd``,
+    double-double with real elements. op is ``N``, ``T`` or ``C``, which becomes ``T`` for a real matrix. As in the
+    BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``. Leading dimensions are in elements; 0 is
+    replaced by the smallest. A ProblemError tells of an impossible value, or of an operand of 2**47 bytes or more.
     """
 
     precision: str
@@ -214,10 +184,7 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: 2 m n k, and 8 m n k when complex, times the batch.
-
-        In double-double arithmetic they are operations on double-double numbers.
-        """
+        """Floating-point operations, or double-double ones: 2 m n k, when complex 8 m n k, times the batch."""
         return (8 if self.is_complex else 2) * self.m * self.n * self.k * self.batch
 
     @property
@@ -306,11 +273,9 @@ class GemmProblem:
     def operands(self, xp: Any, seed: int, *, integers: bool = False) -> dict[str, Any]:
         """Make the flat column-major buffers A, B and C; everything that must not be read is NaN.
 
-        Elements (and both parts of complex ones) are uniform in [-1, 1). NaN are: the padding between the rows and the
-        leading dimension, A and B when ``alpha == 0``, and C when ``beta == 0``. The parts of a double-double element
-        are its high and its low one; the low one is at most half a unit of the high one, and 0 of an integer.
-
-        With ``integers`` they are integers from -3 to 3: when :attr:`is_exact`, their GEMM has one correct result.
+        Elements (and both parts of complex ones) are uniform in [-1, 1), or with `integers` from -3 to 3: when
+        :attr:`is_exact`, their GEMM has one correct result. The parts of a double-double element are its high and its
+        low one, at most half a unit of the high one, and 0 of an integer.
         """
         generator = random_generator(xp, seed)
         leading = (self.lda, self.ldb, self.ldc)
@@ -409,28 +374,10 @@ def parse_problem(
     batch: int | None = None,
     default: GemmProblem | None = None,
 ) -> GemmProblem:
-    """Make a problem from its BLAS name and options.
+    """Make a problem from its name, such as ``"sgemm"`` or ``"ddgemm"``, and options; others are those of `default`.
 
-    Parameters
-    ----------
-    name : str
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``; ``"hgemm"`` or ``"bgemm"`` of FP16 or BF16; ``"ddgemm"``.
-    trans : str, optional
-        op(A) and op(B), such as ``"NT"``.
-    size : int, optional
-        m = n = k; each of these overrides it.
-    default : GemmProblem, optional
-        Source of transposition, extents and batch that are not given; without it they are NT, 4096 and 1.
-
-    Raises
-    ------
-    ProblemError
-        There is no such problem, or its size is impossible.
-
-    Examples
-    --------
-    >>> parse_problem("sgemm", trans="NT", size=512).label
-    'sgemm NT 512'
+    `size` is m = n = k, each of which overrides it. Without a default they are NT, 4096 and a batch of 1. A name or
+    size that is impossible raises a ProblemError.
     """
     extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
     if size is not None:

@@ -45,21 +45,9 @@ class _Table(BaseModel):
 def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     """Yield the problems of a ``[[problems]]`` table, sizes outermost.
 
-    The table has ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k). C
-    of a real matrix is T. ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb``, ``ldc`` and
-    ``batch`` may be left out.
-
-    Raises
-    ------
-    ProblemError
-        A key is missing, or a size is impossible.
-    pydantic.ValidationError
-        A value is malformed.
-
-    Examples
-    --------
-    >>> [problem.label for problem in expand({"precisions": ["s"], "trans": ["NN", "NC"], "sizes": [64, [8, 4, 2]]})]
-    ['sgemm NN 64', 'sgemm NT 64', 'sgemm NN 8x4x2', 'sgemm NT 8x4x2']
+    The table has ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k),
+    and may have ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb``, ``ldc`` and
+    ``batch``. A missing key or impossible size raises a ProblemError, a malformed value a pydantic.ValidationError.
     """
     missing = [name for name, field in _Table.model_fields.items() if field.is_required() and name not in table]
     if missing:
@@ -81,8 +69,6 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
 def as_table(problem: GemmProblem) -> dict[str, Any]:
     """Return the table of which :func:`expand` makes this problem alone.
 
-    Examples
-    --------
     >>> as_table(GemmProblem("s", "N", "T", 8, 4, 2, beta=1.0))
     {'precisions': ['s'], 'trans': ['NT'], 'sizes': [[8, 4, 2]], 'beta': 1.0}
     """

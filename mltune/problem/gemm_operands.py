@@ -22,24 +22,11 @@ from mltune.problem.array_values import stored
 class Precision:
     """The types of the matrices of a GEMM, and the exactness of its arithmetic.
 
-    Attributes
-    ----------
-    number : int
-        The macro ``PRECISION`` of a kernel's source.
-    operand, result : str
-        Types of the elements of A and B, and of C, alpha and beta: names of
-        :data:`mltune.problem.array_values.DTYPES`. An element that is the sum of two doubles is stored as a
-        ``complex128`` whose parts are the high and the low one.
-    arithmetic : {"fp32", "fp64", "tensor_fp16"}
-        The unit whose peak bounds the problem.
-    roundoff : float
-        Largest relative error of an operation in the error bound of a result.
-    wider : str
-        NumPy's type in which the correct result is computed; empty where there is none.
-    reference : str
-        Name of the reference implementation; empty where there is none.
-    terms : int
-        Numbers that an element is the unevaluated sum of: 2 in double-double arithmetic.
+    `number` is the macro ``PRECISION`` of a kernel's source. `operand` and `result` are
+    :data:`mltune.problem.array_values.DTYPES`, of A and B, and of C, alpha and beta. The `arithmetic` is the unit whose
+    peak bounds the problem, `roundoff` the largest relative error of an operation in the error bound, and `wider`
+    NumPy's type of the correct result or empty. An element is the unevaluated sum of `terms` numbers: 2 in
+    double-double arithmetic, stored as ``complex128``.
     """
 
     number: int
@@ -105,13 +92,7 @@ TRANSPOSES = ("N", "T", "C")
 
 
 def transpositions(precision: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs (trans_a, trans_b) of a precision that differ; C of a real matrix is T.
-
-    Examples
-    --------
-    >>> transpositions("h")
-    (('N', 'N'), ('N', 'T'), ('T', 'N'), ('T', 'T'))
-    """
+    """Return the pairs (trans_a, trans_b) of a precision that differ; C of a real matrix is T."""
     ops = TRANSPOSES if PRECISIONS[precision].is_complex else TRANSPOSES[:2]
     return tuple((trans_a, trans_b) for trans_a in ops for trans_b in ops)
 
@@ -127,7 +108,7 @@ REPEATED = 4_194_301
 
 
 def random_generator(xp: Any, seed: int) -> Any:
-    """Return a generator of random numbers for arrays of module ``xp``: NumPy's, or one that repeats NumPy's numbers.
+    """Return a generator of random numbers for arrays of module `xp`: NumPy's, or one that repeats NumPy's numbers.
 
     CuPy's own generators take a second to start, and NumPy takes as long for as many numbers as a GPU holds.
     """
@@ -155,12 +136,11 @@ def random_matrix(
     unread: bool,
     is_sum: bool = False,
 ) -> Any:
-    """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module ``xp``.
+    """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module `xp`.
 
-    The extents are its rows, its columns and its leading dimension.
-    The padding between the rows and the leading dimension is NaN, and so is all of a matrix that must stay ``unread``.
-    With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`. Half precision is rounded from single.
-    With ``is_sum`` the parts of an element are those of a double-double number.
+    The extents are rows, columns and leading dimension. The padding and all of an `unread` matrix are NaN. Elements are
+    `integers` up to :data:`LARGEST_INTEGER`, of half precision rounded from single, or with `is_sum` double-double
+    numbers.
     """
     rows, columns, leading = extents
     is_half, is_complex = dtype in ("float16", "bfloat16"), dtype.startswith("complex")
@@ -260,10 +240,7 @@ def random_low_parts(xp: Any, high: Any, uniform: Any) -> Any:
 
 
 def gemm(xp: Any, alpha: float, lhs: Any, rhs: Any, beta: float, added: Any) -> Any:
-    """Return alpha lhs rhs + beta added, with a few roundings to double-double precision.
-
-    The matrices are complex128. Where alpha or beta is 0, its factor is not read.
-    """
+    """Return alpha lhs rhs + beta added of complex128 matrices, nearly in double-double; a factor of 0 is not read."""
     high = low = xp.zeros(added.shape)
     if alpha and lhs.shape[1]:
         high, low = _scaled(alpha, *_product(xp, lhs, rhs))
@@ -273,16 +250,7 @@ def gemm(xp: Any, alpha: float, lhs: Any, rhs: Any, beta: float, added: Any) -> 
 
 
 def product(lhs: Any, rhs: Any) -> Any:
-    """Return the product of matrices of doubles, real or complex, in NumPy's long double, nearly exactly.
-
-    NumPy's own product of long doubles takes several times as long.
-
-    Examples
-    --------
-    >>> small = np.array([[1.0, 2.0**-60]])
-    >>> float(product(small, small.T)[0, 0] - 1) == 0.0, float(product(small, np.ones((2, 1)))[0, 0] - 1) > 0
-    (True, True)
-    """
+    """Return the product of matrices of doubles, nearly exactly, in long double, faster than NumPy's product."""
     if lhs.dtype.kind == "c":
         parts = product(np.concatenate([lhs.real, lhs.imag], axis=-2), np.concatenate([rhs.real, rhs.imag], axis=-1))
         (rr, ri), (ir, ii) = (np.split(rows, 2, axis=-1) for rows in np.split(parts, 2, axis=-2))
@@ -317,10 +285,7 @@ def _exact_products(xp: Any, lhs: Any, rhs: Any) -> Iterator[tuple[Any, float]]:
 
 
 def _digits(xp: Any, matrix: Any, bits: int) -> list[tuple[Any, float]]:
-    """Return matrices of integers up to 2**bits and the unit of each, largest first, whose sum is the matrix.
-
-    Parts below 2**-240 of the largest element are left out.
-    """
+    """Return matrices of integers up to 2**bits with units that sum to the matrix, to 2**-240 of its largest."""
     high, low = matrix.real, matrix.imag
     largest = float(abs(high).max()) if high.size else 0.0
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0

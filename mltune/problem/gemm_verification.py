@@ -38,9 +38,9 @@ _SAMPLE_SEED = 267
 def answer(problem: Gemm, operands: Operands) -> Any:
     """Return the correct result, an array of the shape of the result computed in higher precision.
 
-    Results in single precision are computed in double on the device of the operands. Double precision is computed
-    on the host in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
-    Double-double results are computed on the device of the operands, nearly exactly, and rounded.
+    Results in single precision are computed in double on the device of the operands; double precision on the host in
+    NumPy's long double, rounded for CuPy operands to double, which the error bound allows for; double-double results on
+    the device, nearly exactly, and rounded.
     """
     on_host = isinstance(operands["C"], np.ndarray)
     if problem.types.is_sum:
@@ -76,7 +76,7 @@ def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
 
 
 def error_bound(problem: Gemm, operands: Operands) -> Any:
-    """Return the largest error of a correct kernel, element by element.
+    """Return the largest error of a correct kernel, element by element: float64, or complex128 of both parts' bounds.
 
     Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
     gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
@@ -85,11 +85,6 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     One rounding is added for the computation of :func:`answer`. The table of precisions
     (:mod:`~mltune.problem.gemm_operands`) derives the roundoff of tensor cores, which cut off sums, and that of
     double-double arithmetic, for which the high parts alone make the bound.
-
-    Returns
-    -------
-    array of the shape of the result
-        float64, or complex128 whose parts bound the errors of the parts.
     """
     roundings = (2 * problem.k + 4) if problem.is_complex else (problem.k + 3)
     unit = problem.types.roundoff
@@ -125,9 +120,9 @@ def worst_error(problem: Gemm, result: Any, reference: Any, bound: Any) -> float
 def device_error(problem: Gemm, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
     """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
 
-    A result in single precision is compared with one in double. Double precision is compared with the reference
-    implementation: its error may be as large as the kernel's, so the bound is doubled. Where there is none, some
-    rows of some columns are computed, at least one in every 512th part of either; all others must be finite.
+    Single precision is compared with double. Double precision is compared with the reference implementation, whose
+    error may be as large, so the bound is doubled. Without one, some rows of some columns are computed, at least one in
+    every 512th part of either; all others must be finite.
     """
     if not problem.reference:
         return _error_of_sample(problem, before, after)
@@ -168,10 +163,9 @@ _CANARY = 12345.0  # exact in every precision, and never a result
 
 @dataclass(frozen=True, slots=True)
 class GemmCase:
-    """A GEMM with operands for which every word of the result is known.
+    """A GEMM with operands for which every word of the result is known; exact where they are small `integers`.
 
-    If the operands are small ``integers``, the result is exact. ``offset`` is the number of elements between an aligned
-    address and the first element of each matrix.
+    `offset` is the number of elements between an aligned address and the first element of each matrix.
     """
 
     problem: Gemm
@@ -224,8 +218,8 @@ def verification_problem(problem: Gemm, *, aligned: bool) -> Gemm:
     """Return a small problem of the same case to verify kernels on.
 
     Its extents are odd, so that tiles are cut at every edge; its scalars are neither 0 nor 1, and exact in every
-    precision. Leading dimensions are multiples of 16 elements if aligned, so that wide loads are allowed; otherwise
-    they are odd, and ``beta == 0``, so that C starts as NaN. A batch has two.
+    precision. Leading dimensions are multiples of 16 elements if aligned, for wide loads; otherwise odd, and
+    ``beta == 0``, so that C starts as NaN. A batch has two.
     """
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if problem.is_complex else (1.25, -0.75)
     scaled = dataclasses.replace(problem, alpha=alpha, beta=beta if aligned else 0.0)
@@ -244,10 +238,7 @@ def verification_cases(problem: Gemm) -> tuple[GemmCase, ...]:
 
 
 def own_cases(problem: Gemm) -> tuple[GemmCase, ...]:
-    """Return the cases of a given problem: random operands, and integers where their result is exact.
-
-    There are none where the host would take too long to solve the problem in higher precision.
-    """
+    """Return a problem's cases, random and exact with integers; none where the host would take too long to solve it."""
     products = problem.batch * problem.m * problem.n * max(problem.k, 1)
     if products > _MOST_PRODUCTS or problem.batch * problem.ldc * problem.n > _MOST_ELEMENTS:
         return ()

@@ -27,25 +27,21 @@ class ProblemKind:
 
     Attributes
     ----------
-    variables : frozenset of str
-        Variables of the problem that the expressions of a bundle may use.
-    macros : frozenset of str
-        Macros that select the case when a kernel is compiled; no parameter may have one of these names.
+    variables, macros : frozenset of str
+        Variables that the expressions of a bundle may use; macros that select the case, whose names no parameter has.
     from_json : callable
         Rebuilds a problem from its JSON document.
     can_be_built : bool
         Whether kernels of the kind may have a source. Others are only replayed.
     names : mapping of str to str
-        The names of problems on the command line, in lower case, and the precision of each (empty for a kind without
-        precisions). Empty where problems have no names.
+        Names of problems on the command line, in lower case, and the precision of each; empty without names.
     parse : callable or None
         Makes a problem of a name: ``parse(name, *, default=None, size=None, ...)``. Its keyword parameters are the
         options of a shape that the kind has (:class:`mltune.resolve.request.ShapeOptions`). What is not given is as in
         `default`, a recorded problem of the kind, if there is one. None where problems have no names.
     expand : callable or None
-        None where the kernel's bundle makes the problems. Yields the problems of a plan's ``[[problems]]`` table, given
-        the keys that only this kind has. Raises
-        :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
+        Yields the problems of a plan's ``[[problems]]`` table, given the keys that only this kind has; None where the
+        kernel's bundle makes them. Raises :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
     table : callable or None
         The inverse of ``expand``: returns the keys of a table for one problem; None where datasets name the problems.
     """
@@ -96,18 +92,7 @@ KINDS: Mapping[str, ProblemKind] = {
 
 
 def problem_from_json(document: Any) -> Problem:
-    """Rebuild a problem of any kind from its ``to_json``; without ``kind`` it is a GEMM, as in the first format.
-
-    Raises
-    ------
-    ProblemError
-        There is no such kind, or the document does not describe a problem.
-
-    Examples
-    --------
-    >>> problem_from_json({"kind": "recorded", "name": "convolution", "size": "4096x4096"}).label
-    'convolution 4096x4096'
-    """
+    """Rebuild a problem from its ``to_json``; without ``kind`` it is a GEMM, as in the first format."""
     kind = document.get("kind", GemmProblem.kind) if isinstance(document, Mapping) else GemmProblem.kind
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProblemError(f"the kind of a problem is one of {', '.join(KINDS)}, got {kind!r:.80}.")
@@ -127,23 +112,7 @@ def kind_of_name(name: str) -> ProblemKind | None:
 
 
 def problem_from_name(name: str, *, default: Problem | None = None, **options: Any) -> RunnableProblem:
-    """Make a problem of a name and options, such as ``size``.
-
-    Parameters
-    ----------
-    default : Problem, optional
-        What is not given is as there, if it is of the same kind.
-
-    Raises
-    ------
-    ProblemError
-        There is no such name, or the kind has no such option or value of one.
-
-    Examples
-    --------
-    >>> problem_from_name("sgemm", trans="NT", size=512).label
-    'sgemm NT 512'
-    """
+    """Make a problem of a name and options, such as ``size``; others are those of a `default` of the same kind."""
     kind = kind_of_name(name)
     if kind is None or kind.parse is None:
         names = [label for kind in KINDS.values() for label in kind.names]

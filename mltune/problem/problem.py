@@ -22,13 +22,7 @@ STRICTEST = ACCURACIES[0]
 
 
 def accepts(accuracy: str, other: str) -> bool:
-    """Return whether a request for a class accepts a kernel of another: one that is as strict, or stricter.
-
-    Examples
-    --------
-    >>> accepts("fp32", "ieee"), accepts("ieee", "fp32")
-    (True, False)
-    """
+    """Return whether a request for a class accepts a kernel of another: one that is as strict, or stricter."""
     return ACCURACIES.index(other) <= ACCURACIES.index(accuracy)
 
 
@@ -130,10 +124,9 @@ Operands = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer that a kernel reads or writes.
+    """A buffer that a kernel reads or writes, whose elements are of :data:`mltune.problem.array_values.DTYPES`.
 
-    A kernel must not change an ``"in"`` buffer; an ``"inout"`` buffer is restored before a kernel is timed. The type of
-    an element is a name of :data:`mltune.problem.array_values.DTYPES`.
+    A kernel must not change an ``"in"`` buffer; an ``"inout"`` buffer is restored before a kernel is timed.
     """
 
     name: str
@@ -145,23 +138,16 @@ class Buffer:
 class CaseBuffer:
     """A buffer of a verification case, which the verification puts between guard zones.
 
-    The correct content and its largest error are given word by word, or by a baseline and tolerances.
-
     Attributes
     ----------
     role : {"in", "out", "inout", "constant"}
-        A kernel must not change ``"in"`` and ``"constant"``. Before a kernel runs,
-        ``"out"`` is filled with bytes that no correct kernel leaves, and ``"inout"`` is restored.
-    dtype : str
-        Type of an element, a name of :data:`mltune.problem.array_values.DTYPES`.
-    values : array
-        The elements before the kernel runs, of NumPy or CuPy.
-    shape : tuple of int
-        Shape of the elements for those who read them; flat by default.
-    offset_bytes : int
-        Bytes between a multiple of 256 and the address of the first element.
-    guard_bytes : int
-        Least size of the guard zone behind the buffer.
+        A kernel must not change ``"in"`` and ``"constant"``. Before a kernel runs, ``"out"`` is filled with bytes that
+        no correct kernel leaves, and ``"inout"`` is restored.
+    values, dtype, shape : array, str and tuple of int
+        The elements before the kernel runs, of NumPy or CuPy; their type, a name of
+        :data:`mltune.problem.array_values.DTYPES`; and their shape for those who read them, flat by default.
+    offset_bytes, guard_bytes : int
+        Bytes from a multiple of 256 to the first element; least size of the guard zone behind the buffer.
     expected : array or None
         Correct content of a written buffer; None where the baseline gives it. With a bound its real words as doubles
         (two for a complex element), else elements.
@@ -209,11 +195,7 @@ class VerificationCase(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """A call of cuBLAS that solves a problem.
-
-    ``function`` is its name in CuPy's bindings, ``arguments`` follow the handle, and ``keep`` owns the memory that they
-    point to.
-    """
+    """A call of cuBLAS that solves a problem: a function of CuPy's bindings, its arguments, and memory to `keep`."""
 
     function: str
     arguments: tuple[Any, ...]
@@ -247,15 +229,7 @@ class RunnableProblem(Problem, Protocol):
         """Return the macros that select the case when a kernel is compiled."""
 
     def operands(self, xp: Any, seed: int) -> dict[str, Any]:
-        """Make random operands.
-
-        Parameters
-        ----------
-        xp : module
-            ``numpy`` or ``cupy``.
-        seed : int
-            Seed; the same seed gives the same operands within a module.
-        """
+        """Make random operands with ``numpy`` or ``cupy``; the same seed gives the same operands within a module."""
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order: NumPy scalars, and the operands themselves."""
@@ -270,13 +244,7 @@ class RunnableProblem(Problem, Protocol):
         """Return the problems of other sizes that a winner is verified on besides its own."""
 
     def reference_call(self, addresses: Mapping[str, int]) -> LibraryCall | None:
-        """Return the call of the reference implementation on buffers at some device addresses; None without one.
-
-        Raises
-        ------
-        DeviceError
-            The reference implementation does not support the problem.
-        """
+        """Return the reference's call on buffers at device addresses, or None; a DeviceError if it is unsupported."""
 
     def argument_documents(self) -> list[dict[str, Any]]:
         """Return name, type and value or role of the arguments of a kernel, in order, as plain JSON values.
@@ -298,11 +266,6 @@ class LargeProblem(RunnableProblem, Protocol):
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
         """Return the largest error of a kernel, as a share of its bound.
 
-        Parameters
-        ----------
-        before, after : mapping of str to array
-            Operands on the GPU as the kernel found and left them; they share the ``"in"`` buffers.
-        run_reference : callable
-            Runs the reference implementation on operands. It raises :class:`~mltune.errors.DeviceError` where there is
-            none.
+        `before` and `after` are operands on the GPU as the kernel found and left them; they share the ``"in"`` buffers.
+        `run_reference` raises :class:`~mltune.errors.DeviceError` where there is no reference implementation.
         """

@@ -39,23 +39,8 @@ class _RecordedDocument(BaseModel):
 class RecordedProblem:
     """A problem that is replayed and never run: it has neither operands nor a correct result.
 
-    Attributes
-    ----------
-    name : str
-        The computation: lower-case letters, digits, ``_`` and ``-``.
-    size : str
-        Its size for display; may be empty.
-    flops : int
-        Floating-point operations; 1 where they are unknown, and then a share of a peak has no meaning.
-    arithmetic : {"fp32", "fp64"}
-        The arithmetic whose peak bounds the problem.
-    values : mapping of str to int
-        Values that the expressions of a bundle may use.
-
-    Raises
-    ------
-    ProblemError
-        A field is out of its bounds.
+    `size` is for display; `flops` are 1 where they are unknown, and then a share of a peak has no meaning. The
+    expressions of a bundle may use the `values`. A field out of its bounds raises a ProblemError.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Calls with a limit on time, or in a child process with limits on memory and processor time.
 
-Libraries that decode compressed and nested formats allocate what a file asks for, before anything can be checked, and
-may crash in native code. In a child process neither harms the program.
+Libraries that decode compressed and nested formats allocate what a file requests, before any check is possible, and may
+crash in native code. In a child process neither harms the program.
 """
 
 from __future__ import annotations
@@ -23,17 +23,11 @@ _POLL_EVERY_S = 0.1
 
 
 def done_before(deadline: Callable[[], float], work: Callable[[], None]) -> bool:
-    """Do work in a thread, and return whether it was done in time. An exception of the work is raised here.
+    """Do work in a thread, and return whether it was done in time; an exception of the work is raised here.
 
-    Work that is late is left behind in its thread, which ends with the process. So it must do no harm half done: files
-    are replaced as a whole (:mod:`mltune.files.atomic`). ``deadline`` returns the time on the clock of
-    :func:`time.monotonic`, and may change while the work goes on.
-
-    Examples
-    --------
-    >>> import math
-    >>> done_before(lambda: math.inf, lambda: None), done_before(lambda: 0.0, lambda: time.sleep(0.5))
-    (True, False)
+    Late work goes on in its thread, which ends with the process: it must replace files as a whole
+    (:mod:`mltune.files.atomic`). ``deadline`` returns a time on the clock of :func:`time.monotonic`, which may change
+    meanwhile.
     """
     raised: list[BaseException] = []
 
@@ -53,10 +47,10 @@ def done_before(deadline: Callable[[], float], work: Callable[[], None]) -> bool
 
 
 MEMORY_BYTES = 1_000_000_000
-"""Memory that a call may take, in addition to that of the imported modules."""
+"""Memory of a call, bytes, in addition to that of the imported modules."""
 
 CPU_S = 8.0
-"""Processor time that a call may take, seconds."""
+"""Processor time of a call, seconds."""
 
 _WALL_S = 120.0  # on a machine that is busy with other things
 
@@ -72,19 +66,10 @@ def call_bounded(
     memory_bytes: int = MEMORY_BYTES,
     cpu_s: float = CPU_S,
 ) -> Any:
-    """Call a function, ``"module:name"``, in a child process of its own, and return its result; errors of mltune pass.
+    """Call a function, ``"module:name"``, in a child process with limits; return its result, or raise its mltune error.
 
-    It may take some memory in addition to that of the imported modules, and processor time in seconds. `imports` are
-    modules that are imported before the limits are set. A function that needs more, or whose process dies, raises a
-    BoundsExceededError.
-
-    Examples
-    --------
-    >>> call_bounded("math:sqrt", 4.0)
-    2.0
-    >>> call_bounded("builtins:bytes", 2_000_000_000)
-    Traceback (most recent call last):
-    mltune.process.bounded.BoundsExceededError: more than 1000 MB of memory would be needed
+    The limits are on memory in addition to that of the modules that ``imports`` names, and on processor time in
+    seconds. A function that needs more, or whose process dies, raises a :class:`BoundsExceededError`.
     """
     child = Child(f"{__name__}:bounded", (target, imports, memory_bytes, cpu_s))
     try:
@@ -105,13 +90,13 @@ def call_bounded(
 
 
 def limit(kind: int, value: int, *, process: int = 0) -> None:
-    """Limit a resource of this or another process, to less where it must not have so much."""
+    """Limit a resource of this or another process to a value, or to its hard limit where that is less."""
     most = resource.prlimit(process, kind)[1]
     resource.prlimit(process, kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
 
 
 def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float) -> Callable[[tuple[Any, ...]], Any]:
-    """Set the limits of this process, and return the function, with errors as results; the factory of the child."""
+    """Limit this process, and return the function with errors as results: the factory of the child."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve a gigabyte before they need it
     module, _, name = target.partition(":")
     for needed in imports:

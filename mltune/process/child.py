@@ -2,9 +2,8 @@
 
 Compilers hang and kernels corrupt their process, so both run in a child that can be killed and replaced. The child
 leads its own process group, dies with its parent, and communicates over a socket pair, so that its output cannot mix
-with the answers. It imports nothing from the working directory. The parent enforces the deadline, because native code
-that never returns to Python defeats any timer inside the child. The design follows the benchmark worker of Helion
-(pytorch/helion).
+with the answers. The parent enforces the deadline, because native code that never returns to Python defeats any timer
+inside the child. The design follows the benchmark worker of Helion (pytorch/helion).
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from typing import Any
 from mltune.errors import WorkerError
 
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Environment variable of Python: nothing is imported from the working directory."""
+"""Environment variable of Python that keeps imports from the working directory."""
 
 _LOUD = "MLTUNE_LOUD_WORKERS"
-"""Environment variable: when set, the children's stderr is shown. It is hidden by default because CUDA prints errors
-there that the records of the trials contain as well."""
+"""Environment variable that shows the children's stderr: CUDA prints errors there that are also on record."""
 
 STARTS = 4
-"""Processes that are started one after the other while each is killed from outside before it has started."""
+"""Processes that are started one after the other if each is killed from outside before it has started."""
 
 _ANSWER, _FAILURE, _MESSAGE = True, False, None
 """The kinds of transmissions from a child: the answer, a failure in place of it, or a message before it."""
@@ -52,7 +50,7 @@ serve(int(sys.argv[2]), int(sys.argv[3]))
 
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
-"""Signals that a process does not cause by a fault of its own."""
+"""Signals that a process does not cause by its own fault."""
 
 
 def available_cores() -> int:
@@ -69,13 +67,7 @@ class ChildTimeoutError(Exception):
 
 
 class ChildDiedError(Exception):
-    """The child died before it answered.
-
-    Attributes
-    ----------
-    was_killed : bool
-        Whether a signal from outside ended it: from a person, a job scheduler, or a kernel without memory.
-    """
+    """The child died before it answered; ``was_killed`` by a person, a job scheduler, or the kernel without memory."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -83,27 +75,15 @@ class ChildDiedError(Exception):
 
 
 class Child:
-    """A child process that serves one function.
+    """A child process that serves one function, started at the first call and again at the first call after its death.
 
-    Parameters
-    ----------
-    target : str
-        ``"module:factory"``. The child imports the module and calls ``factory(*arguments)``; what it returns is the
-        function that serves the requests, one at a time.
-    arguments : tuple
-        Picklable arguments of the factory.
-    start_s : float
-        Seconds allowed for starting: imports and the factory.
-    environment : mapping of str to str
-        Environment variables besides those of this process.
+    It imports the module of ``target``, ``"module:factory"``, and serves requests by the result of
+    ``factory(*arguments)``; imports and factory have ``start_s`` seconds. ``environment`` adds variables to those of
+    this process.
 
-    Notes
-    -----
-    The child imports from the folders that this process imports from, except for the working directory: an empty or
-    relative entry of ``sys.path``, as interactive sessions have it, is not passed on.
-
-    The process is started at the first call, and again at the first call after it died or was killed. On Linux it dies
-    with the thread that started it, not only with that thread's process. Its standard output is discarded.
+    The child imports from the folders of this process except the working directory: an empty or relative entry of
+    ``sys.path``, as interactive sessions have it, is not passed on. On Linux it dies with the thread that started it,
+    not only with that thread's process. Its standard output is discarded.
     """
 
     def __init__(
@@ -129,10 +109,7 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the child if it is not running, and again if it is killed from outside meanwhile.
-
-        A failure of its imports or factory raises a WorkerError, as does a kill of :data:`STARTS` processes in a row.
-        """
+        """Start the child if it is not running, up to :data:`STARTS` times if it is killed from outside."""
         if self._process is not None:
             return
         self._is_given_up = False
@@ -175,20 +152,12 @@ class Child:
         *,
         attempts: int = 1,
     ) -> Any:
-        """Send one request, which is picklable, and return its answer.
+        """Send one picklable request, and return its answer; ``on_message`` gets the messages before it.
 
-        The answer, or the next message, must come within the timeout. `on_message` receives the messages that the
-        function sends before its answer (:func:`send_to_parent`). `attempts` processes get the request, one after the
-        other, while each is killed from outside, which blames no request; a kill by :meth:`interrupt` ends the call.
-
-        Raises
-        ------
-        ChildTimeoutError
-            No answer came in time; the child and its process group have been killed.
-        ChildDiedError
-            The child died, or answered with an exception: it has been killed.
-        WorkerError
-            The child could not be started.
+        The answer, or the next message, must come within the timeout: a :class:`ChildTimeoutError` follows the kill of
+        the child. A death, or an exception as the answer, is a :class:`ChildDiedError`. Up to ``attempts`` processes
+        get the request while each is killed from outside, which blames no request; a kill by :meth:`interrupt` ends the
+        call.
         """
         for _ in range(attempts - 1):
             try:
@@ -236,10 +205,7 @@ class Child:
         return process.returncode if status is None else status
 
     def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the child's process group, from another thread than the one that calls the child.
-
-        If the child dies of it, a running call raises :class:`ChildDiedError`.
-        """
+        """Send a signal to the child's process group, from another thread than the call; its death ends the call."""
         process = self._process
         self._is_given_up = self._is_given_up or number == signal.SIGKILL
         if process is not None and process.returncode is None:
@@ -274,7 +240,7 @@ def _describe(status: int | None) -> str:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies (Linux)."""
+    """Request SIGKILL from the kernel when the parent dies (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -286,7 +252,7 @@ _to_parent: Connection | None = None
 
 
 def send_to_parent(message: Any) -> None:
-    """Send a message to the parent before the answer: in a child, from the thread that serves the request."""
+    """Send a message to the parent before the answer, from the thread that serves the request in a child."""
     if _to_parent is None:
         raise WorkerError("only a child process can send a message to its parent, but this is none.")
     _to_parent.send((_MESSAGE, message))
@@ -335,25 +301,13 @@ class ThreadedChild:
 
 
 class ChildPool:
-    """Children that wait for their next user. Those of one target have the same arguments, or two different ones.
-
-    Two kernels that compete take turns with their compilers, which would take a second to start again.
-
-    Examples
-    --------
-    >>> pool = ChildPool()
-    >>> first = pool.take("builtins:callable", ())
-    >>> pool.give_back(first)
-    >>> pool.take("builtins:callable", ()) is first
-    True
-    >>> pool.close()
-    """
+    """Children that wait for their next user: two competing kernels take turns with two compilers of one target."""
 
     def __init__(self) -> None:
         self._idle: list[ThreadedChild] = []
 
     def take(self, target: str, arguments: tuple[Any, ...]) -> ThreadedChild:
-        """Return a child that waits, or a new one; but for the latest, children with other arguments are ended."""
+        """Return a waiting child, or a new one; end children with other arguments, except the latest."""
         different = [child for child in self._idle if child.target == target and child.arguments != arguments]
         ended = [child for child in different if child.arguments != different[-1].arguments]
         self._idle = [child for child in self._idle if child not in ended]
@@ -365,17 +319,17 @@ class ChildPool:
         return fits
 
     def give_back(self, child: ThreadedChild) -> None:
-        """Let a child wait for its next user; its thread must be idle."""
+        """Keep a child, whose thread must be idle, for its next user."""
         self._idle.append(child)
 
     def close(self) -> None:
-        """End the children that wait."""
+        """End the waiting children."""
         _end(self._idle)
         self._idle = []
 
 
 def stop(children: Sequence[Child], calls: Sequence[Future[Any]]) -> None:
-    """Kill children until calls in other threads, which reap them, have ended."""
+    """Kill children until the calls in other threads, which reap them, have ended."""
     while running := [call for call in calls if not call.done()]:
         for child in children:
             child.interrupt()

@@ -1,4 +1,4 @@
-"""Signal handling: the first SIGINT or SIGTERM asks for a clean stop, a second one kills."""
+"""Signal handling: the first SIGINT or SIGTERM requests a clean stop, a second one kills."""
 
 from __future__ import annotations
 
@@ -22,25 +22,10 @@ PATIENCE_S = 9.0
 class Interrupt:
     """A flag that SIGINT and SIGTERM set, for a loop to poll: ``if interrupt(): break``.
 
-    The first signal sets the flag. A second one ends the process at once, and so does a timer if the loop has not ended
-    some seconds after the first, which then says so on stderr. This loses no data: every trial is on disk, and worker
-    processes die with their parent. A context manager for the main thread that restores the previous handlers at its
-    end.
-
-    Parameters
-    ----------
-    patience_s : float
-        Seconds that the loop has to end.
-    twice : bool
-        Whether a second signal ends the process at once. False for a child process, to which both its parent and the
-        terminal may send one.
-
-    Attributes
-    ----------
-    signal : str
-        Name of the first signal; empty before.
-    deadline : float
-        When the timer ends the process, on the clock of :func:`time.monotonic`; infinite before the first signal.
+    A context manager of the main thread. A second signal ends the process at once, and so does a timer ``patience_s``
+    after the first, with a message. This loses no data: every trial is on disk, and worker processes die with their
+    parent. In a child process, to which both its parent and the terminal may send a signal, ``twice`` is false.
+    ``signal`` is the name of the first one, and ``deadline`` the timer's end on the clock of :func:`time.monotonic`.
     """
 
     def __init__(self, patience_s: float = PATIENCE_S, *, twice: bool = True) -> None:
@@ -79,7 +64,7 @@ class Interrupt:
         self._timer.start()
 
     def _give_up(self, status: int) -> None:
-        """End the process, whatever it is doing."""
+        """End the process immediately."""
         text = (
             f"mltune: it did not end within {self._patience_s:g} s of {self.signal} and was stopped, so that its last "
             "output is missing; every trial is on record: `mltune show` and `mltune report` read them, and the same "

@@ -1,7 +1,4 @@
-"""The columns of a trial: the one declaration behind every table of trials, in a file, a database, memory or a dataset.
-
-Each column has a type, what its values may be, and how a cell in SQL becomes the attribute of a record and back.
-"""
+"""The columns of a trial: the one declaration behind every table of trials, in files, databases and memory."""
 
 from __future__ import annotations
 
@@ -145,10 +142,7 @@ COLUMNS: Mapping[str, Column] = _TRIAL | _SKIP | _BUILD | _MEASUREMENT
 
 
 def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
-    """Return the cells of :data:`COLUMNS`, then the values of all parameters. The cubin is not stored.
-
-    A configuration with other parameters raises a StoreError.
-    """
+    """Return the cells of :data:`COLUMNS`, then the values of all parameters; the cubin is not stored."""
     if set(record.configuration) != set(parameters):
         raise StoreError(
             f"a configuration must hold exactly the run's parameters {list(parameters)}, "
@@ -163,11 +157,7 @@ def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
 
 
 def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
-    """Rebuild a record from :func:`to_row`, whose samples are bytes.
-
-    The records are equal with two exceptions: the cubin is empty, and a NaN is read as None where the attribute may be
-    None, because SQL has no NaN.
-    """
+    """Rebuild a record from :func:`to_row`, without a cubin, with None for NaN where allowed, as SQL has no NaN."""
     pieces: list[dict[str, Any] | None] = []
     start = 0
     for attributes in _PARTS:

@@ -53,15 +53,7 @@ _LOST = ("08", "57P01", "57P02", "57P03")  # SQLSTATE of a connection that is lo
 
 
 def parse_url(text: str) -> str:
-    """Return the URL of a database without its passwords, which connections to this URL use, and no others.
-
-    A text that is no URL of a PostgreSQL database raises a UsageError.
-
-    Examples
-    --------
-    >>> parse_url("postgres://ada@lab.example/tuning")
-    'postgresql://ada@lab.example/tuning'
-    """
+    """Return the URL of a PostgreSQL database without its passwords, which connections to this URL alone use."""
     url, passwords = _parsed(text)
     if passwords:  # of this process and of those that it starts; they are kept nowhere
         os.environ[PASSWORDS] = json.dumps({**_passwords(), url: passwords})
@@ -113,10 +105,7 @@ def remember(url: str) -> None:
 
 
 def check_known(url: str, directory: Path) -> None:
-    """Check that the user has named a database; if not, raise a RunDirectoryError.
-
-    The directory of a stranger must not make mltune connect to a server of theirs.
-    """
+    """Raise a RunDirectoryError unless the user has named the database: a stranger's directory may name another."""
     if url not in _known():
         raise RunDirectoryError(
             f"a database is opened once its user has named it, but {directory} names {printable(url, 200)}, which was "
@@ -167,7 +156,7 @@ class Pointer:
 def database_of(directories: Iterable[Path], named: str = "") -> str:
     """Return the URL of the database that the runs of a campaign share, existing and new; empty if they are in files.
 
-    A run that is not in the database that the user names, or in one that the user has never named, raises a
+    A run that is not in the database that the user names, or in one never named, raises a
     RunDirectoryError.
     """
     url = parse_url(named) if named else ""
@@ -214,10 +203,7 @@ def _engine(url: str, process: int, passwords: tuple[tuple[str, str], ...]) -> s
 
 
 def connect(url: str, *, patience_s: float | None = None) -> sa.Connection:
-    """Return a new connection.
-
-    If the server does not answer, try again for ``patience_s``, by default :data:`PATIENCE_S`.
-    """
+    """Return a new connection; try for `patience_s`, by default :data:`PATIENCE_S`, where no server answers."""
     from sqlalchemy.exc import DBAPIError
 
     deadline, pause_s = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s), 0.1
@@ -242,10 +228,7 @@ def is_lost(error: Any) -> bool:
 
 @functools.cache
 def prepare(url: str, *, patience_s: float | None = None) -> None:
-    """Create or migrate the tables of a database, once in a process; one process at a time does it.
-
-    A database of a newer version, or one that cannot hold every text, raises a StoreError.
-    """
+    """Create or migrate the tables of a database, once in a process; one newer than this is a StoreError."""
     import sqlalchemy as sa
 
     with connect(url, patience_s=patience_s) as connection, connection.begin():

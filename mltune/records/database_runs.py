@@ -30,10 +30,9 @@ _LONGEST = 500
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run in a database; owner, host and directory are of the process that opened it last for writing.
+    """A run in a database, with the owner, host and directory of the process that opened it last for writing.
 
-    Anybody who writes to the database may have made the row: a header that is none and a date that Python has not are
-    None.
+    Anybody who writes to the database may have made the row: a wrong header or date is None.
     """
 
     run: uuid.UUID
@@ -89,10 +88,9 @@ def list_runs(url: str) -> list[StoredRun]:
 
 
 def directory_of(address: str) -> Path:
-    """Return a directory of this host that names a run in a database; it is kept in the user's cache.
+    """Return a directory in the user's cache for a run in a database, such as ``postgresql://host/name#4f1c``.
 
-    The address is the URL of the database with the first digits of the run's number: ``postgresql://host/name#4f1c``.
-    Where none or several have them, it raises a RunDirectoryError.
+    The digits are the first ones of the run's number; where none or several have them, it raises a RunDirectoryError.
     """
     url, _, digits = address.rpartition("#")
     url = database.parse_url(url)

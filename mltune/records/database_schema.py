@@ -47,8 +47,7 @@ runs = sa.Table(
     sa.Column("writer", UUID(as_uuid=True)),
     sa.Column("last_write", UUID(as_uuid=True)),
 )
-"""One row a run. Owner, host and directory are of the process that opened it last for writing, ``writer`` is its token.
-``last_write`` is that of its last transaction."""
+"""One row a run: owner, host, directory and token (``writer``) are of the process that opened it last for writing."""
 
 trials = sa.Table(
     "trials",

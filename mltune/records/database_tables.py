@@ -51,10 +51,10 @@ _Statement = tuple[sa.Executable, Sequence[dict[str, Any]]]
 
 
 class DatabaseTables:
-    """Tables of a run in its database. The attributes are those of :class:`mltune.records.store.Tables`.
+    """Tables of a run in its database, as :class:`mltune.records.store.Tables`.
 
-    A writer that loses its connection waits for the database (:data:`mltune.records.database.PATIENCE_S`) and
-    repeats what was not committed.
+    A writer that loses its connection waits for :data:`mltune.records.database.PATIENCE_S` and repeats what was not
+    committed.
     """
 
     def __init__(self, pointer: Pointer, writer: _Writer | None = None) -> None:

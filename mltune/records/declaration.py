@@ -31,25 +31,10 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The winner of a run, and the race that decided it.
+    """The winner of a run, and the race that decided it: finalists, fastest first, and rounds, 0 without a race.
 
-    Attributes
-    ----------
-    number : int
-        Number of the winner's trial.
-    finalists : tuple of Finalist
-        The fastest first; the winner is one of them.
-    reference : Finalist or None
-        The reference kernel in the same race, if it was timed. Its ratio is the speed of the winner relative to it:
-        above 1 where the winner is faster.
-    rounds : int
-        Number of rounds of the race; 0 where the finalists were not timed again.
-    as_of : int
-        Number of trials on record at that time.
-    rejected : mapping of int to str
-        Faster trials that failed the final verification, with the reason.
-    verified : bool
-        Whether the winner passed the final verification. False in replay, where nothing is verified.
+    The ratio of the `reference` is above 1 where the winner is faster. `as_of` is the number of trials at that time,
+    and `rejected` has the reasons of faster trials that failed the verification. In replay nothing is `verified`.
     """
 
     number: int
@@ -124,10 +109,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """An interval of records, without the last, in which the time of the reference kernel differed by more than noise.
-
-    The ratio to its usual time is above 1 where the GPU was slower than usual.
-    """
+    """An interval of records, without the last, in which the GPU was slower than usual (ratio above 1) or faster."""
 
     first: int
     last: int
@@ -135,20 +117,16 @@ class Drift:
 
 
 def usual_s(references: Sequence[Reference]) -> float:
-    """Return the usual time of the reference kernel in seconds: the lower median of all timings, at least one.
-
-    The lower median is used because throttling makes a GPU slower, never faster.
-    """
+    """Return the reference's usual time, seconds: the lower median, as throttling makes a GPU only slower."""
     return statistics.median_low(reference.median_s for reference in references)
 
 
 def drifts(references: Sequence[Reference]) -> list[Drift]:
     """Return the intervals of records that a drift of the GPU makes doubtful: in order, disjoint, none empty.
 
-    A timing has drifted when it differs from the usual time (:func:`usual_s`) by more than :data:`TOLERANCE` and by
-    more than :data:`NOISES` times the noise of both together. The interval between two timings is doubtful when either
-    has drifted, because the moment in between is unknown; its ratio is the larger deviation of the two. Records after
-    the last timing are not marked.
+    A timing has drifted when it differs from :func:`usual_s` by more than :data:`TOLERANCE` and :data:`NOISES` times
+    the noise of both. The interval between two timings is doubtful when either has drifted, because the moment in
+    between is unknown; its ratio is the larger deviation. Records after the last timing are not marked.
     """
     if not references:
         return []

@@ -86,8 +86,7 @@ def is_plan(directory: Path) -> bool:
 def check_no_plan(directory: Path) -> None:
     """Check that a directory of a single run is not that of a plan, or of one of its problems.
 
-    A campaign resumes the runs of its problems with its own settings, counts what they have spent, and would find them
-    in use.
+    A campaign resumes the runs of its problems with its own settings, and would find them in use.
     """
     path = Path(os.path.realpath(directory))  # of a link to itself, too
     if is_plan(path):
@@ -104,11 +103,7 @@ def check_no_plan(directory: Path) -> None:
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """Return the directories of all runs: those of a plan's problems by name, or the directory of a single run itself.
-
-    A directory of neither raises a RunDirectoryError, one with links a DamagedRunError. Those of problems are not
-    checked.
-    """
+    """Return the directories of all runs: of a plan's problems by name, or of a single run; the former unchecked."""
     directory = Path(directory)
     if is_plan(directory):
         folders = sorted(directory.glob(f"{PROBLEMS}/*"))  # which opens none of them: they may be links
@@ -139,11 +134,10 @@ def not_writable(directory: Path, error: OSError) -> MltuneError:
 
 
 def check_directory(directory: Path, *, writing: bool = False) -> None:
-    """Check that the files and folders of mltune in a directory are its own; each of them may be missing.
+    """Check that files and folders of mltune in a directory, as far as they exist, are its own.
 
-    The path may lead through links, up to the directory that the user named: for a problem of a plan, that of the plan.
-    Files that will be written in place must not have another name elsewhere (a hard link). What is a link, or no
-    regular file or no folder, raises a DamagedRunError.
+    A link, or no regular file or folder, raises a DamagedRunError, as does a hard link of a file that will be written.
+    The path to the directory that the user named may lead through links.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")
@@ -228,10 +222,10 @@ def _is_created(directory: Path) -> bool:
 
 
 def lock_directory(directory: Path) -> int:
-    """Create a directory if it is missing, and lock it.
+    """Create a directory if it is missing, lock it, and return the file descriptor that holds the lock.
 
-    The file descriptor that is returned holds the lock: closing it, or the death of the process, releases the
-    directory. A directory that is in use or cannot be written raises a RunDirectoryError.
+    Closing it, or the death of the process, releases the directory. One in use or not writable raises a
+    RunDirectoryError.
     """
     check_directory(directory, writing=True)
     _check_own(directory)

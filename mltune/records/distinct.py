@@ -19,16 +19,8 @@ _BITS = 53
 class DistinctCount:
     """The number of distinct configurations among all that were added: exact up to 1,024, then within some 3 %.
 
-    The smallest hashes are kept; how small the last of them is tells how many there are (Bar-Yossef and others, 2002).
-    To add a configuration again changes nothing, so a resumed run, which plans some batches again, counts right.
-
-    Examples
-    --------
-    >>> count = DistinctCount()
-    >>> count.add(np.arange(600))
-    >>> count.add(np.arange(1000))
-    >>> count.estimate, DistinctCount.from_json(count.to_json()).estimate
-    (1000, 1000)
+    The last of the kept smallest hashes tells how many there are (Bar-Yossef and others, 2002). To add a configuration
+    again changes nothing, so a resumed run, which plans some batches again, counts right.
     """
 
     _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))

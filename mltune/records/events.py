@@ -1,7 +1,7 @@
 """Event log of a run or plan: one JSON line per event, read by ``mltune show --follow`` and the report.
 
-The log is informative only: runs are resumed from their stores. A line that cannot be written is dropped, and a line
-that cannot be read is ignored. It may come from a stranger: what is read has known types and a limited size.
+The log is informative only: runs are resumed from their stores. It may come from a stranger: a line that cannot be read
+is ignored, and what is read has known types and a limited size.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ EVENTS: dict[str, frozenset[str]] = {
     "run_ended": frozenset({"outcome", "detail", "trials", "best_s", "seconds"}),
     "plan_ended": frozenset({"outcome", "detail", "trials", "seconds"}),
 }
-"""Every event, and its fields besides those of :data:`EVERYWHERE`; docs/reference/events.md explains them.
-
-An unknown field is left out or None.
-"""
+"""Every event, and its fields besides those of :data:`EVERYWHERE` (docs/reference/events.md); unknown is None."""
 
 EVERYWHERE = frozenset({"slug", "device", "elapsed_s"})
 """Fields of any event: the problem of a plan, the device, and the elapsed seconds of the run or plan."""
@@ -95,8 +92,8 @@ MOST_BYTES = 1 << 23
 class EventLog:
     """A log in the directory of a run or plan, to which events are appended.
 
-    An event is one line, appended by one write, so several processes may log to one file. On a full disk events are
-    dropped without an exception; the next event that is written has their number in its field ``dropped``.
+    An event is one line, appended by one write, so several processes may log to one file. Events that a full disk
+    dropped are counted in the field ``dropped`` of the next one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -125,10 +122,7 @@ class EventLog:
             self.dropped = 0
 
     def snapshot(self, runs: Any, *, at_once: bool = False, **facts: Any) -> None:
-        """Append an event ``progress``, at most once a minute unless ``at_once``.
-
-        ``runs`` holds the progress on each device (:meth:`mltune.results.progress.Progress.to_json`).
-        """
+        """Append an event ``progress`` with the progress on each device, at most once a minute unless `at_once`."""
         now = time.monotonic()
         if at_once or now - self._snapshot_at >= SNAPSHOT_EVERY_S:
             self._snapshot_at = now

@@ -1,9 +1,8 @@
 """Tables of a run in an SQLite file in its directory: ``run.sqlite``.
 
-The directory was checked before (:func:`mltune.records.directory.check_directory`): its files are regular ones.
-
 A file is in WAL mode for its whole life: new records go to ``run.sqlite-wal`` first, and move to ``run.sqlite`` when
-the run ends. A reader changes nothing in the directory of a run that does not go on.
+the run ends. A reader changes nothing in the directory of a run that does not go on. The directory was checked before
+(:func:`mltune.records.directory.check_directory`): its files are regular ones.
 """
 
 from __future__ import annotations
@@ -203,10 +202,7 @@ def _create(directory: Path, header: RunHeader) -> None:
 
 
 def _connect(directory: Path) -> sqlite3.Connection:
-    """Connect to the store of a run for writing; what a kill left behind is recovered by the first statement.
-
-    A file that is too large, or one beside it, raises a ValueError.
-    """
+    """Connect to the store of a run for writing; the first statement recovers what a kill left behind."""
     _check_sizes(directory)
     connection = _connection(directory / FILE, "mode=rw")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -215,11 +211,9 @@ def _connect(directory: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
-    """Connect to the store of a run for reading.
+    """Connect to the store of a run for reading, together with a process that writes to it.
 
-    While a process writes to it, its files are read together with that process. Otherwise the file is read as it is;
-    if a killed process left records beside it, a private copy is recovered and read. Errors are those of
-    :func:`_connect`.
+    Otherwise the file is read as it is, or where a killed process left records beside it, a recovered private copy.
     """
     _check_sizes(directory)
     if in_use(directory):

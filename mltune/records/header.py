@@ -29,23 +29,9 @@ _YEAR_10000 = 253_402_300_800.0  # seconds since the epoch; no date is later
 class RunHeader:
     """Facts that stay the same for the whole of a run, resumed or not.
 
-    Attributes
-    ----------
-    source_hash : str
-        Hash of the kernel's source.
-    parameters : mapping of str to tuple of int
-        The values of every parameter, in the order of the bundle.
-    problem, device : mapping
-        The problem and the device as plain JSON values.
-    versions : mapping of str to str
-        Versions of mltune, driver, NVRTC, CuPy and so on.
-    settings : mapping
-        Everything else that decides proposals and measurements, as plain JSON values. Budgets are not included: a run
-        may be resumed with a larger one.
-    labels : mapping of str to tuple of (float or str)
-        The values of parameters that are not integers: `parameters` and all records hold positions in these lists.
-    created_at : float
-        Seconds since the epoch. Two headers that differ only here belong to the same run.
+    Problem, device and `settings` (all else that decides proposals and measurements, without budgets) are plain JSON.
+    Parameters are in the order of the bundle; those with `labels` hold positions in these. Headers that differ only in
+    `created_at`, seconds since the epoch, belong to the same run.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
@@ -75,14 +61,7 @@ class RunHeader:
         return document
 
     def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
-        """Return a configuration with labels in place of their positions.
-
-        Examples
-        --------
-        >>> header = RunHeader("toy", "", {"MODE": (0, 1)}, {}, {}, 0, labels={"MODE": ("row", "column")})
-        >>> header.labelled({"MODE": 1})
-        {'MODE': 'column'}
-        """
+        """Return a configuration with labels in place of their positions."""
         return {
             name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
         }
@@ -99,6 +78,8 @@ class RunHeader:
         values = [value for values_of_parameter in header.parameters.values() for value in values_of_parameter]
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < _YEAR_10000:
             raise ValueError("its header holds a number out of range")
+        if not all(header.parameters.values()):
+            raise ValueError("its header holds a parameter without values")
         for name, labels in header.labels.items():
             if not all(0 <= value < len(labels) for value in header.parameters.get(name, (-1,))):
                 raise ValueError(f"its header has labels of {printable(name, 60)!r} that do not fit its values")
@@ -114,10 +95,7 @@ class RunHeader:
             )
 
     def difference(self, other: RunHeader) -> str:
-        """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run.
-
-        Differences from which others follow come first: the device or dataset, and the kernel.
-        """
+        """Describe the most important difference, such as ``"seed is 1, not 2"``; empty for headers of the same run."""
         before, now = self.to_json(), other.to_json()
         difference = _dataset_difference(before["settings"], now["settings"])
         if difference:

@@ -67,19 +67,10 @@ class Tables(Protocol):
 
 
 class Store:
-    """The records of one run.
+    """The records of one run. A context manager, created by :meth:`open` or :meth:`read_only`.
 
-    A context manager, created by :meth:`open` or :meth:`read_only`. Records survive the death of the process once
-    :meth:`append` has returned. One process at a time writes; others may read at the same time.
-
-    Attributes
-    ----------
-    directory : pathlib.Path
-        The directory of the run.
-    header : RunHeader
-        The header on record: that of the first :meth:`open`.
-    notice : str
-        What may be missing from the store although all of it can be read; empty if nothing is.
+    Records survive the death of the process once :meth:`append` has returned. One process at a time writes; others may
+    read meanwhile. `notice` says what may be missing although all of the store can be read.
     """
 
     def __init__(self, directory: Path, tables: Tables, lock: int | None = None) -> None:
@@ -93,29 +84,11 @@ class Store:
 
     @staticmethod
     def open(directory: Path, header: RunHeader | None = None, database: str = "") -> Store:
-        """Open the store of a run for writing; what a killed process left is recovered.
+        """Open the store of a run for writing, or create it with a header, in a database if its URL is given.
 
-        Parameters
-        ----------
-        directory : pathlib.Path
-        header : RunHeader, optional
-            The header of the run; its store is created if the directory holds none. Without a header the directory
-            must hold a run, which is resumed.
-        database : str
-            URL of the PostgreSQL database of a new run, such as ``"postgresql://host/name"``. An existing run stays
-            where it is.
-
-        Raises
-        ------
-        RunDirectoryError
-            The directory is in use, belongs to a run with another header or in another database, or cannot be written.
-        DamagedRunError
-            The store is damaged. It is not changed.
-        StoreError
-            The store cannot be created: the disk is full, the database cannot be used, or the name of a parameter
-            cannot be that of a column.
-        UsageError
-            The URL is none of a PostgreSQL database.
+        What a killed process left is recovered. A directory that is in use, of another header or in another database
+        raises a RunDirectoryError, a damaged store, which is not changed, a DamagedRunError, and one that cannot be
+        created a StoreError.
         """
         directory = Path(directory)
         kept = _kept_in(directory, required=header is None)
@@ -150,11 +123,7 @@ class Store:
         self._write("trials", *(to_row(record, self._names) for record in records))
 
     def records(self, after: int = 0) -> Trials:
-        """Return all trials in order of appending, without the first ``after``.
-
-        A record that has changed since it was written, is missing, or is no record of this run raises a
-        DamagedRunError.
-        """
+        """Return all trials in order, without the first `after`; a DamagedRunError where a record is not sound."""
         from mltune.records.trials import Trials
 
         with self._tables.reading():
@@ -289,17 +258,13 @@ def _kept_in(directory: Path, *, required: bool) -> str:
 
 
 PHASES = ("start", "search", "compile", "time", "wait", "reference", "record", "finals", "total")
-"""The phases of a run: proposing and gating; compiling; verifying and timing; waiting for compilers and GPU; timing the
-reference kernel, including the start of the worker; writing records and reporting them to the search; the finals; and
-the elapsed time. Compilers and the GPU work in parallel to the other phases.
-"""
+"""Phases: ``search`` also gates, ``time`` also verifies, ``total`` is elapsed; compilers and GPU work in parallel."""
 
 
 class Seconds:
-    """Seconds by phase, added up on a monotonic clock.
+    """Seconds by phase on a monotonic clock, added to those of earlier parts of the run, `before`.
 
-    ``before`` holds those of earlier parts of the run. This part began at ``begun`` of :func:`time.perf_counter`, by
-    default now; what has passed since then was its start.
+    This part `begun` on :func:`time.perf_counter`, by default now; what has passed since then was its start.
     """
 
     def __init__(self, before: Mapping[str, float], begun: float | None = None) -> None:

@@ -23,32 +23,13 @@ class TrialState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Result of compiling one configuration.
+    """The result of compiling one configuration, whose failure is its state.
 
-    Attributes
-    ----------
-    state : TrialState
-        ``OK``, ``COMPILE_ERROR``, ``TIMEOUT`` (the compiler exceeded its deadline) or ``CRASHED`` (it died).
-    detail : str
-        Empty, or the message of the compiler, shortened.
-    cubin : bytes
-        Machine code; empty unless ``state`` is ``OK``, and in replay.
-    registers : int or None
-        Registers per thread.
-    spill_bytes : int or None
-        Spill stores plus spill loads, bytes per thread.
-    stack_bytes : int or None
-        Stack frame, bytes per thread.
-    shared_bytes : int or None
-        Static shared memory, bytes per block.
-    code_bytes : int or None
-        Size of the kernel's machine code (its ``.text`` section).
-    compile_s : float
-        Seconds of compiling; for a cubin from the cache those of its first compilation.
-    cached : bool
-        Whether the cubin came from the cache.
-    entry : str
-        Name of the kernel in the machine code, where it is not that of the source: of a template.
+    The state is ``OK``, ``COMPILE_ERROR``, ``TIMEOUT`` (the compiler exceeded its deadline) or ``CRASHED`` (it died),
+    and `detail` the shortened message. The `cubin` is empty unless ``OK``, and in replay. Registers, spills (stores
+    plus loads) and stack are those of a thread, `shared_bytes` are static and of a block, `code_bytes` of the ``.text``
+    section. `compile_s` of a `cached` cubin are those of its first compilation. `entry` is the kernel's name where it
+    is not that of the source: of a template.
     """
 
     state: TrialState
@@ -66,32 +47,13 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Result of verifying and timing one build.
+    """The result of verifying and timing one build, whose failure is its state.
 
-    Attributes
-    ----------
-    state : TrialState
-        ``OK``, ``LAUNCH_ERROR``, ``WRONG_RESULT``, ``TIMEOUT``, ``CRASHED`` or ``UNSTABLE`` (too noisy).
-    detail : str
-        Empty, or the reason of the failure.
-    samples_s : tuple of float
-        Time samples in seconds, in the order of measurement.
-    median_s : float or None
-        Median of the samples, seconds.
-    noise : float or None
-        Relative noise of the samples (see docs/explanation/measurement.md).
-    stopped_early : bool
-        Whether sampling ended early because the configuration cannot be the best.
-    error : float or None
-        Largest error relative to the error bound: above 1 is wrong.
-    verify_s, time_s : float
-        Seconds spent on verification and on timing.
-    sm_clock_hz, temperature_c, power_w : float or None
-        State of the GPU during sampling, from NVML.
-    throttle_reasons : int or None
-        Bit mask of clock event reasons, from NVML.
-    discarded : int
-        Number of samples that were discarded and repeated because the GPU was throttled.
+    The state is ``OK``, ``LAUNCH_ERROR``, ``WRONG_RESULT``, ``TIMEOUT``, ``CRASHED`` or ``UNSTABLE`` (too noisy).
+    Samples are in the order of measurement, `noise` relative (docs/explanation/measurement.md); sampling
+    `stopped_early` where the configuration cannot be the best. The `error` is relative to its bound: above 1 is wrong.
+    Clock, temperature, power and the bit mask of clock event reasons are NVML's; throttled samples are `discarded` and
+    repeated.
     """
 
     state: TrialState
@@ -116,14 +78,9 @@ GATES = ("before_compile", "after_compile")
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Decision of a gate to skip a configuration.
+    """The decision of a gate to skip a configuration.
 
-    Attributes
-    ----------
-    gate : {"before_compile", "after_compile"}
-        The gate.
-    predicted, optimistic : float
-        Predicted logarithm of the share of the device's peak, and the optimistic bound of its interval.
+    `predicted` is the logarithm of the share of the device's peak, `optimistic` the optimistic bound of its interval.
     """
 
     gate: str
@@ -133,39 +90,13 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One trial of a run.
+    """One trial of a run: number and batch from 0, the configuration with its index in the space, and its results.
 
-    Attributes
-    ----------
-    number : int
-        Position in the run, from 0, in the order of proposal.
-    batch : int
-        Number of its batch of proposals, from 0.
-    index : int
-        Index of the configuration in the run's search space.
-    configuration : mapping of str to int
-        Value of every parameter, in the order of the kernel bundle.
-    state : TrialState
-        Final state.
-    detail : str
-        Empty, or the reason of a failure.
-    proposed_by : str
-        Source of the proposal: ``"default"``, ``"wisdom"``, ``"start"``, ``"random"``, ``"tpe"``, ``"model"``,
-        ``"variant"``.
-    skip : Skip or None
-        Decision of a gate to skip it; None where every gate let it pass.
-    audited : bool
-        Whether it was measured for the audit although a gate decided to skip it.
-    build : Build or None
-        None when it was skipped before compiling. Its cubin is not stored.
-    measurement : Measurement or None
-        None when it was skipped or did not compile.
-    predicted : float or None
-        Logarithm of the share of the device's peak that the search predicted with the proposal; None without one.
-    finished_at : float
-        End of the trial, seconds since the epoch.
-    elapsed_s : float
-        End of the trial, elapsed seconds of the run on a monotonic clock without interruptions; 0 where unknown.
+    It was `proposed_by` ``"default"``, ``"wisdom"``, ``"start"``, ``"random"``, ``"tpe"``, ``"model"`` or
+    ``"variant"``, with a `predicted` logarithm of the share of the device's peak where there is one. It is `audited` if
+    measured although a gate decided to skip it. What it did not reach, build or measurement, is None. It ended at
+    `finished_at`, seconds since the epoch, after `elapsed_s` of the run on a monotonic clock without interruptions; 0
+    where unknown.
     """
 
     number: int
@@ -194,8 +125,7 @@ BATCH = 16
 
 
 SEARCHES = ("model", "tpe", "random", "astra")
-"""The searches that propose candidates: a Gaussian process with a physical prior; Optuna's TPE restricted to valid, new
-configurations; random search; random search within the hand-set thresholds of LAWN 267."""
+"""The searches: a Gaussian process with a physical prior, Optuna's TPE, random, and random within LAWN 267."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,26 +19,7 @@ _AT_ONCE = 1_000  # records made from the columns together
 
 
 class Trials(Sequence[TrialRecord]):
-    """Trials as columns. An item is a :class:`TrialRecord`, made when it is asked for.
-
-    Parameters
-    ----------
-    parameters : sequence of str
-        Names of the parameters.
-    columns : mapping of str to ndarray of shape (n_trials,)
-        Those of :data:`mltune.records.columns.COLUMNS`.
-    values : ndarray of shape (n_trials, n_parameters)
-        The configurations.
-
-    Examples
-    --------
-    >>> from mltune.records.trial import Measurement
-    >>> measured = Measurement(TrialState.OK, median_s=2e-3)
-    >>> record = TrialRecord(0, 0, 7, {"BLK_M": 64}, TrialState.OK, measurement=measured)
-    >>> trials = Trials.from_records([record], ["BLK_M"])
-    >>> trials.column("median_s").tolist(), trials.parameter("BLK_M").tolist(), trials[0] == record
-    ([0.002], [64], True)
-    """
+    """Trials as columns (n_trials,) and parameters' values (n_trials, n_parameters); items are made when asked for."""
 
     def __init__(
         self, parameters: Sequence[str], columns: Mapping[str, NDArray[Any]], values: NDArray[np.integer]
@@ -59,10 +40,7 @@ class Trials(Sequence[TrialRecord]):
         parameters: Sequence[str],
         allowed: Mapping[str, Sequence[int]] | None = None,
     ) -> Self:
-        """Return rows of :func:`mltune.records.columns.to_row` as columns, and check every cell.
-
-        A cell of another type, out of its range, or not among the allowed values of its parameter raises a ValueError.
-        """
+        """Return rows of :func:`mltune.records.columns.to_row` as columns; a ValueError where a cell is not allowed."""
         cells = list(zip(*rows, strict=True)) or [()] * (len(COLUMNS) + len(parameters))
         choices = allowed or dict.fromkeys(parameters, ())
         values = {name: replace(PARAMETER, choices=tuple(choices[name])) for name in parameters}
@@ -84,11 +62,7 @@ class Trials(Sequence[TrialRecord]):
         return cls(parts[0].parameters, columns, np.concatenate([part._values for part in parts]))
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of :data:`mltune.records.columns.COLUMNS`.
-
-        Numbers are float64 with NaN for what is unknown; ``number``, ``batch`` and ``index`` are int64. Texts are
-        objects, None where there is none.
-        """
+        """Return a column: int64 of number, batch and index, float64 with NaN of other numbers; texts are objects."""
         return self._columns[name]
 
     def parameter(self, name: str) -> NDArray[np.integer]:

@@ -8,13 +8,7 @@ __version__ = "0.3.0.dev0"
 
 
 def installed_versions(*packages: str) -> dict[str, str]:
-    """Return the version of mltune, and those of packages that are installed.
-
-    Examples
-    --------
-    >>> sorted(installed_versions("numpy", "no-such-package"))
-    ['mltune', 'numpy']
-    """
+    """Return the version of mltune, and those of packages that are installed."""
     import importlib.metadata
 
     installed = {"mltune": __version__}

@@ -20,17 +20,7 @@ _CUDA = re.compile("cuda:([0-9]{1,3})")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A resolved device specification.
-
-    Attributes
-    ----------
-    cuda : int or None
-        Index of the GPU; None in replay.
-    dataset : str or None
-        Name or path of the dataset to replay; None on a GPU.
-    notice : str
-        Notice for the user about an automatic choice; empty otherwise.
-    """
+    """A GPU by its index, or a dataset to replay by name or path; `notice` tells of an automatic choice."""
 
     cuda: int | None = None
     dataset: str | None = None
@@ -42,13 +32,7 @@ class Target:
 
 
 def parse_device(text: str) -> Target | None:
-    """Read a device specification; None for ``"auto"``, where :func:`choose` decides.
-
-    Examples
-    --------
-    >>> parse_device("cuda:1")
-    Target(cuda=1, dataset=None, notice='')
-    """
+    """Read a device specification; None for ``"auto"``, where :func:`choose` decides."""
     if text == "auto":
         return None
     if match := _CUDA.fullmatch(text):
@@ -82,15 +66,10 @@ def first_gpu(law: str) -> Target:
 
 
 def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Target:
-    """Choose the first GPU, or without a GPU the largest dataset of a kernel and a problem.
+    """Choose the first GPU, or without a GPU the largest dataset of a kernel and a problem, else raise a DatasetError.
 
-    With ``any_shape`` a dataset of another transposition or size is accepted where there is none of this one: the shape
+    With `any_shape` a dataset of another transposition or size is accepted where there is none of this one: the shape
     was a default.
-
-    Raises
-    ------
-    DatasetError
-        There is no GPU, and no dataset of this kernel and problem.
     """
     gpus, reason = find_gpus()
     if gpus:

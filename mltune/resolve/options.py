@@ -49,8 +49,8 @@ def _option(default: Any, meaning: str, metavar: str = "", **law: Any) -> Any:
 class RunOptions:
     """The options of every run: of :func:`mltune.tune`, of ``mltune tune``, and of ``[options]`` in a plan.
 
-    A new option is a field here, and a parameter of :func:`mltune.tune`, where its docstring says more; a test
-    compares them.
+    A new option is a field here, and a parameter of :func:`mltune.tune`, where its docstring says more; a test compares
+    them.
     """
 
     search: str = _option("model", "The search strategy; the others than model are for comparison.", choices=SEARCHES)
@@ -92,8 +92,6 @@ USUAL: Mapping[str, Any] = {field.name: field.default for field in fields(RunOpt
 def unusual(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that differ from their defaults.
 
-    Examples
-    --------
     >>> unusual({"search": "model", "skip": False})
     {'skip': False}
     """
@@ -106,10 +104,8 @@ def run_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Return the value of an option that is a whole number from ``least`` to ``most``.
+    """Return the value of an option that is a whole number from `least` to `most`.
 
-    Examples
-    --------
     >>> whole_number("trials", 300, 1)
     300
     """

@@ -21,23 +21,10 @@ _NAMED = 3
 def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
     """Return a plan with its devices resolved and, in a replay, the dataset of each problem.
 
-    ``auto`` is the first GPU, ``all`` is all of them. Without a GPU both are a replay, if all problems have recorded
-    timings. Of several kernels for a problem those are left out that cannot be built for the devices, or in a replay
-    have no recorded timings.
-
-    Parameters
-    ----------
-    plan : Plan
-    gpus : sequence of Device
-        The GPUs of this machine, ``cuda:0`` first (:func:`mltune.resolve.device.find_gpus`).
-    reason : str
-        The reason if there is none.
-
-    Raises
-    ------
-    PlanError
-        A named GPU does not exist, there is no GPU and some problem has no recorded timings, a problem does not fit
-        into the memory of a GPU, or the budget is smaller than the minima.
+    ``auto`` is the first of the `gpus` of this machine, ``all`` is all of them. Without a GPU, for which there is a
+    `reason`, both are a replay, if all problems have recorded timings. Kernels that compete are left out where they
+    cannot be built for the devices, or in a replay have no timings. Without what it needs, such as a named GPU, enough
+    memory or the budget for the minima, a plan raises a PlanError.
     """
     devices = _devices(plan, gpus, reason)
     if devices == (REPLAY,):
@@ -50,22 +37,10 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
 
 
 def place_on_workers(plan: Plan, gpus: Mapping[str, Device | None]) -> Plan:
-    """Return a plan with the workers of a cluster as its devices.
+    """Return a plan with the workers of a cluster as its devices, given the GPU of each by name, None without one.
 
     GPUs of different models have their own tasks, whose slugs then name the model. Where no worker has a GPU, or the
-    plan is a replay, all of them replay recorded timings.
-
-    Parameters
-    ----------
-    plan : Plan
-        Its ``devices`` matter only if they are ``("replay",)``.
-    gpus : mapping of str to Device
-        The GPU of each worker, by name; None where it has none.
-
-    Raises
-    ------
-    PlanError
-        See :func:`place`.
+    plan is a replay, all of them replay recorded timings. It raises what :func:`place` raises.
     """
     models: dict[str, dict[str, Device]] = {}
     for name, gpu in gpus.items():
@@ -84,10 +59,7 @@ def place_on_workers(plan: Plan, gpus: Mapping[str, Device | None]) -> Plan:
 
 
 def notices(plan: Plan) -> list[str]:
-    """Return what the user should know about the recorded timings of a placed plan.
-
-    They may be of another kernel source, or those of competing kernels of different GPUs.
-    """
+    """Return notices on a placed plan's recorded timings: another kernel source, or GPUs that differ among rivals."""
     from mltune.dataset.dataset import load_manifest
 
     notices: list[str] = []

@@ -42,25 +42,11 @@ _LONGEST_SLUG = 100
 class Task:
     """One kernel on one problem.
 
-    Attributes
-    ----------
-    slug : str
-        Name of its folder, unique in the plan: lower-case letters, digits, ``-`` and ``.``.
-    kernel : Kernel
-    problem : Problem
-    dataset : str or None
-        Name or path of its recorded timings in a replay; None on a GPU.
-    priority : float
-        Weight of its expected gain; tasks of higher priority come first.
-    minimum : float
-        Budget that it gets before any task gets more than its minimum, in the unit of the plan.
-    maximum : float or None
-        Largest budget that it gets, in the unit of the plan.
-    choice : str
-        Name of a choice among kernels: its tasks are one problem with several kernels, of which only the best counts,
-        and which share the maximum. Empty for a task on its own.
-    model : str
-        The model of the GPUs that it is tuned for, where a cluster has several; empty for any.
+    `slug` is the name of its folder, unique in the plan: lower-case letters, digits, ``-`` and ``.``. `dataset` is None
+    on a GPU. Tasks of higher `priority`, the weight of the expected gain, come first. `minimum` is what it gets before
+    any task gets more than its minimum, `maximum` the most, in the unit of the plan. The tasks of a `choice` are one
+    problem with several kernels, of which only the best counts, and which share the maximum. `model` is that of its
+    GPUs where a cluster has several.
     """
 
     slug: str
@@ -88,30 +74,11 @@ class Task:
 class Plan:
     """A plan, read from a file (:mod:`mltune.resolve.plan_file`) or made of objects (:mod:`mltune.resolve.resolve`).
 
-    Attributes
-    ----------
-    name : str
-        Stem of its file.
-    title : str
-        Title in reports.
-    unit : {"s", "trials"}
-        Unit of the budget, minima and maxima.
-    budget : float
-        Seconds of each device, or trials in all.
-    tasks : tuple of Task
-        By priority, then in the order of the file.
-    devices : tuple of str
-        As written: ``("auto",)``, ``("all",)``, ``("replay",)`` or ``"cuda:N"`` each; after
-        :func:`mltune.resolve.placement.place` ``("replay",)`` or ``"cuda:N"`` each, after
-        :func:`mltune.resolve.placement.place_on_workers` the names of workers.
-    seed : int
-        Seed of every search.
-    produce : frozenset of str
-        Some of ``"report"``, ``"winners"`` and ``"datasets"``, written at the end; for none runs hold no finals.
-    options : mapping of str to object
-        Options of every run: some fields of :class:`mltune.resolve.request.TuneRequest`.
-    text : str
-        The plan as TOML, from which a campaign is resumed.
+    The `unit` of budget, minima and maxima is ``"s"``, of each device, or ``"trials"``, in all. `tasks` are by
+    priority, then in the order of the file. `devices` are ``("auto",)``, ``("all",)``, ``("replay",)`` or ``"cuda:N"``
+    each; once :mod:`mltune.resolve.placement` has placed the plan, the latter two or the names of workers. `produce`
+    has some of ``"report"``, ``"winners"`` and ``"datasets"``; for none runs hold no finals. `options` are fields of
+    :class:`mltune.resolve.request.TuneRequest`. A campaign is resumed from `text`, TOML.
     """
 
     name: str

@@ -174,32 +174,15 @@ def find_plan(name_or_path: str | Path) -> Path:
 
 
 def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
-    """Read the text of a plan.
-
-    Parameters
-    ----------
-    text : str
-        TOML; see docs/reference/plans.md.
-    name : str
-        Name of the plan.
-    where : str, optional
-        Name of the plan in messages, such as its file.
-
-    Raises
-    ------
-    PlanError
-        It is malformed, or a kernel, problem or dataset in it does not exist.
-    """
+    """Read the text of a plan (docs/reference/plans.md), called `where` in the messages of a PlanError."""
     return _Reader(where or name, _validated(where or name, text)).plan(text, name)
 
 
 def write_plan(plan: Plan) -> str:
-    """Return the text of a plan, which :func:`parse_plan` reads as the same plan.
+    """Return the text of a plan, which :func:`parse_plan` reads as the same plan, not placed.
 
-    Devices are those of a plan that is not placed. Problems that differ only in their sizes share a table.
+    Problems that differ only in their sizes share a table.
 
-    Examples
-    --------
     >>> plan = load_plan("quick")
     >>> parse_plan(write_plan(plan), "quick").tasks == plan.tasks
     True
@@ -435,5 +418,4 @@ class _Reader:
 def _of_arrays(kernel: Kernel, table: Mapping[str, object]) -> Iterator[Problem]:
     """Yield the problems of a kernel of kind arrays at the sizes of a table."""
     for sizes in _SizesTable.model_validate(table).sizes:
-        assert kernel.arrays is not None  # noqa: S101 - kernels of other kinds have an expansion
-        yield kernel.arrays.problem(sizes)
+        yield kernel.own_problem(sizes)

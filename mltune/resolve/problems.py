@@ -14,7 +14,6 @@ from mltune.problem.problem import STRICTEST, Problem, accepts, check_accuracy
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
-    from mltune.kernel.arrays import ArraysDefinition
     from mltune.kernel.bundle import Kernel
 
 
@@ -26,22 +25,11 @@ _FAR_AHEAD = 1.5
 
 
 def candidates(problem: Problem, accuracy: str | None = None, among: Iterable[Kernel] | None = None) -> list[Kernel]:
-    """Return the built-in kernels among which a problem's is chosen, the default one first.
+    """Return the built-in kernels among which a problem's is chosen, the default one first, or raise a UsageError.
 
     They have a source, solve the problem, are of an accepted accuracy class (the strictest by default), and are not
-    kept out of the choice (``candidate = false`` in their kernel.toml). ``among`` are all of them, if they are
-    loaded already.
-
-    Raises
-    ------
-    UsageError
-        There is none, or no such class.
-
-    Examples
-    --------
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> candidates(problem_from_name("sgemm"))[0].name
-    'gemm_simt'
+    kept out of the choice (``candidate = false`` in their kernel.toml). `among` are all of them, if they are loaded
+    already.
     """
     from mltune.kernel.reader import built_in, load_kernel
 
@@ -96,16 +84,6 @@ def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Devic
     The tensor cores must be far ahead (:data:`_FAR_AHEAD`). Then products that do not fill the GPU are faster with
     them, too: dgemm at 58 of 60 sizes, in the median 1.6 times as fast. (Batches of small products were not compared:
     all kernels are tried.)
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200, known_devices
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> problem = problem_from_name("dgemm", trans="NT", size=500)
-    >>> for gpu in (H200, known_devices()["gtx_680"]):
-    ...     print([kernel.name for kernel in contenders(candidates(problem), problem, [gpu])])
-    ['gemm_mma64']
-    ['gemm_simt']
     """
 
     def is_tried(kernel: Kernel, gpu: Device) -> bool:
@@ -135,10 +113,7 @@ def _solves(kernel: Kernel, problem: Problem) -> bool:
 
 
 Shape = Mapping[str, Any]
-"""The options ``trans``, ``size``, ``m``, ``n``, ``k`` and ``batch`` of a problem, None where one is not given.
-
-``size`` is a number, or maps names to sizes.
-"""
+"""The options of a problem's shape, None where one is not given; ``size`` is a number, or maps names to sizes."""
 
 
 def named_problem(
@@ -146,20 +121,8 @@ def named_problem(
 ) -> tuple[Problem, Kernel]:
     """Return the problem to measure and its kernel: the first candidate where none is named.
 
-    Parameters
-    ----------
-    problem : str, Problem or None
-        The name of a GEMM; the name or folder of a kernel of kind arrays; or None for the problem of `kernel`.
-    shape : mapping
-    kernel : str, pathlib.Path or None
-        Name or folder.
-    device : str
-        For messages.
-
-    Raises
-    ------
-    UsageError
-        There is no such problem, or it has no such shape.
+    The problem is the name of a GEMM, the name or folder of a kernel of kind arrays, or None for that of `kernel`. One
+    that is none, or has no such shape, raises a UsageError; `device` is for its message.
     """
     subject, bundle = named_kernel(problem, kernel, None)
     resolved = shaped_problem(subject, bundle, shape, device)
@@ -171,7 +134,7 @@ def named_kernels(
 ) -> tuple[Problem, list[Kernel]]:
     """Return the problem, and the kernels among which one is chosen: those that are named, or all candidates.
 
-    Parameters and errors are those of :func:`named_problem`. A kernel of another accuracy class is an error, too.
+    Errors are those of :func:`named_problem`; a kernel of another accuracy class is one, too.
     """
     subject, bundle = named_kernel(problem, kernel, accuracy)
     resolved = shaped_problem(subject, bundle, shape)
@@ -195,7 +158,7 @@ def named_kernel(
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
             recorded = load_kernel(problem)
-            if recorded.arrays is not None:
+            if recorded.means(None):
                 bundle, problem = recorded, None
             elif recorded.source.text is None:
                 raise UsageError(
@@ -211,8 +174,8 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
     from mltune.problem.kinds import kind_of_name, problem_from_name
 
     shape = given_options(shape)
-    if kernel is not None and kernel.arrays is not None and problem in (None, kernel.name):
-        return _of_arrays(kernel.arrays, shape)
+    if kernel is not None and kernel.means(problem):
+        return _own_problem(kernel, shape)
     if isinstance(problem, str):
         try:
             return problem_from_name(problem, **shape)
@@ -233,13 +196,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
 
 
 def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
-    """Return the problem of a dataset, if it is the one that a command names.
-
-    Raises
-    ------
-    DatasetError
-        It is another one.
-    """
+    """Return the problem of a dataset; a DatasetError if it is not the one that a command names."""
     from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import KINDS, problem_from_name
 
@@ -266,10 +223,7 @@ def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorde
 def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Problem:
     """Return the problem for which ``mltune space`` describes the search space of a kernel.
 
-    Raises
-    ------
-    UsageError
-        The kernel can only be replayed, and no timings of it are recorded here, or a shape is given.
+    A shape, and a kernel that can only be replayed and has no timings here, raise a UsageError.
     """
     from mltune.dataset.dataset import list_datasets
     from mltune.problem.kinds import KINDS, problem_from_name
@@ -282,8 +236,8 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
             precisions = ", ".join(kind.precisions) or "none"
             raise UsageError(f"--precision is one of {precisions}, got {printable(repr(of_precision), 60)}.")
         return problem_from_name(names[0], **shape)
-    if kernel.arrays is not None and precision is None:
-        return _of_arrays(kernel.arrays, shape)
+    if precision is None and kernel.means(None):
+        return _own_problem(kernel, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
     if not recorded or any(value is not None for value in (precision, *shape.values())):
         raise UsageError(
@@ -303,13 +257,14 @@ def given_options(shape: Shape) -> dict[str, Any]:
     return {name: value for name, value in shape.items() if value is not None}
 
 
-def _of_arrays(definition: ArraysDefinition, shape: Shape) -> Problem:
-    """Return the problem of a kernel of kind arrays at the sizes of a shape."""
+def _own_problem(kernel: Kernel, shape: Shape) -> Problem:
+    """Return the problem of a kernel's own arguments at the sizes of a shape."""
     sizes = shape.get("size", {})
     unknown = shape.keys() - {"size"}
     if unknown or not isinstance(sizes, Mapping):
+        names = kernel.own_problem().variables()
         raise UsageError(
-            f"the sizes of {definition.name} are {', '.join(definition.sizes) or 'none'}: give them by name, such as "
-            f"--size {next(iter(definition.sizes), 'n')}=1024, got {', '.join(sorted(unknown)) or sizes}."
+            f"the sizes of {kernel.name} are {', '.join(names) or 'none'}: give them by name, such as "
+            f"--size {next(iter(names), 'n')}=1024, got {', '.join(sorted(unknown)) or sizes}."
         )
-    return definition.problem(sizes)
+    return kernel.own_problem(sizes)

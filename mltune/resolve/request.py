@@ -64,28 +64,11 @@ _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\
 class TuneRequest(RunOptions):
     """The input of a tuning run: objects, no names.
 
-    Attributes
-    ----------
-    problem : Problem
-    kernel : Kernel
-    target : Target
-        A GPU, or the dataset that is replayed.
-    trials : int or None
-        Most configurations that are compiled; 0 only declares the winner of a run on record.
-    time_s : float or None
-        Most seconds, those of earlier runs in the same directory included.
-    seed : int
-    run : pathlib.Path or None
-        Directory of the run; None makes a new one under ``runs/``.
-    store : str
-        URL of the PostgreSQL database for the records of a new run; empty for a file in its directory.
-    compile_on : str
-        Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
-    choice : str
-        Name of the choice among kernels that the run belongs to; empty if there is none.
-    finals : bool
-        Whether the run ends with finals. Without them the winner follows from the times on record, is not verified
-        again, and is written nowhere.
+    `trials` are the most that are compiled; 0 only declares the winner of a run on record. `time_s` includes earlier
+    runs in the same directory, `run`; None makes a new one under ``runs/``. `store` is the URL of the PostgreSQL
+    database of a new run, empty for a file; `compile_on` the cluster whose compile workers help
+    (:func:`mltune.measure.compile_farm.connect`); `choice` the name of the run's choice among kernels. Without `finals`
+    the winner follows from the times on record, is not verified again, and is written nowhere.
     """
 
     problem: Problem
@@ -111,13 +94,7 @@ class TuneRequest(RunOptions):
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration, such as ``90``, ``20s``, ``30m`` or ``1h30m``, in seconds.
-
-    Examples
-    --------
-    >>> parse_duration("1h30m")
-    5400.0
-    """
+    """Return the seconds of a duration, such as ``90``, ``20s``, ``30m`` or ``1h30m``."""
     match = _DURATION.fullmatch(text.strip())
     hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
     total = 3600 * hours + 60 * minutes + seconds

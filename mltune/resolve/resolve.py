@@ -66,18 +66,13 @@ def resolve(
     run: Path | None = None,
     **options: Any,
 ) -> tuple[TuneRequest | Plan, tuple[str, ...]]:
-    """Resolve the options of ``mltune tune``.
+    """Resolve the options of ``mltune tune``: one kernel on one problem is a request, several sizes or kernels a plan.
 
-    One kernel on one problem is a request. Several sizes, or several kernels that compete, are a plan. Where no kernel
-    is named, the candidates compete that can be measured; in replay kernel and problem are the recorded ones.
-
-    The size is that of `shape`, or several that differ. A device is that of :func:`mltune.tune`; for a plan also
-    ``"all"``, or ``"replay"``: the recorded timings of each problem. The budget is that of all problems together: a
-    plan has trials or time. The run of a single kernel goes on with that kernel. Further options are those of
-    :class:`mltune.resolve.options.RunOptions`.
-
-    Returns a request with a target and a budget, or a plan that is not placed; and notices for the user, about the
-    device that was chosen and about a dataset of another source.
+    Without a named kernel the candidates that can be measured compete; in replay kernel and problem are the recorded
+    ones. A device is that of :func:`mltune.tune`; for a plan also ``"all"``, or ``"replay"``: the recorded timings of
+    each problem. The budget is that of all problems together. The run of a single kernel goes on with that kernel.
+    Further options are those of :class:`mltune.resolve.options.RunOptions`. The plan is not placed; the notices are
+    about a device that was chosen and a dataset of another source.
     """
     limits = limits or Limits()
     device, single = limits.device, {"run": run, **vars(limits), **options}
@@ -111,13 +106,7 @@ def resolve_sweep(
     device: str = "auto",
     **options: Any,
 ) -> TuneRequest:
-    """Resolve the options of ``mltune sweep``, which takes a GPU where no device is named.
-
-    Raises
-    ------
-    UsageError
-        There is no such problem, kernel or device, or no GPU.
-    """
+    """Resolve the options of ``mltune sweep``, which takes a GPU where no device is named."""
     target = parse_device(device)
     if target is not None and target.dataset is not None:
         return _replay(problem, shape, kernel, None, device=device, **options)[0]
@@ -140,15 +129,6 @@ def plan_of(
 
     `gpus` are those of this machine. Every problem should get `least_s` seconds at first, as far as they are there, and
     a GPU is tuned for `at_once` problems at the same time. A single problem has no report.
-
-    Examples
-    --------
-    >>> from mltune.kernel.reader import load_kernel
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> problems = [problem_from_name("sgemm", trans="NT", size=size) for size in (512, 4096)]
-    >>> plan = plan_of(problems, [load_kernel("gemm_simt")], (), Limits(trials=300))
-    >>> plan.title, [task.slug for task in plan.tasks], plan.tasks[0].minimum
-    ('sgemm NT at 2 sizes', ['sgemm-nt-512', 'sgemm-nt-4096'], 100.0)
     """
     from mltune.resolve.plan_file import write_plan
 

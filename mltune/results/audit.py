@@ -18,22 +18,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class SkipAudit:
-    """The audit of the configurations that a run skipped.
+    """The audit of the skipped configurations: of those measured anyway, how many were faster than all before them.
 
-    A random sample of the skips is measured anyway. A skip was false if its configuration was faster than everything
-    proposed in earlier batches: the search would have missed an improvement. The share of false skips in the sample is
-    an unbiased estimate for all skips.
-
-    Attributes
-    ----------
-    skipped : int
-        Configurations that were not measured: ``before_compile`` were proposed and not compiled, ``after_compile``
-        were compiled.
-    audited, false : int
-        Skips that were measured anyway, and those of them that were false.
-    false_share_at_most : float
-        Upper bound of the share of false skips at 95 % confidence, one-sided (Clopper and Pearson, 1934): 1 where
-        nothing was audited.
+    The share of false skips in this random sample is an unbiased estimate for all skips. `false_share_at_most` is its
+    upper bound at 95 % confidence, one-sided (Clopper and Pearson, 1934): 1 where nothing was audited.
     """
 
     skipped: int

@@ -81,10 +81,7 @@ def funnel_of(
     finalists: int,
     compilers: float,
 ) -> Funnel:
-    """Return the funnel of a run from all its trials, and from what its store has of the other stages.
-
-    A run that began with an earlier version may have trials that were skipped before compiling.
-    """
+    """Return the funnel of a run from all its trials, and from what its store has of the other stages."""
     skipped, gates = trials.in_state(TrialState.SKIPPED), trials.column("gate")
     before, after = (int((skipped & (gates == gate)).sum()) for gate in GATES)
     compiled, measured = len(trials) - before, int(trials.timed.sum())

@@ -49,11 +49,7 @@ MESSAGES: dict[str, str] = {
 
 
 def message(event: Mapping[str, Any]) -> str:
-    """Write an event, of which any field may be missing or of another type, as one line of printable text.
-
-    >>> message({"event": "best", "tflops": 45.3, "share_of_reference": 0.98, "number": 7, "slug": "sgemm-nt-64"})
-    '? sgemm-nt-64: best so far 45.30 TFLOPS, 98.0 % of cuBLAS (trial 7)'
-    """
+    """Write an event, of which any field may be missing or of another type, as one line of printable text."""
     name = str(event.get("event"))
     fields = defaultdict(lambda: UNKNOWN, {key: _text(key, value) for key, value in event.items()})
     fields["rated"] = _rated(event)

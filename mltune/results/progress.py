@@ -28,28 +28,10 @@ _ENDED_WELL = frozenset({TrialState.OK, TrialState.UNSTABLE, TrialState.SKIPPED}
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run. What is not known yet is None, as is a limit that the run does not have.
+    """The progress of a run; None is what is not known yet, and a limit that the run does not have.
 
-    Attributes
-    ----------
-    problem, slug : str
-        The label of the problem, and its name in the plan; empty outside a plan.
-    device : str
-        The device specification.
-    counts : mapping of str to int
-        Trials by state.
-    audited : int
-        Trials that a gate would have skipped, measured for the audit.
-    best_s : float or None
-        Median time of the fastest trial so far, seconds; :attr:`best` is its whole rating.
-    reference : str
-        Name of the reference kernel; empty where there is none.
-    trials_per_min : float or None
-        Over the last minute.
-    left_s : float or None
-        Estimated seconds until the first limit is reached.
-    message : str or None
-        A message for the user.
+    `slug` is the name of the problem in its plan, `audited` the trials that a gate would have skipped, `trials_per_min`
+    of the last minute, and `left_s` the estimated seconds until the first limit.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"allow_inf_nan": False}
@@ -85,21 +67,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class CampaignProgress:
-    """The progress of a campaign.
+    """The progress of a campaign: `runs` are the time slices under way, `done` the problems that had their minimum.
 
-    Attributes
-    ----------
-    runs : tuple of Progress
-        The time slices under way, one per device.
-    done, problems : int
-        Problems that have had their minimum, and all problems.
-    trials, trials_limit : int
-        Trials of all problems, and the budget; None where it is counted in seconds.
-    elapsed_s, left_s : float
-        Seconds since the campaign began, without interruptions, and until the budget is spent; None where it is counted
-        in trials.
-    message : str or None
-        A message for the user.
+    Seconds are without interruptions. A budget in seconds has no `trials_limit`, one in trials no `left_s`: None.
     """
 
     runs: tuple[Progress, ...] = ()
@@ -129,10 +99,7 @@ CampaignReport = Callable[[CampaignProgress], None]
 
 @dataclass(slots=True)
 class Observer:
-    """Count the trials of a run one by one, so that a question for its progress never walks through all of them.
-
-    ``spec`` is the device specification, for display; ``report`` is called now and then with the progress.
-    """
+    """Count the trials of a run one by one, so that a question for its progress never walks through all of them."""
 
     problem: Problem
     device: Device

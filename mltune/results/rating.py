@@ -1,9 +1,8 @@
 """The rate of a problem: whether its times are shown as TFLOPS, as GB/s or as milliseconds, and what limits them.
 
-A problem that counts its floating-point operations is rated in TFLOPS, of which the device has a theoretical peak. One
-that counts its memory traffic is rated in GB/s, limited by the device's memory bandwidth. Of a kernel that counts both,
-the roofline decides: it is rated by what takes longer at the device's limits (Williams, Waterman and Patterson, 2009).
-A problem that counts neither is shown as times.
+Operations are rated in TFLOPS against the theoretical peak, memory traffic in GB/s against the bandwidth. Of a kernel
+that counts both, the roofline decides: it is rated by what takes longer at the device's limits (Williams, Waterman and
+Patterson, 2009). A problem that counts neither is shown as times.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from mltune.results.wording import UNKNOWN, gb_per_s, milliseconds, percent, tfl
 class Unit:
     """A unit in which the time of a kernel is shown.
 
-    ``key`` is the field of a rating that holds the value, ``"ms"`` for times; ``size`` the unit in SI units; ``limit``
-    what the device limits it by, empty for times; ``write`` writes a value, or None, without the unit.
+    `key` is the field of a rating that holds the value, `size` the unit in SI units, `limit` what the device limits it
+    by.
 
-    Examples
-    --------
     >>> figures = {"median_s": 2e-3, "tflops": 54.6, "interval_s": [1.95e-3, 2.05e-3]}
     >>> unit_of(figures).text(figures), unit_of(figures).interval(figures), MS.text(figures)
     ('54.60', ('53.27', '56.00'), '2.0000')
@@ -91,11 +88,7 @@ def unit_of(figures: Mapping[str, Any]) -> Unit | None:
 
 
 def speed(figures: Mapping[str, Any]) -> str:
-    """Write the value of a rating with its unit.
-
-    >>> speed({"median_s": 2e-3, "gb_per_s": 4000.0}), speed({"median_s": 2e-3}), speed({})
-    ('4000 GB/s', '2.0000 ms', '-')
-    """
+    """Write the value of a rating with its unit."""
     unit = unit_of(figures)
     return UNKNOWN if unit is None else f"{unit.text(figures)} {unit.name}"
 
@@ -110,8 +103,7 @@ def units_of(ratings: Iterable[Mapping[str, Any]]) -> list[Unit]:
 class Rate:
     """The rate of a problem on a device.
 
-    ``work`` are the operations or bytes of the problem, 0 where times are shown; ``peak`` is the limit of the device,
-    work per second, None where it is not known.
+    `work` are its operations or bytes, 0 where times are shown; `peak` is the device's limit, work per second, or None.
     """
 
     unit: Unit
@@ -128,14 +120,7 @@ class Rate:
 
 
 def rate_of(problem: Problem, device: Device) -> Rate:
-    """Return the rate of a problem on a device.
-
-    >>> from mltune.device.known import H200
-    >>> from mltune.problem.arrays import ArraysProblem
-    >>> transpose = rate_of(ArraysProblem("transpose", (), (), bytes=2 * 4 * 8192**2), H200)
-    >>> transpose.unit.name, round(transpose.of(2e-4)), transpose.peak
-    ('GB/s', 2684, 4800000000000.0)
-    """
+    """Return the rate of a problem on a device."""
     flops, bandwidth = known_flops(problem), float(device.memory_bytes_per_s) or None
     if flops:
         peak = peak_of(problem, device)
@@ -147,8 +132,6 @@ def rate_of(problem: Problem, device: Device) -> Rate:
 
 def peak_of(problem: Problem, device: Device) -> float:
     """Return the peak of the fastest unit that does a problem's arithmetic, operations per second.
-
-    For matrix products in double precision these are the tensor cores, where the device has some for it.
 
     >>> from mltune.device.known import H200
     >>> from mltune.problem.gemm import GemmProblem
@@ -166,29 +149,10 @@ def known_flops(problem: Problem) -> int:
 
 
 def rating(problem: Problem, device: Device, median_s: float, reference_s: float | None) -> dict[str, float | None]:
-    """Rate one time of a kernel.
+    """Rate one time of a kernel: ``median_s``, ``tflops``, ``gb_per_s``, ``share_of_peak`` and ``share_of_reference``.
 
-    Parameters
-    ----------
-    median_s : float
-        Median time of the kernel, seconds.
-    reference_s : float or None
-        Median time of the reference kernel for the same problem on the same device, seconds.
-
-    Returns
-    -------
-    dict
-        ``median_s``; ``tflops`` or ``gb_per_s``, the unit of :func:`rate_of`, and None for the
-        other one; ``share_of_peak``, of the device's arithmetic peak for TFLOPS and of its memory bandwidth for GB/s,
-        None where times are shown and where the bandwidth is not known; ``share_of_reference`` (above 1: faster than
-        the reference), None where the time of the reference is not known.
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200
-    >>> from mltune.problem.gemm import GemmProblem
-    >>> rating(GemmProblem("s", "N", "T", 4096, 4096, 4096), H200, 2.5e-3, 2e-3)["share_of_reference"]
-    0.8
+    Of TFLOPS and GB/s, the one that is not the unit of :func:`rate_of` is None, as are shares without a known peak or
+    reference. ``share_of_reference`` is above 1 where the kernel is faster than the reference.
     """
     rate = rate_of(problem, device)
     return {
@@ -202,11 +166,9 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
 def declared_rating(
     problem: Problem, device: Device, declared: Declaration, reference_s: float | None
 ) -> dict[str, Any]:
-    """Rate a declared winner by its times in the finals.
+    """Rate a declared winner by its times in the finals: :func:`rating`, its interval, ties and verification.
 
-    The result of :func:`rating`, and ``interval_s`` of the median, ``interval_share_of_reference`` (None where the
-    reference kernel was not in the finals), ``ties`` (trial numbers), ``verified``. ``reference_s`` is the median time
-    of the reference outside the finals, seconds: used where it did not take part in them.
+    `reference_s` is the median time of the reference outside the finals, used where it did not take part in them.
     """
     winner, reference = declared.winner, declared.reference
     figures: dict[str, Any] = dict(rating(problem, device, winner.median_s, reference_s))

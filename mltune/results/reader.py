@@ -85,14 +85,7 @@ class RunReader:
 
 
 def read_run(directory: Path | str, slug: str = "") -> TuneResult:
-    """Read the run in a directory, which may still go on; ``slug`` is the name of the problem in its plan.
-
-    A RunDirectoryError says that there is no run or that its store is damaged, a DiskFullError that the disk is full.
-
-    >>> read_run("/no/such/run")
-    Traceback (most recent call last):
-    mltune.errors.RunDirectoryError: a run directory holds a file run.sqlite, but there is none in /no/such/run.
-    """
+    """Read the run in a directory, which may still go on; without a sound one raise a RunDirectoryError."""
     return RunReader(Path(directory), slug).read()
 
 
@@ -166,13 +159,7 @@ class Unread:
 def read_or_set_aside(slug: str, read: Callable[[], Answer]) -> Answer | Unread:
     """Return what a function reads from one run, or the reason why the run cannot be read.
 
-    A store may hold anything: it may be damaged, or written by somebody else. So every exception is a fact about this
-    one run, and no other run of the plan depends on it.
-
-    Examples
-    --------
-    >>> read_or_set_aside("sgemm-nt-64", lambda: 1 / 0)
-    Unread(slug='sgemm-nt-64', reason='ZeroDivisionError: division by zero')
+    A store may hold anything, so every exception is a fact about this run, on which no other run of the plan depends.
     """
     try:
         return read()

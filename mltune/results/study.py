@@ -28,9 +28,9 @@ from mltune.results.rating import rate_of
 class StudyMirror:
     """A run as an Optuna study: the same trials, with their states, values and facts.
 
-    Trials that succeeded are complete, with their TFLOPS, GB/s or milliseconds as value (see
-    :func:`mltune.results.rating.rate_of`); skipped trials are pruned, with the predicted value; all others failed.
-    Further facts of a trial are user attributes; ``trial`` is its number in the run.
+    Trials that succeeded are complete, with their rate or time as value (:func:`mltune.results.rating.rate_of`);
+    skipped trials are pruned, with the predicted value; all others failed. Further facts of a trial are user
+    attributes.
     """
 
     def __init__(

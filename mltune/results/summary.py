@@ -157,10 +157,9 @@ def _state(run: TuneResult) -> str:
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Describe the runs and campaigns in a folder that were written last: the output of ``mltune show`` without a run.
+    """Describe the runs and campaigns written last in a folder: the output of ``mltune show`` without a run.
 
-    The newest comes first, and at most :data:`MOST_LISTED`. The ``state`` is ``running``, ``ended``, ``resumable``
-    (interrupted or killed) or ``unreadable``. ``best`` is the rating of the best trial where there is one problem.
+    The newest comes first, and at most :data:`MOST_LISTED`. ``resumable`` is what was interrupted or killed.
     """
     written_s = {directory: at for directory in folder.glob("*") if (at := _written_s(directory)) is not None}
     newest = sorted(written_s, key=written_s.__getitem__, reverse=True)[:MOST_LISTED]
@@ -293,13 +292,9 @@ _SHIPPED = re.compile(r"replay:([a-z0-9_-]+)")
 class Optimum:
     """The optimum of a dataset, and how near the best trial of a run came to it.
 
-    ``median_s`` is the time of the fastest configuration of the ``dataset``, seconds; ``share`` that time as a share of
-    the time of the best trial; ``rank`` the rank of the best trial, 1 for the fastest, among the ``configurations``
-    with a recorded time.
-
-    Of the ``skipped`` configurations ``skipped_faster`` are faster than the best trial. The fastest of them is that of
-    the trial ``best_skipped``, and ``best_skipped_ratio`` is its time as a share of that of the best trial; None where
-    none has a recorded time.
+    `median_s` is the optimum's time, seconds; `share` that time as a share of the best trial's, whose rank is `rank`, 1
+    for the fastest, among the `configurations` with a time. Of the `skipped`, `skipped_faster` are faster than the best
+    trial; `best_skipped` is the fastest of them, None where none has a time.
     """
 
     dataset: str
@@ -314,18 +309,9 @@ class Optimum:
 
 
 def optimum(run: TuneResult) -> Optimum | None:
-    """Compare the best trial of a run with the whole dataset that it replayed.
+    """Compare the best trial of a run with the whole shipped dataset that it replayed; None for other runs.
 
-    None for a run on a GPU, without a best trial, and for a dataset that is not shipped or no longer holds the best
-    configuration. A dataset elsewhere is not opened: its path may come from a third party.
-
-    Examples
-    --------
-    >>> import mltune, tempfile
-    >>> dataset, run = "replay:h200-sgemm-nt-4096-random", tempfile.mkdtemp() + "/run"
-    >>> found = optimum(mltune.tune(trials=20, device=dataset, run=run, progress=None))
-    >>> found.dataset, 0.8 < found.share <= 1.0, found.rank < found.configurations
-    ('h200-sgemm-nt-4096-random', True, True)
+    A dataset elsewhere is not opened: its path may come from a stranger.
     """
     target, best = _SHIPPED.fullmatch(str(run.header.settings.get("target"))), run.best_record
     if target is None or best is None:

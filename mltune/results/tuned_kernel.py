@@ -225,10 +225,7 @@ def load_winner(folder: Path) -> TunedKernel:
 
 
 def load_code(code: bytes, name: str, launch: Launch, constants: Mapping[str, NDArray[Any]]) -> TunedKernel:
-    """Load machine code into the current GPU; constants are copied to the ``__constant__`` symbols of their names.
-
-    A DeviceError says that there is no CuPy or no GPU.
-    """
+    """Load machine code into the current GPU; constants are copied to the ``__constant__`` symbols of their names."""
     try:
         import cupy
 

@@ -8,36 +8,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
 from mltune.kernel.launch import APPLY, Launch
-from mltune.problem.problem import RunnableProblem
 from mltune.results.leader import Leader
 from mltune.results.wording import REPLAYED
 
 if TYPE_CHECKING:
-    from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.expressions import Expression
-    from mltune.problem.problem import Problem
+    from mltune.kernel.placed import PlacedKernel
     from mltune.records.declaration import Declaration
     from mltune.records.trial import Build, TrialRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The content of a winner's folder (see :func:`mltune.results.winner_folder.write_winner`).
+    """The content of a winner's folder, with the problem, device and build that were timed."""
 
-    The problem and the device are those that the trial of the winner was timed on; ``declaration`` has its time and
-    those of the other finalists; ``build`` is the build that was timed, without machine code where nothing was
-    compiled; ``versions`` are those of everything that affects a measurement.
-    """
-
-    kernel: Kernel
-    problem: Problem
-    device: Device
+    placed: PlacedKernel
     record: TrialRecord
     declaration: Declaration
     build: Build
@@ -46,7 +36,7 @@ class Winner:
     @property
     def lacks_code(self) -> str:
         """The reason why there is no machine code; empty when there is."""
-        if self.kernel.source is None or self.kernel.source.entry is None:
+        if self.placed.kernel.source.entry is None:
             return "the kernel has no source: its timings were recorded elsewhere"
         if self.build.detail:
             return f"it was not compiled: {self.build.detail}"
@@ -54,32 +44,24 @@ class Winner:
 
     def leader(self) -> Leader:
         """Return its record, of which the document shows views."""
-        configuration = self.kernel.space.labelled(self.record.configuration)
-        return Leader(self.problem, self.device, self.record, configuration, None, self.declaration)
+        placed = self.placed
+        configuration = placed.kernel.space.labelled(self.record.configuration)
+        return Leader(placed.problem, placed.device, self.record, configuration, None, self.declaration)
 
     def launch(self) -> Launch:
         """Return its launch for the problem."""
-        return self.kernel.launch(self.record.configuration, self.variables())
-
-    def variables(self) -> dict[str, int]:
-        """Return the values of device and problem that the kernel's expressions may use."""
-        return variables_of(self.problem, self.device)
-
-    @property
-    def runnable(self) -> RunnableProblem:
-        """The problem of a winner with machine code, which is compiled for runnable problems only."""
-        assert isinstance(self.problem, RunnableProblem)  # noqa: S101
-        return self.problem
+        return self.placed.launch(self.record.configuration)
 
     @property
     def launched(self) -> dict[str, int]:
         """The parameters that are passed at launch, after the arguments of the problem."""
-        return {name: self.record.configuration[name] for name in self.kernel.launch_rule.arguments}
+        return {name: self.record.configuration[name] for name in self.placed.kernel.launch_rule.arguments}
 
     @property
     def options(self) -> tuple[str, ...]:
         """Further options of the compiler: those of the kernel, and those that the configuration asks for."""
-        return (*self.kernel.source.options, *self.kernel.compiler.variant(self.record.configuration).options)
+        kernel = self.placed.kernel
+        return (*kernel.source.options, *kernel.compiler.variant(self.record.configuration).options)
 
     @property
     def compiler(self) -> str:
@@ -91,12 +73,13 @@ class Winner:
     @property
     def controls(self) -> dict[str, bytes]:
         """The file of controls that the assembler was given, by its name; empty without one."""
-        return {name: file for name, file in self.kernel.compiler.controls.items() if f"{APPLY}{name}" in self.options}
+        controls = self.placed.kernel.compiler.controls
+        return {name: file for name, file in controls.items() if f"{APPLY}{name}" in self.options}
 
     def macros(self) -> dict[str, int | float | str]:
         """Return all macros that specialise the source: the kernel's, its parameters among them, then the problem's."""
-        configuration = self.record.configuration
-        return self.kernel.macros(configuration) | self.kernel.renaming(configuration) | self.runnable.macros()
+        kernel, configuration = self.placed.kernel, self.record.configuration
+        return kernel.macros(configuration) | kernel.renaming(configuration) | self.placed.runnable.macros()
 
 
 def one_line(text: str) -> str:
@@ -117,7 +100,8 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
     None for a kernel given in Python: its launch is computed there, and not known at other sizes.
     """
-    return formulas_of(winner.kernel, _fixed_values(winner)) if winner.kernel.launch_rule.has_formulas else None
+    kernel = winner.placed.kernel
+    return formulas_of(kernel, _fixed_values(winner)) if kernel.launch_rule.has_formulas else None
 
 
 def formulas_of(kernel: Kernel, values: Mapping[str, int | float | str]) -> dict[str, Any]:
@@ -134,7 +118,7 @@ def formulas_of(kernel: Kernel, values: Mapping[str, int | float | str]) -> dict
 
 def size_restrictions(winner: Winner) -> dict[str, str]:
     """Return the conditions of the configuration on the problem's sizes, each with its reason."""
-    return restrictions_on(winner.kernel, _fixed_values(winner), winner.problem.size_names)
+    return restrictions_on(winner.placed.kernel, _fixed_values(winner), winner.placed.problem.size_names)
 
 
 def restrictions_on(kernel: Kernel, values: Mapping[str, int | float | str], sizes: Collection[str]) -> dict[str, str]:
@@ -146,17 +130,14 @@ def restrictions_on(kernel: Kernel, values: Mapping[str, int | float | str], siz
     return {text: reason for text, reason in reasons.items() if _names(_tree(text)) & {*sizes}}
 
 
-def known_values(
-    kernel: Kernel, problem: Problem, device: Device, configuration: Mapping[str, int]
-) -> dict[str, int | float | str]:
+def known_values(placed: PlacedKernel, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
     """Return what is the same at all sizes: the parameters of a configuration, facts of the problem and the device."""
-    variables = variables_of(problem, device)
-    fixed = {name: value for name, value in variables.items() if name not in problem.size_names}
-    return {**fixed, **kernel.space.labelled(configuration)}
+    fixed = {name: value for name, value in placed.variables.items() if name not in placed.problem.size_names}
+    return {**fixed, **placed.kernel.space.labelled(configuration)}
 
 
 def _fixed_values(winner: Winner) -> dict[str, int | float | str]:
-    return known_values(winner.kernel, winner.problem, winner.device, winner.record.configuration)
+    return known_values(winner.placed, winner.record.configuration)
 
 
 def _tree(text: str) -> ast.expr:

@@ -33,22 +33,22 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
     ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why. The files
     are the other ones of the folder, for their hashes; ``date`` is the time of writing.
     """
-    leader, problem = winner.leader(), winner.problem
+    leader, kernel, problem = winner.leader(), winner.placed.kernel, winner.placed.problem
     has_code = not winner.lacks_code
     return {
         "format": FORMAT,
         "label": problem.label,
         "problem": {"kind": problem.kind, **problem.to_json()},
         "kernel": {
-            "name": winner.kernel.name,
-            "accuracy": winner.kernel.accuracy,
-            "entry": winner.kernel.source.entry,
-            "function": winner.build.entry or winner.kernel.source.entry,
-            "source_sha256": winner.kernel.source.sha256,
+            "name": kernel.name,
+            "accuracy": kernel.accuracy,
+            "entry": kernel.source.entry,
+            "function": winner.build.entry or kernel.source.entry,
+            "source_sha256": kernel.source.sha256,
         },
         "configuration": leader.configuration,
         "timing": timing_of(leader, winner.declaration),
-        "device": winner.device.to_json(),
+        "device": winner.placed.device.to_json(),
         "versions": {"mltune": __version__, **winner.versions},
         "written": date,
         "lacks_code": winner.lacks_code,
@@ -57,7 +57,7 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
         "verified": {
             "passed": winner.declaration.verified,
             "error": leader.error,
-            **winner.runnable.verification_document(),
+            **winner.placed.runnable.verification_document(),
         }
         if has_code
         else None,
@@ -68,12 +68,13 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
 def _build(winner: Winner) -> dict[str, Any]:
     from mltune.measure.build import compile_options
 
-    build, architecture = winner.build, winner.kernel.architecture_on(winner.device.architecture)
+    build, kernel = winner.build, winner.placed.kernel
+    architecture = kernel.architecture_on(winner.placed.device.architecture)
     return {
         "architecture": architecture,
         "compiler": winner.compiler,
         "options": [*compile_options(architecture), *winner.options],
-        "headers": {name: winner.kernel.source.header_paths.get(name, name) for name in winner.kernel.source.headers},
+        "headers": {name: kernel.source.header_paths.get(name, name) for name in kernel.source.headers},
         "registers": build.registers,
         "spill_bytes": build.spill_bytes,
         "stack_bytes": build.stack_bytes,
@@ -83,7 +84,7 @@ def _build(winner: Winner) -> dict[str, Any]:
 
 
 def _launch(winner: Winner) -> dict[str, Any]:
-    launch, arguments = winner.launch(), winner.runnable.argument_documents()
+    launch, arguments = winner.launch(), winner.placed.runnable.argument_documents()
     return {
         "grid": list(launch.grid),
         "block": list(launch.block),
@@ -113,10 +114,7 @@ DOCUMENT = "winner.json"
 
 
 def write_winner(folder: Path, winner: Winner) -> None:
-    """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
-
-    A winner without machine code (in replay) has only winner.json, with the reason. See docs/reference/winner.md.
-    """
+    """Write a folder with all that users of C++ or CuPy need; in replay winner.json alone, with the reason."""
     write_folder(folder, winner_files(winner, datetime.now(UTC).isoformat(timespec="seconds")))
 
 
@@ -124,7 +122,7 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
     """Return the files of a winner's folder by name; ``date`` is the time of writing."""
     if winner.lacks_code:
         return {DOCUMENT: _json(describe(winner, {}, date))}
-    sources = {"kernel.cu": kernel_source(winner, date), **header_files(winner.kernel)}
+    sources = {"kernel.cu": kernel_source(winner, date), **header_files(winner.placed.kernel)}
     files = {name: text.encode() for name, text in sources.items()}
     files |= {"kernel.cubin": winner.build.cubin, **winner.controls}
     files |= fill_templates(winner, describe(winner, files, date))

@@ -24,13 +24,12 @@ TEMPLATES = Path(__file__).parent / "templates"
 def kernel_source(winner: Winner, date: str) -> str:
     """Return the source of a winner: a head comment, its macros as ``#define``, the bundle's source unchanged.
 
-    NVRTC compiles it to the same machine code as the build that was timed. The winner has machine code; ``date`` is the
-    time of writing.
+    NVRTC compiles it to the same machine code as the build that was timed.
     """
-    kernel, problem = winner.kernel, winner.runnable
+    kernel, problem = winner.placed.kernel, winner.placed.runnable
     head = [
         f"{problem.label}: {problem.formula}.",
-        f"Found by mltune {__version__} on {winner.device.name} ({winner.device.architecture}), {date}.",
+        f"Found by mltune {__version__} on {winner.placed.device.name} ({winner.placed.device.architecture}), {date}.",
         f"Kernel {kernel.name}, SHA-256 of bundle {kernel.source.sha256}. {licence(kernel)}",
         "",
         f"Compile it with `{nvcc(winner)}`; {winner.compiler}",
@@ -60,18 +59,15 @@ def _instance(winner: Winner) -> str:
     from mltune.measure.build import definitions
     from mltune.measure.compiler import CudaSource
 
-    text = winner.kernel.source_of(winner.record.configuration)
-    return CudaSource(text, winner.kernel.source.entry or "", ()).expression(definitions(winner.macros()))
+    text = winner.placed.kernel.source_of(winner.record.configuration)
+    return CudaSource(text, winner.placed.kernel.source.entry or "", ()).expression(definitions(winner.macros()))
 
 
 def nvcc(winner: Winner) -> str:
-    """Return the command that compiles kernel.cu.
-
-    The option allows device code to call ``constexpr`` functions that are not marked for it, as NVRTC does.
-    """
-    folders = dict.fromkeys((".", *winner.kernel.source.include)) if winner.kernel.source.headers else ()
+    """Return the command that compiles kernel.cu, with ``constexpr`` functions in device code, as NVRTC allows them."""
+    folders = dict.fromkeys((".", *winner.placed.kernel.source.include)) if winner.placed.kernel.source.headers else ()
     include = "".join(f" -I{folder}" for folder in folders)
-    architecture = winner.kernel.architecture_on(winner.device.architecture)
+    architecture = winner.placed.kernel.architecture_on(winner.placed.device.architecture)
     further = "".join(f" {option}" for option in winner.options)
     return f"nvcc -arch={architecture} -std=c++17 --expt-relaxed-constexpr{further}{include} -cubin kernel.cu"
 
@@ -97,8 +93,8 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
     shapes = launch["at_other_sizes"]
     values = {
         **document,
-        "problem": winner.runnable,
-        "gpu": one_line(winner.device.name),
+        "problem": winner.placed.runnable,
+        "gpu": one_line(winner.placed.device.name),
         "unit": unit_of(timing) or MS,
         "speed": speed(timing),
         "grid": ", ".join(map(str, launch["grid"])),
@@ -106,9 +102,9 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
         "grid_formula": "as your Python call computes it" if shapes is None else ", ".join(shapes["grid"]),
         "launched": ", ".join(f"{name} = {value}" for name, value in winner.launched.items()),
         "nvcc": nvcc(winner),
-        "licence": licence(winner.kernel),
+        "licence": licence(winner.placed.kernel),
     }
-    environment, kind = text_templates(TEMPLATES), winner.runnable.kind
+    environment, kind = text_templates(TEMPLATES), winner.placed.runnable.kind
     examples = sorted((TEMPLATES / kind).glob("example.*.txt"))
     sources = {"README.txt": "README.txt.txt"} | {path.stem: f"{kind}/{path.name}" for path in examples}
     return {name: environment.get_template(source).render(values).encode() for name, source in sources.items()}

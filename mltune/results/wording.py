@@ -48,11 +48,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def error(share: float | None) -> str:
-    """Write an error as a share of the bound on rounding errors, with two significant digits.
-
-    >>> error(0.0123), error(None)
-    ('0.012 of bound', '-')
-    """
+    """Write an error as a share of the bound on rounding errors, with two significant digits."""
     return UNKNOWN if share is None else f"{share:.2g} of bound"
 
 
@@ -64,22 +60,14 @@ def tflops(value: float | None) -> str:
 
 
 def gb_per_s(value: float | None) -> str:
-    """Write GB/s with four significant digits.
-
-    >>> gb_per_s(4012.3), gb_per_s(45.3)
-    ('4012', '45.30')
-    """
+    """Write GB/s with four significant digits."""
     if value is None:
         return UNKNOWN
     return f"{value:.0f}" if 1000 <= value < MOST else f"{value:#.4g}"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Write the time of a kernel with four decimals, times below 0.1 ms with four significant digits.
-
-    >>> milliseconds(0.002), milliseconds(1.2345e-6)
-    ('2.0000 ms', '0.001234 ms')
-    """
+    """Write the time of a kernel with four decimals, times below 0.1 ms with four significant digits."""
     if seconds is None:
         return UNKNOWN
     return f"{1e3 * seconds:.4f} ms" if 1e-4 <= seconds < MOST else f"{1e3 * seconds:.4g} ms"
@@ -121,11 +109,7 @@ def skip_check(skips: Mapping[str, Any]) -> str:
 
 
 def phases(seconds: Mapping[str, float], replayed: bool) -> str:
-    """Write the seconds of a run by phase; in replay those of the recording apart.
-
-    >>> phases({"search": 3.5, "compile": 93.6, "time": 2.1, "total": 3.9}, replayed=True)
-    'search 3.5, total 3.9; recorded: compile 93.6, time 2.1'
-    """
+    """Write the seconds of a run by phase; in replay those of the recording apart."""
     parts: dict[bool, list[str]] = {False: [], True: []}
     for phase, value in seconds.items():
         parts[replayed and phase in RECORDED_PHASES].append(f"{phase} {value:.1f}")

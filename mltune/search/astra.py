@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from mltune.cost.features import Features
 from mltune.device.occupancy import occupancy
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.bundle import device_variables
 from mltune.kernel.coding import Columns, length
 
 KEPLER_THREADS_PER_SM = 2048
@@ -23,17 +22,7 @@ NEEDED = ("threads", "registers", "register_reuse")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The least values that a configuration must reach.
-
-    Attributes
-    ----------
-    threads_per_sm : float
-        Resident threads of a multiprocessor, which the paper calls occupancy.
-    register_reuse : float
-        Fused multiply-adds per scalar loaded into registers, in the innermost loop.
-    blocks_per_sm : float
-        Resident blocks of a multiprocessor.
-    """
+    """Lower limits of a configuration: resident threads and blocks of a multiprocessor, and FMAs per scalar loaded."""
 
     threads_per_sm: float
     register_reuse: float
@@ -52,7 +41,7 @@ _PRECISIONS = {("fp32", False): "s", ("fp32", True): "c", ("fp64", False): "d", 
 
 
 class AstraThresholds:
-    """Three hand-set thresholds for configurations: occupancy, register reuse, blocks per multiprocessor.
+    """Prune by hand-set thresholds of occupancy, register reuse and blocks per multiprocessor.
 
     Kurzak, Luszczek, Tomov and Dongarra (2012), "Preliminary results of autotuning GEMM kernels for the NVIDIA Kepler
     architecture", LAPACK Working Note 267, section 5. Their other tests (hardware limits, divisibility, whole warps)
@@ -61,20 +50,17 @@ class AstraThresholds:
     Assumptions where the paper is not explicit:
 
     - The paper gives occupancy in threads on a multiprocessor of 2,048 threads. On another device the thresholds are
-      scaled to the same share of its maximum: 1024 of 2,048 becomes 768 of 1,536. Occupancy follows the rules of the
-      tuned device.
+      scaled to the same share of its maximum: 1024 of 2,048 becomes 768 of 1,536.
     - Loads are counted in scalars: a complex number is two loads, a complex multiply-add is four FMAs. (Counted in
       complex numbers, a reuse of 2 needs a tile of 4 x 4 per thread, and its accumulators in Z exceed the 63 registers
       of a thread of the GTX 680.) The bundle's ``register_reuse`` counts elements.
     - Before compiling, registers are the bundle's estimate, limited by the launch bounds; after compiling, the
       compiler's number. A configuration that cannot be launched is never kept.
-
-    It is possible that a space has no configuration that meets the thresholds. By default they are those of the paper
-    for the precision of the problem (:data:`LAWN_267`).
     """
 
     def __init__(self, features: Features, thresholds: Thresholds | None = None) -> None:
-        kernel, problem, device = features.kernel, features.problem, features.device
+        placed = features.placed
+        kernel, problem, device = placed.kernel, placed.problem, placed.device
         missing = [name for name in NEEDED if name not in kernel.resources.estimates]
         if missing:
             raise BundleError(
@@ -92,24 +78,18 @@ class AstraThresholds:
         paper = LAWN_267[precision]
         share = device.max_threads_per_sm / KEPLER_THREADS_PER_SM
         self.thresholds = thresholds or replace(paper, threads_per_sm=paper.threads_per_sm * share)
-        self._kernel = kernel
-        self._device = device
-        self._variables = variables | device_variables(device)
+        self._placed = placed
         self._scalar_reuse = 2.0 if is_complex else 1.0
 
     def keeps(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> NDArray[np.bool_]:
-        """Return which configurations meet the thresholds.
-
-        Builds have ``registers`` per thread and static ``shared_bytes`` per block; missing columns and NaN stand for
-        the estimates.
-        """
-        size, device = length(columns), self._device
+        """Return which configurations meet the thresholds; estimates replace missing or NaN values of ``builds``."""
+        size, device = length(columns), self._placed.device
         conditions = {
             name: expression
-            for name, expression in self._kernel.resources.estimates.items()
+            for name, expression in self._placed.kernel.resources.estimates.items()
             if name in (*NEEDED, "register_cap", "shared_bytes")
         }
-        resources = self._kernel.space.evaluate(columns, self._variables, conditions)
+        resources = self._placed.kernel.space.evaluate(columns, self._placed.variables, conditions)
         cap = np.minimum(resources.get("register_cap", np.inf), device.max_registers_per_thread)
         registers = np.minimum(resources["registers"], cap)
         shared = np.asarray(resources.get("shared_bytes", np.zeros(size)), dtype=np.float64)

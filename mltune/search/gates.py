@@ -1,4 +1,4 @@
-"""The skip: what of the proposals is compiled, the calibrated gate after compiling, and their audit."""
+"""The gates: choose the proposals that are compiled and the builds that are measured, and audit the skips."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST = 8
 """Measurements at the beginning of a run: a gate skips nothing that may be as fast as the best of them."""
 
 FASTEST_SHARE, MOST_FASTEST = 0.1, 100
-"""Share of the measured configurations that are the fastest, and how many they are at most."""
+"""Share of the measured configurations that count as the fastest, and their largest number."""
 
 AUDIT = 0.02
 """Share of the proposals skipped before compiling that are compiled all the same."""
@@ -45,17 +45,11 @@ NEAR_SHARE, NEAR = 0.25, 3
 
 
 def upper_quantile(scores: Floats, confidence: float) -> float:
-    """Return a bound that a new score is below with at least the given probability.
+    """Return a bound that a new score is below with at least the given probability, from scores of shape (n,).
 
-    It is the ``ceil((n + 1) * confidence)``-th smallest of n scores (Vovk, Gammerman and Shafer, 2005). If the new
-    score is exchangeable with them, the coverage holds for any n and any distribution. The bound is infinite if n is
-    too small for it.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n,)
-    confidence : float
-        Between 0 and 1.
+    It is the ``ceil((n + 1) * confidence)``-th smallest score (Vovk, Gammerman and Shafer, 2005), infinite if n is too
+    small for the confidence. Coverage holds for any n and any distribution if the new score is exchangeable with the
+    others.
 
     Examples
     --------
@@ -70,22 +64,16 @@ def upper_quantile(scores: Floats, confidence: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class UpperEnd:
-    """The upper end of a one-sided interval: ``predicted + width * (spread + offset)``, on a compressed scale.
+    """The upper end of a one-sided interval, in log share of peak: ``predicted + width * (spread + offset)``.
 
     The interval is wide where the standard deviation of the model is large (Lei and others, 2018, "Distribution-free
     predictive inference for regression", section 5.2). The offset is half of the median error: members of an ensemble
-    that agree by chance do not make the interval arbitrarily narrow.
+    that agree by chance do not make the interval arbitrarily narrow. The width is infinite if there are too few
+    measurements.
 
-    The scale is that of :func:`mltune.cost.regressors.compress`: below the median of the measured speeds a distance
-    counts a fifth. Coverage is the same on any monotone scale; on this one the errors among slow configurations do not
-    widen the interval of the fast ones.
-
-    Attributes
-    ----------
-    width : float
-        In units of spread plus offset; infinite if there are too few measurements.
-    offset, knee : float
-        Log share of peak.
+    On the scale of :func:`mltune.cost.regressors.compress` a distance below ``knee``, the median of the measured
+    speeds, counts a fifth: errors among slow configurations do not widen the interval of the fast ones. Coverage is the
+    same on any monotone scale.
     """
 
     width: float = math.inf
@@ -94,10 +82,7 @@ class UpperEnd:
 
     @classmethod
     def calibrate(cls, measured: Floats, predicted: Floats, spread: Floats, confidence: float) -> Self:
-        """Return the end that is above a share ``confidence`` of all configurations (marginal coverage).
-
-        Measurements, and predictions by models that did not see them, are finite log shares of peak.
-        """
+        """Return the end with marginal coverage ``confidence``, from finite, out-of-sample predictions."""
         if len(measured) == 0:
             return cls()
         shape = cls(0.0, 0.0, float(np.median(measured)))
@@ -122,31 +107,18 @@ class UpperEnd:
 class Gate:
     """Skip a configuration if the optimistic end of its predicted speed is below the best at first, less a margin.
 
-    Not below the best so far: what nothing measured resembles is underrated, and a search that has gained much since
-    its first measurements may gain as much again.
+    Not below the best so far: a configuration unlike all measured ones is underrated, and a search that has gained much
+    since its first measurements may gain as much again.
 
-    Two intervals are calibrated. ``interval`` has marginal coverage: the speed of a share ``confidence`` of all
-    configurations lies below its end (:class:`UpperEnd`). This is not sufficient for a skip,
-    because a skip is a mistake only if the configuration is fast, and models underestimate the fastest configurations
-    (regression to the mean). ``cautious`` is the wider of ``interval`` and of an interval calibrated on the fastest
-    tenth of the measurements alone (class-conditional), or on as many of the fastest as ``confidence`` requires. The
-    gate decides by ``cautious``.
+    ``interval`` has marginal coverage: the speed of a share ``confidence`` of all configurations lies below its end
+    (:class:`UpperEnd`). A skip is a mistake only if the configuration is fast, and models underestimate the fastest
+    (regression to the mean). The gate therefore decides by ``cautious``: the wider of ``interval`` and of an interval
+    calibrated on the fastest tenth of the measurements alone (class-conditional), or on as many of the fastest as
+    ``confidence`` requires.
 
     A search measures mostly proposals of its own model, where the model errs least. Random proposals and audited
-    configurations are therefore part of the calibration, and the audit estimates how often a skip was wrong
-    (:mod:`mltune.results.audit`).
-
-    Attributes
-    ----------
-    name : {"before_compile", "after_compile"}
-    confidence : float
-        Share of the configurations whose speed lies below the optimistic end.
-    margin : float
-        A configuration is measured if its optimistic end is less than this share slower than the best at first.
-    audit : float
-        Share of the skipped configurations that are measured nevertheless.
-    minimum : int
-        Number of measured configurations before the first skip.
+    configurations are therefore part of the calibration, and the audit of a share of the skips estimates how often a
+    skip was wrong (:mod:`mltune.results.audit`).
     """
 
     name: str
@@ -178,35 +150,19 @@ class Gate:
         self.cautious = replace(self.interval, width=width)
 
     def decide(self, predicted: Floats, spread: Floats, first: float) -> tuple[NDArray[np.bool_], Floats]:
-        """Return which configurations to skip, and their optimistic ends.
-
-        Parameters
-        ----------
-        predicted, spread : ndarray of shape (n_configs,)
-            Predicted log shares of peak.
-        first : float
-            The best log share of peak of the first measurements.
-        """
+        """Return which configurations to skip, and their optimistic ends, in log shares of peak as ``first`` is."""
         optimistic = self.cautious.end(np.asarray(predicted, dtype=np.float64), np.asarray(spread, dtype=np.float64))
         return optimistic < first + math.log1p(-self.margin), optimistic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gates:
-    """The models before and after compiling, as of the time when a batch was planned, and what they skip.
+    """The models before and after compiling, as of the time when a batch was planned, and their skips.
 
-    Before compiling the fastest of several times as many proposals are kept (:meth:`screen`), after compiling a gate
+    Before compiling, the fastest of several times as many proposals are kept (:meth:`screen`); after compiling, a gate
     decides (:meth:`decide`). The models are extra trees on all features: another kind of model than the one that
-    proposes, so that their errors differ. Decisions do not depend on when they are made, and the models are fitted to
-    the earliest trials on a fixed schedule (:func:`mltune.search.history.milestone`): a resumed run makes the same
-    decisions.
-
-    Attributes
-    ----------
-    history : History or None
-        The trials that were known when the models became due; None skips nothing.
-    fitted_to : int
-        Number of trials, the earliest, that the models are fitted to.
+    proposes, so that their errors differ. They are fitted to the earliest ``fitted_to`` trials of ``history`` on a
+    fixed schedule (:func:`mltune.search.history.milestone`), so that a resumed run makes the same decisions.
     """
 
     features: Features
@@ -218,7 +174,7 @@ class Gates:
     _models: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
 
     def following(self, history: History | None) -> Self:
-        """Return the gates of the next batch. It has the same models until the schedule demands another fit."""
+        """Return the gates of the next batch, with the same models until the schedule demands another fit."""
         if history is None:
             return replace(self, history=None, fitted_to=0, _models={})
         fitted_to = milestone(len(history.indices), first=Gate(GATES[0]).minimum, growth=GROWTH)
@@ -232,16 +188,10 @@ class Gates:
         return not self._fitted(GATES[0])[0].is_open
 
     def screen(self, columns: Columns, most: int, rng: np.random.Generator) -> tuple[Indices, list[Skip | None]]:
-        """Choose which proposals are compiled, where :attr:`screens`: those that are predicted to be the fastest.
+        """Return the positions, ascending, of the proposals to compile, and why an audited one would be skipped.
 
-        For the audit a share of the others is compiled in place of the slowest of these, at most half of all.
-
-        Returns
-        -------
-        kept : ndarray of shape (min(most, n_configs),)
-            Positions, ascending.
-        audited : list of Skip or None
-            For each of them why it would have been skipped, if it is there for the audit.
+        They are the proposals predicted to be the fastest. For the audit, a share of the others replaces the slowest of
+        them, at most half of all.
         """
         gate, model = self._fitted(GATES[0])
         assert model is not None  # noqa: S101 - it screens
@@ -257,15 +207,7 @@ class Gates:
     def decide(
         self, columns: Columns, numbers: Sequence[int], exempt: NDArray[np.bool_], builds: Sequence[Build]
     ) -> Decisions:
-        """Decide after compiling which configurations to skip.
-
-        Parameters
-        ----------
-        numbers : sequence of int
-            Trial numbers: they determine the draw of the audit.
-        exempt : ndarray of shape (n_configs,), bool
-            Configurations that are not skipped, such as random proposals.
-        """
+        """Decide after compiling which configurations to skip; the trial numbers determine the draw of the audit."""
         nothing: Decisions = [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
         if exempt.all():
             return nothing
@@ -284,11 +226,7 @@ class Gates:
         return skips, np.array([skip is not None for skip in skips]) & (np.array(drawn) < gate.audit)
 
     def near(self, columns: Columns) -> NDArray[np.bool_]:
-        """Return the configurations near one of the fastest: ndarray of shape (n_configs,), bool.
-
-        They are not skipped: what is still better than the best is mostly there, where models are surest of the
-        contrary.
-        """
+        """Return a mask of the configurations near one of the fastest, never skipped: most improvements are there."""
         assert self.history is not None  # noqa: S101 - the models are fitted to it
         scores = self.history.scores[: self.fitted_to]
         count = math.ceil(min(FASTEST_SHARE * np.isfinite(scores).sum(), MOST_FASTEST))
@@ -299,7 +237,7 @@ class Gates:
         return near
 
     def _fitted(self, name: str) -> tuple[Gate, CostModel | None]:
-        """Return a gate with its model; an open one without, where too little is known."""
+        """Return a gate with its model; an open gate without a model where too little is measured."""
         if name not in self._models:
             self._models[name] = self._fit(name)
         return self._models[name]

@@ -19,21 +19,11 @@ from mltune.records.trials import Trials
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The trials that a batch is planned from, as arrays.
+    """The trials that a batch is planned from, as arrays of configurations' indices and log shares of peak.
 
-    Attributes
-    ----------
-    indices : ndarray of shape (n_finished,)
-        The configurations that were measured or failed, in the order of trial numbers.
-    scores : ndarray of shape (n_finished,)
-        Their log shares of peak; NaN for failures.
-    skipped, predicted, gates : ndarray of shape (n_skipped,)
-        The configurations that a gate skipped, their predicted log shares of peak, and the gate: its position in
-        :data:`mltune.records.trial.GATES`.
-    running : ndarray of shape (n_running,)
-        The configurations under way.
-    tried : set of int
-        Every configuration proposed so far, including those skipped or still running.
+    ``scores`` are those of ``indices``, the finished trials in the order of their numbers; NaN for failures.
+    ``predicted`` and ``gates`` (positions in :data:`mltune.records.trial.GATES`) belong to ``skipped``. ``tried`` are
+    all configurations proposed so far.
     """
 
     indices: Indices
@@ -68,13 +58,7 @@ class History:
 
 
 class Results:
-    """The results that a search has learned, in the order of trial numbers.
-
-    Attributes
-    ----------
-    best : float
-        Largest log share of peak of a trial that succeeded; minus infinity before the first.
-    """
+    """The results of a search, in the order of trial numbers; ``best`` is the largest log share of peak so far."""
 
     def __init__(self) -> None:
         self.best = -math.inf
@@ -124,15 +108,12 @@ class Results:
         return {name: np.array(column)[rows] for name, column in self._builds.items()}
 
     def is_bound_by_runner(self, compilers: float) -> bool:
-        """Return whether builds wait for the runner. Otherwise a skip after compiling saves no time."""
+        """Return whether builds wait for the runner; otherwise a skip after compiling saves no time."""
         compile_s, run_s = self._means
         return run_s > compile_s / compilers
 
     def occupancy(self, compilers: float) -> float:
-        """Return how many trials in flight keep busy what is slower, the compilers or the runner; 1 if not known.
-
-        That is its throughput times the seconds of a trial (Little, 1961). Infinitely many compilers take no time.
-        """
+        """Return how many trials in flight keep the slower of compilers and runner busy (Little, 1961), or 1."""
         compile_s, run_s = self._means
         if math.isinf(compilers) or compile_s + run_s == 0.0:
             return 1.0
@@ -158,10 +139,10 @@ def build_columns(builds: Sequence[Build | None]) -> dict[str, Floats]:
 
 
 def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
-    """Return the number of trials, the earliest of ``count`` finished ones, that a model is fitted to.
+    """Return the number of earliest trials, of ``count`` finished ones, that a model is fitted to.
 
-    It is 0 before ``first`` trials and grows by a factor from fit to fit, so that the cost of fitting per trial falls.
-    Because the earliest trials never change, a resumed run fits the same models as the interrupted one.
+    It grows by a factor from fit to fit, so that the cost of fitting per trial falls. Because the earliest trials never
+    change, a resumed run fits the same models as the interrupted one.
     """
     at, following = 0, first
     while following <= count:
@@ -170,15 +151,7 @@ def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
 
 
 def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Generator) -> Indices:
-    """Return the rows that a model is fitted to, sorted: all, or the fastest and a random sample of the others.
-
-    Parameters
-    ----------
-    speed : ndarray of shape (n_configs,)
-        NaN ranks last.
-    most, fastest : int
-        Largest number of rows, and how many of them are the fastest.
-    """
+    """Return the sorted rows that a model is fitted to: all, or the fastest and a random sample; NaN ranks last."""
     if len(speed) <= most:
         return np.arange(len(speed))
     first, slower = np.split(np.argsort(-speed, kind="stable"), [fastest])

@@ -1,7 +1,7 @@
-"""A model of recorded sweeps of Triton kernels, from which the search over the launches of another kernel starts.
+"""Predict launches of a Triton kernel by a model of recorded sweeps of other kernels.
 
-Parameters have other names in every kernel, so it knows them by their roles: extents of blocks, warps, stages, and
-others. A member was trained without one of the kernels; where the members disagree, nothing is expected.
+Parameters have other names in every kernel, so the model knows them by their roles: extents of blocks, warps, stages.
+Each member was trained without one of the kernels; where the members disagree, nothing is predicted.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from mltune.errors import MltuneWarning, ModelError
 from mltune.kernel.coding import Columns, Floats
 
 NAME = "triton"
-"""Of the model that comes with mltune, and what its card has as its kernel."""
+"""Name of the model that comes with mltune, and of the kernel in its card."""
 
 SMALLEST_EXTENT = 16
-"""A power of two from here on is an extent of a block: ``tl.dot`` takes no smaller ones."""
+"""Smallest power of two that is an extent of a block: ``tl.dot`` takes no smaller ones."""
 
 FEWEST_EXTENTS = 2
 """Fewest extents that differ between configurations, as in all sweeps that the model has seen."""
 
 AGREED = 0.8
-"""Standard deviation of the mean of the members' standardised predictions, 1 where they agree, from which it counts."""
+"""Least standard deviation, 1 where all members agree, of their mean standardised prediction for it to count."""
 
 WEIGHT = 0.5
 """Log speed of one standard deviation of the prediction, beside what physics expects."""
 
 FEATURES = ("warps", "stages", "area", "area_per_thread", "volume", "depth", "blocks", "others", "elongation", "tail")
-"""What the model may know of a configuration; all but the last relative to the median of the list."""
+"""Features of a configuration that the model may use; all but the last are relative to the median of the list."""
 
 _LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg", "pre_hook")
 
@@ -43,19 +43,7 @@ _LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg", "pre_hook")
 def launch_features(
     parameters: Columns, tiles: Sequence[str], blocks: Floats, threads: Floats, device: Device | None
 ) -> dict[str, Floats]:
-    """Return the features of a list of configurations, :data:`FEATURES`.
-
-    Empty for a list unlike those that the model knows: without CUDA, a grid or warps, or with fewer than
-    :data:`FEWEST_EXTENTS` extents that are powers of two.
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200
-    >>> parameters = {"M": np.array([64, 128]), "N": np.array([128, 64]), "num_warps": np.array([4, 8])}
-    >>> found = launch_features(parameters, ["M"], np.array([512.0, 256.0]), np.array([128.0, 256.0]), H200)
-    >>> found["area_per_thread"].tolist(), found["tail"].round(2).tolist()
-    ([0.5, -0.5], [0.97, 0.97])
-    """
+    """Return the features of a list of configurations; empty without CUDA, a grid, warps or two extents."""
     varying = {name: column for name, column in parameters.items() if column.min() < column.max()}
     extents = [
         name
@@ -89,10 +77,7 @@ def launch_features(
 
 
 def start_of(prior: str, features: Mapping[str, Floats]) -> Floats | None:
-    """Return the log speeds that a model expects from features; None where it does not know, or cannot be used.
-
-    See :func:`launch_model` for ``prior``; of what cannot be used a warning says why.
-    """
+    """Return the log speeds that the model ``prior`` expects; None, with a warning, if it cannot be used."""
     try:
         return expected(launch_model(prior), features) if features else None
     except ModelError as error:
@@ -101,7 +86,7 @@ def start_of(prior: str, features: Mapping[str, Floats]) -> Floats | None:
 
 
 def expected(model: PretrainedModel | None, features: Mapping[str, Floats]) -> Floats | None:
-    """Return the log speeds that the members expect from features, up to a constant; None where they do not know."""
+    """Return the log speeds that the members expect, up to a constant; None where they disagree."""
     if model is None or not features:
         return None
     X = np.column_stack([features[name] for name in model.parameters])
@@ -114,13 +99,7 @@ def expected(model: PretrainedModel | None, features: Mapping[str, Floats]) -> F
 
 @lru_cache(maxsize=2)
 def launch_model(prior: str) -> PretrainedModel | None:
-    """Return a model by the option ``prior`` of ``autotune``: ``"auto"``, ``"none"`` or a file.
-
-    Raises
-    ------
-    ModelError
-        It cannot be read, or is none of launches.
-    """
+    """Return the model of ``autotune``'s option ``prior``: ``"auto"``, ``"none"`` or a file."""
     if prior == NONE:
         return None
     model = shipped_model(NAME) if prior == AUTO else load_model(Path(prior))

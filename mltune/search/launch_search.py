@@ -1,4 +1,4 @@
-"""The search over compiled kernels: what the compiler and the launch say of each orders what is measured."""
+"""Search over compiled kernels: the reports of the compiler and the launch order what is measured."""
 
 from __future__ import annotations
 
@@ -21,29 +21,28 @@ from mltune.errors import DeviceError
 from mltune.kernel.coding import Columns, Floats
 
 BUILD = ("registers", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
-"""What compiling says of a configuration."""
+"""Values that the compiler reports of a configuration."""
 
 FEWEST = 6
 """Fewest measurements that the model is fitted to; before them the prior decides."""
 
 REPELLED = 2.0
-"""Log speed that the prior takes from a configuration with all parameters as in those measured: it may be wrong."""
+"""Log speed that the prior takes from a configuration with all parameters as in measured ones: it may be wrong."""
 
 OPTIMISM = 1.0
 """Standard deviations above its mean by which a prediction is ranked."""
 
 TREES = 24
-"""Trees of the model: most of a fit's seconds, and of recorded sweeps as many reach what 64 reach."""
+"""Trees of the model: a fit takes most of its time for them, and on recorded sweeps 24 do as well as 64."""
 
 REFIT = 1.2
-"""The model is fitted again once there are this many times as many measurements."""
+"""Growth of the number of measurements after which the model is fitted again."""
 
 SURE, CAUTION, MARGIN = 18, (1.0, 1.5), 0.05
-"""Measurements from which it is decided what is not compiled or measured, the standard deviations above the mean at
-which it still is compiled, and measured, and by how much slower than the best that may be."""
+"""Fewest measurements for skips; optimism in standard deviations before and after compiling; margin of a skip."""
 
 GAIN = 0.003
-"""Expected gain of log speed from which a configuration is worth its compile."""
+"""Expected gain of log speed from which a configuration is worth its compilation."""
 
 HIDING_WARPS, REUSED = 4.0, 32.0
 """Resident warps, and elements of reuse, with which a kernel is expected to reach half of its speed."""
@@ -62,7 +61,7 @@ Prediction: TypeAlias = tuple[Floats, Floats]
 
 
 def predict(seed: int, X: Floats, y: Floats, candidates: Floats) -> Prediction:
-    """Predict the log speeds of candidates by a model of measured ones, which is fitted once."""
+    """Predict the log speeds of candidates by a model fitted to the measured ones."""
     return _fitted(seed, X.tobytes(), y.tobytes()).predict(candidates)
 
 
@@ -75,7 +74,7 @@ def _fitted(seed: int, X: bytes, y: bytes) -> Ensemble:
 def expected_gain(mean: Floats, spread: Floats, best: float) -> Floats:
     """Return by how much predictions are expected to exceed the best (Jones, Schonlau and Welch, 1998, equation 15).
 
-    :func:`mltune.search.proposers.log_expected_improvement` needs SciPy, whose import a tune of seconds would wait for.
+    :func:`mltune.search.proposers.log_expected_improvement` needs SciPy, whose import delays a tune of seconds.
     """
     z = (mean - best) / np.maximum(spread, 1e-9)
     below = 0.5 + 0.5 * np.array([*map(math.erf, z / math.sqrt(2.0))])
@@ -94,40 +93,13 @@ class LaunchSearch:
     """Order configurations by the speed that is expected of them, from few measurements.
 
     The first is that of the caller. The next follow a prior without measurements: how full the last wave of blocks is,
-    the warps that hide latencies, the reuse of operands in a tile, and the spills; those that are unlike the measured
-    ones come first. From then on a model is fitted to the measurements: trees and a Gaussian process on the parameters
-    and on all facts of the launch.
+    the warps that hide latencies, the reuse of operands in a tile, and the spills; those unlike the measured ones come
+    first. From :data:`FEWEST` measurements on, a model of the parameters and of all facts of the launch decides.
 
-    Parameters
-    ----------
-    parameters : mapping of str to ndarray of shape (n_configs,)
-        Their codes.
-    tiles : sequence of str
-        Parameters that are extents of a block's tile: the grid depends on them.
-    blocks, threads : ndarray of shape (n_configs,)
-        Blocks of the grid, and threads of a block; NaN where unknown.
-    device : Device or None
-    seed : int
-    start : ndarray of shape (n_configs,), optional
-        Log speeds that are expected from elsewhere (:mod:`mltune.search.launch_model`), up to a constant. They and
-        physics say which comes first while nothing is measured.
-    predict : callable
-        :func:`predict`, or what does the same elsewhere; None is as if too few were measured for a model.
-
-    Attributes
-    ----------
-    build : mapping of str to ndarray of shape (n_configs,)
-        What compiling said; NaN where a configuration is not compiled. The caller fills it in.
-    times_s : ndarray of shape (n_configs,)
-        Measured times; infinite for a failure, and NaN for what is not measured. The caller fills it in.
-
-    Examples
-    --------
-    >>> blocks = np.array([4096.0, 1024.0, 256.0, 64.0])
-    >>> search = LaunchSearch({"TILE": np.array([8, 16, 32, 64])}, ["TILE"], blocks, np.full(4, 128.0), None, 0)
-    >>> search.times_s[:] = [4.0, 2.0, np.nan, np.nan]
-    >>> search.best_first(np.array([2, 3])).shape
-    (2,)
+    Arrays have the shape (n_configs,). ``parameters`` are codes, and ``tiles`` the names of those that the grid depends
+    on; ``blocks`` of the grid and ``threads`` of a block are NaN where unknown; ``start`` are log speeds expected from
+    elsewhere (:mod:`mltune.search.launch_model`), up to a constant. The caller fills in ``build``, the compiler's
+    reports, and ``times_s``: infinite for a failure, NaN for what is not compiled or measured.
     """
 
     def __init__(
@@ -154,24 +126,17 @@ class LaunchSearch:
 
     @property
     def is_started(self) -> bool:
-        """Whether something from elsewhere says what comes first."""
+        """Whether expected log speeds order the configurations before any measurement."""
         return self._start is not None
 
     @property
     def can_launch(self) -> NDArray[np.bool_]:
-        """Whether each configuration fits on a multiprocessor, as far as it is compiled."""
+        """Whether each configuration fits on a multiprocessor; true for those not compiled."""
         can: NDArray[np.bool_] = np.isnan(self.build["shared_bytes"]) | (self._resident(True) > 0)
         return can
 
     def best_first(self, candidates: Rows, *, compiled: bool = True) -> Rows:
-        """Return candidates in the order of their promise, the best first.
-
-        Parameters
-        ----------
-        candidates : ndarray of int
-        compiled : bool
-            Whether they are. If not, a model without the facts of the compiler orders them.
-        """
+        """Return candidates, the most promising first; before compiling by a model without compiler reports."""
         prediction = self._predicted(candidates, compiled) if len(candidates) > 1 else None
         if prediction is not None:
             return candidates[np.argsort(-(prediction[0] + OPTIMISM * prediction[1]), kind="stable")]
@@ -197,7 +162,7 @@ class LaunchSearch:
         return ordered[may_be & (compiled | (expected_gain(mean, spread, best) > GAIN))]
 
     def _predicted(self, candidates: Rows, compiled: bool) -> Prediction | None:
-        """Return means and standard deviations of log speeds; None before the model."""
+        """Return means and standard deviations of log speeds; None before the model is fitted."""
         measured = np.flatnonzero(np.isfinite(self.times_s))
         if len(measured) < FEWEST or not len(candidates):
             return None
@@ -214,12 +179,12 @@ class LaunchSearch:
         return fitted[2][0][candidates], fitted[2][1][candidates]
 
     def _known(self, name: str, compiled: bool, expected: Floats | float) -> Floats:
-        """Return what the compiler said, or what is expected where it said nothing or is not to be asked."""
+        """Return the compiler's values of a report, or the expected ones where they are missing or not to be used."""
         said = self.build[name]
         return np.where(np.isnan(said) | (not compiled), expected, said)
 
     def _registers(self, compiled: bool) -> Floats:
-        """Return the registers of a thread; before it is compiled those of a tile of accumulators."""
+        """Return the registers of a thread; before compiling those of a tile of accumulators."""
         tile = self._tile.prod(axis=0) / self._threads if len(self._tile) > 1 else 0.0
         return self._known("registers", compiled, EXPECTED_REGISTERS + tile)
 
@@ -232,7 +197,7 @@ class LaunchSearch:
         return occupancy(self._device, self._threads, registers, shared).blocks_per_sm.astype(np.float64)
 
     def _launch(self, compiled: bool) -> dict[str, Floats]:
-        """Return what follows of the launches from what is known of them now."""
+        """Return the facts of the launches, from the reports and the expected values."""
         resident, multiprocessors = self._resident(compiled), self._device.sm_count if self._device else 1
         blocks = self._blocks
         waves = blocks / (multiprocessors * np.maximum(resident, 1.0))
@@ -252,7 +217,7 @@ class LaunchSearch:
         }
 
     def _prior(self, compiled: bool = True) -> Floats:
-        """Return the log speed that is expected without measurements, up to a constant."""
+        """Return the log speed that physics expects without measurements, up to a constant."""
         of = self._launch(compiled)
         saturated = of["warps"] / (of["warps"] + HIDING_WARPS) * of["reuse"] / (of["reuse"] + REUSED)
         share = of["tail"] * saturated / (1.0 + of["stack"] / SPILLED_BYTES)

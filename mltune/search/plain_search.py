@@ -1,7 +1,4 @@
-"""The search over a table of configurations, for hosts that measure by themselves and report in any order.
-
-The adapters of other tuners share it. An objective need not be a time.
-"""
+"""Search over a table of configurations, for hosts that measure by themselves and report in any order."""
 
 from __future__ import annotations
 
@@ -88,7 +85,7 @@ class PlainSearch:
         return rows
 
     def begin(self, rows: Iterable[int]) -> None:
-        """Mark configurations as under way that the host measures without being asked to."""
+        """Mark configurations as under way that the host measures without a proposal."""
         self._running |= dict.fromkeys(row for row in rows if row not in self._results)
 
     def tell(self, index: int, result: float | None) -> None:
@@ -127,11 +124,6 @@ def symmetric_logs(values: Floats) -> Floats:
     Sign, unit and origin of the values do not matter, and single values of another magnitude do no harm: asinh(x) is x
     near zero and the log of 2 x far from it. The usual distance is 1.4826 times the median distance, which is the
     standard deviation of normally distributed values (Rousseeuw and Croux, 1993).
-
-    Examples
-    --------
-    >>> symmetric_logs(np.array([-7.0, 1e9, 0.0, 2.0, -3.0])).round(2).tolist()
-    [-1.24, 19.92, 0.0, 0.44, -0.63]
     """
     values = values / (np.abs(values).max() or 1.0)  # so that differences stay finite
     distances = values - np.median(values)

@@ -31,17 +31,10 @@ from mltune.search.proposers import (
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A configuration to try next.
+    """A configuration to try next; ``audited`` is why a gate would have skipped it, were it not for the audit.
 
-    Attributes
-    ----------
-    proposed_by : {"default", "wisdom", "start", "random", "tpe", "model", "variant"}
-        ``"default"`` is the default configuration, ``"wisdom"`` one that is known to be fast, ``"start"`` the initial
-        design, ``"variant"`` one of the best with other parameters of the compiler.
-    predicted : float or None
-        Predicted log share of peak; None for proposers that predict nothing.
-    audited : Skip or None
-        Why it would have been skipped, were it not there for an audit.
+    ``proposed_by`` is ``"default"``, ``"wisdom"`` for one known to be fast, ``"start"`` for the initial design,
+    ``"variant"`` for one of the best with other compiler parameters, or the proposer's name.
     """
 
     index: int
@@ -52,51 +45,38 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """Options of the search; docs/explanation/search.md describes how the defaults were found.
-
-    Attributes
-    ----------
-    offers : int
-        Proposals for each one that is compiled, once enough is measured for a regressor to choose among them.
-    random : float
-        Share of random proposals, throughout the run: a wrong model would otherwise confirm itself.
-    start_trials : int
-        Measured configurations of the initial design before the proposer takes over.
-    start_pool : int
-        Random configurations that the initial design is chosen from.
-    start_rounds, start_parents : int
-        Times that variants of the most promising configurations are added to the pool, and how many are varied.
-    start_head : float
-        Share of the pool, the most promising, over which the initial design is spread.
-    variant_parents, variants : int
-        Number of the best configurations that are tried with other compiler parameters, and most trials in a batch, of
-        which they are at most a quarter.
-    listed : int
-        Largest space whose configurations are listed.
-    drawn, near : int
-        Most candidates of a batch from the whole space, and from the neighbourhood of the incumbents.
-    incumbents : int
-        Number of the best configurations whose neighbourhoods are searched.
-    """
+    """Options of the search; docs/explanation/search.md describes how the defaults were found."""
 
     offers: int = 3
+    """Proposals for each one that is compiled, once a regressor can choose among them."""
     random: float = 0.03
+    """Share of random proposals, throughout the run: a wrong model would otherwise confirm itself."""
     start_trials: int = 8
+    """Measured configurations of the initial design before the proposer takes over."""
     start_pool: int = 4000
+    """Random configurations that the initial design is chosen from."""
     start_head: float = 0.05
+    """Share of the pool, the most promising, over which the initial design is spread."""
     start_rounds: int = 2
+    """Times that variants of the most promising configurations are added to the pool."""
     start_parents: int = 64
+    """Configurations of the pool that are varied each time."""
     variant_parents: int = 4
+    """Best configurations that are tried with other compiler parameters."""
     variants: int = 4
+    """Most such trials in a batch, of which they are at most a quarter."""
     listed: int = 50_000
+    """Largest space whose configurations are listed."""
     drawn: int = 800
+    """Most candidates of a batch from the whole space."""
     near: int = 400
+    """Most candidates of a batch from the neighbourhood of the incumbents."""
     incumbents: int = 6
+    """Best configurations whose neighbourhoods are searched."""
 
 
 COMPARED, HOPELESS, CERTAIN = 128, 0.01, 3
-"""Values of the compiler parameters are not tried again where, among so many of the best configurations, they are
-slower than the defaults by more than this, in the median of so many or more."""
+"""A compiler value whose median of 3 or more among the 128 best is 1 % slower than the default is dropped."""
 
 DRAWN = 64
 """Draws from a large space for each random proposal."""
@@ -110,27 +90,12 @@ LARGEST_DESIGN = 96
 class BatchPlanner:
     """Plan batches of valid, distinct configurations from the scores of others.
 
-    :meth:`plan` is a pure function of the seed, the batch number and the history, so that a resumed run proposes the
-    same configurations as the interrupted one.
+    :meth:`plan` is a pure function of the seed, the batch number and the history: a resumed run proposes the same. By
+    default a Gaussian process proposes, after an initial design by the ``sources``, or around the middle of the space.
 
-    Attributes
-    ----------
-    sources : sequence of Source
-        Knowledge before any measurement.
-    proposer : Proposer, optional
-        Proposer of every batch. By default an initial design comes first, chosen by the sources or, without one, around
-        the middle of the space; then a Gaussian process proposes.
-    first : mapping of int to str
-        Indices of the configurations that are proposed first, in this order, each with its ``proposed_by``.
-    elsewhere : sequence of int
-        Indices of those that were fast on similar devices: they follow the first one of the initial design.
-    varied : mapping of str to sequence of int
-        Values of the compiler parameters, the default first. The initial design and the proposals of the Gaussian
-        process have their defaults, and later the values of the best configuration so far; other values are tried on
-        the best ones.
-    scored, skipped : DistinctCount
-        Count the configurations that the sources or the Gaussian process predict, and those that gates skip before they
-        are compiled: a later batch may propose them again.
+    ``first`` are proposed first, each with its ``proposed_by``; ``elsewhere``, fast on similar devices, follow the
+    first one of the initial design. ``varied`` are values of compiler parameters, the default first: the initial design
+    has the defaults, later proposals the values of the best so far, and other values are tried on the best ones.
     """
 
     space: SearchSpace
@@ -153,10 +118,7 @@ class BatchPlanner:
         self.varied = {name: values for name, values in valid_values.items() if len(values) > 1}
 
     def plan(self, history: History, batch: int, size: int, gates: Gates | None = None) -> list[Proposal]:
-        """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left.
-
-        Where gates screen, the Gaussian process proposes several times as many, of which they keep the most promising.
-        """
+        """Plan a batch of distinct, valid, untried configurations, fewer than ``size`` only when none is left."""
         rng = np.random.default_rng((self.seed, batch))
         draft = _Draft(size, set(history.tried))
         for index, source in self.first.items():
@@ -179,7 +141,7 @@ class BatchPlanner:
         return draft.proposals
 
     def _screened(self, context: ProposalContext, count: int, gates: Gates | None) -> Choice:
-        """Return what is compiled of the proposals of the Gaussian process, and count the others."""
+        """Return the Gaussian process's proposals that the gates let compile, and count the others."""
         if gates is None or not gates.screens:
             return self._model.propose(context, count)
         offered = self._model.propose(context, self.options.offers * count)
@@ -201,17 +163,14 @@ class BatchPlanner:
         return promising[promising >= 0]
 
     def _random(self, context: ProposalContext, count: int) -> Indices:
-        """Return random configurations; those of the model with the compiler parameters that it proposes now."""
+        """Return random configurations with the compiler parameters that the model proposes now."""
         if context.fixed is None:
             return self.space.sample(count, context.rng, context.taken)
         most = self.options.listed if self.space.count <= self.options.listed else DRAWN * count
         return context.rng.permutation(context.free(self.space.sample(most, context.rng)))[:count]
 
     def _fixed(self, indices: Indices, best: Indices = _NONE) -> Indices:
-        """Return configurations with the compiler parameters of the best so far, or with their defaults.
-
-        One that a recording does not have with them is returned as it is.
-        """
+        """Return configurations with the compiler parameters of the best, or defaults, where a recording has them."""
         if not self.varied:
             return indices
         columns = self.space.rows(best)
@@ -234,10 +193,7 @@ class BatchPlanner:
 
     @cached_property
     def _initial_design(self) -> Indices:
-        """Configurations to measure first: a portfolio by the sources, then some of the most promising ones, far apart.
-
-        Without a source the middle of the space is promising.
-        """
+        """The first configurations: a portfolio by the sources, then promising ones, far apart."""
         rng, options = np.random.default_rng(self.seed), self.options
         pool = self.space.sample(options.start_pool, rng)
         if any(source.decides for source in self.sources) and self.space.count <= options.listed:
@@ -272,7 +228,7 @@ class BatchPlanner:
 
 @dataclass(slots=True)
 class _Draft:
-    """A batch under construction. A configuration that is taken is not added again."""
+    """A batch under construction, of distinct configurations."""
 
     size: int
     taken: set[int]

@@ -30,18 +30,11 @@ def offspring(
     crossover: float = 0.5,
     changes: float = 2.5,
 ) -> Indices:
-    """Return at most ``count`` variants of configurations by crossover and mutation, made valid, distinct and sorted.
+    """Return at most ``count`` valid, distinct, sorted variants of configurations by crossover and mutation.
 
-    Where restrictions couple parameters, they reach configurations that no change of one parameter reaches.
-
-    Parameters
-    ----------
-    parents : ndarray of shape (n_parents,)
-        Indices of configurations, the best first: earlier ones are drawn more often.
-    crossover : float
-        Share of variants that take about half of their parameters from a second parent.
-    changes : float
-        Mean number of mutated parameters in the other variants: mostly a step to the next value, sometimes any value.
+    Where restrictions couple parameters, they reach what no change of one parameter reaches. ``parents`` are the best
+    first and drawn by rank; a share ``crossover`` takes about half of its parameters from a second parent, the others
+    change ``changes`` parameters in the mean, mostly to the next value.
     """
     if len(parents) == 0 or count < 1:
         return np.empty(0, dtype=np.int64)
@@ -69,19 +62,7 @@ def _codes(space: SearchSpace, indices: Indices) -> NDArray[np.int64]:
 
 
 def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
-    """Choose points that are far from each other: a greedy maximin design (Gonzalez, 1985).
-
-    Parameters
-    ----------
-    points : ndarray of shape (n_points, n_features)
-    fixed : int
-        Number of points, the first ones, that are always chosen.
-
-    Returns
-    -------
-    ndarray of shape (min(count, n_points),)
-        Positions in the order of choice.
-    """
+    """Return positions of points far from each other and from ``fixed`` first ones: maximin (Gonzalez, 1985)."""
     count = min(count, len(points))
     chosen = list(range(min(max(fixed, 1), count)))
     if count == 0:
@@ -99,11 +80,9 @@ def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
 
 
 class EnumeratedPool:
-    """Candidates from a search space that is small enough to enumerate, with the points and basis of their encoding.
+    """Candidates from a space small enough to enumerate, with the points and basis of their encoding.
 
-    A pool is made with three limits: the most candidates ``drawn`` from the whole space and from ``near`` the
-    incumbents, and the number of ``incumbents``, the best configurations. A configuration is near another if they
-    differ in one or two parameters.
+    Most are ``drawn`` from the whole space, and ``near`` so many best ``incumbents``: one or two parameters differ.
     """
 
     def __init__(self, space: SearchSpace, encoding: Encoding, *, drawn: int, near: int, incumbents: int) -> None:
@@ -118,13 +97,7 @@ class EnumeratedPool:
         return self._points[indices], self._basis[indices]
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return candidates that are not taken, distinct and sorted: some near the best, some from the whole space.
-
-        Parameters
-        ----------
-        best : ndarray of shape (n_best,)
-            The fastest configurations known, the fastest first.
-        """
+        """Return untaken, distinct, sorted candidates: some near the ``best``, fastest first, some from everywhere."""
         drawn, near, incumbents = self._limits
         free = np.ones(len(self._points), dtype=bool)
         free[np.fromiter(taken, dtype=np.int64, count=len(taken))] = False
@@ -133,7 +106,7 @@ class EnumeratedPool:
         return np.unique(np.concatenate([_some(part, count, rng) for part, count in parts]))
 
     def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return no variants: all configurations near the incumbents are among those drawn."""
+        """Return no variants: the draw contains all configurations near the incumbents."""
         return candidates[:0]
 
     def _differing_in_two(self, index: int) -> Indices:
@@ -141,11 +114,7 @@ class EnumeratedPool:
 
 
 class SampledPool:
-    """Candidates from a search space that is too large to enumerate, with the methods of :class:`EnumeratedPool`.
-
-    Near an incumbent are its neighbours in the space and its :func:`offspring`; the best configurations, four times as
-    many as there are incumbents, are parents.
-    """
+    """Candidates from a space too large to enumerate, also neighbours and :func:`offspring` of the incumbents."""
 
     def __init__(self, space: SearchSpace, encoding: Encoding, *, drawn: int, near: int, incumbents: int) -> None:
         self._space = space
@@ -168,7 +137,7 @@ class SampledPool:
         return _free(np.unique(np.concatenate(parts)), taken)
 
     def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return the :func:`offspring` of candidates, the most promising first, that are not taken."""
+        """Return the :func:`offspring` of candidates (most promising first) that are not taken."""
         return _free(offspring(self._space, candidates, self._limits[1], rng), taken)
 
 
@@ -188,11 +157,10 @@ def _some(indices: Indices, count: int, rng: np.random.Generator) -> Indices:
 
 
 MOST_ROWS = 224
-"""Most measured configurations that the Gaussian process is fitted to: half of them the fastest, half drawn from the
-others."""
+"""Most measured configurations that the Gaussian process is fitted to: half the fastest, half drawn from the others."""
 
 MOST_SKIPPED = 112
-"""Most skipped configurations, the latest, that are added to them."""
+"""Most skipped configurations, the latest, that are added to the measured ones."""
 
 PROMISING = 16
 """Candidates for each proposal of a batch that remain after the first proposal has been chosen."""
@@ -209,10 +177,7 @@ ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class ProposalContext:
-    """The knowledge from which a batch is planned; ``taken`` configurations must not be proposed again.
-
-    `fixed` returns configurations with the compiler parameters that are proposed now, where there are some.
-    """
+    """The knowledge from which a batch is planned; ``fixed`` sets the compiler parameters that are proposed now."""
 
     history: History
     taken: set[int]
@@ -220,23 +185,13 @@ class ProposalContext:
     fixed: Callable[[Indices], Indices] | None = None
 
     def free(self, indices: Indices) -> Indices:
-        """Return configurations, none of them taken, with the compiler parameters that are proposed now."""
+        """Return configurations that are not taken, with the compiler parameters that are proposed now."""
         return indices if self.fixed is None else _free(self.fixed(indices), self.taken)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The choice of a proposer.
-
-    Attributes
-    ----------
-    indices : ndarray of shape (n_chosen,)
-        Distinct configurations, the best first.
-    predicted : ndarray of shape (n_chosen,) or None
-        Their predicted log shares of peak; None for proposers that predict nothing.
-    audited : sequence of Skip or None, optional
-        For each of them why it would have been skipped, if it is there for an audit.
-    """
+    """Distinct configurations that a proposer chooses, the best first, their log shares, and audited skips."""
 
     indices: Indices
     predicted: Floats | None = None
@@ -259,7 +214,7 @@ class Proposer(Protocol):
 
 
 class GaussianProposer:
-    """Expected improvement under a Gaussian process with a mean function.
+    """Propose by expected improvement under a Gaussian process with a mean function.
 
     The mean function predicts configurations far from all measurements: from the physical prior, if there is one, and
     from the distance to the middle of the space (:class:`mltune.cost.encoding.Encoding`). Measurements determine its
@@ -267,12 +222,8 @@ class GaussianProposer:
     slow configurations carry no information about the fast ones.
 
     A batch is chosen greedily: each proposal assumes that the earlier ones, and the running ones, turn out as predicted
-    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010).
-
-    Hyperparameters are fitted to the earliest measurements on a fixed schedule, each time from the same starting point,
-    so that a resumed run has the same ones.
-
-    What it predicts is counted in ``scored``.
+    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). Hyperparameters are fitted to the earliest measurements
+    on a fixed schedule from the same starting point, so that a resumed run has the same ones.
     """
 
     name = "model"
@@ -350,15 +301,7 @@ class GaussianProposer:
 
 @dataclass(eq=False)
 class RandomProposer:
-    """Random search: uniform over the valid configurations that pass a filter.
-
-    Attributes
-    ----------
-    space : SearchSpace
-    keeps : callable or None
-        The filter, from Columns to ndarray of shape (n_configs,), bool, for example
-        :meth:`mltune.search.astra.AstraThresholds.keeps`.
-    """
+    """Random search: uniform over the valid configurations that pass the filter ``keeps``."""
 
     name = "random"
     space: SearchSpace
@@ -380,13 +323,8 @@ class RandomProposer:
 def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
     """Return the log of the expected improvement over ``best`` (Jones, Schonlau and Welch, 1998, equation 15).
 
-    Logarithms keep an order among tiny improvements (Ament and others, 2023, "Unexpected improvements to
-    expected improvement").
-
-    Parameters
-    ----------
-    mean, spread : ndarray of shape (n_configs,)
-        Of normal distributions; spreads above 0.
+    Logarithms keep an order among tiny improvements (Ament and others, 2023, "Unexpected improvements to expected
+    improvement"). Spreads are standard deviations of shape (n_configs,), above 0.
     """
     from scipy.special import ndtr
 

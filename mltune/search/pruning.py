@@ -1,7 +1,6 @@
 """Pruning: measure configurations that may be fast, leave out those that are surely slow, and audit the decision.
 
-The decisions of a pruned sweep, without a GPU: :class:`Pruner` is asked for configurations and told their speeds. They
-follow from the seed and the speeds alone, so a sweep that was interrupted goes on with the same decisions.
+Decisions follow from the seed and the speeds alone, so that an interrupted sweep goes on with the same ones.
 docs/explanation/pruning.md has the rules and the limits of their promise.
 """
 
@@ -33,22 +32,22 @@ ROUND = 48
 """Configurations that a round chooses."""
 
 BESIDE = 24
-"""Configurations of the random sample beside those that a round chooses: the compilers build them meanwhile."""
+"""Configurations of the random sample beside those of a round: the compilers build them meanwhile."""
 
 LEADING = 32
 """Configurations that a pretrained model adds to the first round."""
 
 NEAR = 0.15
-"""Share by which a configuration near the fastest is slower: one such leads the model to its group."""
+"""Largest share by which a configuration near the fastest is slower; such a one leads the model to its group."""
 
 MOST_AUDITED = 0.1
-"""Share of the space that the random sample and the audit of the strata have at most together."""
+"""Largest share of the space in the random sample and the audit of the strata together."""
 
 FASTEST = 8
-"""The fastest, of which the audit measures what differs from them in one or two switches."""
+"""Fastest configurations whose partners, which differ in one or two switches, the audit measures."""
 
 STRANGE = 0.1
-"""Share of the configurations, those of which the model knows least, that are a stratum too."""
+"""Share of the configurations, those that the model knows least of, that are a stratum too."""
 
 FAST_SHARE = 3
 """Residuals come from the fastest third of the measured configurations."""
@@ -60,7 +59,7 @@ TAIL = 0.1
 """Share of the residuals from which the tail beyond them is extrapolated."""
 
 RECENT = 3
-"""Last rounds whose errors are residuals too, and whose expected numbers of fast ones are compared with the found."""
+"""Last rounds whose errors are residuals too, and whose expected numbers of fast ones are compared with the actual."""
 
 DOUBT = 0.5
 """Fast configurations that are added to both sides of that comparison."""
@@ -71,20 +70,10 @@ LEAST_CALIBRATION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a pruned sweep promises: nothing within a share of the best is unmeasured, with some confidence.
+    """The promise of a pruned sweep: nothing within a share of the best is unmeasured, with some confidence.
 
-    Attributes
-    ----------
-    within : float
-        Share by which a configuration may be slower than the fastest and still count as fast: 0.01 is 1 %.
-    confidence : float
-        The sweep ends once the model expects fewer fast configurations among the rest than ``1 - confidence``. Where
-        the audit could not see that much, the sweep promises less.
-
-    Raises
-    ------
-    UsageError
-        A value is out of range.
+    A configuration counts as fast if it is slower than the fastest by at most the share ``within``. The sweep ends once
+    the model expects fewer fast ones among the rest than ``1 - confidence``.
     """
 
     within: float = 0.01
@@ -97,23 +86,15 @@ class Promise:
             raise UsageError(f"a pruned sweep has a confidence from 50 % to below 100 %, got {self.confidence:.6g}.")
 
     def goal(self, best: float) -> float:
-        """Return the least log speed that counts as fast, from that of the fastest."""
+        """Return the least log speed that counts as fast, given the fastest log speed."""
         return best - math.log1p(self.within)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Configurations to be measured.
+    """Configurations to be measured: the next round is planned from the speeds of ``chosen``.
 
-    Attributes
-    ----------
-    chosen : ndarray of shape (n_chosen,)
-        Indices of configurations. The next round is planned from their speeds.
-    beside : ndarray of shape (n_beside,)
-        Indices of configurations of the random sample. The round after the next is planned from their speeds, so they
-        keep the compilers busy while the next is planned.
-    proposed_by : {"random", "model", "audit"}
-        Source of ``chosen``.
+    The one after the next is planned from those ``beside``, of the random sample: the compilers build them meanwhile.
     """
 
     number: int
@@ -124,44 +105,24 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class PruningAudit:
-    """What a pruned sweep promises, and what its audit shows.
-
-    Attributes
-    ----------
-    valid, measured : int
-        Configurations of the space, and of those that were measured.
-    within : float
-        See :class:`Promise`.
-    confidence : float
-        What the sweep promises: the confidence that was asked for, or the probability that the audit of the weakest
-        stratum (:class:`Stratum`) would have met a group that the model knows nothing of, where that is less.
-    expected_missed : float
-        Fast configurations that the model expects among those that were not measured. The promise is that it is at most
-        ``1 - confidence``; it is as good as the calibration of the model.
-    audited : int
-        Configurations of the random sample that the rule leaves out, judged by a model that did not see them.
-    false : int
-        Audited configurations that are fast: false skips.
-    false_share_at_most : float
-        Upper bound of the share of fast ones among all that the rule leaves out (Clopper and Pearson, 1934, for a
-        finite number), at 95 % confidence.
-    group : int
-        Size of such a group: the number of configurations near the fastest, in the stratum with most of them.
-    weakest_left_out, weakest_audited : int
-        Configurations of the weakest stratum that the rule leaves out, and those of them that were audited.
-    weakest_share_at_most : float
-        ``false_share_at_most`` of the weakest stratum.
-    """
+    """The promise of a pruned sweep, and the outcome of its audit."""
 
     valid: int
     measured: int
     within: float
+    """See :class:`Promise`."""
     confidence: float
+    """The requested confidence, or, if less, that of the weakest stratum's audit to meet a ``group``."""
     expected_missed: float
+    """Fast configurations that the model expects among those not measured; as good as its calibration."""
     audited: int
+    """Configurations of the random sample that the rule leaves out, judged by a model that did not see them."""
     false: int
+    """Audited configurations that are fast: false skips."""
     false_share_at_most: float
+    """Upper bound, at 95 % confidence, of the fast share of all left out (Clopper and Pearson, 1934)."""
     group: int
+    """Size of a group unknown to the model: the most configurations near the fastest in one stratum."""
     weakest_left_out: int
     weakest_audited: int
     weakest_share_at_most: float
@@ -172,29 +133,11 @@ class PruningAudit:
 
 
 class Pruner:
-    """Chooses the configurations of a pruned sweep, round by round.
+    """Choose the configurations of a pruned sweep, round by round.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n_configs, n_features)
-        Features of all configurations of the space (:meth:`mltune.cost.features.Features.before`).
-    seed : int
-    promise : Promise, optional
-    expected : ndarray of shape (n_configs,), optional
-        Expected log speeds of a pretrained model: one more feature, whose fastest are measured first.
-    parameters : int, optional
-        Number of features, the first, that are parameters; by default all.
-
-    Examples
-    --------
-    >>> X = np.random.default_rng(0).random((2000, 3))
-    >>> speed = -np.abs(X - 0.5).sum(axis=1)
-    >>> pruner = Pruner(X, seed=0)
-    >>> while (asked := pruner.ask()) is not None:
-    ...     for indices in (asked.chosen, asked.beside):
-    ...         pruner.tell(dict(zip(indices.tolist(), speed[indices].tolist())))
-    >>> pruner.audit().measured < 1000, bool(pruner.measured[speed.argmax()])
-    (True, True)
+    ``X`` has the features of the whole space (:meth:`mltune.cost.features.Features.before`), of which the first
+    ``parameters`` are parameters. ``expected`` are log speeds by a pretrained model: one more feature, whose fastest
+    are measured first.
     """
 
     def __init__(
@@ -238,7 +181,7 @@ class Pruner:
 
     @property
     def ready(self) -> bool:
-        """Whether the results are known from which the next round is planned."""
+        """Whether all results that the next round is planned from are reported."""
         return bool(self._told[self._open].all())
 
     def tell(self, speeds: Mapping[int, float]) -> None:
@@ -267,7 +210,7 @@ class Pruner:
         return self._close(chances, expected)
 
     def audit(self) -> PruningAudit:
-        """Return what a sweep that is at its end promises, and what its audit shows."""
+        """Return the promise of a sweep that has ended, and the outcome of its audit."""
         if self._result is None:
             raise RuntimeError("a pruned sweep is audited at its end")
         return self._result
@@ -280,7 +223,7 @@ class Pruner:
         return self._round(chosen, BESIDE, "random")
 
     def _draw(self, count: int) -> Indices:
-        """Extend the random sample by some configurations; return those of them that were not asked for before."""
+        """Extend the random sample; return its new configurations that were not requested before."""
         drawn = self._order[self._drawn : self._drawn + max(count, 0)]
         self._drawn += len(drawn)
         return drawn[~self._asked[drawn]]
@@ -296,7 +239,7 @@ class Pruner:
         return Round(self._rounds - 1, chosen, self._beside, proposed_by)
 
     def _close(self, chances: _Chances, expected: float) -> Round | None:
-        """Judge the audit; return a round that extends it, or None when it has seen enough or all that it may."""
+        """Judge the audit; return a round that extends it, or None when it is sufficient or at its limit."""
         if not self._open[self._beside].all():
             return self._round(np.empty(0, dtype=np.int64), 0, "random")
         everything = self._stratum(np.ones(len(self._open), dtype=bool), chances)
@@ -322,7 +265,7 @@ class Pruner:
         )
 
     def _partners(self) -> Indices:
-        """Return what differs from one of the fastest in one or two switches alone, and is not measured."""
+        """Return the unmeasured configurations that differ from one of the fastest in one or two switches alone."""
         fastest = np.argsort(-np.nan_to_num(self._speed, nan=-np.inf), kind="stable")[:FASTEST]
         unasked = np.flatnonzero(~self._asked)
         near = [
@@ -333,7 +276,7 @@ class Pruner:
         return unasked[np.logical_or.reduce(near)]
 
     def _stratum(self, mask: NDArray[np.bool_], chances: _Chances) -> Stratum:
-        """Return a part of the space as far as the rule leaves it out, and how much of it is audited."""
+        """Return the part of the space that the rule leaves out under a mask, with its audit."""
         order = self._order[mask[self._order]]
         following = order[~self._asked[order]]
         sample = order[: int(np.argmin(self._asked[order])) if len(following) else None]
@@ -367,17 +310,16 @@ class Pruner:
         return self.promise.goal(float(np.nanmax(self._speed[self._open])))
 
     def _calibration(self) -> float:
-        """Return the number of fast configurations found in the last rounds, relative to the number expected.
+        """Return the number of fast configurations measured in the last rounds, relative to the number expected.
 
-        These were true predictions: the probabilities were computed before the configurations were measured (Dawid,
-        1984, "Statistical theory: the prequential approach").
+        The probabilities were computed before the measurements (Dawid, 1984, "The prequential approach").
         """
         goal, recent = self._goal(), self._bets[-RECENT:]
         hits = sum(int((self._speed[chosen] >= goal).sum()) for chosen, _ in recent)
         return max(LEAST_CALIBRATION, (DOUBT + hits) / (DOUBT + sum(expected for _, expected in recent)))
 
     def _chances(self) -> _Chances:
-        """Return the probability of every configuration to be fast, by a model that did not see it."""
+        """Return the probability of every configuration to be fast, by a model that was not fitted to it."""
         seen, unasked = np.flatnonzero(self._open), np.flatnonzero(~self._asked)
         speed = self._speed[seen]
         slowest = np.nanmin(speed)
@@ -404,7 +346,7 @@ class Pruner:
         return _Chances(unasked, upper_tail((goal - mean) / (wide + offset), residuals), chances, spreads, near)
 
     def _note_errors(self, targets: Mapping[int, float]) -> None:
-        """Note the errors of the last predictions, of the configurations measured since."""
+        """Record the errors of the last predictions for the configurations measured since."""
         if self._predicted is not None:
             indices, mean, width = self._predicted
             new = self._open[indices]
@@ -412,7 +354,7 @@ class Pruner:
             self._errors.append((measured - mean[new]) / width[new])
 
     def _fitted(self, seen: Indices, target: Floats) -> Ensemble:
-        """Return the model of a round. The hyperparameters are estimated anew when the rows have grown by a quarter."""
+        """Return the model of a round; hyperparameters are estimated anew when the rows have grown by a quarter."""
         at, hyperparameters = self._hyperparameters
         due = milestone(len(seen))
         model = Ensemble(random_state=self._seed, hyperparameters=hyperparameters if at == due else None)
@@ -423,18 +365,10 @@ class Pruner:
 
 @dataclass(frozen=True, slots=True)
 class _Chances:
-    """Probabilities to be fast.
+    """Probabilities to be fast: ``left`` of the unrequested ``indices``, ``unseen`` of measured ones, held out.
 
-    Attributes
-    ----------
-    indices, left : ndarray of shape (n_left,)
-        The configurations not asked for, and their probabilities.
-    unseen : ndarray of shape (n_configs,)
-        The probabilities of those that the model has seen, each without itself; 1 for the others.
-    spread : ndarray of shape (n_configs,)
-        Spread of the predictions, of those seen without themselves.
-    near : ndarray of shape (n_configs,), bool
-        Whether a configuration is near the fastest (:data:`NEAR`), as measured or expected.
+    ``unseen`` (1 for the others), ``spread`` of the predictions and ``near`` (:data:`NEAR`) have the shape
+    (n_configs,).
     """
 
     indices: Indices
@@ -449,11 +383,6 @@ def upper_tail(z: Floats, residuals: Floats) -> Floats:
 
     Up to the upper tenth of the residuals it is their empirical one; beyond, an exponential tail with the mean excess
     of that tenth (peaks over a threshold; Pickands, 1975, with shape 0).
-
-    Examples
-    --------
-    >>> bool(upper_tail(np.array([0.0]), np.arange(-50.0, 50.0))[0] > upper_tail(np.array([60.0]), np.arange(100.0))[0])
-    True
     """
     ordered = np.sort(residuals)
     threshold = float(np.quantile(ordered, 1.0 - TAIL))

@@ -29,7 +29,7 @@ from mltune.search.proposers import Proposer, RandomProposer
 from mltune.search.stopping import ENOUGH, little_gained
 
 SOME = 1000
-"""Random configurations: physics expects shares of the speed of the fastest among them."""
+"""Random configurations: physics predicts shares of the speed of the fastest among them."""
 
 FEWEST, MOST = 4, 48
 """Fewest and most proposals of a later batch where :class:`Search` adapts: larger ones learn too late."""
@@ -153,13 +153,14 @@ class Search:
     Examples
     --------
     >>> from mltune.dataset.dataset import load_dataset
+    >>> from mltune.kernel.placed import PlacedKernel
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.kernel.space import TableSpace
     >>> from mltune.cost.features import Features
     >>> from mltune.records.trial import Measurement, TrialState
     >>> data = load_dataset("convolution_rtx_a4000")
-    >>> features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
-    >>> search = Search(TableSpace(data.columns), features, SearchSettings(batch=4))
+    >>> placed = PlacedKernel(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
+    >>> search = Search(TableSpace(data.columns), Features(placed), SearchSettings(batch=4))
     >>> for _ in range(3):
     ...     batch = search.ask()
     ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]
@@ -186,7 +187,7 @@ class Search:
         self._features = features
         self._settings = settings
         self._stops = settings.stop and settings.search == "model"  # the promise of the rule was measured with this one
-        kernel, proposer = features.kernel, _proposer(settings.search, space, features)
+        kernel, proposer = features.placed.kernel, _proposer(settings.search, space, features)
         model = start.pretrained if proposer is None else None
         near = [
             find_near(space, kernel.compiler.completed(configuration))
@@ -296,7 +297,7 @@ class Search:
         return batch
 
     def _size(self) -> int:
-        """Return the proposals of the next batch, whose first trial is the next one."""
+        """Return the number of proposals of the next batch."""
         if not self._settings.adapts:
             return self._settings.batch
         if self._planned == 0:  # the initial design, and a further one for each compiler that would be idle
@@ -327,13 +328,7 @@ class Search:
         return Batch(number, candidates, gates if used else None)
 
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
-        """Return candidates of batches in flight with the decisions of the gate after compiling.
-
-        Parameters
-        ----------
-        built : sequence of (Candidate, Build)
-            Each build is in state ``OK``.
-        """
+        """Return candidates of batches in flight, each with a build in state ``OK``, with the decisions of the gate."""
         decided: dict[int, Candidate] = {}
         for number in dict.fromkeys(candidate.batch for candidate, _ in built):
             gates = self._open[number]._gates
@@ -363,8 +358,9 @@ class Search:
         return self.stopping.reason if self._next > self.stopping.batch else ""
 
     def _learn(self, trials: Trials) -> None:
-        """Learn trials by their log shares of the device's peak, NaN where no valid time was measured."""
-        flops, times_s = self._features.problem.flops, np.where(trials.timed, trials.column("median_s"), math.nan)
+        """Learn the log shares of the device's peak of trials, NaN where no valid time was measured."""
+        flops = self._features.placed.problem.flops
+        times_s = np.where(trials.timed, trials.column("median_s"), math.nan)
         scores = [log_share(flops, time_s, self._peak_flops) for time_s in times_s.tolist()]
         self._results.learn(trials, np.array(scores, dtype=np.float64))
 
@@ -380,7 +376,7 @@ class Search:
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:
     """Return a batch with the proposals on record in their places, and planned ones in the others.
 
-    The plan contains those on record, unless something was lost that it follows from, such as a model.
+    The plan contains those on record, unless something that it follows from was lost, such as a model.
     """
     indices = {record.index for record in recorded.values()}
     unrecorded = (candidate for candidate in planned if candidate.index not in indices)
@@ -395,7 +391,7 @@ def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel
         sample = space.sample(SOME, np.random.default_rng(0))
         sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:
-        source, kernel = pretrained.source(), features.kernel
+        source, kernel = pretrained.source(), features.placed.kernel
         sources.append(
             replace(source, expected=lambda columns: source.expected(kernel.compiler.with_defaults(columns)))
         )
@@ -425,9 +421,9 @@ def _first(
 ) -> dict[int, str]:
     """Return the indices of the configurations that are proposed first, and their sources.
 
-    The best one known comes before the default: where measurements take long, there may be time for one only. Those
-    that a model remembers come last, fewer of them where a wisdom knows some. They may be of another problem:
-    what is not valid for this one is replaced by what is near.
+    The best of the wisdom comes before the default: where measurements take long, there may be time for one only. Those
+    of a pretrained model come last, fewer where a wisdom has some. They may be of another problem: near ones replace
+    those that are not valid for this one.
     """
     best, following, unplaced = start.fast[:1], start.fast[1:], remembered[len(start.fast) :]
     first: dict[int, str] = {}
@@ -445,8 +441,8 @@ def _first(
 
 
 def _peak_flops(features: Features) -> float:
-    """Return the peak of the device; when it is not known, a value with which scores are logarithms of 1 / time."""
+    """Return the peak of the device; if it is unknown, a value with which scores are logarithms of 1 / time."""
     try:
-        return peak_flops(features.device, features.problem.arithmetic)
+        return peak_flops(features.placed.device, features.placed.problem.arithmetic)
     except DeviceError:
-        return float(max(features.problem.flops, 1))
+        return float(max(features.placed.problem.flops, 1))

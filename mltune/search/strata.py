@@ -1,4 +1,4 @@
-"""Strata of a space, each audited by itself: what a random sample proves about all that it is drawn from."""
+"""Strata of a space, each audited by itself, and the bounds that a random sample proves."""
 
 from __future__ import annotations
 
@@ -24,18 +24,11 @@ SWITCHES = 12
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """A part of the space whose audit is judged by itself.
+    """A part of the space that is audited by itself: ``next`` are its unmeasured configurations in random order.
 
     The configurations that share the values of two switches are a stratum, for every two and all their values (the
-    whole space, where it has not two), and what the model knows least of is one. They overlap. Those audited are the
-    first of the stratum in the random order: a uniform sample of it.
-
-    Attributes
-    ----------
-    left_out, audited, false : int
-        As in :class:`PruningAudit`.
-    next : ndarray of shape (n_left,)
-        Its configurations not measured, in the random order.
+    whole space, where it has not two), and so are those that the model knows least of. Strata overlap. The audited ones
+    are the first in the random order, a uniform sample; counts are as in :class:`PruningAudit`.
     """
 
     left_out: int
@@ -57,22 +50,13 @@ class Stratum:
         return 1.0 - math.exp(ways - math.lgamma(self.left_out + 1) + math.lgamma(self.left_out - size + 1))
 
     def needed(self, group: int, confidence: float) -> int:
-        """Return how many more must be audited to meet one of a group with a confidence."""
+        """Return how many more configurations must be audited to meet one of a group with a confidence."""
         sizes = range(self.audited, self.left_out)
         return bisect_left(sizes, confidence, key=lambda size: self.sees(group, size))
 
 
 def combinations_of(switches: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """Return the configurations that share the values of two switches, of every two; else all, in one.
-
-    Each is an ndarray of shape (n_configs,), bool; the switches have the shape (n_configs, n_switches).
-
-    Examples
-    --------
-    >>> switches = np.array([[True, False], [False, True], [True, True]])
-    >>> [mask.tolist() for mask in combinations_of(switches)]
-    [[False, False, True], [True, False, False], [False, True, False]]
-    """
+    """Return masks of shape (n_configs,) for the values of every two switches; without two switches one mask of all."""
     pairs = combinations(switches.T[:SWITCHES], 2)
     masks = (
         mask for switch, other in pairs for mask in (switch & other, switch & ~other, ~switch & other, ~switch & ~other)
@@ -81,15 +65,10 @@ def combinations_of(switches: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
 
 
 def missed_at_most(population: int, audited: int, false: int = 0) -> int:
-    """Return the largest number of fast configurations in a population that a random sample of it allows.
+    """Return the largest number of fast configurations in a population that a random sample allows.
 
-    The sample is drawn without replacement, so the number of fast ones in it is hypergeometric: the bound of Clopper
-    and Pearson (1934) for a finite population. ``false`` of the ``audited`` in the sample are fast.
-
-    Examples
-    --------
-    >>> missed_at_most(4500, 300), missed_at_most(100, 100), missed_at_most(4500, 300, 1)
-    (43, 0, 68)
+    ``false`` of the ``audited`` are fast. The sample is drawn without replacement, so this number is hypergeometric:
+    the bound of Clopper and Pearson (1934) for a finite population.
     """
     from scipy.stats import hypergeom
 
@@ -100,13 +79,7 @@ def missed_at_most(population: int, audited: int, false: int = 0) -> int:
 
 
 def audit_size(population: int, false: int = 0) -> int:
-    """Return the smallest sample that, with so many fast ones, bounds their share below :data:`FALSE_SHARE`.
-
-    Examples
-    --------
-    >>> audit_size(4500), audit_size(50), audit_size(0)
-    (289, 48, 0)
-    """
+    """Return the smallest sample with ``false`` fast ones that bounds their share below :data:`FALSE_SHARE`."""
 
     def is_enough(audited: int) -> bool:
         return missed_at_most(population, audited, false) < FALSE_SHARE * population

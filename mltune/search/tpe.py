@@ -1,4 +1,4 @@
-"""Optuna's TPE as a proposer, and what of Optuna it takes: distributions of a space, and a study without messages."""
+"""Optuna's TPE as a proposer, and Optuna's distributions of a space."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ _TPE_BEST, _TPE_OTHERS = 40, 80
 class TpeProposer:
     """Optuna's TPE, with each proposal moved to the nearest valid configuration.
 
-    TPE by itself proposes several invalid or repeated configurations for each one that can be measured.
-
-    It slows down with every trial, so it gets a study of the best and of a random sample of the others. It weighs the
-    latest trials most, so they are in the order of scores: its answer does not depend on when each finished.
+    TPE slows down with every trial, so it gets the best and a random sample. It weighs the latest trials most, so they
+    are in the order of scores: its answer does not depend on the time of each.
     """
 
     name = "tpe"
@@ -46,7 +44,7 @@ class TpeProposer:
     def _trials(
         self, history: History, distributions: dict[str, CategoricalDistribution], rng: np.random.Generator
     ) -> list[FrozenTrial]:
-        """Return what TPE learns from: a skipped trial is pruned with its prediction, a failed one without a value."""
+        """Return the trials for TPE: a skipped one is pruned with its prediction, a failed one has no value."""
         ended, skipped = len(history.scores), len(history.skipped)
         scores = np.concatenate([history.scores, history.predicted])
         scored = np.concatenate([~np.isnan(history.scores), np.zeros(skipped, dtype=bool)])
@@ -68,7 +66,7 @@ class TpeProposer:
 
 
 class Values(CategoricalDistribution):  # type: ignore[misc]
-    """A categorical distribution that is shared: Optuna compares and copies those of every trial, value by value."""
+    """A categorical distribution that is shared: Optuna would compare and copy those of every trial, value by value."""
 
     def __eq__(self, other: object) -> bool:
         return self is other or bool(super().__eq__(other))
@@ -80,7 +78,7 @@ class Values(CategoricalDistribution):  # type: ignore[misc]
 
 
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
-    """Return a search space as Optuna distributions: one categorical parameter each."""
+    """Return a search space as Optuna distributions, each parameter categorical."""
     return {name: Values(space.values[name]) for name in space.names}
 
 

@@ -1,8 +1,4 @@
-"""Following a run from another process, by its stores and its event log. Nothing is written and nothing is locked.
-
-The stores hold the trials, the event log says what happened. What is missing, incomplete or from another version is
-ignored: it may be readable the next time.
-"""
+"""Follow a run from another process by its stores and its event log, without writing and without locks."""
 
 from __future__ import annotations
 
@@ -27,10 +23,10 @@ if TYPE_CHECKING:
     from mltune.show.live import RunDisplay
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two looks at a directory."""
+"""Seconds between two reads of a directory."""
 
 GRACE_S = 5.0
-"""Seconds for which the lock of a run may be free before the run is taken to be dead."""
+"""Seconds for which the lock of a run may be free before the run counts as dead."""
 
 KILLED = "no process works on the run, and its event log has no end: repeat the command to resume it"
 
@@ -40,10 +36,10 @@ LATEST = 10
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(CampaignProgress):
-    """The progress of a run or of a campaign at one look, and the ``events`` since the look before.
+    """The progress of a run or of a campaign at one moment, and its new ``events``.
 
     ``begun`` says whether there is a run, ``is_plan`` whether it is a campaign, ``ended`` whether nothing more will
-    come; ``message`` says why where no event does.
+    come; ``message`` says why if no event does.
     """
 
     events: tuple[dict[str, Any], ...] = ()
@@ -76,7 +72,7 @@ def follow(directory: Path, display: RunDisplay) -> None:
 
 
 class Watch:
-    """Repeated looks at a run, or at the runs of a campaign, in a directory that need not exist yet."""
+    """Repeated reads of a run, or of the runs of a campaign, in a directory that need not exist yet."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(directory)
@@ -87,7 +83,7 @@ class Watch:
         self._events = _Events()
 
     def look(self) -> Snapshot:
-        """Read what is new."""
+        """Read the new records."""
         running = is_written(self._directory)  # first: what a run writes before it lets go of the lock is read below
         before = self._offset
         news, self._offset = events.read_events(self._directory / events.FILE, before)
@@ -110,7 +106,7 @@ class Watch:
         )
 
     def _state(self, running: bool) -> dict[str, Any]:
-        """Return the progress by the stores, and that of a campaign as a whole by its events."""
+        """Return the progress by the stores, and of a whole campaign by its events."""
         if not is_plan(self._directory):
             run_progress = self._run(self._directory, "").progress(self._events.devices.get("", ""))
             runs = () if run_progress is None else (run_progress,)
@@ -169,7 +165,7 @@ class _Events:
             self.ended = name in events.ENDS
 
     def _add_device(self, source: Any) -> None:
-        """Keep the device that an event, or an entry of its ``runs``, names for a problem."""
+        """Keep the device that an event, or an entry of its ``runs``, has for a problem."""
         slug, device = (source.get("slug") or "", source.get("device")) if isinstance(source, Mapping) else ("", None)
         if isinstance(slug, str) and isinstance(device, str):
             self.devices[slug] = printable(device)
@@ -187,7 +183,7 @@ class _Run:
         self._progress: Progress | None = None
 
     def progress(self, device: str) -> Progress | None:
-        """Return the progress of the run; None before it is known."""
+        """Return the progress of the run; None before its store has any."""
         try:
             run = self._reader.read()
         except (MltuneError, OSError):

@@ -31,7 +31,7 @@ NAMES = {
     "memory_bytes_per_s": "memory",
     "launch_s": "a launch",
 }
-"""The quantities of :data:`mltune.device.facts.Quantity`, in words."""
+"""The words for the quantities of :data:`mltune.device.facts.Quantity`."""
 
 
 def space(document: Document) -> list[RenderableType]:
@@ -118,7 +118,7 @@ def devices(document: Document) -> Iterator[RenderableType]:
 
 
 def _measured(entry: Document, unmeasured: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Show what was measured of a device, and why the rest was not, by quantity."""
+    """Show the measured rates of a device, and why others were not measured, by quantity."""
     shares = entry["share_of_data_sheet"]
     columns = [
         Column(f"measured on {printable(entry['device']['name'])}", lambda row: NAMES[row[0]]),
@@ -168,7 +168,7 @@ def cluster(document: Document) -> Iterator[RenderableType]:
 
 
 MOST_OPCODES = 6
-"""Opcodes of a main loop that are named."""
+"""Most opcodes of a main loop in the output."""
 
 
 def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
@@ -208,14 +208,14 @@ def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
 
 
 def _limit(limits: Mapping[str, float], rate: Rate, name: str) -> str | None:
-    """Write a limit, with a star at the one that limits most; None where it does not limit."""
+    """Write a limit, with a star at the one that binds; None where it is no limit."""
     if not limits.get(name):
         return None
     return f"{_speed(limits[name], rate)}{' *' if limits[name] == max(limits.values()) else ''}"
 
 
 def _code(code: Mapping[str, Any], rate: Rate) -> str:
-    """Write what the main loop is made of: its opcodes, the most frequent first."""
+    """Write the opcodes of the main loop, the most frequent first."""
     often = sorted(code["counts"].items(), key=lambda entry: -entry[1])
     parts = ", ".join(f"{count:,} {name}" for name, count in often[:MOST_OPCODES])
     return (

@@ -28,7 +28,7 @@ _BAR_WIDTH = 24
 
 
 class Display:
-    """A display of progress; a context manager. It writes to stderr unless told otherwise.
+    """A display of progress; a context manager that writes to stderr by default.
 
     On a terminal, a picture is updated in place and messages appear above it. Elsewhere, messages appear at once, and
     the state as plain lines once per minute and at the end of anything longer than a minute.
@@ -63,7 +63,7 @@ class Display:
             self._write()
 
     def say(self, text: str, *, timed: bool = False) -> None:
-        """Show a message. Without a terminal the time is put before it, unless ``timed`` says that it has one."""
+        """Show a message; without a terminal with the time before it, unless it is ``timed`` itself."""
         if self._on_terminal:
             self._console.print(text, soft_wrap=True)
         else:
@@ -92,10 +92,7 @@ class Display:
 
 
 class NotebookOutput:
-    """The output of a notebook cell that shows the latest picture.
-
-    ``rich.live.Live`` needs ipywidgets there, and pictures that show themselves read their texts as markup.
-    """
+    """The output of a notebook cell with the latest picture, without the ipywidgets that ``rich.live.Live`` needs."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -111,7 +108,7 @@ class NotebookOutput:
             self._handle.update(shown, raw=True)
 
     def stop(self) -> None:
-        """Leave the last picture where it is."""
+        """Keep the last picture where it is."""
 
 
 def in_notebook() -> bool:
@@ -120,10 +117,7 @@ def in_notebook() -> bool:
 
 
 class RunDisplay(Display):
-    """A display of the progress of a run or of a campaign, called with each state.
-
-    ``announce`` says whether a plain line is shown when a problem is begun.
-    """
+    """A display of the states of a run or a campaign; ``announce`` shows a plain line when a problem begins."""
 
     def __init__(self, *, stderr: bool = True, announce: bool = True) -> None:
         super().__init__(stderr=stderr)
@@ -206,7 +200,7 @@ def _time(elapsed_s: float, left_s: float | None) -> str:
 
 
 def _share_done(progress: Progress) -> float:
-    """Return the share of the budget that is spent: of trials or of time, whichever is larger."""
+    """Return the spent share of the budget: of trials or of time, whichever is larger."""
     trials = progress.trials / progress.trials_limit if progress.trials_limit else 0.0
     seconds = progress.elapsed_s / progress.time_limit_s if progress.time_limit_s else 0.0
     return min(max(trials, seconds), 1.0)

@@ -1,6 +1,6 @@
-"""The page and the Markdown of a comparison: a scoreboard of strategies, made of its summary alone.
+"""The page and the Markdown of a comparison: a scoreboard of strategies, from its summary alone.
 
-Names of datasets, kernels, GPUs and strategies are those of strangers: both templates escape every cell.
+Names of datasets, kernels, GPUs and strategies come from strangers: both templates escape every cell.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PICKS = (1, 2, 3, 5, 10, 25, 50, 100)
 """Numbers of evaluations for which each GPU has the fraction of the optimum."""
 
 MOST_FIGURES = 40
-"""Figures of a page: each takes a tenth of a second and some kilobytes."""
+"""Most figures of a page: each takes a tenth of a second and some kilobytes."""
 
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: paragraphs, a table, a list, figures. The first column is that of the rows' names."""
+    """A part of the page: paragraphs, a table with names in its first column, a list, figures."""
 
     heading: str
     text: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ def _on_clock(name: str, cores: str, summary: Summary) -> list[str]:
 
 
 def _picks(document: Summary, *, draw: bool) -> Section:
-    """Return the mean fractions of the optimum after some evaluations, over all spaces and for each GPU."""
+    """Return the mean fractions of the optimum after :data:`PICKS`, over all spaces and for each GPU."""
     strategies, datasets = document["strategies"], document["datasets"]
     at = [str(pick) for pick in PICKS if pick <= document["evaluations"]]
     groups = {"all GPUs": [*datasets]} | _groups(datasets, "device")
@@ -185,7 +185,7 @@ def _spaces(datasets: Summary) -> Section:
 
 
 def _seen(document: Summary) -> Iterator[str]:
-    """Yield what strategies had seen of the spaces before, and what is not in the figures."""
+    """Yield sentences on what strategies had seen of the spaces before, and on the limits of the figures."""
     datasets = document["datasets"]
     unseen = [name for name, facts in datasets.items() if not facts.get("in_view")]
     kernels = sum(facts.get("in_view") == "kernel" for facts in datasets.values())
@@ -220,7 +220,7 @@ def _seen(document: Summary) -> Iterator[str]:
 
 
 def _groups(datasets: Summary, key: str) -> dict[str, list[str]]:
-    """Return the names of the spaces by what they have in common."""
+    """Return the names of the spaces by a common property."""
     groups: dict[str, list[str]] = {}
     for name, facts in datasets.items():
         groups.setdefault(facts[key], []).append(name)

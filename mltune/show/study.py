@@ -1,8 +1,4 @@
-"""Export of runs as Optuna studies, and a server of optuna-dashboard on them.
-
-The studies are copies for display: nothing is read back from them. They are kept as a journal file, because a database
-costs about 25 times as much per trial.
-"""
+"""Export of runs as Optuna studies, copies in a journal file, and a server of optuna-dashboard on them."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.results.reader import RunReader, readable
 
 MOST_TRIALS = 20_000
-"""Most trials that a run has in its study when the dashboard starts, the latest: Optuna takes 11 kB for each."""
+"""Most trials in the study of a run at the start, the latest: Optuna takes 11 kB for each."""
 
 UPDATE_EVERY_S = 5.0
 """Seconds between two updates while the dashboard is served."""
@@ -38,9 +34,8 @@ UPDATE_EVERY_S = 5.0
 class Studies:
     """The runs of a directory as Optuna studies, in a new file ``path`` there, read and written through ``storage``.
 
-    The trials are those of :class:`mltune.results.study.StudyMirror`, in the order in which they ended. Of a very long
-    run, only the latest :data:`MOST_TRIALS` are shown. A run of a campaign that cannot be read is left out, with a
-    warning.
+    The trials are those of :class:`mltune.results.study.StudyMirror`, in the order in which they ended, only the latest
+    :data:`MOST_TRIALS`. A run of a campaign that cannot be read is left out, with a warning.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -68,12 +63,12 @@ class Studies:
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))
 
     def update(self) -> int:
-        """Add the trials that have ended since the last update; return how many."""
+        """Add the trials that have ended since the last update; return their number."""
         with _must_be_writable(self.path):
             return self._copy(self.storage)
 
     def keep_up_to_date(self) -> NoReturn:
-        """Update forever; a store that cannot be read or a file that cannot be written is tried again."""
+        """Update forever; failures to read a store or to write the file are tried again."""
         while True:
             time.sleep(UPDATE_EVERY_S)
             with contextlib.suppress(MltuneError):
@@ -115,7 +110,7 @@ class Studies:
 
 
 class _MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
-    """A journal in memory: one in a file synchronises with the disk at every trial."""
+    """A journal in memory: one in a file would synchronise with the disk at every trial."""
 
     def __init__(self) -> None:
         self.logs: list[dict[str, Any]] = []
@@ -138,12 +133,12 @@ def _must_be_writable(path: Path) -> Iterator[None]:
 
 
 HOST = "127.0.0.1"
-"""The dashboard has no user accounts, so only this machine may connect."""
+"""The host of the dashboard, which has no user accounts: only this machine may connect."""
 
 
 @contextlib.contextmanager
 def served(studies: Studies, port: int) -> Iterator[str]:
-    """Serve the dashboard to this machine while the context lasts, and yield its address; port 0 takes a free one."""
+    """Serve the dashboard to this machine within a context, and yield its address; port 0 takes a free one."""
     try:
         from optuna_dashboard import wsgi
     except ImportError as error:
@@ -168,10 +163,7 @@ def served(studies: Studies, port: int) -> Iterator[str]:
 
 
 def only_local(application: WSGIApplication) -> WSGIApplication:
-    """Return an application that answers only requests for a name of this machine.
-
-    This stops DNS rebinding: a web page whose host name is made to resolve to this machine gets no answer.
-    """
+    """Return an application that answers only requests for a name of this machine, which stops DNS rebinding."""
 
     def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         host = str(environment.get("HTTP_HOST", "")).rpartition(":")[0] or environment.get("HTTP_HOST", "")

@@ -1,9 +1,7 @@
 """Output of the program: text made safe for terminals, and tables declared as columns.
 
-Text may come from files of strangers. It is never read as markup, and control characters in it are replaced by spaces.
-
-A column says what a row has in it and how that is written. On a terminal that is too narrow for all columns, a table
-leaves some out rather than break a name.
+Text from strangers is never read as markup, and its control characters become spaces. On a narrow terminal a table
+leaves columns out rather than break a name.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def write(text: object, *, stderr: bool = False) -> None:
 
 
 def show(renderables: Iterable[RenderableType]) -> None:
-    """Write tables and texts to stdout: as wide as the terminal; elsewhere as wide as they are, without padding."""
+    """Write tables and texts to stdout, as wide as the terminal; elsewhere at full width, without padding."""
     out = console()
     if out.is_terminal or out.is_jupyter:
         for renderable in renderables:
@@ -51,7 +49,7 @@ def show(renderables: Iterable[RenderableType]) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console for stdout or stderr. Where it is not a terminal, its lines are only wrapped to $COLUMNS."""
+    """Return a console for stdout or stderr; without a terminal it wraps lines to $COLUMNS alone."""
     instance: Console = _class()(stderr=stderr)
     if not instance.is_terminal and not instance.is_jupyter and "COLUMNS" not in os.environ:
         instance.width = _UNLIMITED
@@ -85,11 +83,11 @@ def _class() -> type[Console]:
             super().__init__(markup=False, highlight=False, emoji=False, **options)
 
         def render_str(self, text: str, **options: Any) -> Text:
-            """Render a string, such as a cell of a table, before its width is taken."""
+            """Render a string, such as a cell of a table, before its width is measured."""
             return super().render_str(_clean(text), **options)
 
         def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
-            """Render an object: all that is printed goes through this method."""
+            """Render an object: all output goes through this method."""
             for segment in super().render(*arguments, **options):
                 yield segment if segment.control else Segment(_clean(segment.text), segment.style)
 
@@ -108,12 +106,11 @@ Of = str | tuple[Any, ...] | Callable[[Any], Any]
 class Column:
     """A column of a table.
 
-    ``of`` is what a row has in it: a key of the row, the keys on the way to a part of it, which may be None, or a
-    function of it. ``write`` writes it; nothing known (None) is written as ``-``. Numbers are aligned to the ``right``;
-    a terminal ``wraps`` texts at spaces, and leaves columns out that are ``spare``: 1 before all others, 0 never.
-    Reports have further: ``small`` writes an addition to a cell, such as its interval; ``look`` says how a cell is
-    shown (the macro ``cell`` of the page: ``code``, ``folded``, ``notes``, ``verdict``, ``when``); ``link`` returns
-    where it leads.
+    ``of`` is a key of the row, the keys on the way to a part of it, or a function of it, and ``write`` writes its
+    value; None is ``-``. Numbers are aligned to the ``right``; a terminal ``wraps`` texts at spaces, and leaves
+    ``spare`` columns out: 1 before all others, 0 never. Reports have further: ``small`` writes an addition to a cell,
+    such as its interval; ``look`` is the macro ``cell`` of the page (``code``, ``folded``, ``notes``, ``verdict``,
+    ``when``); ``link`` returns an address.
     """
 
     heading: str
@@ -127,7 +124,7 @@ class Column:
     link: Callable[[Any], str] | None = None
 
     def value(self, row: Any) -> Any:
-        """Return what a row has in the column, by which a page sorts numbers."""
+        """Return the value of a row in the column, by which a page sorts numbers."""
         if callable(self.of):
             return self.of(row)
         for key in (self.of,) if isinstance(self.of, str) else self.of:
@@ -140,11 +137,11 @@ class Column:
         return UNKNOWN if value is None else self.write(value)
 
     def addition(self, row: Any) -> str:
-        """Write the addition to the cell of a row; empty where there is none."""
+        """Write the addition to the cell of a row; empty if there is none."""
         return "" if self.small is None else self.small(row)
 
     def address(self, row: Any) -> str:
-        """Return the address to which the cell of a row leads; empty where there is none."""
+        """Return the address of the link in the cell of a row; empty if there is none."""
         return "" if self.link is None else self.link(row)
 
 
@@ -155,7 +152,7 @@ def number(heading: str, of: Of, write: Callable[[Any], str] = str, **options: A
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, and the columns in which they are shown; a report adds the row ``total``, a page may sort by a column."""
+    """Rows, and the columns that show them; a report adds the row ``total``, a page may sort by a column."""
 
     rows: Sequence[Any]
     columns: Sequence[Column]
@@ -186,7 +183,7 @@ class Table:
         yield table
 
     def _kept(self, least: Sequence[int], width: int) -> list[int]:
-        """Return the places of the columns that fit: those that are not spare, then the most important spare ones."""
+        """Return the positions of the columns that fit: those not spare, then the most important spare ones."""
         spare = {at: column.spare for at, column in enumerate(self.columns) if column.spare}
         kept = [at for at in range(len(self.columns)) if at not in spare]
         for at in sorted(spare, key=lambda at: -spare[at]):
@@ -254,10 +251,7 @@ Figures = Mapping[str, Any]
 
 
 def speeds(ratings: Iterable[Figures], of: Callable[[Any], Figures] = lambda row: row, spare: int = 0) -> list[Column]:
-    """Return a column for each unit in which some ratings are shown, with intervals; without any, one called speed.
-
-    ``of`` returns the rating of a row. The first unit always stays; the last one is the first to be ``spare``.
-    """
+    """Return a column of speeds, with intervals, for each unit of ratings; the last unit is the first to be spare."""
 
     def column(unit: Unit, spare: int) -> Column:
         def value(row: Any) -> Any:
@@ -280,10 +274,9 @@ def rated(
     *,
     spare: tuple[int, int, int] = (0, 1, 0),
 ) -> list[Column]:
-    """Return the columns of ratings: their speeds, then their shares of the reference kernel and of the limit.
+    """Return the columns of ratings: speeds, and shares of the reference kernels (by name) and of the limit.
 
-    ``references`` are the names of the reference kernels. ``spare`` is that of the shares of the reference and of the
-    limit, and of the units after the first, in this order.
+    ``spare`` is that of the shares of the reference and of the limit, and of the units after the first, in this order.
     """
     present = set(filter(None, references))
     of_reference, of_limit, of_units = spare

@@ -54,7 +54,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
 
 
 def tuned(document: Document) -> list[RenderableType]:
-    """Show the result of ``mltune tune``: of the fastest kernel, and where several compete a table of all."""
+    """Show the result of ``mltune tune``: of the fastest kernel, with a table of all that competed."""
     best = document["best"]
     winner = [("best", "none: no trial succeeded")]
     if best is not None:
@@ -73,7 +73,7 @@ def _funnel(document: Document) -> Table:
 
 
 def _kernels(document: Document) -> RenderableType:
-    """Return the table of the kernels that competed, the fastest first."""
+    """Return the table of the competing kernels, the fastest first."""
     entries = document["kernels"]
     columns = [
         Column("kernel", "kernel"),
@@ -317,10 +317,7 @@ def training(document: Document, report: bool = False) -> list[RenderableType]:
 
 
 def _model_shares(document: Document, report: bool) -> RenderableType:
-    """Return the table of how near a model's first choices came to the optimum of each dataset.
-
-    With ``report`` a dataset has a row for each source of the order of its choices, else one for the last source.
-    """
+    """Return the table of the first choices' shares of the optimum, with ``report`` by every source of an order."""
     scores = document["scores"]
     counts = [*dict.fromkeys(count for score in scores.values() for count in score["share_of_optimum"]["model"])]
     rows = []
@@ -370,7 +367,7 @@ def predicted(document: Document) -> list[RenderableType]:
 
 
 def _time_of_first(document: Document) -> str:
-    """Say what the first choice is expected to take, or why that is not known."""
+    """Write the expected time of the first choice, or why it is unknown."""
     prediction = document["time"]
     if prediction is None:
         return f"no time is given for the first choice: {document['no_time']}"
@@ -385,7 +382,7 @@ def _time_of_first(document: Document) -> str:
 
 
 FEWEST_EVALUATIONS = 25
-"""Fewest evaluations for which a terminal has the fraction of the optimum; the page has the first ones, too."""
+"""Fewest evaluations with a fraction of the optimum on a terminal; the page has the first ones, too."""
 
 
 def comparison(document: Document) -> list[RenderableType]:

@@ -1,7 +1,4 @@
-"""Why the best trial of a run is fast: its upper bound, and what sets it apart from the default and the runner-up.
-
-Everything follows from facts on record: what the compiler reported, and the resources of a known bundle.
-"""
+"""Explanation of the best trial of a run by facts on record: its bound, and its differences from other trials."""
 
 from __future__ import annotations
 
@@ -16,16 +13,16 @@ from mltune.kernel.coding import Floats
 from mltune.records.trial import TrialRecord
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds, percent
-from mltune.show.report.evidence import kernel_of
+from mltune.show.report.evidence import placed_of
 
 LEAST = 1.1
-"""Ratio of two facts from which on one explains a difference."""
+"""Smallest ratio of two facts that explains a difference."""
 
 FASTER = 1.02
-"""Ratio of two times from which on there is a difference to explain."""
+"""Smallest ratio of two times that needs an explanation."""
 
 _Facts: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
-"""What is on record of a trial, and its least times by what limits it; these only of a known bundle."""
+"""Facts of a trial on record, and, of a known bundle, its least times by limit."""
 
 _FACTS = {
     "spill_bytes": (-1, "{0:.0f} bytes spilled a thread, not {1:.0f}"),
@@ -33,19 +30,16 @@ _FACTS = {
     "tail_efficiency": (1, "waves that are {0:.0%} full, not {1:.0%}"),
     "bytes_in_flight_per_sm": (1, "{0:,.0f} bytes in flight on a multiprocessor, not {1:,.0f}"),
 }
-"""Facts that explain a difference: whether more or less is better, and the words."""
+"""Facts that explain a difference: whether more (1) or less (-1) is better, and the words."""
 
 
 def why(run: TuneResult) -> list[str]:
-    """Return up to two sentences on the best trial of a run; none where no fact on record explains it."""
+    """Return up to two sentences on why the best trial of a run is fast, from the facts on record."""
     return bound_and_reasons(run)[1]
 
 
 def bound_and_reasons(run: TuneResult) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the upper bound of the best trial (least time, what binds, share that is reached), and :func:`why`.
-
-    The bound is None where the bundle is not known or has no resources.
-    """
+    """Return the upper bound of the best trial, None without a bundle and resources, and :func:`why` it is fast."""
     best, time_s = run.best_record, run.best_time_s
     if best is None or time_s is None:
         return None, []
@@ -89,16 +83,16 @@ def _reasons(best: _Facts, other: _Facts) -> list[str]:
 
 
 def _facts(run: TuneResult, trials: Sequence[TrialRecord]) -> list[_Facts]:
-    """Return the facts of some trials, which are evaluated together."""
+    """Return the facts of trials, evaluated together."""
     built = [{name: getattr(trial.build, name, None) for name in BUILD_COLUMNS} for trial in trials]
     recorded = [{name: float(value) for name, value in build.items() if value is not None} for build in built]
     unknown: list[_Facts] = [(facts, {}) for facts in recorded]
-    kernel = kernel_of(run)
-    if kernel is None:
+    placed = placed_of(run)
+    if placed is None:
         return unknown
     builds = {name: np.array([build[name] for build in built], dtype=np.float64) for name in BUILD_COLUMNS}
     try:
-        features = Features(kernel, run.problem, run.device)
+        features = Features(placed)
         if not features.has_prior:
             return unknown
         names = trials[0].configuration

@@ -20,12 +20,7 @@ _VALUES = {"P": (1, 2, 4, 8, 16), "Q": (1, 2, 4, 8), "R": tuple(range(6)), "S": 
 def hill(*, failures: bool = True, order: list[tuple[int, ...]] | None = None) -> Recording:
     """Return a recording of 1,200 configurations whose times have one valley.
 
-    Parameters
-    ----------
-    failures : bool
-        Whether the configurations of large tiles, about a quarter, failed.
-    order : list of tuple of int, optional
-        Other configurations of the same parameters, or these in another order.
+    With ``failures`` large tiles, about a quarter, fail; ``order`` has other configurations, or these in another order.
     """
     rows = np.array(order or list(itertools.product(*_VALUES.values())), dtype=np.int64)
     columns = dict(zip(_VALUES, rows.T, strict=True))

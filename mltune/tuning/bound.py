@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,14 +15,13 @@ from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats, Indices, columns_of, row
-from mltune.kernel.space import SearchSpace
+from mltune.kernel.placed import PlacedKernel
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import TrialState
 from mltune.resolve.problems import fits
 from mltune.search.proposers import offspring
-from mltune.tuning.session import make_space
 
 if TYPE_CHECKING:
     from mltune.measure.machine_code import LoopCode
@@ -58,9 +57,8 @@ class LimitedConfiguration:
 class ProblemBound:
     """The upper bound on a problem.
 
-    ``hardware`` is the least time in seconds of any kernel on the unit that does the operations, by ``"arithmetic"``
-    and ``"memory"``. The ``best`` configuration of the kernel was found among ``examined`` of ``count``; ``stated`` is
-    the best one with the values that were asked for.
+    `hardware` is the least time in seconds of any kernel on the unit that does the operations, by ``"arithmetic"`` and
+    ``"memory"``. The `best` configuration was found among `examined` of `count`; `stated` has the values asked for.
     """
 
     unit: str
@@ -71,24 +69,9 @@ class ProblemBound:
     count: int
 
 
-def find_bound(
-    problem: Problem, kernel: Kernel, device: Device, *, configuration: Mapping[str, int] | None = None
-) -> ProblemBound:
-    """Compute the upper bound on a problem from the facts of a GPU, without a measurement.
-
-    The bound of a configuration, or of the best one that has its values, is ``stated``.
-
-    Examples
-    --------
-    >>> from mltune.device.known import find_device
-    >>> from mltune.kernel.reader import load_kernel
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> device, _ = find_device("a100")
-    >>> kernel = load_kernel("gemm_shared")
-    >>> found = find_bound(problem_from_name("sgemm", trans="NN", size=2048), kernel, device)
-    >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
-    ('arithmetic', True)
-    """
+def find_bound(placed: PlacedKernel, *, configuration: Mapping[str, int] | None = None) -> ProblemBound:
+    """Compute the upper bound on a problem; `stated` is that of a configuration, or of the best with its values."""
+    kernel, problem, device = placed.kernel, placed.problem, placed.device
     if device == UNKNOWN:
         raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
     kernel.check_problem(problem)
@@ -99,75 +82,67 @@ def find_bound(
         )
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     part = None if configuration is None else kernel.with_values(values)
-    best, examined, count = _best(kernel, problem, device)
-    limited = None if part is None else _best(part, problem, device)[0]
+    best, examined, count = _best(placed)
+    limited = None if part is None else _best(replace(placed, kernel=part))[0]
     unit = kernel.resources.unit or problem.arithmetic
     return ProblemBound(unit, hardware_limits(device, problem, unit), best, limited, examined, count)
 
 
-def hardware_time(problem: Problem, kernel: Kernel, device: Device) -> float:
+def hardware_time(placed: PlacedKernel) -> float:
     """Return the least time in seconds of any kernel on the same unit, whatever its configurations.
 
-    Examples
-    --------
     >>> from mltune.device.known import H200
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
     >>> problem = problem_from_name("dgemm", size=4096)
-    >>> times_s = (hardware_time(problem, load_kernel(name), H200) for name in ("gemm_mma64", "gemm_simt"))
-    >>> [f"{1e3 * time_s:.1f} ms" for time_s in times_s]
+    >>> placed = [PlacedKernel(load_kernel(name), problem, H200) for name in ("gemm_mma64", "gemm_simt")]
+    >>> [f"{1e3 * time_s:.1f} ms" for time_s in map(hardware_time, placed)]
     ['2.1 ms', '4.1 ms']
     """
-    return max(hardware_limits(device, problem, kernel.resources.unit).values())
+    return max(hardware_limits(placed.device, placed.problem, placed.kernel.resources.unit).values())
 
 
-def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[Kernel, ProblemBound]]:
+def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[PlacedKernel, ProblemBound]]:
     """Compute the upper bounds of the kernels that can be built for a device, that of the least time first.
 
-    Examples
-    --------
     >>> from mltune.device.known import H200
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
     >>> kernels = [load_kernel("gemm_naive"), load_kernel("gemm_mma64")]
-    >>> [kernel.name for kernel, _ in find_bounds(problem_from_name("dgemm"), kernels, H200)]
+    >>> [placed.kernel.name for placed, _ in find_bounds(problem_from_name("dgemm"), kernels, H200)]
     ['gemm_mma64', 'gemm_naive']
     """
-    bounds = [(kernel, find_bound(problem, kernel, device)) for kernel in kernels if fits(kernel, device)]
+    fitting = [PlacedKernel(kernel, problem, device) for kernel in kernels if fits(kernel, device)]
+    bounds = [(placed, find_bound(placed)) for placed in fitting]
     if not bounds:
         names = ", ".join(kernel.label for kernel in kernels)
         raise UsageError(f"a kernel must fit the device, but none of {names} fits {device.name}.")
     return sorted(bounds, key=lambda entry: entry[1].best.time_s)
 
 
-def _best(kernel: Kernel, problem: Problem, device: Device) -> tuple[LimitedConfiguration, int, int]:
+def _best(placed: PlacedKernel) -> tuple[LimitedConfiguration, int, int]:
     """Return the configuration that can take the least time, of how many examined ones, and of how many."""
-    space = make_space(kernel, variables_of(problem, device))
-    features = Features(kernel, problem, device)
-    examined, times_s = _examine(space, features)
+    space, features = placed.space, Features(placed)
+    examined, times_s = _examine(features)
     equal = examined[times_s <= (1.0 + _EQUAL) * times_s.min()]
     rows = space.rows(equal[[np.argmax(features.prior(space.rows(equal)))]])
     limits = {name: float(least[0]) for name, least in features.bound(rows).limits.items()}
     codes = row(rows, 0)
-    return LimitedConfiguration(kernel.space.labelled(codes), codes, limits), len(examined), space.count
+    labelled = placed.kernel.space.labelled(codes)
+    return LimitedConfiguration(labelled, codes, limits), len(examined), space.count
 
 
-def read_code(
-    problem: Problem, kernel: Kernel, device: Device, limited: LimitedConfiguration
-) -> tuple[LoopCode, float]:
-    """Compile a configuration and count the instructions of its main loop.
-
-    The seconds are those that the schedulers need to issue all instructions of the loop, not only those that the bound
-    counts.
-    """
+def read_code(placed: PlacedKernel, limited: LimitedConfiguration) -> tuple[LoopCode, float]:
+    """Compile a configuration; return its main loop, and the seconds that schedulers need to issue all of it."""
     from mltune.measure.build import build_one
     from mltune.measure.machine_code import disassemble, main_loop
 
+    kernel, problem, device = placed.kernel, placed.problem, placed.device
     if kernel.source.text is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
             f"machine code needs a kernel with a source and a CUDA GPU, got {kernel.name} for {device.name}."
         )
-    build = build_one(kernel, problem, device.architecture, limited.codes)
+    build = build_one(placed, limited.codes)
     if build.state is not TrialState.OK:
         raise UsageError(f"the configuration must compile for {device.architecture}, but: {build.detail}.")
     loop = main_loop(disassemble(build.cubin))
@@ -177,29 +152,30 @@ def read_code(
     share = (
         fma_per_clock(device, kernel.resources.unit or problem.arithmetic)
         / slots
-        / _fma_of_an_instruction(kernel, problem, device, limited)
+        / _fma_of_an_instruction(placed, limited)
     )
     return loop, limited.limits["arithmetic"] * share * loop.total / loop.arithmetic
 
 
-def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, limited: LimitedConfiguration) -> float:
+def _fma_of_an_instruction(placed: PlacedKernel, limited: LimitedConfiguration) -> float:
     """Return the multiply-adds of a thread that an instruction makes: on tensor cores many."""
-    if "fma_instructions" not in kernel.resources.estimates:
+    estimates = placed.kernel.resources.estimates
+    if "fma_instructions" not in estimates:
         return 1.0
-    resources = kernel.space.evaluate(
-        columns_of(limited.codes), variables_of(problem, device), kernel.resources.estimates
-    )
+    resources = placed.kernel.space.evaluate(columns_of(limited.codes), placed.variables, estimates)
     return float(resources["fma"][0] / resources["fma_instructions"][0])
 
 
-def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:
+def enough_share(share: float, features: Features) -> float:
     """Return a share of the upper bound on a problem as a log share of the device's peak, the score of a search."""
-    _, times_s = _examine(space, features)
-    return log_share(problem.flops, float(times_s.min()) / share, peak_flops(device, problem.arithmetic))
+    problem, (_, times_s) = features.placed.problem, _examine(features)
+    peak = peak_flops(features.placed.device, problem.arithmetic)
+    return log_share(problem.flops, float(times_s.min()) / share, peak)
 
 
-def _examine(space: SearchSpace, features: Features) -> tuple[Indices, Floats]:
+def _examine(features: Features) -> tuple[Indices, Floats]:
     """Return the configurations that were examined, and their least times."""
+    space = features.placed.space
     if space.count <= MOST_LISTED:
         everything = np.arange(space.count)
         return everything, features.bound(space.rows(everything)).time_s

@@ -11,6 +11,7 @@ import numpy as np
 
 from mltune.kernel.space import TableSpace, find
 from mltune.records.trial import TrialState
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import open_session
 
 if TYPE_CHECKING:
@@ -32,15 +33,16 @@ def time_configurations(
 ) -> list[float | None]:
     """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
 
-    Those left at ``until``, on the clock of :func:`time.perf_counter`, are missing at the end.
+    Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end.
     """
     if not configurations:
         return []
     space = TableSpace(
         {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
     )
-    with open_session(kernel, problem, target, space=space, compilers=compilers, pool=pool) as session:
-        valid = [find(session.space, configuration) >= 0 for configuration in configurations]
+    request = TuneRequest(problem, kernel, target, compilers=compilers)
+    with open_session(request, space=space, pool=pool) as session:
+        valid = [find(session.placed.space, configuration) >= 0 for configuration in configurations]
         measurements = session.measure(list(compress(configurations, valid)), until=until)
         times: list[float | None] = []
         for is_valid in valid:

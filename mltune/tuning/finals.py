@@ -1,8 +1,7 @@
 """Finals: time the fastest trials again, side by side, rank them, verify them, and declare the winner.
 
-First a heat, from which the finalists come, then their race, then the verification of the winner and of its ties. A
-trial that fails is excluded, and the remaining ones are ranked again from the same race. Other trials are not verified,
-which takes longer than racing.
+A heat gives the finalists; after their race the winner and its ties are verified, not others: verifying takes longer
+than racing. A trial that fails is excluded, and the rest is ranked again from the same race.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.kernel.bundle import variables_of
 from mltune.measure.timing import BUDGET_S, how_many_fit
 from mltune.records.declaration import Declaration, Drift, Finalist, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
@@ -56,16 +54,10 @@ class Interval:
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Return the median of a sample and its interval.
+    """Return the median of a sample of two values or more, and its interval.
 
     The ends are order statistics (the inverted sign test), which assume no distribution. With fewer than six values
-    these cannot reach 95 %; the interval is then Student's, which assumes a normal distribution. There are at least two
-    values, and for a higher confidence so many that order statistics reach it.
-
-    Examples
-    --------
-    >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    Interval(center=3.5, low=1.0, high=6.0)
+    these cannot reach 95 %; the interval is then Student's, which assumes a normal distribution.
     """
     center = statistics.median(values)
     if len(values) >= _FEW:
@@ -89,10 +81,10 @@ def _ranks(count: int, confidence: float) -> tuple[int, int]:
 
 
 def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, ...], Finalist | None]:
-    """Rank the trials of a race by their times in seconds, one per round; the reference's are under :data:`REFERENCE`.
+    """Rank the trials of a race by their median seconds, one value per round; the reference's are :data:`REFERENCE`.
 
-    The winner has the smallest median. The ratio of another trial to it is the median of the ratios of both times in
-    the same round, because a disturbance of a round slows both. There are at least two rounds.
+    The ratio of a trial to the winner is the median of their ratios in each round, because a disturbance of a round
+    slows both. There are at least two rounds.
     """
     medians = {number: statistics.median(times) for number, times in times_s.items() if number != REFERENCE}
     order = sorted(medians, key=lambda number: (medians[number], number))
@@ -107,11 +99,11 @@ def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, .
 
 
 def rank_records(measurements: Mapping[int, Measurement]) -> tuple[Finalist, ...]:
-    """Rank trials by their measurements, which were made at different times.
+    """Rank trials by their measurements, which were made at different times; the fastest is the first.
 
     The interval of a ratio is computed from the intervals of both medians, on a logarithmic scale, with recovered
     variances (MOVER: Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine
-    27, 2008). Measurements have a median each; the fastest finalist is the first.
+    27, 2008).
     """
     intervals = {number: _recorded(measured) for number, measured in measurements.items()}
     order = sorted(intervals, key=lambda number: (intervals[number].center, number))
@@ -162,8 +154,7 @@ FINALISTS = 5
 """Number of trials in a race."""
 
 CANDIDATES = 20
-"""Number of trials with the fastest recorded medians that are in a heat. A trial takes milliseconds, a race seconds: a
-kernel that draws more power than the GPU may is slower then, others are not (double precision on an H200: 0 to 9 %)."""
+"""Trials, fastest medians first, in a heat: under a power limit a kernel is 0 to 9 % slower than in a short trial."""
 
 HEAT = 1 / 3
 """Share of the seconds of a race that a heat may take."""
@@ -209,11 +200,10 @@ def declare(
 ) -> Declaration | None:
     """Declare the winner of a run, whose trials are in the order of appending; None when none succeeded and passed.
 
-    On a GPU the finalists are raced against each other and the reference implementation, for at most ``race_s``
-    seconds, and the winner is verified; so are its ties until ``until``, on the clock of :func:`time.perf_counter`. In
-    replay, where a race would take too long (:func:`mltune.measure.timing.how_many_fit`), and once ``stop`` is true,
-    the recorded times decide. It is asked between steps, which take some seconds each; one that is true from the start
-    uses no GPU.
+    On a GPU the finalists are raced for at most `race_s` seconds, and the winner is verified, and its ties until
+    `until` on the clock of :func:`time.perf_counter`. The recorded times decide in replay, where a race would take too
+    long (:func:`mltune.measure.timing.how_many_fit`), and once `stop` is true, which is asked between steps of some
+    seconds.
     """
     drifts_of_reference = drifts(references)
     rejected: dict[int, str] = {}
@@ -241,11 +231,10 @@ def declare(
 def doubtful(
     trials: Trials, drifts_of_reference: Sequence[Drift], fastest: Sequence[TrialRecord], excluded: Collection[int] = ()
 ) -> Trials:
-    """Return trials that may be among the fastest although their recorded times are not.
+    """Return trials that may be among the fastest although their recorded times are not, without those `excluded`.
 
-    Those are trials timed while the GPU was slower than usual, if their times divided by the ratio of that drift would
-    be among the fastest, and trials whose times were too noisy to count. Trials that failed the verification are
-    excluded, by their numbers.
+    They were timed while the GPU was slower than usual, and would be fast if their times were divided by that ratio, or
+    their times were too noisy to count.
     """
     ratios = np.ones(len(trials))
     for drift in drifts_of_reference:
@@ -267,11 +256,7 @@ def _time(
     race_s: float,
     stop: Callable[[], bool],
 ) -> _Times:
-    """Race the finalists, as many as fit into the time of a race, or return the recorded measurements of the fastest.
-
-    The finalists are the best of a heat of all candidates, where there is time for that; otherwise the fastest on
-    record, and those whose time is in doubt.
-    """
+    """Race the best of a heat, or without time for it the fastest and the doubtful; or return what is on record."""
     finalists = [*fastest, *suspects]
     counted = fastest or finalists
     recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
@@ -300,9 +285,8 @@ def _fits_a_heat(session: Session, candidates: Collection[TrialRecord], heat_s: 
     """Return whether all candidates can be run in turns in the time of a heat, each with its workspace."""
     if len(candidates) <= FINALISTS or how_many_fit(_medians(candidates), heat_s) < len(candidates):
         return False
-    variables = variables_of(session.problem, session.device)
-    launches = [session.kernel.launch(record.configuration, variables) for record in candidates]
-    return sum(launch.workspace_bytes or 0 for launch in launches) <= MEMORY * session.device.memory_bytes
+    launches = [session.placed.launch(record.configuration) for record in candidates]
+    return sum(launch.workspace_bytes or 0 for launch in launches) <= MEMORY * session.placed.device.memory_bytes
 
 
 def _best_of_heat(
@@ -349,10 +333,7 @@ def _verify(
     until: float,
     stop: Callable[[], bool],
 ) -> bool:
-    """Verify the winner, and its ties while there is time; reject those that fail; return whether the winner passed.
-
-    In replay nothing is verified.
-    """
+    """Verify the winner, and ties while there is time, unless replayed; return whether the winner passed."""
     if session.gpu is None:
         return False
     passed: set[int] = set()

@@ -2,9 +2,9 @@
 
 An observation is the logarithm of the ratio of both times, new over old, of some pairs of runs in random order. The
 interval of their median is between order statistics (the inverted sign test). If the times of one version are those of
-the other times a constant, random order makes the signs around that constant fair coins, whatever the noise is: drift,
-heat, dips of the clock and heavy tails change nothing. There is a fixed number of looks, each with its share of the
-error (Bonferroni), so that looking repeatedly does not add to it.
+the other times a constant, random order makes the signs around that constant fair coins, whatever the noise is. There
+is a fixed number of looks, each with its share of the error (Bonferroni), so that looking repeatedly does not add to
+it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.launch import Launch
 from mltune.kernel.parts import KernelSource, KernelSpace, LaunchRule
+from mltune.kernel.placed import PlacedKernel
+from mltune.measure.baseline import baseline_of
 from mltune.measure.pipeline import SamplingRule
 from mltune.problem.problem import RunnableProblem
 from mltune.process.child import ChildPool
 from mltune.records.trial import Build, Measurement, TrialState
 from mltune.tuning.finals import Interval, median_interval
-from mltune.tuning.session import baseline_of
 
 WITHIN, CONFIDENCE = 0.01, 0.99
 """Share by which times may differ that are equal, and confidence of a verdict, where none is given."""
@@ -44,8 +45,7 @@ FIRST = 32
 """Observations at the first look."""
 
 REQUEST_S, PAIRS = 10.0, 16
-"""Most seconds and pairs of one request to the worker. Both versions are loaded anew for each, in random order: where
-they lie in memory is another difference between them."""
+"""Most seconds and pairs of a request to the worker, which loads both versions anew, elsewhere in memory."""
 
 MOST_PAIRS = 128
 """Most pairs of an observation."""
@@ -55,20 +55,10 @@ Verdict = tuple[str, Interval | None]
 
 
 def median_of_looks(take: Callable[[int], Sequence[float]], within: float, confidence: float) -> Verdict:
-    """Look at the median of observations until it is certain in which region it lies.
+    """Look at the median of observations until it is certain in which region its interval lies.
 
-    All intervals of a comparison together hold with the confidence. The verdict is the region in which one lies: below
-    1 / (1 + within), above 1 + within, or between.
-
-    Parameters
-    ----------
-    take : callable
-        Returns at least one and at most so many further observations; none once the time is up.
-
-    Examples
-    --------
-    >>> median_of_looks(lambda count: [0.02 + 0.001 * (number % 3) for number in range(count)], 0.01, 0.99)[0]
-    'slower'
+    The regions are below 1 / (1 + within), above 1 + within, and between; all intervals together hold with the
+    confidence. `take` returns one to so many further observations, and none once the time is up.
     """
     logs: list[float] = []
     estimate, edge = None, math.log1p(within)
@@ -89,26 +79,23 @@ def median_of_looks(take: Callable[[int], Sequence[float]], within: float, confi
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One of the two that are compared: its launch for the variables of a problem, and where its machine code is from.
-
-    That is a build, or a configuration of a kernel that is compiled for the problem.
-    """
+    """One of the two that are compared: its launch for the variables of a problem, and its build, or configuration."""
 
     name: str
     problem: RunnableProblem
     launch: Callable[[Mapping[str, int]], Launch]
     build: Build | None = None
-    kernel: Kernel | None = None
+    placed: PlacedKernel | None = None
     configuration: Mapping[str, int] | None = None
 
-    def built(self, architecture: str) -> Build:
-        """Return the build for an architecture."""
+    def built(self) -> Build:
+        """Return its build."""
         from mltune.measure.build import build_one
 
-        if self.kernel is None or self.configuration is None:
+        if self.placed is None or self.configuration is None:
             return self.build or Build(TrialState.COMPILE_ERROR, "it has no machine code")
-        build = build_one(self.kernel, self.problem, architecture, self.configuration)
-        return replace(build, entry=build.entry or self.kernel.source.entry or "")
+        build = build_one(self.placed, self.configuration)
+        return replace(build, entry=build.entry or self.placed.kernel.source.entry or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,29 +217,25 @@ def compare_versions(
     rule: GateRule,
     pool: ChildPool | None = None,
 ) -> GateResult:
-    """Compare two versions on a GPU, with the worker of a pool if one is given; see :func:`mltune.gate`.
-
-    Where the problem needs an answer, it is that of the first of old version, new version and bundle that is compiled
-    here.
-    """
+    """Compare two versions on a GPU (:func:`mltune.gate`); the first one that is compiled here gives the answer."""
     from mltune.measure.runner import GpuRunner
 
     versions, problem, rng = (old, new), old.problem, np.random.default_rng(rule.seed)
-    builds = [version.built(device.architecture) for version in versions]
+    builds = [version.built() for version in versions]
     facts = tuple(map(partial(_facts, device), versions, builds)) if rule.explain else ()
     result = partial(GateResult, old=old.name, new=new.name, problem=problem.label, device=device.name, facts=facts)
     result = partial(result, within=rule.within, confidence=rule.confidence)
     source, launches = KernelSource(entry="of each build"), _PairLaunch(versions=versions)
     pair = Kernel(name=problem.name, problem=problem.kind, source=source, launch_rule=launches)
     right = next(
-        (version for version in (old, new, bundle) if version is not None and version.kernel is not None), None
+        (version for version in (old, new, bundle) if version is not None and version.placed is not None), None
     )
     times_s: list[Sequence[float]] = []
     try:
         for place, build in enumerate(builds):
             _check(place, build)
-        baseline = partial(_baseline, right, device) if problem.needs_baseline and right is not None else None
-        with GpuRunner(pair, problem, index, device=device, baseline=baseline, pool=pool) as runner:
+        baseline = partial(_baseline, right) if problem.needs_baseline and right is not None else None
+        with GpuRunner(PlacedKernel(pair, problem, device), index, baseline=baseline, pool=pool) as runner:
             shorter_s = min(_verify(runner, place, build) for place, build in enumerate(builds))
             size = max(1, min(MOST_PAIRS, math.ceil(SamplingRule().resolution_s / (rule.within * shorter_s))))
             started = time.perf_counter()
@@ -304,13 +287,13 @@ def _verify(runner: Any, place: int, build: Build) -> float:
     return measured.median_s or math.inf
 
 
-def _baseline(version: Version, device: Device) -> Any:
-    build, kernel = version.built(device.architecture), version.kernel
-    if build.state is not TrialState.OK or kernel is None or version.configuration is None:
+def _baseline(version: Version) -> Any:
+    build = version.built()
+    if build.state is not TrialState.OK or version.placed is None or version.configuration is None:
         raise BundleError(
             f"the right answer is that of {printable(version.name, 300)}, but that ends with {build.state}."
         )
-    return baseline_of(kernel.with_default(version.configuration), version.problem, device, build)
+    return baseline_of(version.placed, version.configuration, build)
 
 
 def _facts(device: Device, version: Version, build: Build) -> dict[str, Any]:

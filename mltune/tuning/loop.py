@@ -101,24 +101,9 @@ class Planner(Protocol):
 class Loop:
     """The loop of one run, of an entered session and a store that is open for writing.
 
-    Attributes
-    ----------
-    trials, left : Trials
-        All trials of the store, and those of them that the planner plans again.
-    decide, check : callable or None
-        See :class:`mltune.measure.pipeline.Pipeline`.
-    stop : callable
-        Called at least once a second; true ends the loop.
-    meanwhile : callable
-        Called once, when the first builds are under way.
-    time_s : float or None
-        Elapsed seconds of the run at which it ends, once there is a result: what is under way then is given up.
-    ahead : int or None
-        Most candidates that are built ahead; None for all that are planned.
-    reference_every_s : float
-        Seconds between two timings of the reference kernel; infinite for one timing in the whole run.
-    ended, measured : int
-        Number of trials on record, and of those among them that ended in this loop.
+    `left` are the trials that the planner plans again. `stop` is asked at least once a second, `meanwhile` called once,
+    when the first builds are under way. At `time_s` elapsed seconds, once there is a result, what is under way is given
+    up. At most `ahead` candidates are built ahead. Of the `ended` trials on record, `measured` ended in this loop.
     """
 
     session: Session
@@ -153,7 +138,7 @@ class Loop:
         self._pipeline = Pipeline(self.session.builder, self.session.runner, gate, seconds=self.seconds, check=check)
         self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)
         compilers = None if math.isinf(self.session.compilers) else self.session.compilers
-        self.store.set_fact("stages", {"valid": str(self.session.space.count), "compilers": compilers})
+        self.store.set_fact("stages", {"valid": str(self.session.placed.space.count), "compilers": compilers})
         self.observer.recall(trials)
         self.observer.reference_s = self.store.facts().reference_median_s
         timed_again = self.reference_every_s < math.inf or self.observer.reference_s is None

@@ -12,16 +12,13 @@ import numpy as np
 from mltune.cost.features import Features
 from mltune.cost.model_file import AUTO, TOLERATED_LOSS, Card, choose_model, shipped_card
 from mltune.cost.pretrained import are_near
-from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import Floats, columns_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
-from mltune.problem.problem import Problem
-from mltune.tuning.session import make_space
 from mltune.tuning.wisdom import load_wisdom
 
 KNOWN, EXPECTED = "known", "expected"
@@ -38,20 +35,10 @@ class PredictedChoice:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedShare:
-    """Shares of the optimum that the best of the first choices reached on recorded spaces.
+    """Shares of the optimum that the best of the first choices reached on recorded spaces: mean, lowest and highest.
 
-    Attributes
-    ----------
-    source : {"model", "physics"}
-        What ranks the choices, and ranked those spaces: the model together with physics, or physics alone.
-    learned_from : str
-        What the model had learned from that chose on a space; empty for physics, which learns from no recordings.
-    choices : int
-        Number of first choices: the most that was judged, and not more than was asked for.
-    share, least, most : float
-        Mean, lowest and highest share of the ``held_out`` spaces.
-    by_model : float or None
-        The mean share by a model that was left out, because physics alone has more.
+    `source` is what ranks the choices, ``"model"`` (with physics) or ``"physics"``, and `by_model` the mean share of a
+    model that was left out, because physics alone has more.
     """
 
     source: Literal["model", "physics"]
@@ -68,8 +55,7 @@ CONFIDENCE = 0.9
 """Probability that the time of the first choice is promised to lie in its interval."""
 
 FEWEST_SWEEPS = 5
-"""Fewest recorded sweeps of similar problems that a time follows from. Five of five inside would be luck in 3 % of
-cases if their intervals held every second time."""
+"""Fewest recorded sweeps that a time follows from: five of five inside intervals that hold half is luck in 3 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +87,8 @@ class ExpectedTime:
 class Prediction:
     """Configurations that are expected to be fast, the best first.
 
-    Attributes
-    ----------
-    expected : ExpectedShare or None
-        That of the model, or where none is used that of physics; None where it was not judged.
-    time : ExpectedTime or None
-        That of the first choice.
-    no_time : str
-        Why there is none.
-    notices : tuple of str
-        Differences of the problem and the device from all training data of the model.
+    `expected` is the share of what ranks them, None where it was not judged; `time` that of the first choice, or
+    `no_time` why there is none; `notices` tell how problem and device differ from all training data of the model.
     """
 
     choices: tuple[PredictedChoice, ...]
@@ -121,35 +99,22 @@ class Prediction:
 
 
 def predict(
-    problem: Problem,
-    kernel: Kernel,
-    device: Device,
+    placed: PlacedKernel,
     *,
     top: int = 1,
     prior: str = AUTO,
     wisdom: str | Path = AUTO,
 ) -> Prediction:
-    """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
+    """Choose configurations without measuring any: the known ones of a wisdom, then those a search would measure first.
 
-    The best known configurations are those of a wisdom for any driver. A wisdom of the user that cannot be read is left
-    out with a warning. Physics alone ranks the others where the model of ``"auto"`` lost more than
-    :data:`~mltune.cost.model_file.TOLERATED_LOSS` against it on what it had not seen, unless the model remembers what
-    was the fastest for similar problems.
-
-    Examples
-    --------
-    >>> from mltune.device.known import find_device
-    >>> from mltune.kernel.reader import load_kernel
-    >>> from mltune.problem.kinds import problem_from_name
-    >>> device, _ = find_device("a100")
-    >>> kernel = load_kernel("gemm_simt")
-    >>> found = predict(problem_from_name("sgemm", trans="NN", size=2048), kernel, device, top=2, wisdom="none")
-    >>> [choice.source for choice in found.choices]
-    ['expected', 'expected']
+    Physics alone ranks where the model of ``"auto"`` lost more than :data:`~mltune.cost.model_file.TOLERATED_LOSS`
+    against it on what it had not seen, unless the model remembers what was the fastest for similar problems. A wisdom
+    of the user that cannot be read is left out with a warning.
     """
     from mltune.search.planning import PlannerOptions
     from mltune.search.search import Search, SearchSettings, Start
 
+    kernel, problem, device = placed.kernel, placed.problem, placed.device
     most = PlannerOptions().start_trials
     if not 1 <= top <= most:
         raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
@@ -166,7 +131,7 @@ def predict(
     loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
     matches = loaded.lookup(kernel, problem, device, most=top)
     kernel = kernel.recorded_with({name for match in matches for name in match.entry.configuration})
-    space = make_space(kernel, variables_of(problem, device))
+    placed = replace(placed, kernel=kernel)
     configurations = [codes for match in matches if (codes := match.entry.codes(kernel)) is not None]
     pretrained = None if model is None else model.load(problem, device)
     card = shipped_card(kernel) if model is None else model.card
@@ -175,9 +140,9 @@ def predict(
     may_fall_back = pretrained is not None and prior == AUTO and not pretrained.first
     if may_fall_back and by_model and by_physics and by_physics.share > by_model.share + TOLERATED_LOSS:
         pretrained, expected = None, replace(by_physics, by_model=by_model.share)
-    features = Features(kernel, problem, device)
+    features = Features(placed)
     start = Start(fast=configurations, pretrained=pretrained)
-    candidates = Search(space, features, SearchSettings(batch=top), start).ask().candidates
+    candidates = Search(placed.space, features, SearchSettings(batch=top), start).ask().candidates
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
     labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(PredictedChoice, sources, labelled))
@@ -213,7 +178,7 @@ def _expected_time(
     members = card.members if card and features.has_prior else []
     if not all("over_physics" in member.model_fields_set for member in members):
         return None, "the card of the model has no times of first choices; train the model again"
-    architecture, flops = features.device.architecture, float(features.problem.flops)
+    architecture, flops = features.placed.device.architecture, float(features.placed.problem.flops)
     similar = (member for member in members if member.flops == flops or are_near(member.flops, flops))
     near = [member for member in similar if member.architecture == architecture]
     ratios = np.array([member.over_physics[source] for member in near if source in member.over_physics])

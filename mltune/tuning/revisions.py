@@ -43,18 +43,7 @@ class _File:
 
 
 def load_revision(name: str, folder: Path) -> Kernel:
-    """Load the bundle ``REVISION:PATH`` from a copy in a new folder, in which links are texts and submodules lack.
-
-    Parameters
-    ----------
-    name : str
-    folder : pathlib.Path
-
-    Raises
-    ------
-    UsageError
-        There is no such bundle, it is malformed, or it exceeds :data:`MAX_FILES` or :data:`MAX_BYTES`.
-    """
+    """Load the bundle ``REVISION:PATH`` from a copy in a new folder, in which links are texts and submodules lack."""
     try:
         _copy(_files(name), folder)
         return load_kernel(folder)

@@ -7,29 +7,29 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from threading import TIMEOUT_MAX
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from mltune.cost.bound import hardware_limits
 from mltune.device.facts import Device
-from mltune.device.peaks import peak_flops
-from mltune.errors import BundleError, DeviceError, MltuneWarning, RunError, UsageError
-from mltune.kernel.bundle import Kernel, variables_of
-from mltune.kernel.coding import crossed
-from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, default_configuration
+from mltune.errors import DeviceError, MltuneWarning, RunError, UsageError
+from mltune.kernel.placed import PlacedKernel
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
-from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
-    from mltune.measure.messages import Baseline, Outputs
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.space import SearchSpace
+    from mltune.measure.messages import Outputs
     from mltune.measure.runner import GpuRunner
     from mltune.process.child import ChildPool
 
@@ -48,16 +48,13 @@ REACHED = 0.6
 class Session:
     """The parts of a run. A context manager that starts and ends builder and runner.
 
-    The ``space`` has all valid configurations on a GPU, in replay the recorded ones. ``batch`` is the most proposals of
-    the first batch; the later ones follow from the seconds of trials. In replay builds take no time: ``compilers`` is
-    infinite. The ``default`` configuration is measured early; it is empty where there is none. The run's time includes
-    its start: it has ``begun`` when it was opened, on the clock of :func:`time.perf_counter`.
+    The space of the ``placed`` kernel has all valid configurations on a GPU, in replay the recorded ones. ``batch`` is
+    the most proposals of the first batch; the later ones follow from the seconds of trials. In replay builds take no
+    time: ``compilers`` is infinite. The ``default`` configuration is measured early; it is empty where there is none.
+    The run's time includes its start: it has ``begun`` when it was opened, on the clock of :func:`time.perf_counter`.
     """
 
-    kernel: Kernel
-    problem: Problem
-    device: Device
-    space: SearchSpace
+    placed: PlacedKernel
     builder: Builder
     runner: Runner
     versions: Mapping[str, str]
@@ -114,43 +111,31 @@ class Session:
                 yield Measurement(build.state, build.detail)
 
 
-def open_session(
-    kernel: Kernel,
-    problem: Problem,
-    target: Target,
-    *,
-    values: Mapping[str, Sequence[int]] | None = None,
-    space: SearchSpace | None = None,
-    compilers: int | None = None,
-    compile_on: str = "",
-    pool: ChildPool | None = None,
-) -> Session:
-    """Make the session of a kernel, a problem and a target.
+def open_session(request: TuneRequest, *, space: SearchSpace | None = None, pool: ChildPool | None = None) -> Session:
+    """Make the session of a request: on its target, of its kernel as it stands, at its problem.
 
-    ``values`` are those of some parameters, for a sub-space; ``space`` is a space in place of all that is valid. One
-    compile process per core works, or so many as ``compilers``, and workers of a cluster help to ``compile_on``.
-    Processes wait for the next session in the ``pool``.
+    ``space`` is a space in place of all that is valid. Processes wait for the next session in the ``pool``.
 
     >>> from mltune.dataset.dataset import load_manifest
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.resolve.device import Target
     >>> name = "h200-sgemm-nt-4096-random"
-    >>> session = open_session(load_kernel("gemm_simt"), load_manifest(name).problem, Target(dataset=name))
-    >>> session.device.name
+    >>> request = TuneRequest(load_manifest(name).problem, load_kernel("gemm_simt"), Target(dataset=name))
+    >>> session = open_session(request)
+    >>> session.placed.device.name
     'NVIDIA H200'
     """
     begun = time.perf_counter()
-    kernel.check_problem(problem)
-    if target.dataset is not None:
-        session = _replay(kernel, problem, target.dataset)
-    elif kernel.source.text is None or not isinstance(problem, RunnableProblem):
+    request.kernel.check_problem(request.problem)
+    if request.target.dataset is not None:
+        session = _replay(request.kernel, request.problem, request.target.dataset)
+    elif request.kernel.source.text is None or not isinstance(request.problem, RunnableProblem):
         raise UsageError(
-            f"only a kernel with a source can be built, but {kernel.name} has none; replay recorded timings with "
-            "--device replay:DATASET (see `mltune datasets`)."
+            f"only a kernel with a source can be built, but {request.kernel.name} has none; replay recorded timings "
+            "with --device replay:DATASET (see `mltune datasets`)."
         )
     else:
-        part = kernel.with_values(values) if values else kernel
-        session = _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on, space)
+        session = _on_gpu(request, request.problem, space, pool)
     session.begun = begun
     return session
 
@@ -168,10 +153,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     dataset.manifest.check_kernel(kernel)
     kernel = kernel.recorded_with(dataset.manifest.parameters)
     return Session(
-        kernel,
-        problem,
-        dataset.manifest.device,
-        dataset.space,
+        PlacedKernel(kernel, problem, dataset.manifest.device, dataset.space),
         ReplayBuilder(dataset),
         ReplayRunner(dataset),
         {f"recorded_{name}": version for name, version in dataset.manifest.versions.items()},
@@ -180,50 +162,41 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
 
 
 def _on_gpu(
-    kernel: Kernel,
-    problem: RunnableProblem,
-    index: int,
-    compilers: Mapping[str, Any],
-    compile_on: str,
-    space_of_caller: SearchSpace | None,
+    request: TuneRequest, problem: RunnableProblem, space: SearchSpace | None, pool: ChildPool | None
 ) -> Session:
     from mltune.device.packages import cupy_packages
     from mltune.measure.assembler import nvjitlink_version
+    from mltune.measure.baseline import make_baseline
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version, with_known_options
     from mltune.measure.compile_farm import farm_of
     from mltune.measure.runner import GpuRunner
 
-    device, driver = gpu_facts(index, kernel, problem)
-    kernel, notices = with_known_options(kernel, kernel.architecture_on(device.architecture))
+    index = request.target.cuda or 0
+    device, driver = gpu_facts(index, request.kernel, problem)
+    kernel, notices = with_known_options(request.kernel, request.kernel.architecture_on(device.architecture))
     for notice in notices:
         warnings.warn(notice, MltuneWarning, stacklevel=4)
-    space = make_space(kernel, variables_of(problem, device)) if space_of_caller is None else space_of_caller
-    kernel = kernel.with_default(default_configuration(kernel, space))
-    farm = farm_of(compile_on, bool(kernel.compiler.controls)) if compile_on else None
-    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
+    placed = PlacedKernel(kernel, problem, device, space)
+    farm = farm_of(request.compile_on, bool(kernel.compiler.controls)) if request.compile_on else None
+    compilers = {"workers": request.compilers, "pool": pool, "cache": default_cache(), "farm": farm}
+    builder = NvrtcBuilder(kernel, problem, device.architecture, **compilers)
     linker = {"nvjitlink": nvjitlink_version()} if kernel.compiler.controls else {}
-    baseline = partial(make_baseline, kernel, problem, device, builder) if problem.needs_baseline else None
-    runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
+    baseline = partial(make_baseline, placed, builder) if problem.needs_baseline else None
+    runner = GpuRunner(placed, index, baseline=baseline, pool=pool)
     return Session(
-        kernel,
-        problem,
-        device,
-        space,
+        placed,
         builder,
         runner,
         {"nvrtc": nvrtc_version(), **linker, "driver": driver, **cupy_packages()},
         gpu=runner,
         batch=batch_size(problem, device),
         compilers=builder.workers,
-        default=kernel.space.default,
+        default=placed.default,
     )
 
 
 def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Device, str]:
-    """Return the facts of a GPU, and the version of its driver, which the compiler fits.
-
-    Where it is missing, a mistake in a kernel of kind arrays is raised before that: it is found without a GPU.
-    """
+    """Return a GPU's facts and driver; a mistake in a kernel of kind arrays is found even without a GPU."""
     from mltune.device.query import driver_version, query_device
     from mltune.measure.compiler import check_fits_driver
 
@@ -231,50 +204,36 @@ def gpu_facts(index: int, kernel: Kernel, problem: RunnableProblem) -> tuple[Dev
         device, driver = query_device(index), driver_version()
         check_fits_driver(driver)
     except DeviceError:
-        if kernel.arrays is not None:
+        if kernel.means(None):
             from mltune.device.known import H200
+            from mltune.measure.baseline import check_source
 
-            space = make_space(kernel, variables_of(problem, H200))
-            check_source(kernel.with_default(default_configuration(kernel, space)), problem, H200)
+            check_source(PlacedKernel(kernel, problem, H200))
         raise
     return device, driver
-
-
-def check_source(kernel: Kernel, problem: RunnableProblem, device: Device) -> None:
-    """Check the launch of a kernel's default and, where NVRTC is installed, its source and arguments."""
-    from mltune.measure.build import NvrtcBuilder
-    from mltune.measure.source_check import entry_probes, with_probe
-
-    kernel.launch(kernel.space.default, variables_of(problem, device))
-    with suppress(DeviceError), NvrtcBuilder(with_probe(kernel), problem, device.architecture, workers=1) as builder:
-        make_baseline(kernel, problem, device, builder)
-        plain = builder.submit(kernel.space.default).result()
-        for text, read in entry_probes(kernel, problem, builder.definitions(kernel.space.default)):
-            for fault in read(builder.build(text).result(), plain):
-                raise BundleError(f"{fault}.")
 
 
 def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
     """Compile the first configuration of a kernel, run it once on a GPU, and return its arrays by name."""
     from mltune.measure.runner import GpuRunner
 
-    assert kernel.arrays is not None  # noqa: S101 - it has arguments
-    problem = kernel.arrays.problem()
+    problem = kernel.own_problem()
     device, _ = gpu_facts(index, kernel, problem)
     configuration = {name: values[0] for name, values in kernel.space.parameters.items()}
-    build = build_once(kernel, problem, device, configuration)
-    with GpuRunner(kernel, problem, index, device=device) as runner:
+    placed = PlacedKernel(kernel, problem, device)
+    build = build_once(placed, configuration)
+    with GpuRunner(placed, index) as runner:
         outcome = runner.run_once(configuration, build)
     _must_succeed(kernel, outcome)
     return dict(outcome.arrays)
 
 
-def build_once(kernel: Kernel, problem: RunnableProblem, device: Device, configuration: Mapping[str, int]) -> Build:
+def build_once(placed: PlacedKernel, configuration: Mapping[str, int]) -> Build:
     """Compile a configuration, or take it from the cache of cubins; a RunError where it cannot be compiled."""
     from mltune.measure.build import build_one
 
-    build = build_one(kernel, problem, device.architecture, configuration)
-    _must_succeed(kernel, build)
+    build = build_one(placed, configuration)
+    _must_succeed(placed.kernel, build)
     return build
 
 
@@ -286,21 +245,15 @@ def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:
 def batch_size(problem: Problem, device: Device) -> int:
     """Return the most proposals of the first batch: 16, or where measurements are long, 8 or 4.
 
-    The seconds of a measurement follow from the limits of the device, not from a clock: a resumed run has the same
-    batches.
+    Their seconds follow from the limits of the device, not from a clock: a resumed run has the same batches.
 
-    Examples
-    --------
     >>> from mltune.device.known import find_device
     >>> from mltune.problem.gemm import parse_problem
     >>> device, _ = find_device("h200")
     >>> [batch_size(parse_problem(f"{p}gemm", trans="NT", size=n), device) for p, n in (("s", 4096), ("z", 8192))]
     [16, 4]
     """
-    rule, limit_s = SamplingRule(), [problem.flops / peak_flops(device, problem.arithmetic)]
-    if device.memory_bytes_per_s > 0.0:
-        limit_s.append(problem.bytes / device.memory_bytes_per_s)
-    run_s = max(limit_s) / REACHED
+    rule, run_s = SamplingRule(), max(hardware_limits(device, problem).values()) / REACHED
     samples_s = max(rule.min_samples * run_s, min(rule.max_s, rule.max_samples * run_s))
     batch = BATCH
     while batch > FEWEST and batch * (run_s + samples_s) > BATCH_S:  # one more run is verified
@@ -308,60 +261,20 @@ def batch_size(problem: Problem, device: Device) -> int:
     return batch
 
 
-def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
-    """Return the search space of a kernel: what its restrictions leave, or the configurations that it lists."""
-    listed = kernel.space.configurations
-    if listed is None:
-        return ConstrainedSpace(kernel, variables)
-    return TableSpace(crossed(listed, {name: kernel.compiler.parameters[name] for name in kernel.compiler.varied}))
-
-
-def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
-    """Compile the default configuration, with whose results those of the others are compared."""
-    build = builder.submit(kernel.space.default).result()
-    if build.state is not TrialState.OK:
-        raise BundleError(
-            f"the default configuration of {kernel.name} must compile, but ends with {build.state}: {build.detail}; "
-            f"see {kernel.folder / 'kernel.toml'}."
-        )
-    return baseline_of(kernel, problem, device, build)
-
-
-def baseline_of(kernel: Kernel, problem: RunnableProblem, device: Device, build: Build) -> Baseline:
-    """Return the baseline that is a build of the default configuration."""
-    from mltune.measure.messages import Baseline
-
-    assert kernel.source.entry is not None  # noqa: S101 - it is built
-    verified = (case.problem for case in problem.verification_cases())
-    variables = [variables_of(size, device) for size in verified]
-    right, reference = kernel.reference_kernel, None
-    if right is not None:
-        assert right.source.entry is not None  # noqa: S101 - a reference has one
-        reference = (
-            right.source.entry,
-            tuple(right.launch(kernel.space.default, variables_of_size) for variables_of_size in variables),
-        )
-    return Baseline(
-        build.cubin,
-        build.entry or kernel.source.entry,
-        tuple(kernel.launch(kernel.space.default, variables_of_size) for variables_of_size in variables),
-        reference,
-        kernel.verify,
-    )
-
-
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
     """Return the header of a run; in replay, its settings identify the content of the dataset."""
     content = {} if session.recorded is None else {DATASET_HASH: session.recorded.manifest.sha256}
+    placed = session.placed
+    kernel, space = placed.kernel, placed.space
     return RunHeader(
-        kernel=session.kernel.name,
-        source_hash=session.kernel.source.sha256,
-        parameters={name: tuple(session.space.values[name]) for name in session.space.names},
-        problem=session.problem.to_json(),
-        device=session.device.to_json(),
+        kernel=kernel.name,
+        source_hash=kernel.source.sha256,
+        parameters={name: tuple(space.values[name]) for name in space.names},
+        problem=placed.problem.to_json(),
+        device=placed.device.to_json(),
         seed=seed,
         versions={**installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
-        settings={"restrictions": session.kernel.space.sha256, **content, **settings},
+        settings={"restrictions": kernel.space.sha256, **content, **settings},
         created_at=time.time(),
-        labels={name: labels for name, labels in session.kernel.space.labels.items() if name in session.space.names},
+        labels={name: labels for name, labels in kernel.space.labels.items() if name in space.names},
     )

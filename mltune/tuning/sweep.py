@@ -43,10 +43,9 @@ MOST_ROWS = 200_000
 class Pruned:
     """The result of a pruned sweep.
 
-    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two, in replay after
-    planning. ``compile_s`` are the seconds of all compilers together. ``complete_s`` is an estimate for a complete
-    sweep from the random sample: the mean seconds of a configuration, times the size of the space. Where it was
-    replayed, all seconds but those of the planning were recorded earlier.
+    It takes as long as the busier of compilers and GPU, in replay after planning. `compile_s` are seconds of all
+    compilers together. `complete_s` estimates a complete sweep from the random sample: the mean seconds of a
+    configuration, times the size of the space. In replay all seconds but those of planning were recorded earlier.
     """
 
     audit: PruningAudit
@@ -98,10 +97,10 @@ def sweep(
     values: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> Path:
-    """Time a random sample of so many configurations, or all, and write a dataset into the directory of the run.
+    """Time a random sample of `count` configurations, or all, and return the Parquet file in the directory of the run.
 
-    An existing run is resumed. The result is the Parquet file; its manifest is in the same directory. A Ctrl-C raises a
-    KeyboardInterrupt with the directory of the run. ``values`` are those of some parameters, for a sub-space.
+    The manifest is beside it. An existing run is resumed. A Ctrl-C raises a KeyboardInterrupt with the directory of the
+    run. `values` of some parameters make a sub-space.
     """
     session = _open(request, values, replay=False)
     if count is None:
@@ -110,8 +109,10 @@ def sweep(
     with _begun(request, session, {"sweep": kind, "count": count}) as store:
         store.set_fact("scored", [])
         indices = choose_configurations(session, count, request.seed)
-        observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices), report=progress)
-        records = measure_all(session, store, Everything(session.space, indices), observer)
+        observer = Observer(
+            session.placed.problem, session.placed.device, "gpu", trials_limit=len(indices), report=progress
+        )
+        records = measure_all(session, store, Everything(session.placed.space, indices), observer)
         return _write(session, store, records, kind)
 
 
@@ -124,19 +125,19 @@ def pruned_sweep(
 ) -> Pruned:
     """Measure the configurations that may be fast, and write a dataset with a promise about the others.
 
-    As :func:`sweep`, but the device may be the replay of a complete dataset. The pretrained model of the request is one
-    more feature of the model that decides.
+    The device may be the replay of a complete dataset, and the pretrained model of the request is one more feature of
+    the model that decides. Else as :func:`sweep`.
     """
     session = _open(request, values, replay=True)
     _check_size(session)
-    model = choose_model(request.prior, session.kernel, replay=session.gpu is None)
-    pretrained = None if model is None else model.load(session.problem, session.device)
+    model = choose_model(request.prior, session.placed.kernel, replay=session.gpu is None)
+    pretrained = None if model is None else model.load(session.placed.problem, session.placed.device)
     is_said = pretrained is not None or request.prior != AUTO  # as in a run
-    for notice in model.notices(session.problem, session.device) if model is not None and is_said else ():
+    for notice in model.notices(session.placed.problem, session.placed.device) if model is not None and is_said else ():
         warnings.warn(notice, MltuneWarning, stacklevel=2)
-    columns = session.space.rows(np.arange(session.space.count))
+    columns = session.placed.space.rows(np.arange(session.placed.space.count))
     expected = None if pretrained is None else pretrained.predict(columns)
-    features = Features(session.kernel, session.problem, session.device).before(columns)
+    features = Features(session.placed).before(columns)
     settings = {
         "sweep": "pruned",
         "within": promise.within,
@@ -145,11 +146,11 @@ def pruned_sweep(
     }
     with _begun(request, session, settings) as store:
         pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected, parameters=len(columns))
-        observer = Observer(session.problem, session.device, "gpu", report=progress)
+        observer = Observer(session.placed.problem, session.placed.device, "gpu", report=progress)
         scored = DistinctCount()
-        scored.add(np.arange(session.space.count))  # each round predicts all that are left
+        scored.add(np.arange(session.placed.space.count))  # each round predicts all that are left
         store.set_fact("scored", scored.to_json())
-        records = measure_all(session, store, Rounds(session.space, pruner, observer), observer)
+        records = measure_all(session, store, Rounds(session.placed.space, pruner, observer), observer)
         compilers = 1 if math.isinf(session.compilers) else int(session.compilers)
         pruned = judge(pruner.audit(), records, store.seconds(), compilers, replayed=session.gpu is None)
         return replace(pruned, dataset=_write(session, store, records, "pruned", pruned.to_json()))
@@ -185,7 +186,7 @@ def _write(
 
 
 def _name_of(session: Session, kind: Kind) -> str:
-    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
+    words = f"{session.placed.device.name} {session.placed.problem.label} {kind}".lower().replace("nvidia", "")
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100]
 
 
@@ -195,10 +196,10 @@ def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, r
         check_no_plan(request.run)
     target = request.target
     if target.dataset is None:
-        return open_session(request.kernel, request.problem, target, values=values)
+        return open_session(replace(request, kernel=request.kernel.with_values(values or {})))
     if not replay:
         raise UsageError(f"a sweep times kernels on a GPU and cannot replay, got {target}; give cuda:N or auto.")
-    session = open_session(request.kernel, request.problem, target)
+    session = open_session(request)
     kind = "" if session.recorded is None else session.recorded.manifest.kind
     if kind != "complete" or values:
         raise UsageError(
@@ -209,22 +210,19 @@ def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, r
 
 
 def _check_size(session: Session) -> None:
-    if session.space.count > MOST_ROWS:
+    if (count := session.placed.space.count) > MOST_ROWS:
         raise UsageError(
-            f"a complete sweep has at most {MOST_ROWS} configurations, but the sub-space has {session.space.count}; "
+            f"a complete sweep has at most {MOST_ROWS} configurations, but the sub-space has {count}; "
             "fix more parameters with --only NAME=VALUE,..."
         )
 
 
 def choose_configurations(session: Session, count: int | None, seed: int) -> Indices:
-    """Return the indices of the configurations, in random order.
-
-    In this order a fast configuration is found early, and the timing of slower ones is then cut short.
-    """
+    """Return the indices of configurations in random order: an early fast one cuts slower timings short."""
     rng = np.random.default_rng(seed)
     if count is None:
-        return rng.permutation(session.space.count)
-    return session.space.sample(count, rng)
+        return rng.permutation(session.placed.space.count)
+    return session.placed.space.sample(count, rng)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
 from mltune.files.text import did_you_mean
 from mltune.kernel.coding import Columns
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import SearchSpace
 from mltune.records.directory import runs_in
 from mltune.records.store import Store
@@ -43,19 +44,8 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     """Train a model on the datasets of a kernel, which must be named where they are of several.
 
     Datasets of one problem on one device are one sweep. The model is judged on each large dataset by the closest
-    members of other groups: of other architectures, or where all datasets are of one architecture, of other problems.
-
-    Raises
-    ------
-    ModelError
-        No kernel is named and the datasets are of several, some have other parameters, or too few configurations.
-
-    Examples
-    --------
-    >>> from mltune.dataset.dataset import load_dataset
-    >>> model = train([load_dataset("h200-transpose-8192x8192-random")])
-    >>> model.kernel, len(model.members), model.facts["scores"]
-    ('transpose', 1, {})
+    members of other groups: of other architectures, or where all are of one architecture, of other problems. A
+    ModelError tells of other parameters, or too few configurations.
     """
     datasets = _of_kernel(datasets, kernel)
     first = datasets[0].manifest
@@ -200,7 +190,7 @@ def scores(
 ) -> dict[str, Any]:
     """Judge a model on each large dataset by the closest members of other groups; return :func:`score` by dataset.
 
-    ``sweeps_of_datasets`` has the sweep of each dataset, ``sweeps`` those that the members were fitted to.
+    `sweeps_of_datasets` has the sweep of each dataset, `sweeps` those that the members were fitted to.
     """
     scores_by_name = {}
     for dataset, sweep in zip(datasets, sweeps_of_datasets, strict=True):
@@ -212,15 +202,11 @@ def scores(
 
 
 def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, Any]:
-    """Compare the expectations of a model with the times of a sweep.
+    """Compare the expectations of a model with the times of a sweep whose ``group`` was left out.
 
-    Returns
-    -------
-    dict
-        ``group``: what was left out; ``share_of_optimum``: by source, and by number of first choices, the share of the
-        fastest speed that the best of them reaches: of the model, of physics where the kernel has a prior, and of both
-        ``together`` as a search starts with them; ``spearman`` of prediction and speed; ``bias`` and ``error``: mean
-        and root mean square of measured less predicted log of speed among the :data:`PREDICTED_FAST`.
+    ``share_of_optimum`` is the share of the fastest speed that the best of so many first choices reaches, by the model,
+    physics and both ``together`` as a search starts. ``spearman`` is of prediction and speed; ``bias`` and ``error``
+    are mean and root mean square of measured less predicted log of speed among the :data:`PREDICTED_FAST`.
     """
     from scipy.stats import spearmanr
 
@@ -231,7 +217,7 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
     away = (measured - np.minimum(predicted, 0.0))[fast]
     sources = {"model": [model.source()]}
     kernel, _ = recorded_kernel(dataset.manifest)
-    features = Features(kernel, dataset.manifest.problem, dataset.manifest.device)
+    features = Features(PlacedKernel(kernel, dataset.manifest.problem, dataset.manifest.device))
     if features.has_prior:
         sources["physics"] = [physical(features.prior, sweep.columns)]
         sources["together"] = sources["physics"] + sources["model"]
@@ -253,7 +239,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
     kernel, _ = recorded_kernel(manifest)
     if not (sweep.flops and set(NEEDED) <= set(kernel.resources.estimates) and kernel.has_parameters(sweep.columns)):
         return {}
-    features = Features(kernel, manifest.problem, manifest.device)
+    features = Features(PlacedKernel(kernel, manifest.problem, manifest.device))
     ran = np.isfinite(sweep.median_s)
     columns = {name: column[ran] for name, column in sweep.columns.items()}
     ratios = np.clip(sweep.median_s[ran] / features.physical_s(columns), 1.0 / LARGEST_RATIO, LARGEST_RATIO)
@@ -277,10 +263,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
 
 
 def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Return the mean gain of the share of the optimum by a model over physics; None where nothing was held out.
-
-    Where there is no physics, the gain is the share of the model.
-    """
+    """Return the mean gain of a model's share of the optimum over physics, or over 0; None if none was held out."""
     gains = []
     for score_of_dataset in scores.values():
         shares = score_of_dataset["share_of_optimum"]

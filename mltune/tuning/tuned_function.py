@@ -22,37 +22,35 @@ from mltune.errors import MltuneWarning, RunDirectoryError, RunError, UsageError
 from mltune.files.folders import cache_folder
 from mltune.files.locks import HeldError
 from mltune.files.text import printable
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.kernel_tuner_call import make_of_call
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.python_kernel import KernelCall, with_arguments, with_sizes
-from mltune.kernel.space import SearchSpace, default_configuration
 from mltune.known.effort import effort
 from mltune.known.entry import Entry, Failure, canonical
 from mltune.known.wisdom import Match, Wisdom, WisdomFile
 from mltune.known.wisdom_file import AUTO, NONE, file_of_run, locked_key
+from mltune.measure.baseline import check_source
 from mltune.records.directory import in_use, is_begun
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.wording import configuration, spaced_duration
-from mltune.tuning.session import build_once, check_source, make_space
+from mltune.tuning.session import build_once
 from mltune.tuning.wisdom import Siblings, load_wisdom, outcomes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import RunnableProblem
     from mltune.results.progress import Report
 
 TIME_S = {"none": 0.0, "quick": 5.0, "full": 120.0}
 """Most seconds that a size is tuned, by effort."""
 
 START_S = 25.0
-"""Seconds besides, for which a process waits while another one tunes the same sizes: it starts, and compiles."""
+"""Seconds, besides those of tuning, that a process waits for another one to start, compile and tune the same sizes."""
 
 EFFORT = "effort"
-"""Among the versions of an entry: the effort with which it was found."""
+"""Key among the versions of an entry: the effort with which it was found."""
 
 
 @dataclass(slots=True)
@@ -100,23 +98,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A kernel for the sizes of a call, without its arrays, on a GPU: `stated` as in the call, `kernel` in variants."""
+    """A kernel for the sizes of a call, without its arrays, on a GPU: `stated` as in the call, `placed` in variants."""
 
     stated: Kernel
-    kernel: Kernel
-    problem: RunnableProblem
-    space: SearchSpace
+    placed: PlacedKernel
     index: int
-    device: Device
     driver: str
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """The kernel of a tuned function, as a call without its arguments, and how it is tuned.
-
-    `effort` is empty for that of the environment; `shown` opens the display of a run.
-    """
+    """The kernel of a tuned function, as a call without its arguments, and how it is tuned."""
 
     call: KernelCall
     effort: str
@@ -199,12 +191,11 @@ class TunedFunction:
 
         begun, case = time.perf_counter(), self._case(arguments)
         choice, codes = self._choose(case, arguments, effort(self._kernel.effort) or "quick")
-        kernel, problem, device = case.kernel, case.problem, case.device
         if choice.origin == "default":  # no run has checked the source
-            check_source(kernel, problem, device)
-        build, launch = build_once(kernel, problem, device, codes), kernel.launch(codes, variables_of(problem, device))
+            check_source(case.placed)
+        build, launch = build_once(case.placed, codes), case.placed.launch(codes)
         constants = {name: np.asarray(on_host(value)) for name, value in self._kernel.call.constants.items()}
-        loaded = load_code(build.cubin, build.entry or kernel.source.entry or "", launch, constants)
+        loaded = load_code(build.cubin, build.entry or case.stated.source.entry or "", launch, constants)
         is_plain = all(issubclass(kind, np.generic) or is_of_cupy(kind) for kind in map(type, arguments))
         self._choices[key] = choice, loaded if is_plain else loaded.launch
         choice.first_s = time.perf_counter() - begun
@@ -225,8 +216,8 @@ class TunedFunction:
 
     def _is_alone(self, stack: ExitStack, case: _Case, level: str) -> bool:
         """Take the lock of the kernel, the GPU and these sizes; return False where another process keeps it."""
-        kernel, label = case.kernel, case.problem.label
-        key = [case.device.name, kernel.name, kernel.source.sha256, kernel.space.sha256, case.problem.to_json()]
+        kernel, problem, label = case.placed.kernel, case.placed.problem, case.placed.problem.label
+        key = [case.placed.device.name, kernel.name, kernel.source.sha256, kernel.space.sha256, problem.to_json()]
         try:
             if self.file is None:
                 raise WisdomError("that of the user is switched off: give `file`.")
@@ -254,9 +245,7 @@ class TunedFunction:
         stated = make_of_call(replace(call, answer=None, verify=None))
         sized, problem = with_sizes(stated)
         kernel, _ = with_known_options(sized.in_variants(), sized.architecture_on(device.architecture))
-        space = make_space(kernel, variables_of(problem, device))
-        kernel = kernel.with_default(default_configuration(kernel, space))
-        return _Case(stated, kernel, problem, space, index, device, driver)
+        return _Case(stated, PlacedKernel(kernel, problem, device), index, driver)
 
     def _call_of(self, arguments: Sequence[Any], passed: Sequence[Any]) -> KernelCall:
         """Return the call for the size of some arguments, with others in their place."""
@@ -266,7 +255,8 @@ class TunedFunction:
         """Tune, add the outcome to the file, and return what is then known; a run that was killed goes on."""
         from mltune.tuning import tuner
 
-        check_source(case.kernel, case.problem, case.device)
+        placed, label = case.placed, case.placed.problem.label
+        check_source(placed)
         copied = [
             argument if hasattr(argument, "get") or hasattr(argument, "detach") else cupy_array(argument)
             for argument in arguments
@@ -278,27 +268,27 @@ class TunedFunction:
         call = self._call_of(arguments, copied)
         with tempfile.TemporaryDirectory(prefix="mltune-") as folder, self._kernel.shown() as report:
             kernel, problem = with_sizes(with_arguments(case.stated, call, Path(folder)))
-            place = [os.uname().nodename, str(file), case.device.name, case.driver]
+            place = [os.uname().nodename, str(file), placed.device.name, case.driver]
             identity = [*place, kernel.source.sha256, kernel.space.sha256, problem.to_json(), level, self._kernel.seed]
             run = _runs() / hashlib.sha256(canonical(identity).encode()).hexdigest()[:32]
             options: dict[str, Any] = {"time_s": TIME_S[level], "seed": self._kernel.seed, "run": run, "wisdom": NONE}
             request = TuneRequest(problem, kernel, Target(cuda=case.index), **options)
-            space = None if is_begun(run) else case.space  # an earlier run may vary fewer options of the compiler
+            space = None if is_begun(run) else placed.space  # an earlier run may vary fewer options of the compiler
             try:
                 result = tuner.tune(request, progress=report, siblings=siblings, space=space)
             except RunDirectoryError:  # what is left of an earlier run is damaged, or of other versions
                 if in_use(run):
                     raise
                 shutil.rmtree(run, ignore_errors=True)
-                result = tuner.tune(request, progress=report, siblings=siblings, space=case.space)
+                result = tuner.tune(request, progress=report, siblings=siblings, space=placed.space)
         if result.interrupted:
             raise KeyboardInterrupt
         if result.best is None or not result.settled:
             shutil.rmtree(run, ignore_errors=True)
             why = "; ".join({f"{record.state} {record.detail}": None for record in result.records})
-            raise RunError(f"a configuration must work, but of {case.problem.label} none does: {printable(why, 600)}.")
+            raise RunError(f"a configuration must work, but of {label} none does: {printable(why, 600)}.")
         versions = {**result.header.versions, EFFORT: level}
-        result = replace(result, problem=case.problem, header=replace(result.header, versions=versions))
+        result = replace(result, problem=placed.problem, header=replace(result.header, versions=versions))
         outcome = outcomes(result, case.driver)
         try:
             wisdom = self._wisdom.add(outcome)
@@ -308,7 +298,7 @@ class TunedFunction:
             detail = (
                 f"the next process that calls for these sizes writes the outcome of the run, which is kept in {run}"
             )
-            warnings.warn(f"{case.problem.label}: {error} This process runs it; {detail}.", MltuneWarning, stacklevel=6)
+            warnings.warn(f"{label}: {error} This process runs it; {detail}.", MltuneWarning, stacklevel=6)
             return wisdom.merge(outcome)
         shutil.rmtree(run, ignore_errors=True)
         return wisdom
@@ -316,14 +306,15 @@ class TunedFunction:
     def _choice(
         self, case: _Case, match: Match | None, wisdom: Wisdom, *, is_tuned: bool
     ) -> tuple[Choice, Mapping[str, int]]:
-        label, kernel = case.problem.label, case.kernel
+        placed = case.placed
+        label, kernel = placed.problem.label, placed.kernel
         codes = None if match is None else match.entry.codes(kernel)
         if match is None or codes is None:
-            detail = f"the default, because {self.file} knows nothing of it on {case.device.name}"
+            detail = f"the default, because {self.file} knows nothing of it on {placed.device.name}"
             if len(wisdom.of_kernel(kernel.name)):
                 detail += ": it knows another source, launch, GPU or types, or configurations outside the search space"
                 warnings.warn(f"{label}: {detail}.", MltuneWarning, stacklevel=5)
-            return Choice(label, kernel.space.labelled(kernel.space.default), "default", detail), kernel.space.default
+            return Choice(label, kernel.space.labelled(placed.default), "default", detail), placed.default
         entry, origins = match.entry, {"problem": "tuned" if is_tuned else "file", "gpu": "gpu"}
         detail = "tuned by this process" if is_tuned else f"{self.file}: {match}"
         if match.relation == "gpu":
@@ -334,13 +325,14 @@ class TunedFunction:
 
 def _look_up(wisdom: Wisdom, case: _Case) -> Match | None:
     """Return what a wisdom knows: these sizes, the nearest, or these on another GPU of the architecture."""
-    types = _types(case.problem.to_json())
+    placed, types = case.placed, _types(case.placed.problem.to_json())
     of_types = Wisdom(
         entry
         for entry in wisdom
         if _types(entry.problem) == types and (isinstance(entry, Failure) or getattr(entry, "verified", False))
     )
-    return next(iter(of_types.lookup(case.kernel, case.problem, case.device, case.driver, space=case.space)), None)
+    matches = of_types.lookup(placed.kernel, placed.problem, placed.device, case.driver, space=placed.space)
+    return next(iter(matches), None)
 
 
 def _runs() -> Path:

@@ -1,7 +1,7 @@
 """One tuning run: a search in the loop, with a budget, and the finals at its end.
 
-On a GPU several batches are in flight: a batch is planned while earlier ones are built and measured, from the results
-known before all of them. Proposals therefore depend only on the seed and on results.
+On a GPU a batch is planned while earlier ones are built and measured, from the results known before all of them.
+Proposals therefore depend only on the seed and on results.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def tune(
     from other problems; a run by itself writes ``events.jsonl`` into its directory. Its time counts from ``begun``, on
     the clock of :func:`time.perf_counter`. ``space`` is that of the kernel on the GPU, where the caller has made it.
     """
+    kernel = _kernel(request)
     siblings = siblings or Siblings()
     if events is None and request.run is not None:
         check_no_plan(request.run)
@@ -84,19 +85,11 @@ def tune(
             from mltune.measure.runner import start_worker
 
             start_worker(pool, target.cuda)
-        session = open_session(
-            _kernel(request),
-            request.problem,
-            target,
-            space=space,
-            compilers=request.compilers,
-            compile_on=request.compile_on,
-            pool=pool,
-        )
+        session = open_session(replace(request, kernel=kernel), space=space, pool=pool)
         if begun is not None:
             session.begun = begun
         prior = request.prior if request.search == "model" else NONE
-        model = choose_model(prior, session.kernel, replay=target.dataset is not None)
+        model = choose_model(prior, session.placed.kernel, replay=target.dataset is not None)
         directory = request.run or new_directory(request.problem.label)
         own = RunEventLog(directory, progress) if events is None else None
         stack.enter_context(session)  # its processes start while the space is counted
@@ -104,7 +97,7 @@ def tune(
             "target": "gpu" if target.dataset is None else str(target),
             "batch": session.batch,
             "in_flight": "adapts",
-            "space": str(session.space.count),
+            "space": str(session.placed.space.count),
             "search": request.search,
             "skip": request.skip,
             "prior": "none" if model is None else model.card.sha256,
@@ -112,8 +105,8 @@ def tune(
         header = run_header(session, request.seed, settings)
         store = stack.enter_context(Store.open(directory, header, request.store))
         observer = Observer(
-            session.problem,
-            session.device,
+            session.placed.problem,
+            session.placed.device,
             str(target),
             trials_limit=request.trials,
             time_limit_s=request.time_s,
@@ -123,7 +116,7 @@ def tune(
         )
         if own is not None:
             own.begin(store, request)
-        store.set_fact("accuracy", session.kernel.accuracy)
+        store.set_fact("accuracy", session.placed.kernel.accuracy)
         if request.choice:
             store.set_fact("choice", request.choice)
         starts = known_configurations(
@@ -144,7 +137,7 @@ def preload() -> None:
 
 
 def _kernel(request: TuneRequest) -> Kernel:
-    """Return the kernel with the compiler parameters that vary: of a run that goes on those that it began with."""
+    """Return the kernel with the compiler parameters that vary; a resumed run keeps those that it began with."""
     if request.run is not None and request.target.dataset is None and is_begun(request.run):
         with suppress(RunDirectoryError), Store.read_only(request.run) as store:  # else it is refused as it is opened
             return request.kernel.recorded_with(store.header.parameters)
@@ -163,8 +156,8 @@ def _start_model(
 ) -> PretrainedModel | None:
     """Return the model that a run starts from, after noting its name and where it is far from its training.
 
-    A model that is left out is a warning only where the user names it. A run that is alone, in no campaign, learns from
-    the runs beside it.
+    A model that is left out is a warning only where the user names it. A run `alone`, in no campaign, learns from the
+    runs beside it.
     """
     begins, sweeps = len(store) == 0, siblings.sweeps
     if alone and begins and request.prior == AUTO and session.gpu is not None:
@@ -175,9 +168,9 @@ def _start_model(
     if model is not None:
         name = ", ".join(member.sweep for member in model.members)
     elif chosen is not None:
-        model = chosen.load(session.problem, session.device)
+        model = chosen.load(session.placed.problem, session.placed.device)
         name = "" if model is None else chosen.name
-        notices = chosen.notices(session.problem, session.device)
+        notices = chosen.notices(session.placed.problem, session.placed.device)
     if name or notices:
         observer.events("model", detail="; ".join(filter(None, (name, *notices))))
         store.set_fact("model", name)
@@ -189,8 +182,7 @@ def _start_model(
 class Batches:
     """The planner of a search: its batches, several in flight, each told when it is complete, in their order.
 
-    At most one batch is told before the next is planned, however fast results arrive: the plan of a batch does not
-    depend on the order of results.
+    At most one batch is told before the next is planned, so that no plan depends on the order of results.
     """
 
     def __init__(
@@ -306,10 +298,9 @@ class Tuner:
         session, request = self._session, self._request
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials, self._preloading, self._counts)
-        peak, time_s = peak_flops(session.device, session.problem.arithmetic), request.time_s
-        check = (
-            None if session.gpu is not None else partial(within_limits, flops=session.problem.flops, peak_flops=peak)
-        )
+        problem, time_s = session.placed.problem, request.time_s
+        peak = peak_flops(session.placed.device, problem.arithmetic)
+        check = None if session.gpu is not None else partial(within_limits, flops=problem.flops, peak_flops=peak)
         if time_s is not None and session.gpu is not None and request.finals:
             time_s -= finals_s(time_s)
         return Loop(
@@ -361,8 +352,7 @@ class Tuner:
         session, record = self._session, self._reader.read_from(self._store).trial(declared.number)
         assert record is not None  # noqa: S101 - a declared trial is on record
         build = session.builder.submit(record.configuration).result()
-        winner = Winner(session.kernel, session.problem, session.device, record, declared, build, session.versions)
-        write_winner(folder, winner)
+        write_winner(folder, Winner(session.placed, record, declared, build, session.versions))
 
 
 def _search_of(
@@ -374,9 +364,9 @@ def _search_of(
 ) -> Search:
     from mltune.search.search import Search, SearchSettings, Start
 
-    features, enough = Features(session.kernel, session.problem, session.device), math.inf
+    features, enough = Features(session.placed), math.inf
     if request.enough is not None:
-        enough = enough_share(request.enough, session.problem, session.device, session.space, features)
+        enough = enough_share(request.enough, features)
     settings = SearchSettings(
         search=request.search,
         seed=request.seed,
@@ -388,4 +378,4 @@ def _search_of(
         compilers=session.compilers,
     )
     start = Start(session.default, known, pretrained)
-    return Search(session.space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])
+    return Search(session.placed.space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])

@@ -13,17 +13,16 @@ import numpy as np
 
 from mltune.errors import UsageError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import row
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import is_bundle, load_kernel
-from mltune.kernel.space import default_configuration
 from mltune.problem.kinds import kind_of_name, problem_from_name
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.resolve.problems import Shape, given_options, shaped_problem
 from mltune.results.machine_code import MachineCode
 from mltune.tuning.gate import Version
 from mltune.tuning.revisions import load_revision
-from mltune.tuning.session import make_space
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -39,10 +38,7 @@ Readers = Mapping[str, Callable[[Path], MachineCode]]
 def two_versions(
     old: str, new: str, kernel: str | Path | None, problem: str | None, shape: Shape, readers: Readers
 ) -> Iterator[list[Making]]:
-    """Find two versions and the problem on which they are compared, and the bundle of two winners of one.
-
-    :func:`mltune.gate` says what the names mean. What is found is made within the context.
-    """
+    """Find the versions that two names of :func:`mltune.gate` mean, their problem, and the bundle of two winners."""
     with tempfile.TemporaryDirectory() as scratch:
         names = [old, new]
         subjects = [_subject(name, kernel, Path(scratch) / str(place), readers) for place, name in enumerate(names)]
@@ -88,22 +84,20 @@ def _configured(
     name: str, kernel: Kernel, device: Device, config: Mapping[str, int], *, problem: RunnableProblem
 ) -> Version:
     """Return the version that is a configuration of a bundle: the default one, but for what is given."""
-    if kernel.arrays is not None:
-        own_problem = kernel.arrays.problem(problem.variables())
-        if own_problem.formula.partition("(")[2] != problem.formula.partition("(")[2]:
-            raise UsageError(f"versions have the same arguments, but {printable(name, 300)} is {own_problem.formula}.")
-        problem = own_problem
-    kernel.check_problem(problem)
+    restated = kernel.restated(problem)
+    if restated.formula.partition("(")[2] != problem.formula.partition("(")[2]:
+        raise UsageError(f"versions have the same arguments, but {printable(name, 300)} is {restated.formula}.")
+    kernel.check_problem(restated)
     part = kernel.with_values({parameter: (value,) for parameter, value in config.items()})
-    space = make_space(part, variables_of(problem, device))
-    only = row(space.rows(np.array([0])), 0) if space.count == 1 else {}
-    configuration = default_configuration(part, space) or only
+    placed = PlacedKernel(part, restated, device)
+    only = row(placed.space.rows(np.array([0])), 0) if placed.space.count == 1 else {}
+    configuration = placed.default or only
     if not configuration:
         raise UsageError(
             f"a bundle is compared in one configuration, but {kernel.label} has no [default]; give the value of every "
             "parameter, --config NAME=V."
         )
-    return Version(name, problem, partial(part.launch, configuration), kernel=part, configuration=configuration)
+    return Version(name, restated, partial(part.launch, configuration), placed=placed, configuration=configuration)
 
 
 def _recorded(

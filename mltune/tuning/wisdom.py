@@ -71,8 +71,8 @@ class NearRun:
 def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
     """Return a run with its distance from a problem; None where its times do not help.
 
-    They help if the run is of the problem's class, and of its case or of a similar number of operations. Runs of a
-    similar number are nearer than others, and among these those of its case.
+    They help if the run is of the problem's class, and of its case or of a similar number of operations, which is
+    nearer.
     """
     other = run.problem
     is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case
@@ -105,11 +105,8 @@ def _sweep(run: TuneResult) -> Sweep:
 
 
 def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
-    """Return the sweeps of the nearest of the latest runs in the same folder, of the same kernel and model of GPU.
-
-    Runs that cannot be read, and large ones, are left out.
-    """
-    return nearest(near_run(session.problem, run) for run in _earlier_runs(session, directory.resolve()))
+    """Return the sweeps of the nearest of the latest small runs in a folder, of the same kernel and model of GPU."""
+    return nearest(near_run(session.placed.problem, run) for run in _earlier_runs(session, directory.resolve()))
 
 
 def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
@@ -127,10 +124,10 @@ def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
 def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
     """Read a run, unless it is of another kernel or GPU, or large."""
     with Store.read_only(folder) as store:
-        header = store.header
-        if header.device.get("name") != session.device.name or not session.kernel.source.is_version(header.source_hash):
+        header, kernel = store.header, session.placed.kernel
+        if header.device.get("name") != session.placed.device.name or not kernel.source.is_version(header.source_hash):
             return None
-        if not session.kernel.has_parameters(header.parameters) or len(store) > MOST_TRIALS:
+        if not kernel.has_parameters(header.parameters) or len(store) > MOST_TRIALS:
             return None
         return RunReader(folder).read_from(store)
 
@@ -138,36 +135,35 @@ def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
 def sibling_model(
     session: Session, directory: Path, sweeps: Sequence[Sweep], chosen: ChosenModel | None, *, begins: bool
 ) -> PretrainedModel | None:
-    """Return the model of other runs' sweeps that a run starts from; None without one.
+    """Return the model of other runs' sweeps, with the chosen model's closest regressors; None without one.
 
-    It is trained only where the run begins; later the one in the directory of the run is loaded. The closest regressors
-    of the chosen model are added.
+    It is trained only where the run begins; later the one in the directory of the run is loaded.
     """
-    path, parameters = directory / STEM, session.space.names
+    path, parameters = directory / STEM, session.placed.space.names
     if begins:
         if not sweeps:
             return None
-        trained = None if chosen is None else chosen.load(session.problem, session.device)
+        trained = None if chosen is None else chosen.load(session.placed.problem, session.placed.device)
         if trained is not None:
             parameters = trained.parameters
         with one_thread():  # the compilers have the other cores
             completed = (
-                replace(sweep, columns=session.kernel.compiler.with_defaults(sweep.columns)) for sweep in sweeps
+                replace(sweep, columns=session.placed.kernel.compiler.with_defaults(sweep.columns)) for sweep in sweeps
             )
             members = tuple(fit_member(sweep, parameters) for sweep in completed)
-        model = PretrainedModel(session.kernel.name, parameters, members + (trained.members if trained else ()))
+        model = PretrainedModel(session.placed.kernel.name, parameters, members + (trained.members if trained else ()))
         save_model(model, path)
     elif path.with_suffix(".json").is_file():
         try:
             model = load_model(path)
-            if not session.kernel.has_parameters(model.parameters):
+            if not session.placed.kernel.has_parameters(model.parameters):
                 raise ModelError(f"the model {path.with_suffix('.json')} is of other parameters.")
         except ModelError as error:
             warnings.warn(f"{error} This run goes on without it.", MltuneWarning, stacklevel=2)
             return None
     else:
         return None
-    return model.closest(session.problem, session.device)
+    return model.closest(session.placed.problem, session.placed.device)
 
 
 _FAILED = frozenset(TrialState) - {TrialState.OK, TrialState.SKIPPED, TrialState.UNSTABLE}
@@ -184,8 +180,7 @@ def known_configurations(
 ) -> list[dict[str, int]]:
     """Return the configurations that a run measures first: those of its first start, also where it is resumed.
 
-    They come from the file, which must be readable where it is required, and from the other problems of a campaign; an
-    event names them.
+    They come from the file, which must be readable where it is `required`, and from other problems of a campaign.
     """
     recorded = store.facts().wisdom
     if recorded is None and (file is not None or siblings) and len(store) == 0:
@@ -196,10 +191,9 @@ def known_configurations(
 
 
 def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
-    """Add the winner of a run that has ended to a wisdom, with its ties and the outcomes of known configurations.
+    """Add the winner of a run to a wisdom, with its ties and the outcomes of known configurations.
 
-    Nothing is added before the winner is declared, or on a GPU before it is verified. A file that cannot be written is
-    a warning: the run has its result.
+    Nothing is added before it is declared, or on a GPU verified. A file that cannot be written is a warning.
     """
     if not result.settled or result.interrupted:
         return
@@ -242,11 +236,11 @@ def load_wisdom(file: Path, *, required: bool) -> Wisdom:
 
 
 def _look_up(session: Session, wisdom: Wisdom, events: EventWriter) -> list[dict[str, int]]:
-    driver, space = driver_of(session.versions), session.space
-    matches = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST_KNOWN, space=space)
+    driver, placed = driver_of(session.versions), session.placed
+    matches = wisdom.lookup(placed.kernel, placed.problem, placed.device, driver, most=MOST_KNOWN, space=placed.space)
     if matches:
         events("wisdom", detail="; ".join(map(str, matches)))
-    coded = (match.entry.codes(session.kernel) for match in matches)
+    coded = (match.entry.codes(session.placed.kernel) for match in matches)
     return [configuration for configuration in coded if configuration is not None]
 
 

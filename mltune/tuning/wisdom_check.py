@@ -19,6 +19,7 @@ from mltune.known.wisdom import Wisdom
 from mltune.problem.problem import Problem
 from mltune.records.trial import Measurement, TrialState
 from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.finals import rank_records
 from mltune.tuning.session import open_session
 
@@ -73,18 +74,10 @@ def check_wisdom(
     sample: int | None = None,
     seed: int = 0,
 ) -> list[Checked]:
-    """Check the best entries of a wisdom.
+    """Check the best entries of a wisdom: kernel and problem against today's, and a sample of this GPU's by measuring.
 
-    The kernel and the problem of every entry are compared with those of today. Of the entries that pass, a sample of
-    those of this GPU is measured again, whatever their driver.
-
-    Parameters
-    ----------
-    kernels : sequence of str
-        Folders of bundles, besides the built-in ones. A wisdom may come from somebody else: no folder that it names is
-        read.
-    sample : int, optional
-        Most entries that are measured; all by default.
+    The sample, by default all, is measured whatever its driver. `kernels` are folders of bundles besides the built-in
+    ones: a wisdom may come from somebody else, so no folder that it names is read.
     """
     bundles = {bundle.name: bundle for bundle in map(load_kernel, (*built_in(), *kernels))}
     entries = wisdom.best()
@@ -138,8 +131,7 @@ def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kerne
     if not kernel.source.is_version(entry.source_hash):
         return Checked(entry, Verdict.STALE, f"the source of {kernel.name} has changed since")
     try:
-        if kernel.arrays is not None:
-            problem = kernel.arrays.problem(problem.variables())
+        problem = kernel.restated(problem)
         kernel.check_problem(problem)
     except MltuneError as error:
         return Checked(entry, Verdict.STALE, str(error))
@@ -151,9 +143,9 @@ def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kerne
 def _measured_again(entry: Entry, kernel: Kernel, problem: Problem, target: Target) -> Checked:
     """Measure an entry and the default configuration."""
     try:
-        with open_session(kernel.recorded_with(entry.configuration), problem, target) as session:
-            configuration = entry.codes(session.kernel)
-            if configuration is None or find(session.space, configuration) < 0:
+        with open_session(TuneRequest(problem, kernel.recorded_with(entry.configuration), target)) as session:
+            configuration = entry.codes(session.placed.kernel)
+            if configuration is None or find(session.placed.space, configuration) < 0:
                 return Checked(entry, Verdict.STALE, "its configuration is not in the search space any more")
             defaults = [session.default] if session.default else []
             *measured_defaults, measured = session.measure([*defaults, configuration])

@@ -72,7 +72,7 @@ def test_a_run_whose_model_is_damaged_goes_on_without(uninterrupted, tmp_path):
 @pytest.fixture
 def second():
     manifest = load_dataset(SECOND).manifest
-    return open_session(load_kernel(manifest.kernel), manifest.problem, Target(dataset=SECOND))
+    return open_session(TuneRequest(manifest.problem, load_kernel(manifest.kernel), Target(dataset=SECOND)))
 
 
 def test_a_run_learns_from_the_runs_beside_it(uninterrupted, second, tmp_path):

@@ -11,6 +11,7 @@ from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.device.facts import Mix
 from mltune.device.known import H200, known_devices
 from mltune.kernel.parts import KernelResources
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.problem.gemm import GemmProblem
 
@@ -121,7 +122,7 @@ def test_no_recorded_timing_exceeds_its_bound(manifest):
     dataset = load_dataset(manifest.name)
     builds = {name: dataset.numbers(name) for name in BUILD_COLUMNS if name in dataset.table.column_names}
     ran = dataset.states == "ok"
-    features = Features(kernel, manifest.problem, manifest.device)
+    features = Features(PlacedKernel(kernel, manifest.problem, manifest.device))
     for found in (features.bound(dataset.columns), features.bound(dataset.columns, builds)):
         assert np.max(found.time_s[ran] / dataset.numbers("median_s")[ran]) <= 1.0
         assert found.time_s.min() >= max(
@@ -131,6 +132,6 @@ def test_no_recorded_timing_exceeds_its_bound(manifest):
 
 def test_without_resources_the_hardware_is_the_bound():
     kernel = replace(load_kernel("gemm_simt"), resources=KernelResources())
-    features = Features(kernel, PAPER, H200)
+    features = Features(PlacedKernel(kernel, PAPER, H200))
     columns = {name: np.array([values[0]]) for name, values in kernel.all_parameters.items()}
     assert features.bound(columns).time_s[0] == max(hardware_limits(H200, PAPER).values())

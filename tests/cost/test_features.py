@@ -11,6 +11,7 @@ from mltune.device.known import H200
 from mltune.errors import ExpressionError
 from mltune.kernel.expressions import parse
 from mltune.kernel.parts import Access
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 
@@ -27,7 +28,7 @@ def kernel(tile_bundle):
 
 @pytest.fixture(scope="module")
 def features(kernel):
-    return Features(kernel, PROBLEM, H200)
+    return Features(PlacedKernel(kernel, PROBLEM, H200))
 
 
 def table(kernel, *configurations):
@@ -48,7 +49,7 @@ def test_every_feature_of_the_stencil_is_finite():
     for precision, trans in (("s", "nt"), ("z", "nn")):
         problem = GemmProblem(precision, *trans.upper(), 1000, 37, 5)
         columns = recorded_columns(f"h200-{precision}gemm-{trans}-4096-random", 500)
-        features = Features(kernel, problem, H200)
+        features = Features(PlacedKernel(kernel, problem, H200))
         before, after = features.before(columns), features.after(columns, {})
         assert before.shape == (500, len(features.names_before))
         assert after.shape == (500, len(features.names_after))
@@ -102,7 +103,7 @@ def test_accesses_say_where_banks_collide():
     kernel = load_kernel("gemm_simt")
     problem = GemmProblem("s", "T", "N", 512, 512, 512)  # both operands are transposed by their copies
     columns = recorded_columns("h200-sgemm-nt-4096-random", 2000)
-    conflicts = Features(kernel, problem, H200).derived(columns)["bank_conflicts"]
+    conflicts = Features(PlacedKernel(kernel, problem, H200)).derived(columns)["bank_conflicts"]
     assert conflicts.min() >= 1
     unpadded = (columns["PAD_A"] == 0) & (columns["PAD_B"] == 0)
     assert conflicts[unpadded].mean() > conflicts[~unpadded].mean()
@@ -110,20 +111,22 @@ def test_accesses_say_where_banks_collide():
 
 def test_a_lane_accesses_as_many_bytes_as_one_can(kernel):
     access = Access("global", parse("1"), parse("8 * VEC + 1"), ((parse("warp_size"), parse("4")),))
-    features = Features(replace(kernel, resources=replace(kernel.resources, accesses={"loads": access})), PROBLEM, H200)
+    features = Features(
+        PlacedKernel(replace(kernel, resources=replace(kernel.resources, accesses={"loads": access})), PROBLEM, H200)
+    )
     law = r"access\.loads\.bytes: a lane accesses one of \(1, 2, .*128\) bytes, got 33, in `8 \* VEC \+ 1`"
     with pytest.raises(ExpressionError, match=law):
         features.before(table(kernel, CLASSIC))
 
 
 def test_double_precision_is_not_bound_by_issue_slots(kernel):
-    double = Features(kernel, GemmProblem("d", "N", "T", 4096, 4096, 4096), H200)
+    double = Features(PlacedKernel(kernel, GemmProblem("d", "N", "T", 4096, 4096, 4096), H200))
     thread_tile = CLASSIC | {"VEC": 2, "MIN_BLOCKS": 1}
     assert double.derived(table(kernel, thread_tile))["issue_bound"][0] == 1.0
 
 
 def test_tiles_that_stick_out_are_useless_work(kernel):
-    odd = Features(kernel, GemmProblem("s", "N", "T", 130, 128, 64), H200)
+    odd = Features(PlacedKernel(kernel, GemmProblem("s", "N", "T", 130, 128, 64), H200))
     found = by_name(odd.names_before, odd.before(table(kernel, CLASSIC))[0])
     assert found["useful_share"] == pytest.approx(130 / 256)
 
@@ -147,7 +150,7 @@ def test_a_missing_build_column_counts_as_its_estimate(kernel, features):
 
 
 def test_without_resources_there_are_only_parameters(bare_bundle):
-    features = Features(load_kernel(bare_bundle), PROBLEM, H200)
+    features = Features(PlacedKernel(load_kernel(bare_bundle), PROBLEM, H200))
     columns = {"P": np.array([1, 2, 4]), "Q": np.array([0, 1, 0])}
     assert features.names_before == ("P", "Q")
     assert not features.has_prior
@@ -157,7 +160,7 @@ def test_without_resources_there_are_only_parameters(bare_bundle):
 
 
 def test_a_smaller_device_has_more_waves(kernel, features):
-    small = Features(kernel, PROBLEM, replace(H200, sm_count=16))
+    small = Features(PlacedKernel(kernel, PROBLEM, replace(H200, sm_count=16)))
     columns = table(kernel, CLASSIC)
     waves = features.names_before.index("waves")
     assert small.before(columns)[0, waves] > features.before(columns)[0, waves]

@@ -9,6 +9,7 @@ from mltune.cost.features import Features
 from mltune.cost.physics import physics
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 
 TILE = {
@@ -90,7 +91,7 @@ BOUND_BY_MEMORY = (
 def test_the_prior_beats_as_many_random_configurations(name):
     dataset = load_dataset(name)
     manifest = dataset.manifest
-    features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+    features = Features(PlacedKernel(load_kernel(manifest.kernel), manifest.problem, manifest.device))
     speed = np.nan_to_num(np.where(dataset.states == "ok", 1.0 / dataset.numbers("median_s"), 0.0))
     first = np.argsort(-features.prior(dataset.columns), kind="stable")[:10]
     random = np.random.default_rng(0).choice(len(speed), size=(2000, 10))

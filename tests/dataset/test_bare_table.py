@@ -19,6 +19,7 @@ from mltune.dataset.formats import Layout
 from mltune.dataset.importing import Imported, contents_of, read_table
 from mltune.dataset.replay import ReplayBuilder, bare_kernel
 from mltune.errors import DatasetError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace
 
 CONVOLUTION = "block,tile,time_ms,status\n16,1,2.5,ok\n32,1,nan,ok\n16,2,1.5,ok\n32,2,9,fail_compile\n"
@@ -109,7 +110,7 @@ def test_it_is_replayed_like_any_dataset_and_has_features(tmp_path: Path) -> Non
     assert TableSpace(dataset.columns).count == 4
     assert ReplayBuilder(dataset).submit({"block": 32, "tile": 2}).result().state == "compile_error"
     bare_kernel(dataset.manifest).check_problem(dataset.manifest.problem)
-    features = Features(bare_kernel(dataset.manifest), dataset.manifest.problem, dataset.manifest.device)
+    features = Features(PlacedKernel(bare_kernel(dataset.manifest), dataset.manifest.problem, dataset.manifest.device))
     assert np.isfinite(features.before(dataset.columns)).all()
     assert not features.has_prior
 

@@ -9,6 +9,7 @@ import pytest
 
 from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
@@ -24,7 +25,7 @@ class Rig:
     def __init__(self, kernel: Kernel, problem: GemmProblem, device: Device, timeout_s: float = 10.0) -> None:
         self.problem = problem
         self.builder = NvrtcBuilder(kernel, problem, device.architecture, cache=None, workers=2)
-        self.runner = GpuRunner(kernel, problem, 0, device=device, timeout_s=timeout_s)
+        self.runner = GpuRunner(PlacedKernel(kernel, problem, device), 0, timeout_s=timeout_s)
 
     def __enter__(self) -> Rig:
         self.builder.__enter__()

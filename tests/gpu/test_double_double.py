@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import mltune
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
@@ -41,7 +42,7 @@ def test_ddgemm_is_tuned(tmp_path):
 def measured(kernel, device, problem, *, check=False):
     with (
         NvrtcBuilder(kernel, problem, device.architecture, cache=None, workers=1) as builder,
-        GpuRunner(kernel, problem, 0, device=device) as runner,
+        GpuRunner(PlacedKernel(kernel, problem, device), 0) as runner,
     ):
         build = builder.submit(FAST).result()
         assert build.state is TrialState.OK, build.detail

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from mltune.errors import WorkerError
+from mltune.kernel.placed import PlacedKernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
@@ -68,7 +69,7 @@ def test_leaving_a_runner_does_not_wait_for_a_kernel_that_hangs(hostile, hostile
     configuration = {"MISDEED": 1, "REPEAT": 1}
     with NvrtcBuilder(hostile_kernel, problem, device.architecture, cache=None, workers=1) as builder:
         build = builder.submit(configuration).result()
-    with GpuRunner(hostile_kernel, problem, 0, device=device, timeout_s=300.0) as runner:
+    with GpuRunner(PlacedKernel(hostile_kernel, problem, device), 0, timeout_s=300.0) as runner:
         runner.time_reference()
         hanging = runner.submit(configuration, build)
         time.sleep(1.0)

@@ -11,6 +11,7 @@ from conftest import Rig
 from mltune.device.peaks import peak_flops
 from mltune.device.query import available_devices
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.libraries import bind_reference
@@ -99,7 +100,7 @@ def test_every_precision_is_verified_timed_and_checked_at_other_sizes(hostile_ke
     right, wrong = {"MISDEED": 0, "REPEAT": 1}, {"MISDEED": 5, "REPEAT": 1}
     with NvrtcBuilder(hostile_kernel, problem, device.architecture, cache=None, workers=2) as builder:
         builds = [builder.submit(configuration).result() for configuration in (right, wrong)]
-    with GpuRunner(hostile_kernel, problem, 0, device=device) as runner:
+    with GpuRunner(PlacedKernel(hostile_kernel, problem, device), 0) as runner:
         measured = runner.submit(right, builds[0]).result()
         refused = runner.submit(wrong, builds[1]).result()
         checks = runner.verify_winner(right, builds[0])
@@ -193,7 +194,7 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
     configurations = [{name: int(column[row]) for name, column in columns.items()} for row in range(24)]
     with (
         NvrtcBuilder(kernel, problem, device.architecture, cache=None, workers=None) as builder,
-        GpuRunner(kernel, problem, 0, device=device) as runner,
+        GpuRunner(PlacedKernel(kernel, problem, device), 0) as runner,
     ):
         builds = [future.result() for future in [builder.submit(configuration) for configuration in configurations]]
         measured = [

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from mltune.errors import DeviceLostError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace
 from mltune.measure import runner as runner_module
 from mltune.measure.runner import GpuRunner
@@ -161,7 +162,11 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
     ]
     space = TableSpace({"MISDEED": [0], "REPEAT": [1]})
     session = Session(
-        hostile_kernel, hostile.problem, device, space, hostile.builder, hostile.runner, {}, gpu=hostile.runner
+        PlacedKernel(hostile_kernel, hostile.problem, device, space),
+        hostile.builder,
+        hostile.runner,
+        {},
+        gpu=hostile.runner,
     )
     trials = Trials.from_records(records, space.names)
     started = time.perf_counter()
@@ -184,7 +189,7 @@ def test_a_gpu_whose_memory_others_took_is_lost_until_they_leave(hostile_kernel,
     others = Child(f"{__name__}:make")
     try:
         assert others.call(("take_all_but", 3 * 2**29), 60) > device.memory_bytes / 2
-        with GpuRunner(hostile_kernel, problem, 0, device=device, timeout_s=60) as runner:
+        with GpuRunner(PlacedKernel(hostile_kernel, problem, device), 0, timeout_s=60) as runner:
             asked = runner.submit({"MISDEED": 0, "REPEAT": 1}, build, best_s=1e-6)
             with pytest.raises(DeviceLostError):
                 asked.result()

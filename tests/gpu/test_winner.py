@@ -13,6 +13,7 @@ import pytest
 from winners import HALVES, KERNELS, PROBLEMS, SMALL, cuda_include, of_problem
 
 from mltune.device.facts import Device
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder, nvrtc_version
 from mltune.measure.runner import GpuRunner
@@ -56,7 +57,7 @@ def measured_winner(problem: GemmProblem, configuration: dict[str, int], device:
     kernel = load_kernel(KERNELS / "split_k" if configuration is SPLIT else of_problem(problem)[0])
     with (
         NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder,
-        GpuRunner(kernel, problem, 0, device=device) as runner,
+        GpuRunner(PlacedKernel(kernel, problem, device), 0) as runner,
     ):
         build = builder.submit(configuration).result()
         measured = runner.submit(configuration, build).result()
@@ -64,7 +65,7 @@ def measured_winner(problem: GemmProblem, configuration: dict[str, int], device:
     record = TrialRecord(0, 0, 0, configuration, TrialState.OK, build=build, measurement=measured)
     finalist = Finalist(0, measured.median_s, min(measured.samples_s), max(measured.samples_s))
     declaration = Declaration(0, (finalist,), as_of=1)
-    return Winner(kernel, problem, device, record, declaration, build, {"nvrtc": nvrtc_version()})
+    return Winner(PlacedKernel(kernel, problem, device), record, declaration, build, {"nvrtc": nvrtc_version()})
 
 
 def check(folder: Path, command: list[str | Path]) -> None:

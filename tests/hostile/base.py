@@ -260,6 +260,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 def _winner() -> Any:
     """Return a winner of a kernel with arguments of any kind, as a run on a GPU finds it."""
     from mltune.device.known import H200
+    from mltune.kernel.placed import PlacedKernel
     from mltune.kernel.reader import load_kernel
     from mltune.records.declaration import Declaration, Finalist
     from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
@@ -270,7 +271,7 @@ def _winner() -> Any:
     measured = Measurement(TrialState.OK, samples_s=(2e-6,), median_s=2e-6, sm_clock_hz=1.98e9)
     record = TrialRecord(1, 1, 1, dict(kernel.space.default), TrialState.OK, build=build, measurement=measured)
     declared = Declaration(1, (Finalist(1, 2e-6, 1.9e-6, 2.1e-6),), None, rounds=20, as_of=4, verified=True)
-    return Winner(kernel, kernel.arrays.problem(), H200, record, declared, build, {"nvrtc": "13.0.88"})
+    return Winner(PlacedKernel(kernel, kernel.arrays.problem(), H200), record, declared, build, {"nvrtc": "13.0.88"})
 
 
 def record_run(folder: Path, name: str) -> Path:

@@ -15,6 +15,7 @@ def compare_with_python(bundle: Path, out: Path, driver: Path) -> None:
     """Write a bundle as a library of its default configuration; every launch is the one of Python, or there is none."""
     from mltune.device.known import H200
     from mltune.kernel.expressions import parse
+    from mltune.kernel.placed import PlacedKernel
     from mltune.kernel.reader import load_kernel
     from mltune.library.content import Content, alignment_of, configuration_of, kernel_parameters, name_of
     from mltune.library.dispatcher import Dispatcher
@@ -32,14 +33,14 @@ def compare_with_python(bundle: Path, out: Path, driver: Path) -> None:
     build = Build(TrialState.OK, cubin=b"\x7fELF" + bytes([len(widths), *widths]), registers=32, spill_bytes=0)
     configuration = dict(kernel.compiler.completed(kernel.space.default))
     name, device = name_of(problem), {"name": H200.name, "compute_capability": (9, 0), "sm_count": H200.sm_count}
-    values = known_values(kernel, problem, H200, configuration)
+    values = known_values(PlacedKernel(kernel, problem, H200), configuration)
     fixed = [parse(formula(one.expression, values, kernel.space.derived)) for one in kernel.space.needed]
     if not all(one.holds({}) for one in fixed if not one.names):
         return  # it is in no search space
     check_name(name)
     content = Content(
         name, {"kind": problem.kind, **problem.to_json()}, problem.formula, problem.size_names, problem.size_names[:1],
-        parameters, alignment_of(kernel), device, (configuration_of(kernel, problem, H200, configuration, build),),
+        parameters, alignment_of(kernel), device, (configuration_of(PlacedKernel(kernel, problem, H200), configuration, build),),
         Dispatcher(((1.0, *[0.0] * 11),), 132), {}, {},
     )  # fmt: skip
     document = write_library(out, content)

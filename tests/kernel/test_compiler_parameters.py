@@ -8,12 +8,12 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import BUILT_IN, variant_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
-from mltune.tuning.session import make_space
 
 BUNDLE = """
 [kernel]
@@ -167,13 +167,12 @@ def test_no_function_of_a_call_sees_them(tmp_path):
 
 
 def test_a_space_holds_every_configuration_in_all_variants(tmp_path):
-    variables = variables_of(PROBLEM, H200)
-    assert make_space(bundle(tmp_path), variables).count == 3
-    space = make_space(bundle(tmp_path).in_variants(), variables)
+    assert PlacedKernel(bundle(tmp_path), PROBLEM, H200).space.count == 3
+    space = PlacedKernel(bundle(tmp_path).in_variants(), PROBLEM, H200).space
     assert (space.count, space.names) == (12, ("WIDTH", "entry_name", "register_usage_level"))
     listed = in_python(tmp_path, restrictions=[lambda WIDTH: WIDTH > 1])
-    assert make_space(listed, variables).count == 1
-    space = make_space(listed.in_variants(), variables)
+    assert PlacedKernel(listed, PROBLEM, H200).space.count == 1
+    space = PlacedKernel(listed.in_variants(), PROBLEM, H200).space
     assert space.count == 4
     assert len(set(zip(*(column.tolist() for column in space.rows(np.arange(4)).values()), strict=True))) == 4
 

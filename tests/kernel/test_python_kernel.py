@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.python_kernel import KernelCall, make_kernel, with_sizes
-from mltune.kernel.space import default_configuration
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import TrialState
 from mltune.results.winner_texts import header_files
-from mltune.tuning.session import make_space
 from tests import needs
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"
@@ -107,8 +107,12 @@ def test_macros_may_be_defined_besides(made: Any) -> None:
     assert definitions(macros).endswith("#define W 8\n#define kernel_tuner 1\n")
 
 
+def placed(kernel: Kernel) -> PlacedKernel:
+    return PlacedKernel(kernel, kernel.arrays.problem(), H200)
+
+
 def valid(kernel: Kernel) -> set[tuple[Any, ...]]:
-    space = make_space(kernel, {})
+    space = placed(kernel).space
     columns = space.rows(np.arange(space.count))
     return {
         tuple(kernel.space.labelled({name: int(column[row]) for name, column in columns.items()}).values())
@@ -145,7 +149,7 @@ def test_values_of_any_type_are_restricted_as_they_are(made: Any) -> None:
 @pytest.mark.parametrize("restrictions", ["TILE > 4", lambda p: False])
 def test_a_space_without_configurations_is_refused(made: Any, restrictions: Any) -> None:
     with pytest.raises(SpaceError, match="at least one configuration"):
-        assert make_space(made(restrictions=restrictions), {}).count
+        assert placed(made(restrictions=restrictions)).space.count
 
 
 def test_a_function_is_not_asked_too_often(made: Any) -> None:
@@ -162,7 +166,7 @@ def test_the_default_is_the_first_or_the_given_or_the_nearest(made: Any) -> None
         ({"restrictions": lambda p: p["TILE"] > 1}, configuration(32, 2)),
     ):
         kernel = made(**options)
-        assert default_configuration(kernel, make_space(kernel, {})) == expected
+        assert placed(kernel).default == expected
     labelled = made(parameters={"T": ["float", "half"], "F": [0.5, 1]}, default={"T": "half", "F": 1})
     assert labelled.space.default == {"T": 1, "F": 1}
 

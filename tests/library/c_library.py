@@ -15,6 +15,7 @@ import numpy as np
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, row
 from mltune.library.content import Content, alignment_of, configuration_of, kernel_parameters, name_of
@@ -53,7 +54,7 @@ def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: in
             one = {**one, "SPLIT_K": 1}  # valid for all sizes
         further = [4] * len(kernel.launch_rule.arguments) + [8] * (kernel.launch_rule.workspace is not None)
         build = Build(TrialState.OK, cubin=fake_cubin(parameters, further, number), registers=32, spill_bytes=0)
-        configurations.append(configuration_of(kernel, problem, H200, one, build))
+        configurations.append(configuration_of(PlacedKernel(kernel, problem, H200), one, build))
     sizes = np.unique((2 ** rng.uniform(4, 12, (40, len(extents)))).astype(np.int64), axis=0)
     times_s = 1.0 + np.abs(np.log2(sizes).mean(axis=1)[:, None] - rng.uniform(4, 12, count))  # each is fast somewhere
     tiles = np.ceil(2 ** rng.uniform(2, 12, times_s.shape))

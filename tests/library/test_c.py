@@ -13,8 +13,8 @@ from c_library import build_driver, call, content_of
 
 from mltune.device.known import H200
 from mltune.errors import ExpressionError, UsageError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.expressions import parse
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import find
 from mltune.library.c_expressions import to_c
@@ -26,7 +26,6 @@ from mltune.library.folder import compiled, read_document, write_library
 from mltune.library.source import COUNTERS, c_files, check_name
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
-from mltune.tuning.session import make_space
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -125,9 +124,13 @@ def test_the_dispatcher_counts_tiles_of_which_there_are_none_where_they_are_unde
 def test_tiles_are_what_blocks_take_one_after_the_other():
     kernel, problem = load_kernel("gemm_wgmma"), parse_problem("hgemm", size=4096)
     one = {**kernel.compiler.completed(kernel.space.default), "BLK_M": 128, "BLK_N": 128, "SPLIT_K": 1}
-    made = configuration_of(kernel, problem, H200, one, Build(TrialState.OK)).document.launch
+    made = configuration_of(PlacedKernel(kernel, problem, H200), one, Build(TrialState.OK)).document.launch
     sizes = {"m": 4096, "n": 4096, "k": 4096}
-    assert tiles_at(kernel, problem, H200, [one]).tolist() == [[1024, 0]] == [[parse(made.tiles).evaluate(sizes), 0]]
+    assert (
+        tiles_at(PlacedKernel(kernel, problem, H200), [one]).tolist()
+        == [[1024, 0]]
+        == [[parse(made.tiles).evaluate(sizes), 0]]
+    )
     assert made.of_tile == "0"
     assert math.prod(parse(axis).evaluate(sizes) for axis in made.grid) == 132
 
@@ -407,7 +410,7 @@ def test_what_does_the_same_as_another_configuration_runs_in_a_library_but_is_in
     configuration = {**kernel.space.default, "BLK_M": 64, "BLK_N": 64, "CLUSTER": 1, "PACK": 1, "SPLIT_K": split}
     for k, wanted in zip((1000, 1001), in_search, strict=True):
         problem = parse_problem("hgemm", trans="TN", m=500, n=500, k=k)
-        assert (find(make_space(kernel, variables_of(problem, H200)), configuration) >= 0) == wanted
-        assert np.isfinite(tiles_at(kernel, problem, H200, [configuration])).all()
-        made = configuration_of(kernel, problem, H200, configuration, Build(TrialState.OK))
+        assert (find(PlacedKernel(kernel, problem, H200).space, configuration) >= 0) == wanted
+        assert np.isfinite(tiles_at(PlacedKernel(kernel, problem, H200), [configuration])).all()
+        made = configuration_of(PlacedKernel(kernel, problem, H200), configuration, Build(TrialState.OK))
         assert made.is_fallback

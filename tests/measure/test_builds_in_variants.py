@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder, with_known_options
@@ -87,7 +88,7 @@ def test_a_check_compiles_the_variants_of_the_default(tmp_path):
     source = 'extern "C" __global__ void entry(float* out) { entry_of<WIDTH>(out); }'
     text = "template <int N> __device__ void entry_of(float* out) { out[0] = N; }\n"
     kernel = load_kernel(write_bundle(tmp_path, text + source, 'math = ["", "--fmad=false"]'))
-    found = check_bundle(kernel, kernel.arrays.problem(), H200)
+    found = check_bundle(PlacedKernel(kernel, kernel.arrays.problem(), H200))
     assert found.passed, found
     asked = [
         {name: value for name, value in configuration.items() if name != "WIDTH"} for configuration, _ in found.builds

@@ -9,6 +9,7 @@ import pytest
 
 import mltune
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.bundle_check import BUILDS, BundleCheck, check_bundle
 from mltune.problem.gemm import parse_problem
@@ -61,7 +62,7 @@ def bundle(folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 def checked(folder: Path) -> BundleCheck:
-    return check_bundle(load_kernel(folder), parse_problem("dgemm", size=512), H200)
+    return check_bundle(PlacedKernel(load_kernel(folder), parse_problem("dgemm", size=512), H200))
 
 
 def command(*arguments: object, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -187,7 +188,7 @@ def test_the_space_of_a_bundle_that_cannot_be_launched_is_refused(tmp_path: Path
 @needs.nvrtc
 def test_builds_that_take_too_long_are_left_out_and_one_must_end():
 
-    checked = check_bundle(load_kernel("gemm_simt"), parse_problem("sgemm"), H200, 0.01)
+    checked = check_bundle(PlacedKernel(load_kernel("gemm_simt"), parse_problem("sgemm"), H200), 0.01)
 
     assert {build.state for _, build in checked.builds} == {TrialState.TIMEOUT}
     assert not checked.passed

@@ -7,6 +7,7 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import DeviceError, UsageError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure import machine_code
 from mltune.measure.machine_code import PACKAGE, disassemble, find_disassembler, main_loop
@@ -106,9 +107,9 @@ def test_what_is_no_machine_code_is_refused():
 def test_a_gemm_is_mostly_multiply_adds():
     problem = problem_from_name("sgemm", trans="NT", size=4096)
     wanted = {"BLK_M": 128, "BLK_N": 128, "BLK_K": 8, "DIM_X": 16, "DIM_Y": 16, "VEC_M": 4, "VEC_N": 4, "STAGES": 2}
-    bound = find_bound(problem, load_kernel("gemm_simt"), H200, configuration=wanted | {"UNROLL_K": 8})
+    bound = find_bound(PlacedKernel(load_kernel("gemm_simt"), problem, H200), configuration=wanted | {"UNROLL_K": 8})
     assert bound.stated is not None
-    loop, issue_s = read_code(problem, load_kernel("gemm_simt"), H200, bound.stated)
+    loop, issue_s = read_code(PlacedKernel(load_kernel("gemm_simt"), problem, H200), bound.stated)
     assert loop.counts["FFMA"] == loop.arithmetic == 8 * 8 * 8
     assert 0.8 < loop.arithmetic / loop.total < 1
     assert bound.stated.limits["issue"] < issue_s < 1.3 * bound.stated.limits["issue"]
@@ -116,6 +117,6 @@ def test_a_gemm_is_mostly_multiply_adds():
 
 def test_a_kernel_without_source_has_no_machine_code():
     problem = problem_from_name("sgemm", trans="NT", size=4096)
-    found = find_bound(problem, load_kernel("gemm_shared"), H200)
+    found = find_bound(PlacedKernel(load_kernel("gemm_shared"), problem, H200))
     with pytest.raises(UsageError, match="machine code needs a kernel with a source"):
-        read_code(problem, load_kernel("clblast_xgemm"), H200, found.best)
+        read_code(PlacedKernel(load_kernel("clblast_xgemm"), problem, H200), found.best)

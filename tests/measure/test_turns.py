@@ -94,6 +94,6 @@ def test_a_stopped_process_keeps_nobody_from_a_gpu(monkeypatch):
     for _ in range(10):
         with turns.turn(0):
             pass
-    assert time.monotonic() - started < 0.3
+    assert time.monotonic() - started < 1.5  # ten times the patience would be 3 s
     holder.kill()
     holder.join()

@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from winners import a_winner, cuda_include
+from winners import a_winner, cuda_include, placed_with
 
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.expressions import parse
@@ -50,12 +50,8 @@ def bundle_winner(problem: ArraysProblem | None = None) -> Winner:
     """Return a winner of the kernel of transpositions."""
     winner = a_winner()
     record = replace(winner.record, configuration=dict(TRANSPOSE.space.default))
-    return replace(
-        winner,
-        kernel=TRANSPOSE,
-        problem=problem or TRANSPOSE.arrays.problem({"rows": 100, "columns": 70}),
-        record=record,
-    )
+    problem = problem or TRANSPOSE.arrays.problem({"rows": 100, "columns": 70})
+    return replace(placed_with(winner, kernel=TRANSPOSE, problem=problem), record=record)
 
 
 def python_winner(folder: Path) -> Winner:
@@ -73,7 +69,8 @@ def python_winner(folder: Path) -> Winner:
     winner = a_winner()
     record = replace(winner.record, configuration={"block_size_x": 128, "TILE": 2, "KIND": 1, "SHARE": 1})
     build = replace(winner.build, entry="_Z3addILi2EEvPfPKfi")
-    return replace(winner, kernel=kernel, problem=kernel.arrays.problem(), record=record, build=build)
+    winner = placed_with(winner, kernel=kernel, problem=kernel.arrays.problem())
+    return replace(winner, record=record, build=build)
 
 
 def document(winner: Winner) -> dict:
@@ -84,7 +81,7 @@ def test_the_document_names_arguments_with_type_shape_and_role():
     winner = bundle_winner()
     found = document(winner)
 
-    assert problem_from_json(found["problem"]).to_json() == winner.problem.to_json()
+    assert problem_from_json(found["problem"]).to_json() == winner.placed.problem.to_json()
     assert found["launch"]["arguments"] == [
         {"name": "output", "type": "pointer to float32", "shape": [70, 100], "role": "out", "initial": 0},
         {"name": "input", "type": "pointer to float32", "shape": [100, 70], "role": "in", "initial": "uniform"},
@@ -145,7 +142,7 @@ def test_formulas_hold_at_other_sizes():
     texts = launch_formulas(winner)
     for rows, columns in ((1, 1), (999, 33), (4096, 8192)):
         sizes = {"rows": rows, "columns": columns}
-        launch = TRANSPOSE.launch(winner.record.configuration, device_variables(winner.device) | sizes)
+        launch = TRANSPOSE.launch(winner.record.configuration, device_variables(winner.placed.device) | sizes)
         assert tuple(parse(text).evaluate(sizes) for text in texts["grid"]) == launch.grid
         assert parse(texts["shared_bytes"]).evaluate(sizes) == launch.shared_bytes
     assert size_restrictions(winner) == {}
@@ -300,7 +297,8 @@ def test_every_built_in_kernel_fills_the_templates(name):
     kernel = load_kernel(name)
     winner = bundle_winner()
     record = replace(winner.record, configuration=dict(kernel.space.default))
-    files = winner_files(replace(winner, kernel=kernel, problem=kernel.arrays.problem(), record=record), DATE)
+    winner = placed_with(winner, kernel=kernel, problem=kernel.arrays.problem())
+    files = winner_files(replace(winner, record=record), DATE)
     assert {"README.txt", "example.py", "example.cpp"} < files.keys()
     compile(files["example.py"], "example.py", "exec")
     assert b"$" not in files["README.txt"] + files["example.py"] + files["example.cpp"]

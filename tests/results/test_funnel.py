@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.records.store import Store
@@ -95,7 +96,9 @@ def test_stages_on_a_gpu_add_up_in_one_part_and_in_two(tmp_path, idle_workers, m
 
     def opened(*_, **__):
         runner = imaginary_runner(kernel=kernel, pool=idle_workers.pool)
-        return Session(kernel, PROBLEM, H200, space, Builder(), runner, {"driver": "13.0"}, gpu=runner, compilers=2)
+        return Session(
+            PlacedKernel(kernel, PROBLEM, H200, space), Builder(), runner, {"driver": "13.0"}, gpu=runner, compilers=2
+        )
 
     def tuned(name, trials):
         options = {"run": tmp_path / name, "trials": trials, "wisdom": "none", "prior": "none", "stop": False}

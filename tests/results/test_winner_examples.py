@@ -93,7 +93,7 @@ def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, winner)
 
     assert names["kernel"].launches == 2
     assert 0 < names["error"] < names["allowed"] < 1e-2
-    assert capsys.readouterr().out.startswith(f"{winner.problem.flops / 1e-3 / 1e12:.2f} TFLOPS")
+    assert capsys.readouterr().out.startswith(f"{winner.placed.problem.flops / 1e-3 / 1e12:.2f} TFLOPS")
 
 
 def test_the_python_example_tells_a_wrong_kernel(tmp_path, runtime, monkeypatch):

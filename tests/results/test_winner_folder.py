@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from winners import PROBLEMS, SMALL, a_winner
+from winners import PROBLEMS, SMALL, a_winner, placed_with
 
 import mltune
 from mltune.device.facts import Device
@@ -51,7 +51,7 @@ def test_a_folder_holds_what_was_timed_and_says_how_to_launch_it(tmp_path):
     assert foreign_in(tmp_path / "run" / "winner", WINNER) == ""
     assert document["configuration"] == SMALL
     assert problem_from_json(document["problem"]) == PROBLEMS["z"]
-    assert Device.from_json(document["device"]) == winner.device
+    assert Device.from_json(document["device"]) == winner.placed.device
     launch = document["launch"]
     assert (launch["grid"], launch["block"], launch["shared_bytes"]) == ([4, 1, 1], [64, 1, 1], 3 * 8 * 66 * 16)
     assert [(one["name"], one["type"], one.get("value")) for one in launch["arguments"]] == [
@@ -110,9 +110,9 @@ def test_without_machine_code_there_is_the_document_alone_and_it_says_why(tmp_pa
 
 def test_headers_lie_beside_the_source_that_includes_them():
     winner = a_winner()
-    winner = replace(
-        winner, kernel=replace(winner.kernel, source=replace(winner.kernel.source, headers={"tile.cuh": "// a tile\n"}))
-    )
+    kernel = winner.placed.kernel
+    source = replace(kernel.source, headers={"tile.cuh": "// a tile\n"})
+    winner = placed_with(winner, kernel=replace(kernel, source=source))
     files = winner_files(winner, DATE)
     assert files["tile.cuh"] == b"// a tile\n"
     assert json.loads(files["winner.json"])["sha256"]["tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
@@ -120,14 +120,14 @@ def test_headers_lie_beside_the_source_that_includes_them():
 
 
 def test_headers_of_folders_lie_in_folders(tmp_path):
-    kernel = a_winner().kernel
+    kernel = a_winner().placed.kernel
     source = replace(
         kernel.source,
         headers={"sub/tile.cuh": "// a tile\n", "tile.cuh": '#include "sub/tile.cuh"\n'},
         header_paths={"sub/tile.cuh": "include/sub/tile.cuh", "tile.cuh": "include/sub/tile.cuh"},
         include=("include",),
     )
-    write_winner(tmp_path / "winner", replace(a_winner(), kernel=replace(kernel, source=source)))
+    write_winner(tmp_path / "winner", placed_with(a_winner(), kernel=replace(kernel, source=source)))
     document = json.loads((tmp_path / "winner" / "winner.json").read_text())
     assert (tmp_path / "winner" / "include" / "sub" / "tile.cuh").read_text() == "// a tile\n"
     assert document["sha256"]["include/sub/tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()

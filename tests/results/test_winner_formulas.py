@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from winners import PROBLEMS, SMALL, a_winner, split_k_winner
+from winners import PROBLEMS, SMALL, a_winner, placed_with, split_k_winner
 
 from mltune.dataset.dataset import load_dataset
 from mltune.kernel.expressions import parse
@@ -23,7 +23,7 @@ EXTENTS = st.integers(1, 100_000)
 def test_a_launch_at_any_size_follows_from_its_formulas(row, m, n, k):
     configuration = {name: int(column[row]) for name, column in CONFIGURATIONS.items()}
     winner = replace(WINNER, record=replace(WINNER.record, configuration=configuration))
-    launch = KERNEL.launch(configuration, winner.variables() | {"m": m, "n": n, "k": k})
+    launch = KERNEL.launch(configuration, dict(winner.placed.variables) | {"m": m, "n": n, "k": k})
 
     texts = launch_formulas(winner)
 
@@ -73,8 +73,6 @@ def test_what_is_known_is_put_in_and_worked_out(text, put):
 def test_only_conditions_on_the_size_are_told():
     assert size_restrictions(WINNER) == {}
     demanding = Restriction(parse("m % BLK_M == 0 and BLK_N <= 64"), "whole tiles")
-    winner = replace(
-        WINNER,
-        kernel=replace(KERNEL, space=replace(KERNEL.space, restrictions=(*KERNEL.space.restrictions, demanding))),
-    )
+    space = replace(KERNEL.space, restrictions=(*KERNEL.space.restrictions, demanding))
+    winner = placed_with(WINNER, kernel=replace(KERNEL, space=space))
     assert size_restrictions(winner) == {f"m % {SMALL['BLK_M']} == 0": "whole tiles"}

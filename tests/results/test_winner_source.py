@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from winners import PROBLEMS, SMALL, a_winner, built_winner
+from winners import PROBLEMS, SMALL, a_winner, built_winner, placed_with
 
 from mltune.kernel.parts import CompilerSpace
 from mltune.kernel.reader import load_kernel
@@ -66,10 +66,10 @@ def test_a_file_of_controls_lies_beside_the_source(tmp_path):
         labels={"apply_controls": ("", "fast.acf")},
         controls={"fast.acf": b"\x00fast", "other.acf": b"other"},
     )
-    kernel = replace(winner.kernel, compiler=compiler).in_variants()
+    kernel = replace(winner.placed.kernel, compiler=compiler).in_variants()
     versions = {"nvrtc": "13.5.37", "nvjitlink": "13.5.38"}
     record = replace(winner.record, configuration=winner.record.configuration | {"apply_controls": 1})
-    write_winner(tmp_path / "winner", replace(winner, kernel=kernel, record=record, versions=versions))
+    write_winner(tmp_path / "winner", replace(placed_with(winner, kernel=kernel), record=record, versions=versions))
     document = json.loads((tmp_path / "winner" / "winner.json").read_text())
     assert (tmp_path / "winner" / "fast.acf").read_bytes() == b"\x00fast"
     assert document["sha256"]["fast.acf"] == hashlib.sha256(b"\x00fast").hexdigest()
@@ -82,7 +82,7 @@ def test_a_file_of_controls_lies_beside_the_source(tmp_path):
     assert "--apply-controls=fast.acf" in (tmp_path / "winner" / "README.txt").read_text()
 
     plain = replace(record, configuration=record.configuration | {"apply_controls": 0})
-    write_winner(tmp_path / "winner", replace(winner, kernel=kernel, record=plain))
+    write_winner(tmp_path / "winner", replace(placed_with(winner, kernel=kernel), record=plain))
     assert not (tmp_path / "winner" / "fast.acf").exists()
 
 
@@ -117,10 +117,11 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
         (tmp_path / "bundle" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "bundle" / name).write_text(text)
     kernel, winner = load_kernel(tmp_path / "bundle"), a_winner()
-    with NvrtcBuilder(kernel, winner.runnable, "sm_90", workers=1) as builder:
+    with NvrtcBuilder(kernel, winner.placed.runnable, "sm_90", workers=1) as builder:
         build = builder.submit({"TILE": 4}).result(120)
     assert build.state is TrialState.OK, build.detail
-    winner = replace(winner, kernel=kernel, build=build, record=replace(winner.record, configuration={"TILE": 4}))
+    record = replace(winner.record, configuration={"TILE": 4})
+    winner = replace(placed_with(winner, kernel=kernel), build=build, record=record)
     write_winner(tmp_path / "winner", winner)
 
     document = json.loads((tmp_path / "winner" / "winner.json").read_text())["build"]
@@ -141,9 +142,8 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
 
 def test_the_command_of_nvcc_has_the_options_of_the_kernel():
     winner = a_winner()
-    fast = replace(
-        winner, kernel=replace(winner.kernel, source=replace(winner.kernel.source, options=("--use_fast_math",)))
-    )
+    kernel = winner.placed.kernel
+    fast = placed_with(winner, kernel=replace(kernel, source=replace(kernel.source, options=("--use_fast_math",))))
     assert "--use_fast_math" in nvcc(fast).split()
     assert "--use_fast_math" not in nvcc(winner).split()
 
@@ -162,10 +162,10 @@ def test_nvcc_compiles_it_by_the_command_that_stands_in_it(tmp_path, precision):
 
 def test_it_sets_every_macro_before_the_source_which_it_leaves_alone():
     winner = a_winner(PROBLEMS["z"])
-    head, _, body = kernel_source(winner, DATE).partition(winner.kernel.source.text)
+    head, _, body = kernel_source(winner, DATE).partition(winner.placed.kernel.source.text)
     assert body == ""
     macros = {name: int(value) for name, value in re.findall(r"^#define (\w+) (-?\d+)$", head, re.MULTILINE)}
-    compiled = {name: SMALL[name] for name in winner.kernel.space.parameters}
+    compiled = {name: SMALL[name] for name in winner.placed.kernel.space.parameters}
     assert macros == compiled | PROBLEMS["z"].macros()
     for words in ("zgemm CN 64x33x31", "C = alpha A^H B + beta C", "NVIDIA H200 (sm_90)", DATE, "RASTER_GROUP = 2"):
         assert words in head
@@ -174,7 +174,7 @@ def test_it_sets_every_macro_before_the_source_which_it_leaves_alone():
 def test_the_licence_is_told_of_our_own_kernels_only(tmp_path):
     winner = a_winner()
     assert "SPDX-License-Identifier: Apache-2.0" in kernel_source(winner, DATE)
-    foreign = replace(winner, kernel=replace(winner.kernel, folder=tmp_path))
+    foreign = placed_with(winner, kernel=replace(winner.placed.kernel, folder=tmp_path))
     assert "Apache" not in kernel_source(foreign, DATE)
     assert str(tmp_path) not in kernel_source(foreign, DATE)
 
@@ -182,7 +182,7 @@ def test_the_licence_is_told_of_our_own_kernels_only(tmp_path):
 @pytest.mark.parametrize("name", ["a card\n#error", "a card\\", "a card\u2028#error"])
 def test_no_name_leads_out_of_its_comment(name):
     winner = a_winner()
-    source = kernel_source(replace(winner, device=replace(winner.device, name=name)), DATE)
-    head = source.partition(winner.kernel.source.text)[0]
+    source = kernel_source(placed_with(winner, device=replace(winner.placed.device, name=name)), DATE)
+    head = source.partition(winner.placed.kernel.source.text)[0]
     assert all(line.startswith(("//", "#define ")) for line in head.splitlines() if line)
     assert not [line for line in head.splitlines() if line.endswith("\\")]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.records.declaration import Declaration, Finalist
@@ -54,7 +55,7 @@ def a_winner(problem: GemmProblem = PROBLEMS["s"], build: Build | None = None) -
     finalists = (Finalist(17, 2e-6, 1.9e-6, 2.1e-6), Finalist(12, 2.01e-6, 1.9e-6, 2.2e-6, 1.005, 0.99, 1.02))
     cublas = Finalist(-1, 2.2e-6, 2.1e-6, 2.3e-6, 1.1, 1.08, 1.12) if problem.reference else None
     declaration = Declaration(17, finalists, cublas, rounds=20, as_of=40, verified=True)
-    return Winner(load_kernel(kernel), problem, H200, record, declaration, build, {"nvrtc": "13.0.88"})
+    return Winner(PlacedKernel(load_kernel(kernel), problem, H200), record, declaration, build, {"nvrtc": "13.0.88"})
 
 
 HALVES = {
@@ -64,11 +65,16 @@ HALVES = {
 """Problems in half precision."""
 
 
+def placed_with(winner: Winner, **changes: object) -> Winner:
+    """Return a winner with another kernel, problem or device."""
+    return replace(winner, placed=replace(winner.placed, **changes))
+
+
 def split_k_winner(problem: GemmProblem) -> Winner:
     """Return a winner that needs a workspace."""
     winner = a_winner(problem)
     record = replace(winner.record, configuration={"MISDEED": 0, "PARTS": 3, "UNUSED": 1})
-    return replace(winner, kernel=load_kernel(KERNELS / "split_k"), record=record)
+    return replace(placed_with(winner, kernel=load_kernel(KERNELS / "split_k")), record=record)
 
 
 def built_winner(problem: GemmProblem, **variant: int) -> Winner:
@@ -80,7 +86,8 @@ def built_winner(problem: GemmProblem, **variant: int) -> Winner:
     configuration, kernel = configuration | variant, load_kernel(name).recorded_with(variant)
     with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
         winner = a_winner(problem, builder.submit(configuration).result(120))
-    return replace(winner, kernel=kernel, record=replace(winner.record, configuration=configuration))
+    record = replace(winner.record, configuration=configuration)
+    return replace(placed_with(winner, kernel=kernel), record=record)
 
 
 def cuda_include() -> Path:

@@ -11,6 +11,7 @@ from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.search.astra import AstraThresholds
@@ -41,8 +42,8 @@ def tile(**changes):
 
 def thresholds(kernel, problem=PROBLEM, **changes):
     """Return the paper's thresholds with some replaced."""
-    paper = AstraThresholds(Features(kernel, problem, H200)).thresholds
-    return AstraThresholds(Features(kernel, problem, H200), replace(paper, **changes))
+    paper = AstraThresholds(Features(PlacedKernel(kernel, problem, H200))).thresholds
+    return AstraThresholds(Features(PlacedKernel(kernel, problem, H200)), replace(paper, **changes))
 
 
 def keeps(kernel, columns, precision="s", builds=None, **changes):
@@ -53,13 +54,13 @@ def keeps(kernel, columns, precision="s", builds=None, **changes):
     ("precision", "threads", "reuse"), [("s", 1024, 2.0), ("c", 1024, 2.0), ("d", 1024, 1.0), ("z", 768, 2.0)]
 )
 def test_the_papers_thresholds(kernel, precision, threads, reuse):
-    found = AstraThresholds(Features(kernel, replace(PROBLEM, precision=precision), H200)).thresholds
+    found = AstraThresholds(Features(PlacedKernel(kernel, replace(PROBLEM, precision=precision), H200))).thresholds
     assert (found.threads_per_sm, found.register_reuse, found.blocks_per_sm) == (threads, reuse, 1)
 
 
 def test_on_a_smaller_multiprocessor_occupancy_is_the_same_share(kernel):
     device = replace(H200, max_threads_per_sm=1536)
-    assert AstraThresholds(Features(kernel, PROBLEM, device)).thresholds.threads_per_sm == 768
+    assert AstraThresholds(Features(PlacedKernel(kernel, PROBLEM, device))).thresholds.threads_per_sm == 768
 
 
 def test_register_reuse_is_fmas_per_scalar_loaded(kernel):
@@ -92,7 +93,7 @@ def test_what_cannot_be_launched_is_never_kept(kernel):
 
 
 def test_some_are_kept_and_some_are_not(kernel, sample):
-    kept = AstraThresholds(Features(kernel, PROBLEM, H200)).keeps(sample)
+    kept = AstraThresholds(Features(PlacedKernel(kernel, PROBLEM, H200))).keeps(sample)
     assert kept.dtype == bool
     assert 0.01 < kept.mean() < 0.6
 
@@ -106,4 +107,4 @@ def test_a_higher_threshold_never_keeps_more(kernel, sample, name, value):
 
 def test_a_bundle_without_resources_is_refused(bare_bundle):
     with pytest.raises(BundleError, match=r"bare does not name threads, registers, register_reuse"):
-        AstraThresholds(Features(load_kernel(bare_bundle), PROBLEM, H200))
+        AstraThresholds(Features(PlacedKernel(load_kernel(bare_bundle), PROBLEM, H200)))

@@ -9,6 +9,7 @@ from hidden_optima import hidden, play, search_of
 from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.problem.gemm import GemmProblem
@@ -29,7 +30,7 @@ def history_of(indices, scores):
 def measured():
     """Return 700 measured configurations of the stencil whose speed is the physical prior's, dimmed by spills."""
     kernel = load_kernel("gemm_simt")
-    features = Features(kernel, PROBLEM, H200)
+    features = Features(PlacedKernel(kernel, PROBLEM, H200))
     space = TableSpace(load_dataset("h200-sgemm-nt-4096-random").columns)
     rng = np.random.default_rng(0)
     indices = space.sample(1400, rng)

@@ -6,6 +6,7 @@ import pytest
 from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.search.launch_search import BUILD, LaunchSearch, expected_gain, predict
 from mltune.search.proposers import log_expected_improvement
@@ -29,7 +30,7 @@ class Recorded:
         rng = np.random.default_rng(seed)
         rows = rng.choice(np.flatnonzero(np.isfinite(times)), POOL, replace=False)
         columns = {one: np.asarray(data.columns[one])[rows] for one in kernel.all_parameters if one in data.columns}
-        derived = Features(kernel, data.manifest.problem, data.manifest.device).derived(columns)
+        derived = Features(PlacedKernel(kernel, data.manifest.problem, data.manifest.device)).derived(columns)
         self.times_s, self.random = times[rows], rng
         self.search = LaunchSearch(columns, SPACES[name], derived["tiles"], derived["threads"], H200, seed)
         for column in BUILD:

@@ -13,6 +13,7 @@ from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace, find_near
 from mltune.problem.gemm import GemmProblem
@@ -31,7 +32,7 @@ SMALL = "convolution_rtx_a4000"
 def space_of(bundle):
     kernel = load_kernel(bundle)
     space = ConstrainedSpace(kernel, variables_of(PROBLEM, H200))
-    return space, Features(kernel, PROBLEM, H200)
+    return space, Features(PlacedKernel(kernel, PROBLEM, H200))
 
 
 def search_of(bundle, name):
@@ -42,7 +43,7 @@ def search_of(bundle, name):
 def recorded(name):
     data = load_dataset(name)
     manifest = data.manifest
-    features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+    features = Features(PlacedKernel(load_kernel(manifest.kernel), manifest.problem, manifest.device))
     return data, TableSpace(data.columns), features, data.numbers("median_s"), data.builds()
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mltune.cost.features import Features
 from mltune.cost.regressors import ExtraTreesModel
 from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.records.trial import TrialState
 from mltune.search.gates import Gate, UpperEnd, upper_quantile
@@ -75,7 +76,7 @@ SWEEPS = [one.name for one in list_datasets() if one.kind != "search" and one.ro
 def test_half_of_a_recorded_sweep_is_covered_by_the_other(name):
     dataset = load_dataset(name)
     manifest = dataset.manifest
-    X = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device).before(dataset.columns)
+    X = Features(PlacedKernel(load_kernel(manifest.kernel), manifest.problem, manifest.device)).before(dataset.columns)
     y = np.where(dataset.states == TrialState.OK, -np.log(dataset.numbers("median_s")), np.nan)
     covered = []
     for seed in range(4):

@@ -10,7 +10,7 @@ from mltune.records.trial import TrialRecord
 from mltune.records.trials import Trials
 from mltune.results.run import TuneResult
 from mltune.show import table, tables
-from mltune.show.report.evidence import kernel_of
+from mltune.show.report.evidence import placed_of
 from mltune.show.why import bound_and_reasons, why
 
 
@@ -85,7 +85,7 @@ def test_a_tie_needs_no_reason(tuned: TuneResult) -> None:
 def test_of_a_kernel_that_is_not_known_only_what_the_compiler_said_is(tuned: TuneResult) -> None:
     other = slow_one(tuned)
     unknown = replace(tuned, header=replace(tuned.header, kernel="own"))
-    assert kernel_of(unknown) is None
+    assert placed_of(unknown) is None
     assert why(with_others(unknown, second=other)) == []
     (line,) = why(with_others(spilling(unknown, other.number, 640), second=other))
     assert line == "1.30 times as fast as the runner-up, with 0 bytes spilled a thread, not 640"

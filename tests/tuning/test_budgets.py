@@ -9,6 +9,7 @@ from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, built, imaginary_r
 
 from mltune.device.known import H200
 from mltune.errors import UsageError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.measure import runner as runner_module
@@ -44,7 +45,11 @@ def run(tmp_path, idle_workers, monkeypatch):
         space = TableSpace({"MISDEED": [0] * 64, "REPEAT": list(range(64))})
         runner = imaginary_runner(kernel=KERNEL, problem=PROBLEM, pool=idle_workers.pool, timeout_s=timeout_s)
         session = Session(
-            KERNEL, PROBLEM, H200, space, Builder(deed, first), runner, {"driver": "13.0", "nvrtc": "13.0"}, gpu=runner
+            PlacedKernel(KERNEL, PROBLEM, H200, space),
+            Builder(deed, first),
+            runner,
+            {"driver": "13.0", "nvrtc": "13.0"},
+            gpu=runner,
         )
         session = replace(session, begun=session.begun - start_s)
         monkeypatch.setattr(tuner, "open_session", lambda *_, **__: session)

@@ -8,6 +8,7 @@ from imaginary_gpu import HOSTILE, PROBLEM, REFERENCE_S, ImaginaryBuilder, imagi
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import DeviceLostError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.measure import runner as runner_module
@@ -15,6 +16,7 @@ from mltune.records.declaration import Declaration, Drift, Reference
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.resolve.device import parse_device
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.finals import CANDIDATES, FINALISTS, declare, doubtful
 from mltune.tuning.session import Session, open_session
 
@@ -40,7 +42,13 @@ def imagined(idle_workers, monkeypatch):
     def session(behaviours, pool=idle_workers.pool):
         runner = imaginary_runner(pool=pool)
         space = TableSpace({"MISDEED": [0], "REPEAT": [1]})
-        return Session(load_kernel(HOSTILE), PROBLEM, H200, space, ImaginaryBuilder(behaviours), runner, {}, gpu=runner)
+        return Session(
+            PlacedKernel(load_kernel(HOSTILE), PROBLEM, H200, space),
+            ImaginaryBuilder(behaviours),
+            runner,
+            {},
+            gpu=runner,
+        )
 
     return session
 
@@ -230,9 +238,9 @@ def test_workspaces_that_fill_the_memory_are_not_entered_in_a_heat(imagined, mon
     records = [trial(number, 2e-3 + 1e-6 * number) for number in range(8)]
     with imagined({number: {"time_s": 2e-3 if number == 7 else 2.2e-3} for number in range(8)}) as session:
         assert declared(session, records).number == 7
-        launch = session.kernel.launch({"MISDEED": 0, "REPEAT": 1}, PROBLEM.variables())
+        launch = session.placed.launch({"MISDEED": 0, "REPEAT": 1})
         large = replace(launch, workspace_bytes=int(H200.memory_bytes / 60))
-        monkeypatch.setattr(type(session.kernel), "launch", lambda *_: large)
+        monkeypatch.setattr(type(session.placed.kernel), "launch", lambda *_: large)
         assert declared(session, records).number < FINALISTS
 
 
@@ -265,7 +273,8 @@ def test_in_replay_what_is_on_record_decides():
         for number, one in enumerate(measured)
         if one is not None
     ]
-    with open_session(load_kernel("gemm_simt"), dataset.manifest.problem, parse_device(f"replay:{name}")) as session:
+    request = TuneRequest(dataset.manifest.problem, load_kernel("gemm_simt"), parse_device(f"replay:{name}"))
+    with open_session(request) as session:
         found = declared(session, records, stop=lambda: True)
 
     fastest = min((one.median_s, at) for at, one in enumerate(measured) if one and one.state is TrialState.OK)

@@ -12,6 +12,7 @@ from own_bundle import write_bundle
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError, UsageError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure import runner as runner_module
 from mltune.records.trial import Build, TrialState
@@ -159,14 +160,14 @@ def test_an_answer_is_that_of_a_version_that_is_compiled_here(idle_workers, tmp_
     source = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] = WIDTH; }'
     kernel = load_kernel(write_bundle(tmp_path, source, ""))
     launch, problem = functools.partial(kernel.launch, {"WIDTH": 1}), kernel.arrays.problem()
-    compiled = {"kernel": kernel, "configuration": {"WIDTH": 1}}
+    compiled = {"placed": PlacedKernel(kernel, problem, H200), "configuration": {"WIDTH": 1}}
     names = ("old", "new", "bundle")
     versions = [Version(name, problem, launch, **(compiled if name == known else {})) for name in names]
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     worker = {"worker": "imaginary_worker:make", "timeout_s": 2.0}
     monkeypatch.setattr(runner_module, "GpuRunner", functools.partial(runner_module.GpuRunner, **worker))
     build = Build(TrialState.OK, cubin=b"die")
-    monkeypatch.setattr(Version, "built", lambda version, architecture: build)
+    monkeypatch.setattr(Version, "built", lambda version: build)
     options = {"device": H200, "index": 0, "rule": GateRule(limit_s=9.0)}
     if known == "new":
         assert compare_versions(*versions, **options, pool=idle_workers.pool).verdict == "failed"

@@ -11,6 +11,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialState
 from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer
 from mltune.tuning.loop import Loop
 from mltune.tuning.session import open_session, run_header
@@ -39,15 +40,17 @@ class Failing:
 
 @pytest.fixture
 def session():
-    found = open_session(load_kernel("convolution"), load_manifest(DATASET).problem, Target(dataset=DATASET))
+    found = open_session(
+        TuneRequest(load_manifest(DATASET).problem, load_kernel("convolution"), Target(dataset=DATASET))
+    )
     found.builder = Failing()
     return found
 
 
 def loop_of(session, store, indices, **options):
-    observer = Observer(session.problem, session.device, "gpu")
+    observer = Observer(session.placed.problem, session.placed.device, "gpu")
     ended = store.records()
-    return Loop(session, store, Everything(session.space, np.array(indices)), observer, ended, ended, **options)
+    return Loop(session, store, Everything(session.placed.space, np.array(indices)), observer, ended, ended, **options)
 
 
 def test_results_on_record_are_not_measured_again(session, tmp_path):

@@ -10,7 +10,7 @@ from imaginary_gpu import ImaginaryBuilder, built, imaginary_runner
 import mltune
 from mltune.device.known import H200
 from mltune.errors import MltuneWarning
-from mltune.kernel.bundle import variables_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.records.directory import FILE
 from mltune.records.store import Store
@@ -20,7 +20,7 @@ from mltune.results.summary import summarise_campaign
 from mltune.show.report.evidence import read_input
 from mltune.show.report.writing import write_winners
 from mltune.tuning import tuner
-from mltune.tuning.session import Session, make_space
+from mltune.tuning.session import Session
 from tests.campaign.conftest import placed
 from tests.cli.program import command
 from tests.conftest import few_rows
@@ -139,9 +139,8 @@ def tune_imagined(tmp_path, monkeypatch, idle_workers):
     def tuned(problem, prior):
         kernel = load_kernel("gemm_mma64")
         runner = imaginary_runner(kernel=kernel, problem=problem, pool=idle_workers.pool)
-        space = make_space(kernel, variables_of(problem, H200))
         versions = {"driver": "13.0", "nvrtc": "13.0"}
-        session = Session(kernel, problem, H200, space, Builder({}), runner, versions, gpu=runner)
+        session = Session(PlacedKernel(kernel, problem, H200), Builder({}), runner, versions, gpu=runner)
         monkeypatch.setattr(tuner, "open_session", lambda *_, **__: session)
         request = TuneRequest(
             problem, kernel, Target(cuda=0), trials=4, run=tmp_path / "run", prior=prior, wisdom="none", stop=False

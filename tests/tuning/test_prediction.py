@@ -14,6 +14,7 @@ from mltune.dataset.dataset import load_manifest
 from mltune.device.known import find_device
 from mltune.errors import MltuneWarning, UsageError, WisdomError
 from mltune.files import folders
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.resolve.device import Target
@@ -30,16 +31,16 @@ SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
 @pytest.mark.slow
 def test_choices_are_those_that_a_search_measures_first():
     device, _ = find_device("a100")
-    found = predict(SGEMM, load_kernel("gemm_simt"), device, top=3, wisdom="none")
+    found = predict(PlacedKernel(load_kernel("gemm_simt"), SGEMM, device), top=3, wisdom="none")
     assert [one.source for one in found.choices] == ["expected"] * 3
     assert (found.expected.source, found.expected.choices) == ("physics", 1)
-    more = predict(SGEMM, load_kernel("gemm_simt"), device, top=8, wisdom="none")
+    more = predict(PlacedKernel(load_kernel("gemm_simt"), SGEMM, device), top=8, wisdom="none")
     assert more.choices[:3] == found.choices
 
 
 def test_the_expectation_is_that_of_what_was_held_out():
     device, _ = find_device("rtx_4090")
-    found = predict(SGEMM, load_kernel("clblast_xgemm"), device, wisdom="none")
+    found = predict(PlacedKernel(load_kernel("clblast_xgemm"), SGEMM, device), wisdom="none")
     expected = found.expected
     assert (expected.held_out, expected.learned_from) == (4, "GPUs of other architectures")
     assert expected.choices == 1
@@ -52,14 +53,16 @@ def test_physics_ranks_where_the_card_shows_it_to_be_better():
     card = shipped_card(kernel)
     by_model, by_physics = (np.mean(card.shares(source)[1]) for source in ("model", "physics"))
     assert by_model < by_physics
-    found = predict(SGEMM, kernel, device, wisdom="none")
+    found = predict(PlacedKernel(kernel, SGEMM, device), wisdom="none")
     assert (found.expected.source, found.expected.share) == ("physics", pytest.approx(by_physics))
     assert found.expected.by_model == pytest.approx(by_model)
-    assert found.choices == predict(SGEMM, kernel, device, prior="none", wisdom="none").choices
-    named = predict(SGEMM, kernel, device, prior="gemm_simt", wisdom="none").expected  # is used where it is asked for
+    assert found.choices == predict(PlacedKernel(kernel, SGEMM, device), prior="none", wisdom="none").choices
+    named = predict(
+        PlacedKernel(kernel, SGEMM, device), prior="gemm_simt", wisdom="none"
+    ).expected  # is used where it is asked for
     assert (named.source, named.by_model) == ("model", None)
     assert named.learned_from == "other problems on GPUs of the same architecture"
-    assert predict(SGEMM, kernel, device, top=5, wisdom="none").expected.source == "model"
+    assert predict(PlacedKernel(kernel, SGEMM, device), top=5, wisdom="none").expected.source == "model"
     shown = command("predict", "dgemm", "--device", "t4", "--kernel", "gemm_simt", "--wisdom", "none").stdout
     text = " ".join(shown.split())
     assert f"ranked by physics; the first choice by physics alone reached {by_physics:.3f} of the optimum" in text
@@ -68,7 +71,7 @@ def test_physics_ranks_where_the_card_shows_it_to_be_better():
 
 def test_of_a_model_that_is_left_out_nothing_is_expected():
     device, _ = find_device("mi325x")
-    found = predict(SGEMM, load_kernel("clblast_xgemm"), device, top=5, wisdom="none")
+    found = predict(PlacedKernel(load_kernel("clblast_xgemm"), SGEMM, device), top=5, wisdom="none")
     (notice,) = found.notices
     assert "left out" in notice
     card = shipped_card(load_kernel("clblast_xgemm"))
@@ -79,7 +82,7 @@ def test_of_a_model_that_is_left_out_nothing_is_expected():
 
 def test_nothing_is_expected_of_what_was_not_judged():
     problem, bundle = named_problem("transpose", {}, None)
-    assert predict(problem, bundle, find_device("a100")[0], wisdom="none").expected is None
+    assert predict(PlacedKernel(bundle, problem, find_device("a100")[0]), wisdom="none").expected is None
 
 
 HGEMM = problem_from_name("hgemm", trans="NT", size=4096)
@@ -98,7 +101,7 @@ def model(tmp_path):
             times(number, member)
         (tmp_path / "mine.json").write_text(json.dumps(card))
         kernel, device = load_kernel("gemm_wgmma"), find_device("h200")[0]
-        return predict(HGEMM, kernel, device, prior=str(tmp_path / "mine"), wisdom="none")
+        return predict(PlacedKernel(kernel, HGEMM, device), prior=str(tmp_path / "mine"), wisdom="none")
 
     return change
 
@@ -106,9 +109,9 @@ def model(tmp_path):
 def test_the_first_choice_has_a_time_with_an_interval():
     """That of Student's t over the recorded sweeps of similar size, whose coverage is counted by leaving each out."""
     kernel, device = load_kernel("gemm_wgmma"), find_device("h200")[0]
-    found = predict(HGEMM, kernel, device, wisdom="none")
+    found = predict(PlacedKernel(kernel, HGEMM, device), wisdom="none")
     columns = {name: np.array([value]) for name, value in found.choices[0].configuration.items()}
-    (physical_s,) = Features(kernel, HGEMM, device).physical_s(columns)
+    (physical_s,) = Features(PlacedKernel(kernel, HGEMM, device)).physical_s(columns)
     logs = [np.log(one.over_physics["model"]) for one in shipped_card(kernel).members if one.flops > 1e11]
 
     def interval(logs):
@@ -124,7 +127,7 @@ def test_the_first_choice_has_a_time_with_an_interval():
     assert found.time.time_s == pytest.approx(physical_s * np.exp(np.mean(logs)))
     assert found.no_time == ""
     assert found.expected is None  # the share of the optimum was not judged
-    by_physics = predict(HGEMM, kernel, device, prior="none", wisdom="none").time
+    by_physics = predict(PlacedKernel(kernel, HGEMM, device), prior="none", wisdom="none").time
     assert by_physics.most_s / by_physics.least_s != pytest.approx(found.time.most_s / found.time.least_s, rel=0.01)
 
 
@@ -132,7 +135,7 @@ def test_what_is_known_has_the_time_that_was_measured(tmp_path):
     recorded, kernel = load_manifest("convolution_rtx_a4000"), load_kernel("convolution")
     target, file = Target(dataset=recorded.name), tmp_path / "wisdom.json"
     tune(TuneRequest(recorded.problem, kernel, target, trials=20, run=tmp_path / "run", wisdom=file))
-    found = predict(recorded.problem, kernel, recorded.device, wisdom=file)
+    found = predict(PlacedKernel(kernel, recorded.problem, recorded.device), wisdom=file)
     assert found.choices[0].source == "known"
     assert (found.time, found.no_time) == (None, "the first choice is known: the wisdom has its time")
 
@@ -149,7 +152,7 @@ def test_what_is_known_has_the_time_that_was_measured(tmp_path):
 )
 def test_a_time_that_cannot_be_promised_is_not_given(name, kernel, device, reason):
     problem, bundle = named_problem(name, {}, kernel)
-    found = predict(problem, bundle, find_device(device)[0], wisdom="none")
+    found = predict(PlacedKernel(bundle, problem, find_device(device)[0]), wisdom="none")
     assert (found.time is None) == bool(reason)
     assert reason in found.no_time
 
@@ -179,16 +182,16 @@ def test_a_damaged_wisdom_is_an_error_only_where_it_was_named(tmp_path, monkeypa
     damaged.write_text("{")
     monkeypatch.setenv("MLTUNE_WISDOM", str(damaged))
     with pytest.warns(MltuneWarning, match="It is not used"):
-        assert predict(SGEMM, load_kernel("gemm_shared"), device).choices[0].source == "expected"
+        assert predict(PlacedKernel(load_kernel("gemm_shared"), SGEMM, device)).choices[0].source == "expected"
     with pytest.raises(WisdomError, match="must be a wisdom"):
-        predict(SGEMM, load_kernel("gemm_shared"), device, wisdom=damaged)
+        predict(PlacedKernel(load_kernel("gemm_shared"), SGEMM, device), wisdom=damaged)
     with pytest.raises(WisdomError, match=r"there is no .*none\.json"):
-        predict(SGEMM, load_kernel("gemm_shared"), device, wisdom=tmp_path / "none.json")
+        predict(PlacedKernel(load_kernel("gemm_shared"), SGEMM, device), wisdom=tmp_path / "none.json")
 
 
 def test_what_is_not_possible_is_refused():
     with pytest.raises(UsageError, match="1 to 8"):
-        predict(SGEMM, load_kernel("gemm_simt"), find_device("a100")[0], top=9, wisdom="none")
+        predict(PlacedKernel(load_kernel("gemm_simt"), SGEMM, find_device("a100")[0]), top=9, wisdom="none")
 
 
 def prediction(*arguments):
@@ -206,7 +209,7 @@ def test_the_command():
 
 
 def test_the_choices_are_shown(capsys):
-    found = predict(SGEMM, load_kernel("clblast_xgemm"), find_device("a100")[0], top=2, wisdom="none")
+    found = predict(PlacedKernel(load_kernel("clblast_xgemm"), SGEMM, find_device("a100")[0]), top=2, wisdom="none")
     table.show(
         tables.predicted({"problem": SGEMM.label, "device": "NVIDIA A100", "kernel": "clblast_xgemm", **asdict(found)})
     )

@@ -21,13 +21,13 @@ PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 
 @pytest.fixture
 def session() -> Session:
-    return open_session(load_kernel("gemm_simt"), PROBLEM, Target(dataset=DATASET))
+    return open_session(TuneRequest(PROBLEM, load_kernel("gemm_simt"), Target(dataset=DATASET)))
 
 
 def swept(session: Session, run: Path, indices: np.ndarray) -> list:
     with Store.open(run, run_header(session, 0, {})) as store, session:
-        observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices))
-        return measure_all(session, store, Everything(session.space, indices), observer)
+        observer = Observer(session.placed.problem, session.placed.device, "gpu", trials_limit=len(indices))
+        return measure_all(session, store, Everything(session.placed.space, indices), observer)
 
 
 def test_random_sweep_is_distinct_and_the_same_for_the_same_seed(session):
@@ -40,7 +40,7 @@ def test_random_sweep_is_distinct_and_the_same_for_the_same_seed(session):
 def test_complete_sweep_takes_every_configuration_once(session):
     chosen = choose_configurations(session, None, seed=3)
 
-    assert sorted(chosen.tolist()) == list(range(session.space.count))
+    assert sorted(chosen.tolist()) == list(range(session.placed.space.count))
 
 
 def test_every_configuration_gets_a_record_and_a_resumed_sweep_measures_the_rest(session, tmp_path):

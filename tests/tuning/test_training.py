@@ -14,6 +14,7 @@ from mltune.device.known import find_device
 from mltune.device.peaks import peak_flops
 from mltune.errors import DatasetError, ModelError
 from mltune.files import folders
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.records.trial import TrialState
@@ -64,7 +65,7 @@ def test_the_time_of_the_first_choice_is_compared_with_that_of_physics(datasets)
     model = train(datasets)
     assert [list(one.over_physics) for one in model.members] == [["physics"]] * 2 + [["physics", "model"]] * 2
     for dataset, member in zip(datasets, model.members, strict=True):
-        features = Features(load_kernel("convolution"), dataset.manifest.problem, dataset.manifest.device)
+        features = Features(PlacedKernel(load_kernel("convolution"), dataset.manifest.problem, dataset.manifest.device))
         median_s = np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan)
         share = np.where(np.isnan(median_s), 0.0, features.prior(dataset.columns))
         peak = peak_flops(dataset.manifest.device, dataset.manifest.problem.arithmetic)
@@ -84,7 +85,7 @@ def test_the_first_choice_is_what_the_others_remember():
     others = replace(model, members=model.members[1:]).closest(found[0].manifest.problem, found[0].manifest.device)
     rows = [np.all([found[0].columns[name] == one[name] for name in one], axis=0) for one in others.first]
     row = next(np.argmax(one) for one in rows if one.any())
-    features = Features(load_kernel("gemm_wgmma"), found[0].manifest.problem, found[0].manifest.device)
+    features = Features(PlacedKernel(load_kernel("gemm_wgmma"), found[0].manifest.problem, found[0].manifest.device))
     physical_s = features.physical_s({name: column[[row]] for name, column in found[0].columns.items()})
     assert model.members[0].over_physics["model"] == pytest.approx(
         found[0].numbers("median_s")[row] / physical_s[0], rel=1e-3

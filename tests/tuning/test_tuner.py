@@ -236,8 +236,8 @@ def test_compilers_and_runner_start_before_the_space_is_counted(tmp_path, monkey
         order.append("start")
         return builder
 
-    session = open_session(KERNEL, PROBLEM, Target(dataset=DATASET))
-    session.space = Counted(session.recorded.columns)
+    session = open_session(TuneRequest(PROBLEM, KERNEL, Target(dataset=DATASET)))
+    session.placed = dataclasses.replace(session.placed, chosen=Counted(session.recorded.columns))
     order.clear()
     monkeypatch.setattr(tuner, "open_session", lambda *_, **__: session)
     monkeypatch.setattr(ReplayBuilder, "__enter__", enter)

@@ -63,7 +63,7 @@ def winner(tmp_path):
 def test_a_bundle_is_compared_in_its_default_configuration_or_one_that_is_given(bundle):
     old, new = made(bundle, bundle)
     assert old.configuration == new.configuration == {"WIDTH": 1}
-    assert old.kernel.source.text == SOURCE
+    assert old.placed.kernel.source.text == SOURCE
     assert made(bundle, bundle, config={"WIDTH": 2})[1].configuration == {"WIDTH": 2}
     with pytest.raises(UsageError, match="the values of WIDTH are distinct ones"):
         made(bundle, bundle, config={"WIDTH": 3})
@@ -81,16 +81,16 @@ def test_a_bundle_without_a_default_needs_its_whole_configuration():
 def test_a_revision_in_git_is_compared_with_the_working_tree(bundle, monkeypatch, inside):
     monkeypatch.chdir(bundle if inside else bundle.parent.parent)
     old, new = made("before:kernels/own", bundle)
-    assert "2.0f" in old.kernel.source.text
-    assert "1.0f" in new.kernel.source.text
+    assert "2.0f" in old.placed.kernel.source.text
+    assert "1.0f" in new.placed.kernel.source.text
 
 
 def test_a_source_takes_the_place_of_that_of_its_bundle(bundle, tmp_path):
     elsewhere = tmp_path / "new one.cu"
     elsewhere.write_text("// new\n" + SOURCE)
     old, new = made(bundle / "own.cu", elsewhere, kernel=bundle)
-    assert (old.kernel.source.text, new.kernel.source.text) == (SOURCE, "// new\n" + SOURCE)
-    assert new.kernel.label == "own"
+    assert (old.placed.kernel.source.text, new.placed.kernel.source.text) == (SOURCE, "// new\n" + SOURCE)
+    assert new.placed.kernel.label == "own"
 
 
 def test_what_is_compiled_here_has_facts(bundle):
@@ -99,7 +99,7 @@ def test_what_is_compiled_here_has_facts(bundle):
     broken = bundle / "broken.cu"
     broken.write_text("this is no CUDA\n")
     old, new = made(bundle, broken)
-    builds = [one.built(H200.architecture) for one in (old, new)]
+    builds = [one.built() for one in (old, new)]
     assert [one.state for one in builds] == [TrialState.OK, TrialState.COMPILE_ERROR]
     facts = gates._facts(H200, old, builds[0])
     assert facts["registers"] > 0
@@ -111,8 +111,8 @@ def test_the_code_of_a_winner_is_launched_as_its_folder_says_at_other_sizes_too(
     ours = a_winner()
     old, new = made(winner, "gemm_simt", config=SMALL)
     assert old.problem == PROBLEMS["s"]
-    assert old.built("any").cubin == ours.build.cubin
-    assert (old.built("any").entry, old.built("any").registers) == ("gemm", 64)
+    assert old.built().cubin == ours.build.cubin
+    assert (old.built().entry, old.built().registers) == ("gemm", 64)
     for problem in (old.problem, parse_problem("sgemm", trans="NT", size=1000)):
         assert old.launch(variables_of(problem, H200)) == new.launch(variables_of(problem, H200))
     (of_size, _) = made(winner, winner, size=320)
@@ -134,9 +134,9 @@ def test_a_winner_of_another_kernel_needs_its_bundle(winner, bundle):
     with pytest.raises(UsageError, match="its bundle, but none is named; give it: --kernel FOLDER"):
         made(winner, winner)
     old, new, answer = made(winner, winner, kernel=bundle)
-    assert (old.kernel, new.kernel, answer.kernel.label) == (None, None, "own")
+    assert (old.placed, new.placed, answer.placed.kernel.label) == (None, None, "own")
     old, new = made(winner, bundle, kernel="reduction")
-    assert (old.kernel, new.kernel.label) == (None, "own")
+    assert (old.placed, new.placed.kernel.label) == (None, "own")
 
 
 def test_kernels_of_two_names_have_the_same_arguments(bundle, tmp_path):
@@ -173,7 +173,7 @@ def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(libr
     codes = [machine_code(library, document, number) for number in range(4)]
     assert [code.rstrip(b"\0") for code in codes] == [one.cubin.rstrip(b"\0") for one in content.configurations]
     old, _ = made(library, library)
-    assert old.built("any").cubin == codes[choice(document, {**old.problem.variables()})]
+    assert old.built().cubin == codes[choice(document, {**old.problem.variables()})]
     assert old.launch(variables_of(old.problem, H200)).grid[0] > 0
     (library / "sgemm_nt.c").write_text("damaged")
     with pytest.raises(LibraryError, match="damaged"):
@@ -191,7 +191,7 @@ def test_the_gate_runs_nothing_of_a_library(library, tmp_path):
     rewrite(library, lambda document: document.update(shared_object="libsgemm_nt.so"), "libsgemm_nt.so")
     version = made(library, library)[0]
     version.launch(variables_of(version.problem, H200))
-    assert version.built("any").cubin.startswith(b"\x7fELF")
+    assert version.built().cubin.startswith(b"\x7fELF")
     assert not mark.exists()
     subprocess.run(
         [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(library / 'libsgemm_nt.so')!r})"], check=True
@@ -289,7 +289,7 @@ def test_links_in_git_lead_nowhere(bundle, monkeypatch):
     subprocess.run(["git", *person, "commit", "-q", "-a", "-m", "second"], cwd=top, check=True)
     monkeypatch.chdir(top)
     old, _ = made("HEAD:kernels/own", "before:kernels/own")
-    assert old.kernel.source.text == "/etc/passwd"
+    assert old.placed.kernel.source.text == "/etc/passwd"
 
 
 @pytest.mark.parametrize("value", ["1" + "0" * 5000, "-5", "1e999", "null", '"10**5000"'])
@@ -368,7 +368,7 @@ def test_a_command_compares_a_kernel_with_itself_on_an_imaginary_gpu(bundle, mon
     monkeypatch.setattr(runner, "GpuRunner", runners)
     monkeypatch.setattr(query, "query_device", lambda index: H200)
     build = built(time_s=1e-3, noise=0.002).result()
-    monkeypatch.setattr(gates.Version, "built", lambda version, architecture: build)
+    monkeypatch.setattr(gates.Version, "built", lambda version: build)
     with pytest.raises(SystemExit) as ended:
         main(["gate", str(bundle), str(bundle), "--json"])
     assert not ended.value.code

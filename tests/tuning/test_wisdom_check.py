@@ -8,6 +8,7 @@ from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
 
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.known.wisdom import Wisdom
@@ -34,11 +35,11 @@ def imagined(idle_workers, monkeypatch):
     monkeypatch.setattr(wisdom_check, "_device_and_problem", lambda target: (H200, None))
 
     def check(entries, behaviours, **options):
-        def opened(kernel, problem, target):
+        def opened(request):
             runner = imaginary_runner(pool=idle_workers.pool)
             space = TableSpace({"MISDEED": list(range(4)), "REPEAT": [1] * 4})
             builder, default = ImaginaryBuilder(behaviours), {"MISDEED": 0, "REPEAT": 1}
-            return Session(KERNEL, PROBLEM, H200, space, builder, runner, {}, gpu=runner, default=default)
+            return Session(PlacedKernel(KERNEL, PROBLEM, H200, space), builder, runner, {}, gpu=runner, default=default)
 
         monkeypatch.setattr(wisdom_check, "open_session", opened)
         return check_wisdom(Wisdom(entries), Target(cuda=0), kernels=[str(HOSTILE)], **options)

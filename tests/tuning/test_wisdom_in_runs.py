@@ -143,7 +143,7 @@ def test_a_named_wisdom_that_is_damaged_is_an_error_and_the_users_is_a_warning(r
     (tmp_path / "wisdom.json").write_text("nonsense")
     with pytest.raises(WisdomError, match="must be a wisdom"):
         run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
-    session = open_session(KERNEL, MANIFEST.problem, TARGET)
+    session = open_session(TuneRequest(MANIFEST.problem, KERNEL, TARGET))
     header = run(tmp_path / "third").header
     with Store.open(tmp_path / "other", header) as store, pytest.warns(MltuneWarning, match="It is not used"):
         found = known_configurations(store, session, tmp_path / "wisdom.json", no_events, required=False)

@@ -4,6 +4,7 @@ import pytest
 from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
 
 from mltune.device.known import H200
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.known.wisdom import Wisdom
@@ -29,7 +30,7 @@ def run(tmp_path, idle_workers, monkeypatch):
         space = TableSpace({"MISDEED": list(range(len(TIMES_S))), "REPEAT": [1] * len(TIMES_S)})
         default = {"MISDEED": 0, "REPEAT": 1}
         parts = ImaginaryBuilder(behaviours), runner, {"driver": "13.0"}
-        return Session(KERNEL, PROBLEM, H200, space, *parts, gpu=runner, default=default)
+        return Session(PlacedKernel(KERNEL, PROBLEM, H200, space), *parts, gpu=runner, default=default)
 
     monkeypatch.setattr(tuner, "open_session", opened)
     monkeypatch.setattr(tuner.Tuner, "_write_winner", lambda *arguments: None)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.measure import runner as runner_module
@@ -62,7 +63,13 @@ def result(tmp_path, idle_workers, monkeypatch):
     def opened(*arguments, **options):
         runner = imaginary_runner(kernel=KERNEL, problem=PROBLEM, pool=idle_workers.pool)
         space = TableSpace({name: column.tolist() for name, column in columns.items()})
-        return Session(KERNEL, PROBLEM, H200, space, Builder(), runner, {"driver": "13.0", "nvrtc": "13.0"}, gpu=runner)
+        return Session(
+            PlacedKernel(KERNEL, PROBLEM, H200, space),
+            Builder(),
+            runner,
+            {"driver": "13.0", "nvrtc": "13.0"},
+            gpu=runner,
+        )
 
     monkeypatch.setattr(tuner, "open_session", opened)
     return tuner.tune(TuneRequest(PROBLEM, KERNEL, Target(cuda=0), trials=10, run=tmp_path / "run", wisdom="none"))

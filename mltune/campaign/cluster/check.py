@@ -12,10 +12,9 @@ import numpy as np
 from mltune.campaign.cluster.gpu_workers import worker_facts
 from mltune.device.known import find_device
 from mltune.errors import WorkerError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_farm import COMPILE, GPU, CompileFarm, connect, versions, workers_with
 from mltune.measure.compile_pool import Job
@@ -33,32 +32,16 @@ ROUND_TRIPS = 20
 """Empty calls whose median time is the latency."""
 
 LONGEST_S = 60.0
-"""Most seconds for the builds."""
+"""Longest time for the builds, seconds."""
 
 
 def check_cluster(where: str, builds: int) -> dict[str, Any]:
-    """Check a cluster; return what was found as plain JSON values.
+    """Check a cluster (:func:`mltune.measure.compile_farm.connect`); return the facts as plain JSON values.
 
-    Parameters
-    ----------
-    where : str
-        See :func:`mltune.measure.compile_farm.connect`.
-    builds : int
-        Builds that measure the rate of compiling, at least two. They are never taken from a cache.
-
-    Returns
-    -------
-    dict
-        ``scheduler``, ``latency_s`` (seconds of a call to a worker, median), ``workers`` (``name``, ``address``,
-        ``resources``, ``versions``, ``device``, ``fits``: whether its versions are those of this host),
-        ``compile`` (``cores``, ``builds``, ``seconds``, ``per_second``; None where nobody compiles).
-
-    Raises
-    ------
-    UsageError
-        The address cannot be used.
-    WorkerError
-        The scheduler does not answer.
+    They are ``scheduler``, ``latency_s`` (seconds of a call to a worker, median), ``workers`` (``name``, ``address``,
+    ``resources``, ``versions``, ``device``, ``fits``: whether its versions are those of this host), and ``compile``
+    (``cores``, ``builds``, ``seconds``, ``per_second``; None without compile workers). At least two ``builds``, never
+    from a cache, measure the rate of compiling.
     """
     client = connect(where)
     try:
@@ -77,7 +60,7 @@ def random_builds(count: int) -> tuple[CudaSource, list[str]]:
     """Return a source, and the macros of random configurations: of ``gemm_simt`` for sgemm NT 4096 on an H200."""
     kernel, problem = load_kernel("gemm_simt"), problem_from_name("sgemm", trans="NT", size=4096)
     device, _ = find_device("h200")
-    space = ConstrainedSpace(kernel, variables_of(problem, device))
+    space = PlacedKernel(kernel, problem, device).space
     rows = space.rows(space.sample(count, np.random.default_rng(0)))
     builder = NvrtcBuilder(kernel, problem, device.architecture, workers=1)
     return builder.source, [builder.definitions(row(rows, at)) for at in range(count)]
@@ -135,7 +118,7 @@ def _rate(where: str, source: CudaSource, macros: Sequence[str]) -> dict[str, An
 
 
 def _build(farm: CompileFarm, source: CudaSource, jobs: Sequence[Job]) -> int:
-    """Make builds, and return how many are ready in time."""
+    """Return how many builds of a source are ready in time."""
     built, deadline = 0, time.monotonic() + LONGEST_S
     for build in farm.compile(source, jobs):
         with contextlib.suppress(Exception):  # of a task, a worker or the connection

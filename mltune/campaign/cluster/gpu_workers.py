@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.5
-"""Seconds between two looks for the first worker."""
+"""Seconds between two checks for the first worker."""
 
 WAIT_S = 60.0
 """Seconds that a campaign waits for the first GPU worker."""
@@ -34,19 +34,7 @@ _ANSWER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GpuWorker:
-    """A worker with a GPU, or without one for replays.
-
-    Attributes
-    ----------
-    name : str
-        Its name, which it keeps when its nanny starts it again.
-    device : Device or None
-        The facts of its GPU.
-    reason : str
-        Why it has none.
-    host : str
-        The address of its host.
-    """
+    """A worker of a cluster with a GPU, or with the reason why it has none; it can replay all the same."""
 
     name: str
     device: Device | None
@@ -55,18 +43,7 @@ class GpuWorker:
 
 
 class Cluster:
-    """A connection to a cluster with GPU workers, which is renewed when it is lost.
-
-    Parameters
-    ----------
-    where, security
-        See :func:`mltune.measure.compile_farm.connect`.
-
-    Attributes
-    ----------
-    known : dict of str to GpuWorker
-        The GPU workers that were found last, by name.
-    """
+    """A connection to a cluster, which is renewed when it is lost; ``known`` are its last GPU workers, by name."""
 
     def __init__(self, where: str, security: Any = None) -> None:
         self.known: dict[str, GpuWorker] = {}
@@ -82,15 +59,7 @@ class Cluster:
             return self._client
 
     def workers(self, wait_s: float = 0.0) -> list[GpuWorker]:
-        """Return the GPU workers by name. Wait for the first one, which a batch system may be starting.
-
-        Raises
-        ------
-        UsageError
-            There is none, or one has another version of mltune.
-        WorkerError
-            The scheduler is lost, and was not back in time.
-        """
+        """Return the GPU workers by name; wait for the first one, and refuse another version of mltune."""
         client, deadline, said = self.client(), time.monotonic() + wait_s, False
         start = f"CUDA_VISIBLE_DEVICES=0 dask worker {self._where} --nthreads 1 --resources GPU=1"
         while not (workers := self._answering(client, lost_until=deadline)):
@@ -108,7 +77,7 @@ class Cluster:
         return list(self.known.values())
 
     def _answering(self, client: Client, lost_until: float) -> list[GpuWorker]:
-        """Return the GPU workers that answer now: none that is being killed, and none of a scheduler that is lost."""
+        """Return the GPU workers that answer now: none that is being killed, and none of a lost scheduler."""
         versions_here, workers = versions(), []
         try:
             candidates = workers_with(client, GPU)
@@ -147,7 +116,7 @@ class Cluster:
 
 
 def worker_facts() -> tuple[dict[str, str], tuple[Device, ...], str]:
-    """Return the versions of a worker, its GPUs, and why it has none. Another process asks the driver."""
+    """Return the versions of a worker, its GPUs by the driver in another process, and why it has none."""
     child = Child("mltune.campaign.cluster.gpu_workers:make_query")
     try:
         answer = child.call(None, _ANSWER_S)
@@ -180,20 +149,7 @@ LOCAL = "local"
 
 @contextlib.contextmanager
 def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
-    """Yield the connection to a cluster; ``"local"`` is started here, and ends with the context.
-
-    Parameters
-    ----------
-    where : str
-        See :func:`mltune.measure.compile_farm.connect`, or ``"local"``.
-    gpus : int
-        GPUs of this machine; without one the local cluster has one worker, which replays recorded timings.
-
-    Raises
-    ------
-    UsageError
-        Dask or cryptography is not installed.
-    """
+    """Yield the connection to a cluster; ``"local"`` is started here, without a GPU with one worker for replays."""
     if where != LOCAL:
         with contextlib.closing(Cluster(where)) as connected:
             yield connected
@@ -218,7 +174,7 @@ def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
 
 
 def _own_certificate(distributed: Any) -> Any:
-    """Return a certificate and its key, made for one cluster and kept in memory: other users cannot connect."""
+    """Return a certificate and its key, in memory for one cluster: other users cannot connect."""
     try:
         return distributed.Security.temporary()
     except ImportError:
@@ -229,7 +185,7 @@ def _own_certificate(distributed: Any) -> Any:
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """Let processes that others start meanwhile import nothing from the working directory."""
+    """Keep the working directory off the import path of processes that start meanwhile."""
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:

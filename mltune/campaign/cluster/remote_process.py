@@ -1,4 +1,4 @@
-"""A device worker on another host: its time slices are tasks of a cluster, and its records come back while they run."""
+"""A device worker on another host: its time slices are tasks of a cluster, and its records return while they run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 Checked = TypeVar("Checked")
 
 POLL_S = 0.5
-"""Seconds between two looks at whether a task was given up."""
+"""Seconds between two checks whether a task was given up."""
 
 GONE_S = 15.0
 """Seconds after which a worker that the scheduler does not know is lost: its nanny may be starting it again."""
@@ -72,18 +72,7 @@ def remote_workers(
 
 
 class RemoteProcess:
-    """A worker of a cluster, as a :class:`mltune.campaign.device_worker.Process`.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    name : str
-        The name of the worker.
-    target : str
-        The target of its device worker (:class:`mltune.process.child.Child`).
-    sharing : int
-        GPU workers on its host.
-    """
+    """A worker of a cluster, as a :class:`mltune.campaign.device_worker.Process`; ``sharing`` workers share a host."""
 
     def __init__(self, cluster: Cluster, name: str, target: str, sharing: int = 1) -> None:
         self._cluster = cluster
@@ -96,19 +85,13 @@ class RemoteProcess:
         self._given_up = threading.Event()
 
     def start(self) -> None:
-        """Do nothing: the worker runs already."""
+        """Do nothing: the worker is already running."""
 
     def call(self, request: SliceRequest, timeout_s: float, on_message: Callable[[Any], None]) -> SliceResult:
         """Run a time slice; its records are in the store of this host when this returns.
 
-        Raises
-        ------
-        DeviceLostError
-            The worker or the scheduler is lost. What it has sent is on record.
-        ChildDiedError
-            The task was given up (:meth:`interrupt`), or has sent what does not fit the store.
-        ChildTimeoutError
-            The worker does not answer.
+        It raises DeviceLostError if worker or scheduler is lost, ChildDiedError if the task was given up
+        (:meth:`interrupt`) or sent what does not fit the store, and ChildTimeoutError if the worker does not answer.
         """
         self._given_up.clear()
         try:
@@ -139,7 +122,7 @@ class RemoteProcess:
                 _in_thread(client.run, send_signal, self._key, number, workers=[self._address])
 
     def kill(self) -> None:
-        """Tell the scheduler that the task is not wanted: it ends by itself."""
+        """Tell the scheduler to cancel the task, which then ends by itself."""
         future, self._future, self._key = self._future, None, ""
         if future is not None:
             with contextlib.suppress(Exception):
@@ -174,7 +157,7 @@ class RemoteProcess:
                 raise WorkerError("the scheduler is lost")
 
     def _is_there(self, client: Client) -> bool:
-        """Return whether the scheduler knows the worker: to ask one that is gone takes half a minute."""
+        """Return whether the scheduler knows the worker: a question to one that is gone takes half a minute."""
         try:
             return self._address in client.nthreads(workers=[self._address])
         except Exception as error:
@@ -202,7 +185,7 @@ class RemoteProcess:
         return self._future is not None and self._future.status in ("error", "cancelled", "lost")
 
     def _loss(self, is_there: bool) -> Exception:
-        """Return why no further message comes: the worker is lost, or it has failed, also while it sent something."""
+        """Return why no further message comes: the worker is lost, or has failed, possibly while sending."""
         deadline = time.monotonic() + _END_S  # of the task, of which the scheduler tells after its last message
         while is_there and not self._has_ended() and time.monotonic() < deadline:
             time.sleep(_BEGIN_S)
@@ -219,7 +202,7 @@ class RemoteProcess:
 
 
 class _Receiver:
-    """Writes the messages of a time slice into the directory of its run, and keeps the store open meanwhile."""
+    """Write the messages of a time slice into the directory of its run, with the store kept open."""
 
     def __init__(self, request: SliceRequest, on_message: Callable[[Any], None]) -> None:
         assert request.request.run is not None  # noqa: S101 - a task has a run directory
@@ -236,7 +219,7 @@ class _Receiver:
             self._store.close()
 
     def package(self, target: str, sharing: int) -> SlicePackage:
-        """Return what the worker needs."""
+        """Return the time slice with all that the worker needs for it."""
         return SlicePackage(
             replace(self._request, request=replace(self._request.request, run=None, store="")),
             target,
@@ -270,7 +253,7 @@ class _Receiver:
         return update.result is not None
 
     def _check_asked(self, header: RunHeader) -> None:
-        """Check that a run is of the kernel and the problem that the worker was given."""
+        """Check that a run has the kernel and the problem of the time slice."""
         request = self._request.request
         expected = replace(header, kernel=request.kernel.name, problem=request.problem.to_json())
         if difference := header.difference(expected):
@@ -278,14 +261,14 @@ class _Receiver:
 
 
 def _checked(kind: type[Checked], message: Any) -> Checked:
-    """Return a message whose fields have the types of its kind; anything else raises an exception."""
+    """Return a message if its fields have the types of its kind; else raise an exception."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind).validate_python(asdict(message))
 
 
 def _in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> LocalFuture[Any]:
-    """Call a function in a thread of its own, which does not keep the program from ending."""
+    """Call a function in a daemon thread, which does not keep the program from ending."""
     future: LocalFuture[Any] = LocalFuture()
 
     def call() -> None:

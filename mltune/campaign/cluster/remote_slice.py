@@ -38,10 +38,10 @@ HOLD_S = 0.5
 """Seconds that a question waits for a message."""
 
 SEND_EVERY_S = 0.5
-"""Seconds between two looks for new records."""
+"""Seconds between two checks for new records."""
 
 STOP_S = 6.0
-"""Seconds that a slice has to end once the host does not want it, before its process is killed."""
+"""Seconds that a cancelled slice has to end before its process is killed."""
 
 RECEIVE_S = 120.0
 """Seconds that the last messages of a slice wait for a question."""
@@ -55,22 +55,10 @@ _open: dict[str, Mailbox] = {}
 
 @dataclass(frozen=True, slots=True)
 class SlicePackage:
-    """A time slice as sent to a worker of a cluster.
+    """A time slice as sent to a worker of a cluster, with directories of the host that sends it.
 
-    Attributes
-    ----------
-    request : SliceRequest
-        Its directories are those of the host that sends it.
-    target : str
-        The target of the device worker (:class:`mltune.process.child.Child`).
-    known : Changes or None
-        The records of the run so far.
-    files : mapping of str to bytes
-        The other files in the directory of the run, such as its model.
-    wisdom : Wisdom or None
-        The best known configurations; None for none.
-    sharing : int
-        GPU workers on the host, which share its cores.
+    ``target`` is that of the device worker; ``known`` are the records of the run so far, ``files`` the other files in
+    its directory. GPU workers ``sharing`` a host share its cores.
     """
 
     request: SliceRequest
@@ -83,21 +71,10 @@ class SlicePackage:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A message of a time slice: what is new since the last message.
+    """A message of a time slice: the news since the last message; only the last one has a result.
 
-    Attributes
-    ----------
-    events : sequence of mapping
-        Lines of the event log.
-    files : mapping of str to bytes
-        All files in the directory of the run besides its store, if `changes` declares their winner, or at the end.
-    changes : Changes or None
-        New records.
-    progress : Progress or None
-    result : SliceResult or None
-        Only in the last message.
-    wisdom : Wisdom or None
-        The wisdom at the end.
+    ``events`` are lines of the event log. ``files``, all those of the run besides its store, come with a declaration of
+    a winner in ``changes``, and at the end, as ``wisdom`` does.
     """
 
     events: Sequence[Mapping[str, Any]]
@@ -109,15 +86,7 @@ class Update:
 
 
 class Mailbox:
-    """The messages of one task, in order. A context manager, used by the task.
-
-    Parameters
-    ----------
-    key : str
-        The key of the task.
-    signal : callable
-        Called, from another thread, with the number of a signal that the host sends to the task.
-    """
+    """The messages of one task by its key; ``signal`` gets the host's signals from another thread."""
 
     def __init__(self, key: str, signal: Callable[[int], None]) -> None:
         self.signal = signal
@@ -139,7 +108,7 @@ class Mailbox:
             self._messages.append(message)
 
     def take(self, received: int) -> list[Update]:
-        """Return the messages after the first ``received``, and forget those."""
+        """Return the messages after the first ``received``, and delete those."""
         with self._lock:
             while self._taken < received and self._messages:
                 self._messages.popleft()
@@ -153,7 +122,7 @@ class Mailbox:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the scheduler still wants the task: the host is there, and has not cancelled it."""
+        """Whether the host is connected and has not cancelled the task."""
         from distributed import get_worker
 
         task = get_worker().state.tasks.get(self._key)
@@ -161,7 +130,7 @@ class Mailbox:
 
 
 async def take(key: str, received: int) -> list[Update] | None:
-    """Return the messages of a task after the first ``received``; None where the task does not run here."""
+    """Return the messages of a task after the first ``received``; None if the task does not run here."""
     deadline = time.monotonic() + HOLD_S
     while (box := _open.get(key)) is not None:
         messages = box.take(received)
@@ -205,7 +174,7 @@ def run_remote_slice(package: SlicePackage, key: str) -> None:
 
 
 def files_in(directory: Path, *, with_winner: bool = False) -> Iterator[tuple[str, bytes]]:
-    """Yield the files in the directory of a run that are sent, with their paths in it; what is a link is left out."""
+    """Yield paths and contents of the files of a run that are sent; links are left out."""
     winner = directory / WINNER
     of_winner = sorted(winner.rglob("*")) if with_winner and not winner.is_symlink() else []
     for path in (*(directory / name for name in RUN_FILES), *of_winner):
@@ -214,10 +183,9 @@ def files_in(directory: Path, *, with_winner: bool = False) -> Iterator[tuple[st
 
 
 def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into the directory of a run, through no link. Those of a winner replace an earlier one as a whole.
+    """Write files from another host into a run's directory, through no link; a winner replaces the whole old one.
 
-    They come from another host. A name that is none of a run's files raises UsageError before anything is written, a
-    full disk DiskFullError.
+    A name that is none of a run's files raises UsageError before anything is written, a full disk DiskFullError.
     """
     for name in files:
         folder, *parts = name.split("/")
@@ -241,7 +209,7 @@ def _of_winner(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 class _Sender:
-    """Sends the events and the records of a run that are new since the last message."""
+    """Send the new events and records of a run since the last message."""
 
     def __init__(self, mailbox: Mailbox, run: Path, log: Path, changes: Changes | None) -> None:
         self._mailbox = mailbox
@@ -262,7 +230,7 @@ class _Sender:
             self._mailbox.put(Update(events, files, changes, progress, result, wisdom))
 
     def _changes(self) -> tuple[Changes | None, bool]:
-        """Return what is new in the store, and whether that declares a winner."""
+        """Return the new records of the store, and whether they declare a winner."""
         if not is_begun(self._run):
             return None, False
         with contextlib.suppress(RunError, UsageError), Store.read_only(self._run) as store:

@@ -12,8 +12,7 @@ from mltune.integrations.triton.compilers import TIMEOUT_S, Compiled, Compilers
 from mltune.integrations.triton.runner import Runner
 
 LATE, LEAST_S, KNOWN_S = 8.0, 3.0, 0.05
-"""A compile is stopped after this many times the median of those before it, but not before these seconds. Those that
-took less than the last were in Triton's cache."""
+"""A compile is stopped after LATE medians of those before, at least LEAST_S; below KNOWN_S it came from the cache."""
 
 
 class Builder:

@@ -52,20 +52,10 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 class Compiled:
     """The outcome of compiling a configuration.
 
-    Attributes
-    ----------
-    state : {"ok", "refused", "killed", "unknown"}
-        It is compiled; the compiler refuses it; it crashed its compiler, took all memory or was too slow, so that it
-        must not be compiled in any other process; or the kernel could not be carried to a compiler.
-    reason : str
-        Why it is not compiled.
-    threads, shared_bytes : int
-        Of a block; 0 where it is not compiled.
-    registers, stack_bytes : float
-        Of a thread; NaN where no tool reads the machine code.
-    code_bytes : int
-    compile_s : float
-        Short where it was in Triton's cache.
+    The state is ``"ok"``, ``"refused"`` by the compiler, ``"killed"`` (it crashed its compiler, took all memory or was
+    too slow, so that no other process must compile it) or ``"unknown"`` (the kernel could not be carried to a
+    compiler). Threads and shared bytes are of a block, 0 where it is not compiled; registers and stack bytes of a
+    thread, NaN where no tool reads the machine code. `compile_s` is short where it was in Triton's cache.
     """
 
     state: str
@@ -100,11 +90,7 @@ class _Captured(BaseException):
 def source_of(kernel: Any, launch: Callable[[], Any]) -> bytes | Compiled:
     """Return what a launch compiles, as a job for :class:`Compilers`, or the facts if it is compiled already.
 
-    Parameters
-    ----------
-    kernel : triton.runtime.JITFunction
-    launch : callable
-        Calls ``kernel.run`` with ``warmup=True``, perhaps through heuristics. What it raises is raised here.
+    `launch` calls ``kernel.run`` with ``warmup=True``, perhaps through heuristics. What it raises is raised here.
     """
     from triton import knobs
     from triton.runtime.driver import driver
@@ -228,15 +214,7 @@ class Compilers:
     """Compile processes, which start at once in the background, and end when they are not used for a minute.
 
     A compile that is too slow, or whose process dies, is that configuration's failure alone: the process is replaced.
-
-    Parameters
-    ----------
-    count : int
-
-    Attributes
-    ----------
-    predictor : Predictor
-        One more process, for the models.
+    The `predictor` is one more process, for the models.
     """
 
     def __init__(self, count: int) -> None:

@@ -137,7 +137,7 @@ def own_autotuner() -> Any:
 
 
 class _Adapter:
-    """Replacements for methods of an ``Autotuner``: it measures in a loop over what ``prune_configs`` returns.
+    """Replacements for methods of an ``Autotuner``, which measures what ``prune_configs`` returns in a loop.
 
     That is what a session has measured; in the loop the times are looked up.
     """

@@ -48,8 +48,8 @@ def search_over(
 class Planner:
     """Says what is compiled next and what is measured next, by the numbers of configurations; 0 is the reference.
 
-    ``todo`` are not given to a compiler yet, ``ready`` may be measured, and ``refused`` are refused by the compiler. Of
-    ``trials`` that the user asks for (0: none) all are worth it.
+    `todo` are not given to a compiler yet, `ready` may be measured, and `refused` are refused by the compiler. Of
+    `trials` that the user asks for (0: none) all are worth it.
     """
 
     def __init__(self, search: LaunchSearch, trials: int, before_first: int) -> None:
@@ -59,7 +59,7 @@ class Planner:
         self.todo, self.ready, self.refused = set(range(self._count)), set[int](), set[int]()
 
     def worth(self, numbers: Iterable[int], *, compiled: bool = False) -> list[int]:
-        """Return those that are worth to be compiled, or measured, the best first: all that ``trials`` asks for."""
+        """Return what is worth compiling or measuring, the best first: all of it where the user asks for ``trials``."""
         rows = np.array(sorted(numbers), dtype=np.int64)
         are_all = self._trials >= (1 if compiled else self._count)
         ordered = self.search.best_first if are_all else self.search.worth
@@ -75,10 +75,7 @@ class Planner:
         return worth[:room]
 
     def promising(self, measured: int) -> list[int]:
-        """Return what is worth to be measured after so many, the next first.
-
-        The first configuration is the first, or where the search has started from a model, the second.
-        """
+        """Return what is worth measuring next, the best first: the reference comes first, or second after a model."""
         is_next = 0 in self.ready and measured >= self._before_first
         return [0] if is_next else self.worth(self.ready, compiled=True)
 

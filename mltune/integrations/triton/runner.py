@@ -28,20 +28,10 @@ FAILED = [math.inf] * 3
 class Runner:
     """Launches configurations of a kernel with the arguments of a call.
 
-    Attributes
-    ----------
-    tuner : triton.runtime.autotuner.Autotuner
-        With the positional arguments of the call in ``nargs``.
-    bench : callable
-        ``Autotuner._bench``: measures a configuration with the tuner's ``do_bench``.
-    kwargs : mapping
-        Those of the call, ``grid`` and ``warmup`` among them.
-    winners : Winners
-        Where a configuration whose launch must not be repeated is put on record.
-    stopwatch : Stopwatch or None
-        None where the user has a function that times.
-    tolerance : float or None
-        Largest difference from the outputs of the first configuration, relative to their largest magnitude.
+    `tuner` has the positional arguments of the call in ``nargs``; `bench` is its ``_bench``, which measures with the
+    tuner's ``do_bench``; `kwargs` has ``grid`` and ``warmup``, too. `winners` records a configuration whose launch must
+    not be repeated. `stopwatch` is None where the user has a function that times. `tolerance` is the largest difference
+    from the outputs of the first configuration, relative to their largest magnitude.
     """
 
     tuner: Any
@@ -139,7 +129,7 @@ class Runner:
             timer.cancel()
 
     def _warn(self, config: Any) -> None:
-        """Say so of a launch that may never end, while this process still can."""
+        """Warn of a launch that may never end, while this process still can."""
         reason = f"has not been measured in {ENDLESS_S:g} s"
         then = self._left_out(config, reason)
         warnings.warn(MltuneWarning(f"`{config}` {reason}: if it never ends, kill the process; {then}."), stacklevel=1)

@@ -15,34 +15,16 @@ from mltune.integrations.triton.planner import Planner, search_over
 from mltune.integrations.triton.runner import FAILED, Runner
 
 OF_COMPILER, LEAST = 4, 25
-"""Configurations for each compiler that are compiled where ``trials`` does not say how many are measured, and the least
-of all."""
+"""Configurations for each compiler that are compiled where no number of ``trials`` is given, and the least of all."""
 
 
 class Session:
     """Compiles and measures configurations until the budget is spent or none is left.
 
-    Parameters
-    ----------
-    configs : sequence of triton.Config
-        Distinct; the first is the reference.
-    runner : Runner
-    compilers : Compilers
-    gpu : Device or None
-    trials : int or None
-        Most configurations that are measured.
-    end : float
-        The end on the clock of :func:`time.monotonic`.
-    seed : int
-    prior : str
-        The model that the search starts from (:func:`mltune.search.launch_model.launch_model`).
-
-    Attributes
-    ----------
-    times : dict
-        Quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
-    started_from : {"model", "physics"}
-        What says which configurations come first.
+    They are distinct, and the first is the reference. At most `trials` are measured, until `end` on the clock of
+    :func:`time.monotonic`. `prior` is the model that the search starts from
+    (:func:`mltune.search.launch_model.launch_model`), `started_from` ``"model"`` or ``"physics"``. `times` are
+    quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
     """
 
     def __init__(

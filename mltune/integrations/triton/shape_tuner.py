@@ -27,10 +27,7 @@ Row = dict[str, Any]
 
 
 def make_tuner(file: str, kernel: str, names: Sequence[str], options: Row) -> Callable[[Row | None], Row]:
-    """Return a function that tunes a kernel at a shape, and without one returns its facts; the factory of the child.
-
-    ``names`` are those of the sizes, and ``options`` those of mltune's ``autotune``.
-    """
+    """Return a function that tunes a kernel at a shape, and without one returns its facts; the factory of the child."""
     load = functools.cache(lambda: _load(file, kernel, names, options))
 
     def serve(shape: Row | None) -> Row:

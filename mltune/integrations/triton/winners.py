@@ -29,12 +29,7 @@ _SHOWN = 70  # characters of a key that are shown; all are in its hash
 class Winners:
     """The outcomes of one kernel for one key: what won, and what must not be launched again.
 
-    Attributes
-    ----------
-    path : pathlib.Path or None
-        None keeps nothing.
-    fields : mapping
-        Those that all of its entries share: kernel, hash of the source, problem, GPU and driver.
+    A `path` of None keeps nothing. All entries share the `fields`: kernel, hash of the source, problem, GPU and driver.
     """
 
     path: Path | None
@@ -50,7 +45,7 @@ class Winners:
         gpu: Any,
         driver: str,
     ) -> Winners:
-        """Return those of a call: by the values of its key, the types of its arguments, and what there is to choose."""
+        """Return the winners of a call, by the values of its key, its arguments' types, and the choices."""
         path, kernel = file_of_run(file, replayed=False), innermost(tuner)
         if path is None or gpu is None or not hasattr(kernel, "cache_key"):
             return cls(None, {})
@@ -117,10 +112,7 @@ class Winners:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the key: of several processes that need a winner one tunes, and the others read it.
-
-        Where one holds it for too long, this process tunes, too.
-        """
+        """Hold the lock of the key: one process tunes, others read the winner, or tune where it takes too long."""
         with contextlib.ExitStack() as stack:
             if self.path is not None:
                 try:

@@ -1,7 +1,6 @@
-"""Evidence for the findings of a report: the runs that it reads, and the arrays and figures behind each.
+"""Evidence for the findings of a report: its runs, and the arrays and figures behind each finding.
 
-The directory may be damaged or come from a third party. A problem that cannot be read is reported as such; the others
-are read.
+The directory may be damaged or come from a third party: a problem that cannot be read is reported as such.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import numpy as np
 from mltune.cost.importance import importance
 from mltune.files import folders
 from mltune.files.reading import parse_toml, read_file
-from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.records.declaration import usual_s
 from mltune.records.directory import PLAN_FILE, PROBLEMS, SLUG, is_begun, is_plan, runs_in
@@ -45,10 +44,9 @@ _load_once = functools.cache(load_kernel)
 
 @dataclass(frozen=True, slots=True)
 class ReportInput:
-    """The input of a report.
+    """The input of a report; ``plan`` and its ``title`` are texts, of one run None and the label of its problem.
 
-    ``plan`` is the text of the plan, None for the run of one problem; ``title`` that of the plan, or the label of the
-    problem; ``unread`` the problems that were not begun or cannot be read; ``events`` all events in their order.
+    ``unread`` are the problems that were not begun or cannot be read, ``events`` all events in their order.
     """
 
     directory: Path
@@ -76,7 +74,7 @@ def read_input(directory: Path, read: Callable[[Path, str], TuneResult] = read_r
 
 
 def _folders(directory: Path, events: Sequence[Mapping[str, Any]]) -> list[Path]:
-    """Return the folders of a plan's problems, also of those not begun: in the order of the plan, as far as known.
+    """Return the folders of a plan's problems in its order, as far as known, also of those not begun.
 
     Kernels that were left out, because another one is faster than they can be, have none.
     """
@@ -112,21 +110,21 @@ def _read(directory: Path, slug: str, read: Callable[[Path, str], TuneResult]) -
     return read_or_set_aside(slug or directory.resolve().name, lambda: read(directory, slug))
 
 
-def kernel_of(run: TuneResult) -> Kernel | None:
-    """Return the kernel bundle of a run, if it is a built-in one that has not changed since."""
+def placed_of(run: TuneResult) -> PlacedKernel | None:
+    """Return the kernel of a run where it ran if it is built-in and unchanged since."""
     header = run.header
     if not _BUILT_IN.fullmatch(header.kernel) or not (folders.assets("kernels") / header.kernel).is_dir():
         return None
     kernel = _load_once(header.kernel)
     same = kernel.source.is_version(header.source_hash) and kernel.has_parameters(header.parameters)
-    return kernel.recorded_with(header.parameters) if same else None
+    return PlacedKernel(kernel.recorded_with(header.parameters), run.problem, run.device) if same else None
 
 
 FAILURES = tuple(state for state in TrialState if state not in (TrialState.OK, TrialState.SKIPPED))
 """States of trials that failed."""
 
 MOST_EXAMPLES = 50
-"""Number of failed trials of a run and a state that are searched for one with a message."""
+"""Most failed trials of a run and a state that are searched for a message."""
 
 MOST_CELLS = 2_000
 """Largest number of cells of a heat map."""
@@ -139,22 +137,22 @@ TIME_USE = {
     "record": "recording and display",
     "rest": "other",
 }
-"""Parts of the run time, and their names in a report: the first word is the heading of a column."""
+"""Parts of the run time, and their names in a report, whose first word heads a column."""
 
 _LARGEST_SHARE = 1e300
-"""Largest share that is predicted: a damaged record may predict an infinite one."""
+"""Largest predicted share that counts: a damaged record may predict an infinite one."""
 
 FEWEST_PREDICTED = 5
-"""Least number of trials for a rank correlation."""
+"""Fewest trials for a rank correlation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """The best result so far of one problem, over its run.
 
-    ``at`` are the seconds or trials at which the best so far changed, and the end; ``share`` is the speed of the best
-    so far, as a share of that of ``of``, which names the reference kernel or is ``"final best"``. ``unit`` is ``"s"``,
-    or ``"trials"`` in replay, where seconds do not describe a GPU, and where no times are on record.
+    ``at`` are the seconds or trials at which it changed, and the end; ``share`` is its speed as a share of that of
+    ``of``, the reference kernel or ``"final best"``. ``unit`` is ``"s"``, or ``"trials"`` in replay and without times
+    on record.
     """
 
     at: Floats
@@ -167,9 +165,8 @@ class Curve:
 class Predictions:
     """Predictions of the search, and the measurements of the same trials.
 
-    Both are shares of what limits the problem on the device (``Rate.peak``); without a known limit they are speeds that
-    can only be compared with each other. ``rank_correlation`` is Spearman's; None for fewer than
-    :data:`FEWEST_PREDICTED` trials, and where all are equal.
+    Both are shares of the problem's limit on the device (``Rate.peak``), or without a known limit just comparable
+    speeds. ``rank_correlation`` is Spearman's; None below :data:`FEWEST_PREDICTED` trials, and where all are equal.
     """
 
     predicted: Floats
@@ -179,10 +176,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The best result found for each pair of values of two parameters: ``names`` of the rows and of the columns.
-
-    ``values`` has the shape (n_rows, n_columns), with NaN where nothing was measured.
-    """
+    """The best result for each pair of values of two parameters, ``names``: shape (n_rows, n_columns), NaN for none."""
 
     names: tuple[str, str]
     rows: tuple[int, ...]
@@ -193,7 +187,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of failure, with an example; ``slug`` names the problem of the example."""
+    """A kind of failure, with an example from the problem ``slug``."""
 
     state: str
     count: int
@@ -209,7 +203,7 @@ class Failure:
 
 @dataclass
 class Evidence:
-    """The evidence of one run. Every property is computed when it is first read."""
+    """The evidence of one run; every property is computed when it is first read."""
 
     run: TuneResult
 
@@ -263,7 +257,7 @@ class Evidence:
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The best found over two parameters; None where there are no two of them, or too many values to show."""
+        """The best results over two parameters; None where there are no two, or too many values to show."""
         names = (self._block_shape() or self._two_most_important()) if self.measured else None
         if names is None:
             return None
@@ -279,13 +273,11 @@ class Evidence:
         return Cells(names, rows, columns, rate.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
-        """Return the parameters of the launch grid that were varied, if they are two: the tile of a block.
-
-        Those in the formulas themselves come before those of derived names in them, such as the parts of a tile.
-        """
-        kernel = kernel_of(self.run)
-        if kernel is None or kernel.source.text is None:
+        """Return the two varied parameters of the launch grid, the tile of a block; None if they are not two."""
+        placed = placed_of(self.run)
+        if placed is None or placed.kernel.source.text is None:
             return None
+        kernel = placed.kernel
         named = {name for expression in kernel.launch_rule.grid for name in expression.names}
         for names in (named, kernel.space.parameters_of(named)):
             varied = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]
@@ -303,16 +295,13 @@ class Evidence:
 
     @cached_property
     def intensity(self) -> float | None:
-        """Operations per byte of the least memory traffic; None where the problem does not count both."""
+        """Operations per byte of the least memory traffic; None where one of them is not counted."""
         flops, size = self.run.flops, self.run.problem.bytes
         return flops / size if flops and size else None
 
     @cached_property
     def reference_changes(self) -> Floats:
-        """Relative deviation of each timing of the reference kernel from its usual time: ndarray of shape (n_timings,).
-
-        See :func:`mltune.records.declaration.usual_s`.
-        """
+        """Relative deviations of the reference's timings from its usual time: ndarray of shape (n_timings,)."""
         references = self.run.references
         times = np.array([reference.median_s for reference in references], dtype=np.float64)
         with np.errstate(all="ignore"):
@@ -325,7 +314,7 @@ class Evidence:
 
 
 def failures(runs: Sequence[TuneResult]) -> list[Failure]:
-    """Return the kinds of failure that occurred, the most frequent first, with the first example that has a message."""
+    """Return the kinds of failure, the most frequent first, with the first example that has a message."""
     failures: list[Failure] = []
     for state in FAILURES:
         failed = [(run.slug, run.records.take(run.records.in_state(state))) for run in runs]
@@ -338,7 +327,7 @@ def failures(runs: Sequence[TuneResult]) -> list[Failure]:
 
 
 def time_use(seconds: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the parts of the run time, by the keys of :data:`TIME_USE`.
+    """Return the seconds of the parts of the run time, by the keys of :data:`TIME_USE`.
 
     A phase that a store does not count is 0, and its seconds are part of the rest. Compilers and the GPU work in
     parallel with all of them.

@@ -1,4 +1,4 @@
-"""Figures of a report, rooflines included. Every figure has a caption that also serves as its text alternative."""
+"""Figures of a report; every figure has a caption that also serves as its text alternative."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CURVE_FROM = 0.7
 """Share of the final best at which the vertical axis of a curve begins."""
 
 CLIPPED = 1.5
-"""Share of the peak at which the axes of predicted and measured speed end at the latest."""
+"""Largest end of the axes of predicted and measured speed, as a share of the peak."""
 
 MOST_POINTS = 5_000
 """Largest number of trials that are drawn: each takes 40 bytes of the page."""
@@ -37,7 +37,7 @@ MOST_SECONDS = 1e9
 """Seconds of a run, about 30 years, beyond which its times are not drawn."""
 
 FEWEST_REFERENCES = 5
-"""Number of timings of the reference kernel below which they are plotted only if one of them drifted."""
+"""Fewest timings of the reference kernel that are plotted although none drifted."""
 
 _Value = TypeVar("_Value")
 _TIME_COLOURS = (SERIES[1], SERIES[0], SERIES[3], SERIES[2], SERIES[4], FAINT)
@@ -53,7 +53,7 @@ class Shade(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """A table of coloured cells: ``shades`` by row and column of ``cells``, None where nothing was measured."""
+    """A table of coloured cells: ``shades`` by row and column of ``cells``, None without a measurement."""
 
     cells: Cells
     shades: Sequence[Sequence[Shade | None]]
@@ -141,10 +141,7 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
 
 
 def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
-    """Plot a bar per problem with the parts of the run time; None where no time is known.
-
-    ``seconds`` holds the seconds by phase of each problem, by its label.
-    """
+    """Plot a bar per problem (by label) with the seconds of its phases; None where no time is known."""
     parts = {label: time_use(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
     spent = {label: use for label, use in parts.items() if sum(use.values()) < MOST_SECONDS}
     left_out = [f"{label}, with {sum(use.values()):.3g} s" for label, use in parts.items() if label not in spent]
@@ -172,7 +169,7 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
 
 
 def reference_over_time(evidence: Evidence, name: str, label: str) -> Plot | None:
-    """Plot the time of the reference kernel over the run, relative to its usual time; None if nothing is to be seen."""
+    """Plot the time of the reference kernel over the run, relative to its usual time; None if it shows nothing."""
     references, change = evidence.run.references, evidence.reference_changes
     if len(references) < FEWEST_REFERENCES and not drifts(references):
         return None
@@ -197,7 +194,7 @@ def reference_over_time(evidence: Evidence, name: str, label: str) -> Plot | Non
 
 
 def _most(sizes: Mapping[str, float], values: Mapping[str, _Value], which: str) -> tuple[dict[str, _Value], str]:
-    """Return the values of the :data:`MOST_BARS` labels with the largest sizes, in their order, and what to say."""
+    """Return the values of the :data:`MOST_BARS` labels with the largest sizes, in their order, and a caption."""
     chosen = set(sorted(sizes, key=sizes.__getitem__, reverse=True)[:MOST_BARS])
     few = f" Bars are of the {len(chosen)} problems {which}." if len(chosen) < len(values) else ""
     return {label: value for label, value in values.items() if label in chosen}, few
@@ -213,7 +210,7 @@ def _bars(labels: Collection[str], margins_in: float, top_in: float) -> tuple[An
 
 
 def shortened(label: str) -> str:
-    """Shorten a label in its middle: labels differ at their ends."""
+    """Shorten a label in its middle, because labels differ at their ends."""
     half = LONGEST_LABEL // 2
     return label if len(label) <= LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
 
@@ -238,16 +235,16 @@ LOWEST = 1e-6
 """Share of the roof below which, or above whose inverse, a winner is not drawn."""
 
 DECADES = 1.5
-"""Powers of ten that the vertical axis shows below the highest peak at least."""
+"""Fewest powers of ten on the vertical axis below the highest peak."""
 
 ONE_LABEL = 1.4
-"""Ratio of two peaks up to which their labels would be printed over each other."""
+"""Largest ratio of two peaks whose labels would overlap."""
 
 LONGEST_NAME = 26
 
 
 def not_drawn(evidence: Evidence) -> str:
-    """Return why the winner of a problem is in no roofline; empty where it is in one."""
+    """Return why the winner of a problem is in no roofline; empty if it is in one."""
     run, rate, intensity = evidence.run, evidence.run.rate, evidence.intensity
     if run.best_time_s is None:
         return "no trial succeeded"
@@ -270,11 +267,7 @@ def not_drawn(evidence: Evidence) -> str:
 
 
 def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
-    """Plot the winners of one device whose traffic alone is counted as bars, under its bandwidth; None without any.
-
-    Their operations are not counted, so they have no arithmetic intensity and no place in a roofline. ``evidence`` is
-    by label.
-    """
+    """Plot the winners of a device whose operations are not counted as bars under its bandwidth, if any."""
     runs = {
         label: evidence_of_run.run
         for label, evidence_of_run in evidence.items()
@@ -341,13 +334,13 @@ def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
 
 
 def _kinds(names: Sequence[str]) -> list[str]:
-    """Return the names, with "other" in place of the rarest ones where there are more names than colours."""
+    """Return the names, with "other" in place of the rarest if there are more names than colours."""
     frequent = sorted(set(names), key=names.count, reverse=True)[: len(SERIES)]
     return [name if name in frequent else "other" for name in names]
 
 
 def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return labels of peaks, each with the height of its line; peaks that are near to each other share one.
+    """Return labels of peaks with the heights of their lines; peaks near to each other share a label.
 
     >>> _peak_labels({"fp64": 66.9e12, "fp32": 66.9e12, "fp16": 134e12})
     [('fp64, fp32 peak 66.9 TFLOPS', 66900000000000.0), ('fp16 peak 134 TFLOPS', 134000000000000.0)]
@@ -368,11 +361,7 @@ def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _draw_roofs(panel: Any, roofs: Mapping[str, float], bytes_per_s: float, rates: Floats, highest: float) -> None:
-    """Draw a roofline for each arithmetic: the limit of the memory, then the peak.
-
-    The vertical axis begins :data:`DECADES` below the highest peak, or below the slowest winner; the horizontal one
-    where the limit of the memory crosses its beginning.
-    """
+    """Draw a roofline for each arithmetic from :data:`DECADES` below the highest peak, or the slowest winner, on."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     peak = max(roofs.values())

@@ -1,4 +1,4 @@
-"""Findings of a report: the JSON document in ``winners.json``, which both reports are written from."""
+"""Findings of a report: the JSON document in ``winners.json``, from which both reports are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 from mltune.errors import MltuneError
 from mltune.files.text import many, printable
-from mltune.kernel.bundle import variables_of
 from mltune.records.declaration import Finalist
 from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
@@ -25,7 +24,7 @@ from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
 from mltune.results.summary import Optimum, chosen, optimum
 from mltune.results.wording import verification
-from mltune.show.report.evidence import ReportInput, kernel_of
+from mltune.show.report.evidence import ReportInput, placed_of
 from mltune.show.why import bound_and_reasons
 
 FORMAT = 1
@@ -36,10 +35,7 @@ LONGEST_FACT = 60
 
 
 def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
-    """Return the findings of a run or of a campaign: docs/reference/report.md explains every field.
-
-    ``folders`` has the folders of exported winners by the slug of their problem, relative to the report.
-    """
+    """Return the findings of a run or a campaign (docs/reference/report.md); ``folders`` are of winners, by slug."""
     by_dataset = sorted(source.runs, key=lambda run: str(run.header.settings.get("target")))  # each is read once
     optima = {run.slug: optimum(run) for run in by_dataset}
     entries = [_entry(run, folders.get(run.slug), optima[run.slug]) for run in source.runs]
@@ -92,7 +88,7 @@ def _finite(value: Any) -> Any:
 
 
 def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
-    """Tell entries with the same label apart: add the device, the kernel or the slug in which they differ."""
+    """Add the device, the kernel or the slug to entries with the same label that differ in it."""
     for fact, addition in (("device", " on {}"), ("kernel", " with {}"), ("slug", " ({})")):
         alike: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:
@@ -146,7 +142,7 @@ def _missing(unread: Unread) -> dict[str, Any]:
 
 
 def _finalist(run: TuneResult, leader: Leader, finalist: Finalist) -> dict[str, Any]:
-    """Return a finalist, with the parameters in which it differs from the winner."""
+    """Return a finalist, with its differences from the winner's parameters."""
     record, differs = run.trial(finalist.number), {}
     if record is not None:
         differs = {
@@ -192,12 +188,11 @@ def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
 
 def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
     """Return the launch configuration of the winner, if its bundle is known."""
-    kernel = kernel_of(run)
-    if kernel is None or kernel.source.text is None:
+    placed = placed_of(run)
+    if placed is None or placed.kernel.source.text is None:
         return None
-    variables = variables_of(run.problem, run.device)
     try:
-        launch = kernel.launch(record.configuration, variables)
+        launch = placed.launch(record.configuration)
     except (MltuneError, ArithmeticError, ValueError):  # the configuration is none of this bundle's
         return None
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}

@@ -1,4 +1,4 @@
-"""Sections of a report, which both its HTML and its Markdown are filled from."""
+"""Sections of a report, for its HTML and its Markdown."""
 
 from __future__ import annotations
 
@@ -38,20 +38,17 @@ LONGEST_EVENT = 600
 LONGEST_SIGNAL = 20
 MOST_PARAMETERS = 8
 MOST_DRAWN = 50
-"""Number of problems whose figures are drawn: those of a thousand problems take minutes, and no one reads them."""
+"""Most problems with figures: those of a thousand problems take minutes, and no one reads them."""
 
 MOST_ATTENTION = 50
-"""Number of things to look at first that are listed openly; the others are folded."""
+"""Most entries of the first section that are listed openly; the others are folded."""
 
 MOST_OPEN = 3
-"""Number of problems up to which their details are open at first."""
+"""Most problems whose details are open at first."""
 
 
 def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = False) -> dict[str, Any]:
-    """Return what both templates show besides ``document``, the result of :func:`mltune.show.report.findings.findings`.
-
-    ``quick`` leaves out figures and importances, which take seconds.
-    """
+    """Return the content of both templates besides the findings; ``quick`` leaves out figures, which take seconds."""
     entries, names = document["winners"], {run.problem.reference for run in source.runs if run.problem.reference}
     reference = names.pop() if len(names) == 1 else "the reference"
     evidence = [Evidence(run) for run in source.runs]
@@ -107,10 +104,7 @@ def _of_all(pairs: Sequence[tuple[Evidence, Entry]]) -> tuple[list[Plot | Omissi
 
 
 def furthest_behind(entries: Iterable[Entry]) -> set[str]:
-    """Return the slugs of the :data:`MOST_DRAWN` problems furthest behind their reference, then their peak.
-
-    Problems of which nothing was measured, and that have no figures, come last.
-    """
+    """Return the slugs of the :data:`MOST_DRAWN` problems with figures furthest behind reference, then peak."""
 
     def place(entry: Entry) -> tuple[float, float]:
         reference, peak = entry["reference"], entry["share_of_peak"]
@@ -152,7 +146,7 @@ def _competing(source: ReportInput, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _by_kernel(evidence: Sequence[Evidence]) -> dict[str, dict[str, float]]:
-    """Return the mean importance of the most important parameters of evidence kernel."""
+    """Return the mean importance of the most important parameters, by kernel."""
     by_kernel: dict[str, list[Mapping[str, float]]] = {}
     for evidence_of_run in evidence:
         if evidence_of_run.importance is not None:
@@ -162,7 +156,7 @@ def _by_kernel(evidence: Sequence[Evidence]) -> dict[str, dict[str, float]]:
 
 
 def _compared(document: Mapping[str, Any], reference: str) -> str:
-    """Write how many winners are faster and slower than the reference; empty where none was compared with it."""
+    """Write how many winners are faster and slower than the reference; empty if none was compared with it."""
     compared = document["against_reference"]
     wordings = {"faster": "faster than", "level": "as fast as", "slower": "slower than"}
     parts = [
@@ -173,7 +167,7 @@ def _compared(document: Mapping[str, Any], reference: str) -> str:
 
 
 def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what to look at first, the worst first."""
+    """Return the entries of the first section, the worst first."""
     failed: list[tuple[str, str]] = []
     doubtful: list[tuple[str, str]] = []
     for entry in document["winners"]:
@@ -201,15 +195,10 @@ def _listed(event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def interruptions(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on the interruptions and their signals; empty where there was none.
+    """Return a sentence on the interruptions and their signals; empty if there was none.
 
     A part that neither ended nor was interrupted by a signal before the next one began was killed. Events do not show
     whether the last part was killed or still goes on.
-
-    Examples
-    --------
-    >>> interruptions([{"event": "run_started"}, {"event": "interrupted", "signal": "SIGTERM"}, {"event": "resumed"}])
-    'interrupted once (by SIGTERM) and resumed'
     """
     signals: list[str] = []  # empty for an interruption without a record: a kill, a power failure
     resumed, running, broken = 0, False, False

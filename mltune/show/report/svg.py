@@ -1,4 +1,4 @@
-"""SVG plots made with Matplotlib: compact, with colours from the style sheet so that they fit light and dark pages."""
+"""SVG plots by Matplotlib: compact, with the colours of the style sheet for light and dark pages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STYLE = {
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure of a page: ``width_px`` is the width at which its text is as large as the caption.
+    """A figure of a page, whose text at the width ``width_px`` is as large as the caption.
 
     The SVG is safe to include in HTML: all text in it is escaped. It contains its text alternative.
     """
@@ -94,10 +94,10 @@ def plotting() -> Iterator[None]:
 def drawn(
     title: str, draw: Callable[_Arguments, _Figure], *arguments: _Arguments.args, **options: _Arguments.kwargs
 ) -> _Figure | Omission:
-    """Return the figure that a function draws, or a sentence with the reason where its values cannot be drawn.
+    """Return the figure that a function draws, or a sentence with the reason if its values cannot be drawn.
 
-    The values come from stores that may be damaged, or from third parties. A figure that fails does not keep the others
-    from the page.
+    The values come from stores that may be damaged, or from third parties: one figure must not cost the page the
+    others.
     """
     try:
         return draw(*arguments, **options)
@@ -109,10 +109,7 @@ def drawn(
 
 
 def axes(width_in: float, height_in: float, *, left_in: float = 0.52, top_in: float = 0.1) -> Any:
-    """Return the axes of a new figure, with margins in inches: automatic layouts would draw everything twice.
-
-    The margin on the right has room for half of the last number below the axis.
-    """
+    """Return the axes of a new figure, with margins in inches: automatic layouts would draw everything twice."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in))
@@ -125,10 +122,7 @@ def axes(width_in: float, height_in: float, *, left_in: float = 0.52, top_in: fl
 
 
 def dots(panel: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: str | None = None) -> None:
-    """Plot points as one path of zero-length lines with round ends: a tenth of the file size of markers.
-
-    Points on the edge of the axes are drawn as a whole.
-    """
+    """Plot points as one path of zero-length lines with round ends: a tenth of the file size of markers."""
     import numpy as np
 
     gaps = np.full(len(x), np.nan)
@@ -137,10 +131,7 @@ def dots(panel: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: s
 
 
 def finish(panel: Any, name: str, title: str, caption: str) -> Plot:
-    """Return the plot of axes made by :func:`axes`, with its text alternative; in the context of :func:`plotting`.
-
-    ``name`` is unique in the page, and made of letters, digits and ``-``.
-    """
+    """Return the plot of axes made by :func:`axes`, in :func:`plotting`; its name has letters, digits and ``-``."""
     import matplotlib
 
     figure, file = panel.figure, io.StringIO()

@@ -13,13 +13,13 @@ from mltune.show.report.evidence import TIME_USE, Evidence, time_use
 from mltune.show.table import Column, Table, number, speeds
 
 FASTEST = 5
-"""Trials that are listed of a run without finals."""
+"""Trials in the table of a run without finals."""
 
 Entry = Mapping[str, Any]
 """An entry of ``winners`` in ``winners.json``."""
 
 _BESIDE = {"time": "GPU", "compile": "compilers"}
-"""Phases that go on beside the parts of the run time."""
+"""Phases that run in parallel with the parts of the run time."""
 
 
 def winners(entries: Sequence[Entry], reference: str) -> Table:
@@ -174,12 +174,12 @@ def _false_at_most(row: Mapping[str, Any]) -> float | None:
 
 
 def between(interval: Sequence[float | None] | None, scale: float = 1.0, digits: int = 2) -> str:
-    """Write an interval; nothing where there is none."""
+    """Write an interval; nothing if there is none."""
     if interval is None or None in interval:
         return ""
     return "\N{EN DASH}".join(fixed(scale * end, digits) for end in interval if end is not None)
 
 
 def fixed(value: float, digits: int) -> str:
-    """Write a number with a fixed number of decimals; with a power of ten where it is too large for that."""
+    """Write a number with a fixed number of decimals, or with a power of ten if it is too large."""
     return f"{value:.{digits}f}" if abs(value) < MOST else f"{value:.{digits + 1}g}"

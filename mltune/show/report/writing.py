@@ -45,7 +45,7 @@ from mltune.show.report.tables import between
 TEMPLATES = Path(__file__).parent / "templates"
 
 LONGEST_TEXT = 1_000
-"""Characters of any text but the plan that a report shows: names and messages come from third parties."""
+"""Most characters of any text but the plan in a report: names and messages come from third parties."""
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 
@@ -53,8 +53,8 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 def html(document: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """Return the report as one page of HTML without external resources.
 
-    The page has a content security policy that allows only its own style and script: no text from a store can run a
-    script or load anything.
+    Its content security policy allows only its own style and script: no text from a store can run a script or load
+    anything.
     """
     from markupsafe import Markup
 
@@ -84,7 +84,7 @@ def style() -> str:
 
 
 def render(template: str, document: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
-    """Return what a template makes of some values: every text is cut and escaped, for HTML or for Markdown."""
+    """Return a filled template: every text is cut and escaped, for HTML or for Markdown."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -102,12 +102,7 @@ def render(template: str, document: Mapping[str, Any], parts: Mapping[str, Any])
 
 
 def hardware(device: Mapping[str, Any]) -> str:
-    """Write the facts of a device: :meth:`mltune.device.facts.Device.to_json`.
-
-    >>> from mltune.device.known import H200
-    >>> hardware(H200.to_json())
-    'NVIDIA H200: compute capability 9.0, 132 multiprocessors at 1980 MHz, 140 GiB at 4.80 TB/s'
-    """
+    """Write the facts of a device: :meth:`mltune.device.facts.Device.to_json`."""
     if not device["memory_bytes"]:
         return f"{device['name']}: its facts are not on record"
     capability = device["compute_capability"]
@@ -136,7 +131,7 @@ def _markdown(value: Any) -> Any:
 
 
 def _code(text: str) -> Any:
-    """Return text as a code span that its content cannot end, marked as safe: it is not escaped again."""
+    """Return text as a code span that its content cannot end, marked as safe against a second escape."""
     from markupsafe import Markup
 
     flat = " ".join(clean(_cut(str(text))).replace("`", "'").replace("|", "¦").split())
@@ -144,7 +139,7 @@ def _code(text: str) -> Any:
 
 
 MOST_FILES, MOST_BYTES = 100, 1 << 28
-"""Limits on the folder of a winner that is copied: files, and bytes of all of them."""
+"""Most files of a winner's folder that is copied, and bytes of all of them."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
@@ -167,11 +162,11 @@ def write_report(
     quick: bool = False,
     read: Callable[[Path, str], TuneResult] = read_run,
 ) -> ReportPaths:
-    """Write the report on the directory of a run or of a campaign, which may still go on. No GPU is needed.
+    """Write the report on the directory of a run or of a campaign, which may still go on.
 
-    The report names what is missing or damaged. Each file is written as a whole or not at all, into ``folder`` or else
-    into the directory; ``overwrite`` replaces files that mltune did not write. Without figures and importances it is
-    ``quick``. ``read`` reads the run in a folder, given its slug.
+    The report lists what is missing or damaged. Each file is written as a whole or not at all, into ``folder`` or else
+    into the directory; ``overwrite`` replaces files that mltune did not write. ``quick`` leaves out figures and
+    importances. ``read`` reads the run in a folder, given its slug.
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
@@ -227,10 +222,7 @@ def _collect(source: ReportInput, folder: Path, *, overwrite: bool) -> dict[str,
 
 
 def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
-    """Copy the exported winners next to the report, in place of earlier copies.
-
-    Return their folders by slug, relative to the report.
-    """
+    """Copy the exported winners in place of earlier copies; return their folders by slug, relative to the report."""
     places = {}
     for run in source.runs:
         winner = run.directory / WINNER
@@ -247,8 +239,8 @@ def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
 def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
     """Copy the folder of a winner in place of an earlier copy inside a folder; return whether that was possible.
 
-    It is not where the folder is too large, or none of a winner, or where something else than a copy is in the place. A
-    file that was added or changed is left out.
+    It is not if the folder is too large, or none of a winner, or if something else is in the place of the copy. A file
+    that was added or changed is left out.
     """
     files = _files(winner)
     if files is None:
@@ -264,7 +256,7 @@ def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
 
 
 def _files(winner: Path) -> dict[str, bytes] | None:
-    """Read the regular files with plain names in a folder; return None if they are too many or too large."""
+    """Return the regular files with plain names in a folder; None if they are too many or too large."""
     files: dict[str, bytes] = {}
     with os.scandir(winner) as entries:
         for entry in entries:

@@ -8,8 +8,8 @@ import pytest
 
 from mltune.device.known import find_device
 from mltune.errors import MltuneWarning, WorkerError
-from mltune.kernel.bundle import variables_of
 from mltune.kernel.coding import row
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure import compile_pool
 from mltune.measure.build import NvrtcBuilder, compile_options
@@ -17,7 +17,6 @@ from mltune.measure.compile_farm import CompileFarm, farm_of
 from mltune.measure.compile_pool import CompilePool, Job
 from mltune.measure.compiler import CudaSource
 from mltune.problem.gemm import parse_problem
-from mltune.tuning.session import make_space
 from tests.campaign.cluster.conftest import WORKERS
 
 pytest.importorskip("distributed")
@@ -28,7 +27,7 @@ KERNEL, PROBLEM = load_kernel("gemm_naive"), parse_problem("sgemm", trans="NT", 
 
 def configurations(count, seed=0):
     device, _ = find_device("h200")
-    space = make_space(KERNEL, variables_of(PROBLEM, device))
+    space = PlacedKernel(KERNEL, PROBLEM, device).space
     rows = space.rows(space.sample(count, np.random.default_rng(seed)))
     return [row(rows, at) for at in range(count)]
 

@@ -1,0 +1,75 @@
+"""A kernel at a problem on a device, and what follows from the three."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from mltune.device.facts import Device
+from mltune.kernel.bundle import Kernel, variables_of
+from mltune.kernel.coding import columns_of, crossed, row
+from mltune.kernel.launch import Launch
+from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.problem.problem import Problem, RunnableProblem
+
+
+@dataclass(frozen=True)
+class PlacedKernel:
+    """A kernel at a problem on a device; variables, space and default are made once.
+
+    A space that is ``chosen`` takes the place of all valid configurations.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    device: Device
+    chosen: SearchSpace | None = None
+
+    @property
+    def runnable(self) -> RunnableProblem:
+        """The problem, of which the kernel is compiled and run."""
+        assert isinstance(self.problem, RunnableProblem)  # noqa: S101 - others have no kernel with a source
+        return self.problem
+
+    @cached_property
+    def variables(self) -> Mapping[str, int]:
+        """The variables of problem and device, which the kernel's expressions may use."""
+        return variables_of(self.problem, self.device)
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The configurations that a search may propose: what restrictions leave, or what the kernel lists."""
+        if self.chosen is not None:
+            return self.chosen
+        listed, compiler = self.kernel.space.configurations, self.kernel.compiler
+        if listed is None:
+            return ConstrainedSpace(self.kernel, self.variables)
+        return TableSpace(crossed(listed, {name: compiler.parameters[name] for name in compiler.varied}))
+
+    @cached_property
+    def default(self) -> Mapping[str, int]:
+        """The kernel's default configuration, or the one of the space that is nearest to it.
+
+        A kernel of kind arrays that names none has the first value of every parameter as its default.
+        """
+        default = dict(self.kernel.space.default)
+        if not default and self.kernel.arrays is not None:
+            default = {name: values[0] for name, values in self.kernel.all_parameters.items()}
+        if not default:
+            return {}
+        return row(self.space.rows(self.space.nearest(columns_of(self.kernel.compiler.completed(default)))), 0)
+
+    @cached_property
+    def verified(self) -> tuple[PlacedKernel, ...]:
+        """The kernel at each problem on which configurations are verified."""
+        cases = self.problem.verification_cases() if isinstance(self.problem, RunnableProblem) else ()
+        return tuple(self.at(case.problem) for case in cases)
+
+    def launch(self, configuration: Mapping[str, int]) -> Launch:
+        """Return the launch of one configuration; see :meth:`Kernel.launch`."""
+        return self.kernel.launch(configuration, self.variables)
+
+    def at(self, problem: Problem) -> PlacedKernel:
+        """Return the kernel at another problem."""
+        return replace(self, problem=problem)
