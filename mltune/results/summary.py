@@ -79,18 +79,8 @@ def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
 def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> dict[str, Any]:
     """Summarise the directory of a campaign: the output of ``mltune show --json`` and of ``mltune run --json``.
 
-    The kernels of a choice are one problem in ``distinct`` and ``with_winner``, and each by itself in ``problems``,
-    with
-
-    - ``state``: ``waiting`` (not begun), ``left out`` (not begun, and gets no time: another kernel is faster than this
-      one can be), ``running``, ``begun`` (interrupted before a winner was declared), ``declared``, ``finished``
-      (declared, and nothing better is expected), ``failed`` (no trial succeeded) or ``unreadable``,
-    - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
-    - ``problem``, ``label``, ``kernel``, ``trials``, ``counts`` and so on, None while waiting,
-    - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
-    - ``error`` and ``best``: see :class:`mltune.results.run.TuneResult`.
-
-    Without a campaign it raises a RunDirectoryError.
+    docs/reference/cli.md explains the fields. ``read`` reads the run in a folder, given its slug. Where there is no
+    campaign, it raises a RunDirectoryError.
     """
     folders = {folder.name: folder for folder in runs_in(directory)}
     events, _ = read_events(directory / FILE)
