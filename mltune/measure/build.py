@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.errors import BundleError, DeviceError, SpaceError
+from mltune.errors import BundleError, DeviceError, ExpressionError, SpaceError
 from mltune.kernel.coding import check_macro_name
 from mltune.kernel.compiler_parameters import variant_of
 from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
@@ -25,7 +25,7 @@ from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import CudaSource, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
 from mltune.process.child import available_cores
-from mltune.records.trial import Build
+from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -199,7 +199,12 @@ class NvrtcBuilder(CompilePool):
 
         A compiler parameter that it lacks has its default.
         """
-        return self.build(self.definitions(configuration), self.options(configuration))
+        try:
+            return self.build(self.definitions(configuration), self.options(configuration))
+        except ExpressionError as error:  # of a macro that follows from a size of the launch
+            refused: Future[Build] = Future()
+            refused.set_result(Build(TrialState.COMPILE_ERROR, str(error)))
+            return refused
 
     def options(self, configuration: Mapping[str, int]) -> tuple[str, ...]:
         """Return the options of the compiler that a configuration asks for, besides those of the kernel."""
