@@ -26,6 +26,7 @@ def tune_shapes(
     wisdom: str | Path = "auto",
     export: Mapping[str, str | Path] | None = None,
     overwrite: bool = False,
+    keep_default: bool = False,
     progress: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> dict[str, Any]:
     """Tune a Triton kernel at many shapes.
@@ -58,6 +59,8 @@ def tune_shapes(
         ``sglang-fp8``. A file that is there keeps the configurations of numbers of rows M that are not tuned now.
     overwrite : bool
         Whether these files replace others that hold no configurations.
+    keep_default : bool
+        Whether these files have the kernel's first configuration for shapes that failed.
     progress : callable
         Receives the row of each shape.
 
@@ -66,7 +69,8 @@ def tune_shapes(
     dict
         ``shapes`` has a row for each: its ``shape``, ``count``, and the ``configuration`` with ``median_s``,
         ``first_s`` (the time of the kernel's first configuration, None if that fails), ``measured`` and ``seconds``; or
-        ``error``. ``written`` has the paths of the files.
+        ``error``. ``written`` has the paths of the files, and ``notices`` what vLLM and SGLang do at shapes that
+        failed.
 
     Raises
     ------
@@ -98,4 +102,4 @@ def tune_shapes(
             f"winners of shapes are added to a file of mltune, but {fact}; name another directory (--run)."
         )
     options = {"trials": trials, "seed": seed, "wisdom": str(wisdom)}
-    return tune_in_order(file, name, ordered, folder, options, Export(export or {}, overwrite), progress)
+    return tune_in_order(file, name, ordered, folder, options, Export(export or {}, overwrite, keep_default), progress)

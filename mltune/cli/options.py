@@ -253,6 +253,9 @@ Export = Annotated[list[str] | None, _option("--export", "FORMAT=FOLDER", "With 
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="With --export: replace files that hold no configurations, too.")
 ]
+KeepDefault = Annotated[
+    bool, typer.Option("--keep-default", help="With --export: write the kernel's first configuration where one failed.")
+]
 Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
     "--kernel",

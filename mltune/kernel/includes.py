@@ -162,7 +162,7 @@ def macro_places(text: str, own: Mapping[str, str], names: Iterable[str]) -> dic
     `#include` in `#if` counts at its end.
 
     >>> macro_places("#include <mma.h>\n#if N > 1\n#include <x.h>\n#endif\n", {}, ["N", "M"])
-    {'N': 17, 'M': 50}
+    {'N': 17, 'M': 49}
     """
     movable = {name for name in names if not _FOR_HEADERS.fullmatch(name)}
     if 'R"' in text:  # raw texts may hold anything

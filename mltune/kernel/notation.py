@@ -74,7 +74,8 @@ class _Notation(ast.NodeTransformer):
             case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in OF_ITEMS:
                 items = self._items(argument)
                 if items or (items is not None and name not in ("min", "max")):
-                    return OF_ITEMS[name]([self.visit(item) for item in items])
+                    written: ast.expr = OF_ITEMS[name]([self.visit(item) for item in items])
+                    return written
         self.generic_visit(node)
         return node
 
@@ -123,6 +124,9 @@ def _range(node: ast.expr) -> range | None:
 
 
 def _truth(node: ast.expr) -> ast.expr:
+    """Return whether a value is not 0."""
+    if isinstance(node, ast.Compare | ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+        return node
     return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
 
 
