@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown
-from mltune.errors import MltuneWarning
+from mltune.errors import MltuneWarning, UsageError
 from mltune.resolve.options import RunOptions
 
 if TYPE_CHECKING:
@@ -80,8 +80,9 @@ def tune_kernel(
     tune_params : mapping of str to sequence
         Values of every parameter: integers, floats, booleans or texts. ``block_size_x``, ``block_size_y`` and
         ``block_size_z`` are the threads of a block.
-    grid_div_x, grid_div_y, grid_div_z : sequence of str or callable, optional
-        What the problem size is divided by for the number of blocks; by default the threads of a block.
+    grid_div_x, grid_div_y, grid_div_z : str, int, callable or sequence of these, optional
+        What the problem size is divided by for the number of blocks, all of a sequence; by default the threads of a
+        block.
     restrictions : sequence of str or callable, optional
         Conditions that every configuration satisfies.
     answer : sequence of array or None, or callable, optional
@@ -240,6 +241,8 @@ def run_kernel(
     >>> mltune.run_kernel("twice", source, 4, [array], {"block_size_x": 4})  # doctest: +SKIP
     [array([2., 2., 2., 2.], dtype=float32)]
     """
+    if not isinstance(params, Mapping):
+        raise UsageError(f"params is a dict of values, such as {{'TILE': 2}}, got {params!r:.100}.")
     arguments_of_call = {**locals(), "tune_params": {name: [value] for name, value in params.items()}}
     from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
     from mltune.resolve.device import parse_device

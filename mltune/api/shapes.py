@@ -18,6 +18,7 @@ def tune_shapes(
     run: str | Path | None = None,
     export: Mapping[str, str | Path] | None = None,
     overwrite: bool = False,
+    keep_default: bool = False,
     progress: Callable[[dict[str, Any]], None] = lambda row: None,
     **search: Unpack[ShapeSearch],
 ) -> dict[str, Any]:
@@ -45,6 +46,8 @@ def tune_shapes(
         ``sglang-fp8``. A file that is there keeps the configurations of numbers of rows M that are not tuned now.
     overwrite : bool
         Whether these files replace others that hold no configurations.
+    keep_default : bool
+        Whether these files have the kernel's first configuration for shapes that failed.
     progress : callable
         Receives the row of each shape.
     trials : int
@@ -59,7 +62,8 @@ def tune_shapes(
     dict
         ``shapes`` has a row for each: its ``shape``, ``count``, and the ``configuration`` with ``median_s``,
         ``first_s`` (the time of the kernel's first configuration, None if that fails), ``measured`` and ``seconds``; or
-        ``error``. ``written`` has the paths of the files.
+        ``error``. ``written`` has the paths of the files, and ``notices`` what vLLM and SGLang do at shapes that
+        failed.
 
     Raises
     ------
@@ -78,4 +82,5 @@ def tune_shapes(
     """
     path, _, name = kernel.rpartition(":")
     folder = named_directory(f"{Path(path).stem}-{name}") if run is None else Path(run)
-    return tune_in_order(kernel, shapes, folder, Export(export or {}, overwrite), progress, **search)
+    files = Export(export or {}, overwrite, keep_default)
+    return tune_in_order(kernel, shapes, folder, files, progress, **search)

@@ -55,12 +55,14 @@ from mltune.show import table
     shapes=file("CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned."),
     export=texts("FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang."),
     overwrite=flag("With --export: replace files that hold no configurations, too."),
+    keep_default=flag("With --export: write the kernel's first configuration where one failed."),
 )
 def tune(
     options: Given,
     shapes: Path | None = None,
     export: list[str] | None = None,
     overwrite: bool = False,
+    keep_default: bool = False,
     at_end: str | None = None,
     as_json: bool = False,
 ) -> None:
@@ -81,9 +83,10 @@ def tune(
     default. Winners stay in --run, and the same command goes on. Exits with 1 when a shape failed.
     """
     with on_end(at_end, options["run"]) as ending:
-        if shapes is None and not export and not overwrite:
+        of_files = {"overwrite": overwrite, "keep_default": keep_default}
+        if shapes is None and not export and not any(of_files.values()):
             return _tune(options, ending, as_json)
-        _tune_shapes(options, shapes, export or (), overwrite, ending, as_json)
+        _tune_shapes(options, shapes, export or (), of_files, ending, as_json)
 
 
 def _say(row: Given) -> None:
@@ -91,18 +94,18 @@ def _say(row: Given) -> None:
 
 
 def _tune_shapes(
-    options: Given, shapes: Path | None, export: Iterable[str], overwrite: bool, ending: Ending, as_json: bool
+    options: Given, shapes: Path | None, export: Iterable[str], of_files: Given, ending: Ending, as_json: bool
 ) -> None:
     from mltune.show import tables
 
     own = {name: value for name in ("trials", "seed", "run", "wisdom") if (value := options.pop(name)) is not None}
-    own |= {"overwrite": overwrite}
+    own |= of_files
     usual = {**(api.tune.__kwdefaults__ or {}), "problem": options["problem"]}
     excess = [name for name in options if options[name] not in (None, [], usual.get(name))]
     if shapes is None or excess:
-        alone = "--export" if export else "--overwrite"
+        alone = "--export" if export else "--overwrite" if of_files["overwrite"] else "--keep-default"
         fact = f"--{excess[0]}, too" if excess else f"{alone} without --shapes"
-        law = "--shapes goes with --trials, --seed, --run, --wisdom, --export and --overwrite"
+        law = "--shapes goes with --trials, --seed, --run, --wisdom, --export, --overwrite and --keep-default"
         raise UsageError(f"{law}, but there is {fact}.")
     folders = {form: path("--export")(folder) for form, _, folder in (text.partition("=") for text in export)}
     try:

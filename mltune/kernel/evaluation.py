@@ -239,6 +239,29 @@ def _log2(value: Any) -> Partial:
     return Partial(np.array(list(map(math.log2, distinct.tolist())))[places].reshape(np.shape(value)), positive)
 
 
+def _sqrt(value: Any) -> Partial:
+    return Partial(np.sqrt(value), value >= 0)
+
+
+def _bitwise(function: _Function) -> _Function:
+    def apply(*values: Any) -> Any:
+        if any(map(_is_float, values)):
+            raise ValueError("`&`, `|`, `^`, `~`, `<<` and `>>` take integers, but get a float")
+        return function(*values)
+
+    return apply
+
+
+def _shifted_left(value: Any, count: Any) -> Partial:
+    """Return a shift, undefined for a negative count; the result is refused where it is too large."""
+    _check_magnitude(_magnitude(np.asarray(value * np.exp2(np.minimum(count, 64)))))
+    return Partial(np.where(value == 0, 0, value << np.clip(count, 0, 63)), count >= 0)
+
+
+def _shifted_right(value: Any, count: Any) -> Partial:
+    return Partial(value >> np.clip(count, 0, 63), count >= 0)
+
+
 def _is_pow2(value: Any) -> Any:
     if _is_float(value):
         raise ValueError("`is_pow2` takes an integer, but gets a float")
@@ -268,6 +291,12 @@ OPERATORS: Mapping[type[ast.operator | ast.unaryop], _Function] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
     ast.Not: lambda value: value == 0,
+    ast.BitAnd: _bitwise(operator.and_),
+    ast.BitOr: _bitwise(operator.or_),
+    ast.BitXor: _bitwise(operator.xor),
+    ast.Invert: _bitwise(operator.invert),
+    ast.LShift: _bitwise(_shifted_left),
+    ast.RShift: _bitwise(_shifted_right),
 }
 FUNCTIONS: Mapping[str, tuple[_Function, int | None]] = {
     "min": (_folded(np.minimum), None),
@@ -275,6 +304,9 @@ FUNCTIONS: Mapping[str, tuple[_Function, int | None]] = {
     "abs": (abs, 1),
     "ceil": (_rounded(np.ceil), 1),
     "floor": (_rounded(np.floor), 1),
+    "int": (_rounded(np.trunc), 1),
+    "round": (_rounded(np.rint), 1),
+    "sqrt": (_sqrt, 1),
     "ceil_div": (_divided(lambda a, b: -(-a // b)), 2),
     "log2": (_log2, 1),
     "is_pow2": (_is_pow2, 1),

@@ -5,18 +5,21 @@ against a short list, and becomes an operation on NumPy columns (:mod:`mltune.ke
 subset of Python's:
 
 - integers, floats and names;
-- ``+ - * / // % **``, unary ``-`` and ``+``;
+- ``+ - * / // % **``, unary ``-`` and ``+``, and on integers ``& | ^ ~ << >>``;
 - comparisons, chained too, also of a parameter with a text; ``and``, ``or``, ``not``; ``a if condition else b``;
-- calls of ``min``, ``max``, ``abs``, ``ceil``, ``floor``, ``ceil_div``, ``log2`` and ``is_pow2``.
+- ``True`` and ``False``, calls of ``min``, ``max``, ``abs``, ``ceil``, ``floor``, ``int``, ``round``, ``sqrt``,
+  ``ceil_div``, ``log2`` and ``is_pow2``, and what :mod:`mltune.kernel.notation` writes out: ``x in [1, 2]``.
 
-It differs from Python in three points. Values are computed row by row. ``and``, ``or`` and ``not`` give truth values.
-If a divisor is zero (or the argument of ``log2`` is not positive), the value is *undefined* in that row, and a
-restriction does not hold there.
+It differs from Python in four points. Values are computed row by row. ``and``, ``or`` and ``not`` give truth values.
+``is`` compares values. If a divisor is zero (or the argument of ``log2`` is not
+positive, or that of ``sqrt`` or a shift is negative), the value is *undefined* in that row, and a restriction does not
+hold there.
 """
 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -45,6 +48,7 @@ from mltune.kernel.evaluation import (
     variable,
 )
 from mltune.kernel.launch import Launch
+from mltune.kernel.notation import OF_ITEMS, written_out
 
 MAX_TEXT = 2000
 """Most characters of an expression."""
@@ -106,7 +110,8 @@ class Expression:
         result = self.evaluate_partial(variables)
         if not result.defined.all():
             raise ExpressionError(
-                f"a divisor must not be zero and the argument of log2 must be positive, which fails in `{self.text}`"
+                "a divisor must not be zero, the argument of log2 must be positive, and that of sqrt and a shift must "
+                f"not be negative, which fails in `{self.text}`"
             )
         value = np.asarray(result.value)
         return value if value.ndim or value.dtype.kind == "U" else value.item()
@@ -142,6 +147,15 @@ class Expression:
         return ExpressionError(f"{law}, in `{_short(self.text)}`")
 
 
+def _is_condition(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(op=ast.BitAnd() | ast.BitOr() | ast.BitXor()):
+            return _is_condition(node.left) and _is_condition(node.right)
+        case ast.UnaryOp(op=op):
+            return isinstance(op, ast.Not)
+    return isinstance(node, ast.Compare | ast.BoolOp)
+
+
 def _short(text: object) -> str:
     """Return text of a bundle for a message."""
     return printable(text, 120)
@@ -156,7 +170,7 @@ def parse(text: str) -> Expression:
     if not (text.isascii() and text.isprintable()):
         raise ExpressionError(f"an expression is printable ASCII, got `{_short(text)}`")
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = tree_of(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         deep = isinstance(error, RecursionError | MemoryError)
         what = "it is nested too deeply" if deep else getattr(error, "msg", error)  # without the place in "<unknown>"
@@ -173,6 +187,12 @@ def parse(text: str) -> Expression:
             uses[node.id] = (count + 1, max(deepest, level))
     own, uses_of_names = Extent(parts, depth), tuple((name, *use) for name, use in uses.items())
     return Expression(text, frozenset(compiler.names), own, uses_of_names, operation)
+
+
+def tree_of(text: str) -> ast.expr:
+    """Return the tree of an expression in which Python's notation of lists is written out."""
+    with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of `x is 1`
+        return written_out(ast.parse(text, mode="eval").body)
 
 
 def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
@@ -216,12 +236,14 @@ class _Compiler:
         if depth == 0:
             raise self.error(f"an expression is nested at most {MAX_DEPTH} deep, but it is deeper")
         match node:
-            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            case ast.Constant(value=int() | float() as value):
                 return self.number(value)
             case ast.Name(id=name):
                 return self.name(name)
             case ast.BinOp(op=op) if type(op) in OPERATORS:
                 return applied(OPERATORS[type(op)], self.all([node.left, node.right], depth))
+            case ast.UnaryOp(op=ast.Invert(), operand=operand) if _is_condition(operand):
+                raise self.error("`~` of a condition is never 0; write `not`")
             case ast.UnaryOp(op=op) if type(op) in OPERATORS:
                 return applied(OPERATORS[type(op)], self.all([node.operand], depth))
             case ast.BoolOp():
@@ -233,10 +255,10 @@ class _Compiler:
                 return chosen(*self.all([node.test, node.body, node.orelse], depth))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
                 return self.call(name, arguments, depth)
-        part = _short(ast.get_source_segment(self.text, node))
         raise self.error(
-            "an expression consists of numbers, names, arithmetic, comparisons, and/or/not, if/else and the functions "
-            f"{', '.join(FUNCTIONS)}, but there is `{part}`"
+            "an expression consists of numbers, names, arithmetic, comparisons, and/or/not, if/else, lists after `in` "
+            f"and the functions {', '.join((*FUNCTIONS, *OF_ITEMS))}, but there is `{_short(ast.unparse(node))}`; "
+            "mltune.tune_kernel and mltune.tuned take a Python function in place of a text"
         )
 
     def all(self, nodes: Sequence[ast.expr], depth: int) -> list[Operation]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +23,10 @@ MAX_NAMES = 10_000
 """Most different names in ``#include`` that are looked for."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^>"\n]{1,200})[>"]', re.MULTILINE)
+
+_COMMENT = re.compile(r"//(?:[^\\\n]|\\.|\\\n)*|/\*[\s\S]*?(?:\*/|\Z)|(\"(?:\\.|[^\"\\\n])*\")")
+_FOR_HEADERS = re.compile(r"(CCCL|CUB|CUDA|CUTE|CUTLASS|LIBCUDACXX|NV|NVTX|THRUST)_\w+|N?DEBUG")
+"""Macros that headers of the toolkit ask for."""
 
 Find = Callable[[str, str, bool], tuple[str, str] | None]
 """From the path of the including file, the name there and whether it is in quotes, to path and text, or None."""
@@ -145,3 +149,68 @@ def _ambiguous(first: Include, other: Include) -> str:
     )
     law = "NVRTC finds a header by its name in #include alone"
     return f"{law}, but {printable(first.name, 120)!r} is {facts}; include one as FOLDER/NAME"
+
+
+def macro_places(text: str, own: Mapping[str, str], names: Iterable[str]) -> dict[str, int]:
+    r"""Return the places in a text, behind its headers, where macros can be defined in place of its head.
+
+    There a macro does not change the headers of the toolkit, which use many short names. A name that a text uses before
+    it includes anything stays at its head, and so does one that its own headers use, or that headers may ask for. An
+    `#include` in `#if` counts at its end.
+
+    >>> macro_places("#include <mma.h>\n#if N > 1\n#include <x.h>\n#endif\n", {}, ["N", "M"])
+    {'N': 17, 'M': 49}
+    """
+    movable = {name for name in names if not _FOR_HEADERS.fullmatch(name)}
+    if 'R"' in text:  # raw texts may hold anything
+        return {}
+    own_words = {word for header in own.values() for word in re.findall(r"\w+", header)}
+    first_uses: dict[str, int] = {}
+    ends: list[int] = []
+    depth, offset, is_after_include = 0, 0, False
+    for line in _COMMENT.sub(_blanked, text).splitlines(keepends=True):
+        directive = re.match(r"[ \t]*#[ \t]*(\w+)", line)
+        word = directive[1] if directive else ""
+        depth += word in ("if", "ifdef", "ifndef")
+        depth -= word == "endif"
+        include = _INCLUDE.match(line)
+        is_after_include |= include is not None
+        words = {*re.findall(r"\w+", line)} if include is None else own_words if include[2] in own else set()
+        for name in words & movable:
+            first_uses.setdefault(name, offset)
+        offset += len(line)
+        if is_after_include and depth == 0 and not line.rstrip().endswith("\\"):
+            ends.append(offset)
+            is_after_include = False
+    last = {
+        name: [end for end in ends if end <= first_uses.get(name, offset)][-1:] for name in names if name in movable
+    }
+    return {name: places[0] for name, places in last.items() if places}
+
+
+def with_macros(text: str, definitions: str, places: Mapping[str, int], *, numbered: bool = True) -> str:
+    r"""Return a text with lines that define macros at its head or at their places, and with its line numbers.
+
+    >>> with_macros("#include <mma.h>\nint a[N];", "#define N 4\n#define M 2\n", {"N": 17}, numbered=False)
+    '#define M 2\n#include <mma.h>\n#define N 4\nint a[N];'
+    """
+    head, moved = "", dict[int, str]()
+    for line in definitions.splitlines(keepends=True):
+        words = line.split(maxsplit=2)
+        place = places.get(words[1]) if words[:1] == ["#define"] and len(words) > 1 else None
+        if place is None:
+            head += line
+        else:
+            moved[place] = moved.get(place, "") + line
+    parts, at = [head, "#line 1\n" if numbered else ""], 0
+    for place in sorted(moved):
+        line_break = "" if text[:place].endswith("\n") else "\n"
+        number = text.count("\n", 0, place) + 1
+        parts += [text[at:place], line_break, moved[place], f"#line {number}\n" if numbered else ""]
+        at = place
+    return "".join([*parts, text[at:]])
+
+
+def _blanked(match: re.Match[str]) -> str:
+    """Return a comment as spaces, and a text in quotes as it is."""
+    return match[0] if match[1] else re.sub(r"[^\n]", " ", match[0])

@@ -16,7 +16,7 @@ from mltune.files.text import did_you_mean, printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
 from mltune.kernel.expressions import parse
-from mltune.kernel.python_kernel import KernelCall, make_kernel
+from mltune.kernel.python_kernel import RESERVED, KernelCall, make_kernel, result_of
 from mltune.kernel.reader import MAX_SOURCE_BYTES
 
 Metric = Callable[[dict[str, Any]], Any]
@@ -74,6 +74,9 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
         if name not in {*_WITHOUT_EFFECT, *_REFUSED, *_READ}:
             raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
     options = dict(strategy_options or {})
+    if isinstance(arguments.get("compiler_options"), str):
+        text = arguments["compiler_options"]
+        raise UsageError(f"compiler_options is a list of texts, such as {text.split()!r:.100}, got {text!r:.100}.")
     include, other_options = _include_folders(arguments.get("compiler_options") or ())
     heeded = [option for option in other_options if not _IGNORED_OPTIONS.fullmatch(option)]
     defines = {
@@ -83,6 +86,8 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
     for option in passed:
         if not COMPILER_OPTION.fullmatch(option):
             raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(option, 80)!r}.")
+    if reserved := {*RESERVED} & {*(arguments.get("metrics") or {})}:
+        raise UsageError(f"a metric is not named {', '.join(sorted(reserved))}, which a result has; rename it.")
     metrics = {name: _metric(name, metric) for name, metric in (arguments.get("metrics") or {}).items()}
     return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include, metrics)
 
@@ -105,15 +110,18 @@ def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str
 def _metric(name: str, metric: Any) -> Metric:
     """Return a metric as a function of a result: it is one, or an expression over the numbers of the result."""
     if callable(metric):
-        function: Metric = metric
-        return function
+        return lambda entry: result_of(metric, f"the metric {name}", entry)
     if not isinstance(metric, str):
         raise UsageError(
             "a metric is a function of a result, or an expression over its numbers, such as "
             f"'1e-6 * work / time', got {name}={metric!r:.60}."
         )
     expression = parse(metric)
-    return lambda entry: expression.evaluate({name: entry[name] for name in expression.names})
+
+    def evaluate(entry: dict[str, Any]) -> Any:
+        return expression.evaluate({name: entry[name] for name in expression.names})
+
+    return lambda entry: result_of(evaluate, f"the metric {name}", entry)
 
 
 def read_sources(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], tuple[Path, ...]]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mltune.device.gpu_arrays import on_host
-from mltune.errors import UsageError
+from mltune.errors import ExpressionError, UsageError
 from mltune.files.reading import read_file
 from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
@@ -44,6 +44,14 @@ BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 
 DEFAULT_BLOCK = (256, 1, 1)
 """Threads of a block along x, y and z where no parameter gives them."""
+
+_GRID_NAMES = ("grid_size_x", "grid_size_y", "grid_size_z")
+RESERVED = (
+    *(*_GRID_NAMES, "kernel_tuner", "problem_size_x", "problem_size_y", "problem_size_z"),
+    *("time", "times", "compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time"),
+    "timestamp",
+)
+"""Names that no parameter has: macros, sizes and columns of results that are defined here."""
 
 MOST_THREADS = 1024
 """Most threads of a block, on every GPU."""
@@ -82,13 +90,14 @@ class PythonLaunch(LaunchRule):
     def launch(self, space: KernelSpace, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration."""
         values = space.values_of(configuration)
-        return Launch(self._grid(values), self._block(values), int(_called(self.dynamic_shared, values)), ())
+        shared = _whole(_called(self.dynamic_shared, values, "smem_args"), "smem_args: size", values, least=0)
+        return Launch(self._grid(values), self._block(values), shared, ())
 
     def macros(self, values: dict[str, int | float | str]) -> dict[str, int | float | str]:
         """Return the values, the shape of the launch, and further macros, as Kernel Tuner defines them."""
-        shape = dict(zip(("grid_size_x", "grid_size_y", "grid_size_z"), self._grid(values), strict=True))
+        shape = dict(zip(_GRID_NAMES, self._grid(values), strict=True))
         block = dict(zip(self.block_names, self._block(values), strict=False))
-        defines = {name: _define(value, values) for name, value in self.defines.items()}
+        defines = {name: _define(name, value, values) for name, value in self.defines.items()}
         return shape | block | values | defines | {"kernel_tuner": 1}
 
     def _block(self, values: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -96,15 +105,25 @@ class PythonLaunch(LaunchRule):
         return x, y, z
 
     def _grid(self, values: dict[str, Any]) -> tuple[int, int, int]:
-        sizes = [_called(size, values) for size in self.problem_size]
+        sizes = [_called(size, values, "problem_size") for size in self.problem_size]
         sizes += [1] * (3 - len(sizes))
         if len(self.problem_size) == 1 and isinstance(sizes[0], Sequence | np.ndarray):  # a function of all sizes
             sizes = [*sizes[0], 1, 1][:3]
         x, y, z = (
-            math.ceil(size / _divisor(divisor, name, values))
-            for size, divisor, name in zip(sizes, self.divisors, self.block_names, strict=True)
+            math.ceil(_whole(size, "problem_size", values) / self._divisor(axis, values))
+            for axis, size in enumerate(sizes)
         )
         return x, y, z
+
+    def _divisor(self, axis: int, values: dict[str, Any]) -> float:
+        name, divisor = f"grid_div_{'xyz'[axis]}", self.divisors[axis]
+        if divisor is None:
+            return float(values.get(self.block_names[axis], 1))
+        factors = [divisor] if callable(divisor) else divisor
+        product = math.prod(float(_called(factor, values, name)) for factor in factors)
+        if not 0 < product < math.inf:
+            raise ExpressionError(f"{name} must be positive, got {product:g} for {printable(values, 300)}")
+        return product
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,22 +163,22 @@ def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
     Its arrays are kept in a folder for the process that runs it; without one, content and scalars are unknown, and only
     types and shapes count.
     """
-    for key in (*call.parameters, *call.defines):
-        check_macro_name(key)
-    coded = {key: _coded(key, list(values)) for key, values in call.parameters.items()}
+    coded = _checked(call)
     lists = {key: list(values.listed) for key, values in coded.items()}
     expressions, functions = _split(call.restrictions)
     threads = (*call.block_names, *BLOCK_NAMES[len(call.block_names) :])
+    _check_threads(threads, lists)
     generator = call.source if callable(call.source) else None
     text = call.source
     if generator is not None:
+        generator = partial(result_of, call.source, "kernel_source")
         text = generated(generator, {key: values[0] for key, values in lists.items()})
     folders = {f"include{position or ''}": path for position, path in enumerate(call.include)}
     included = _headers(text, call.headers, folders)
     varied, controls = _compiler_parameters(call.compiler, [*coded], [text, *included.texts.values()], call.name)
     rule = PythonLaunch(
         problem_size=_sizes(call.problem_size),
-        divisors=tuple(call.grid_divisors),
+        divisors=tuple(map(_divisors, ("grid_div_x", "grid_div_y", "grid_div_z"), call.grid_divisors)),
         block_names=threads,
         dynamic_shared=call.shared,
         defines=dict(call.defines),
@@ -203,7 +222,10 @@ def with_arguments(kernel: Kernel, call: KernelCall, folder: Path | None) -> Ker
 
 def _answers(call: KernelCall) -> list[Any] | None:
     """Return the right content of each argument on the host, None for inputs; None where no answer is given."""
-    answer = call.answer(*call.arguments) if callable(call.answer) else call.answer
+    try:
+        answer = call.answer(*call.arguments) if callable(call.answer) else call.answer
+    except Exception as error:  # of a function of the caller's
+        raise UsageError(f"answer raised {type(error).__name__}: {error!s:.300}.") from error
     if answer is None:
         return None
     answers = [on_host(array) for array in answer]
@@ -380,7 +402,12 @@ def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:
     import inspect
 
     names = list(inspect.signature(function).parameters)
-    return bool(function(**{name: values[name] for name in names}) if set(names) <= values.keys() else function(values))
+    call = (
+        (lambda all_values: function(**{name: all_values[name] for name in names}))
+        if {*names} <= {*values}
+        else function
+    )
+    return bool(result_of(call, f"the restriction {getattr(function, '__name__', '')}".strip(), values))
 
 
 def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
@@ -402,36 +429,92 @@ def _sizes(problem_size: Any) -> tuple[Size, ...]:
     extents = tuple(problem_size) if several else (problem_size,)
     if not 1 <= len(extents) <= 3:
         raise UsageError(f"a problem has one to three sizes, got {len(extents)}.")
-    return tuple(extent.item() if isinstance(extent, np.generic) else extent for extent in extents)
+    return tuple(
+        extent if callable(extent) or isinstance(extent, str) else _whole(extent, "problem_size", {})
+        for extent in extents
+    )
 
 
-def _define(value: Any, values: dict[str, Any]) -> int | float | str:
+def _define(name: str, value: Any, values: dict[str, Any]) -> int | float | str:
     """Return the value of a macro that may be given by a function; a text stands as it is."""
-    result = value(values) if callable(value) else value
+    result = result_of(value, f"the function of the macro {name}", values) if callable(value) else value
     plain: int | float | str = result.item() if isinstance(result, np.generic) else result
     return plain
 
 
-def _called(value: Any, values: dict[str, Any]) -> Any:
+def _called(value: Any, values: dict[str, Any], name: str) -> Any:
     """Return a number that may be given by a function or an expression over the parameters."""
     if callable(value):
-        return value(values)
+        return result_of(value, name, values)
     if isinstance(value, str):
         return parse(value).evaluate(values)
     return value
 
 
-def _divisor(divisor: Divisors, name: str, values: dict[str, Any]) -> float:
-    if divisor is None:
-        return float(values.get(name, 1))
-    if callable(divisor):
-        return float(divisor(values))
-    return math.prod(float(_called(factor, values)) for factor in divisor)
+def result_of(function: Callable[[dict[str, Any]], Any], name: str, values: dict[str, Any]) -> Any:
+    """Call a function of the caller's with a configuration; an error names both."""
+    try:
+        return function(values)
+    except Exception as error:
+        raise UsageError(
+            f"{name} raised {type(error).__name__}: {error!s:.300}, for the configuration {printable(values, 500)}."
+        ) from error
+
+
+def _whole(number: Any, name: str, values: Mapping[str, Any], least: int = 1) -> int:
+    """Return a size that is an integer, of any type."""
+    is_number = isinstance(number, int | float | np.integer | np.floating) and not isinstance(number, bool)
+    if not (is_number and least <= number < LARGEST_INTEGER and number == int(number)):
+        where = f" for {printable(values, 300)}" if values else ""
+        raise ExpressionError(f"{name} must be an integer >= {least}, got {printable(repr(number), 100)}{where}")
+    return int(number)
+
+
+def _divisors(name: str, divisor: Any) -> Divisors:
+    """Return a divisor as Kernel Tuner takes it: a number, a text or a function, or several that are multiplied."""
+    factors = divisor if isinstance(divisor, list | tuple) else [divisor]
+    for factor in factors:
+        if callable(factor) or isinstance(factor, str) or (factor is None and divisor is None):
+            continue
+        if not isinstance(factor, int | float | np.integer | np.floating) or not 0 < factor < math.inf:
+            raise UsageError(
+                f"{name} has positive numbers, texts over the parameters such as 'block_size_x', or functions, got "
+                f"{divisor!r:.100}."
+            )
+    plain = [factor.item() if isinstance(factor, np.generic) else factor for factor in factors]
+    return divisor if divisor is None or callable(divisor) else plain
 
 
 def _plain_name(name: str) -> str:
     """Return the name of a kernel without template arguments."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", name.partition("<")[0]).strip("_") or "kernel"
+
+
+def _checked(call: KernelCall) -> dict[str, CodedValues]:
+    """Check the parameters and macros of a call; return the values of the parameters."""
+    if not isinstance(call.parameters, Mapping):
+        raise UsageError(f"parameters are a dict of lists, such as {{'TILE': [1, 2]}}, got {call.parameters!r:.100}.")
+    for key in (*call.parameters, *call.defines):
+        check_macro_name(key)
+    for key, values in call.parameters.items():
+        if key in RESERVED or re.fullmatch(r"argument_\d+", key):
+            raise UsageError(
+                f"a parameter is not named {key}, which mltune defines, nor {', '.join(RESERVED)}, argument_0 and so "
+                "on; rename it."
+            )
+        if key in call.defines:
+            raise UsageError(f"a name is a parameter or in defines, not both, got {key} twice.")
+        if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
+            raise UsageError(f"a parameter has a list of values, such as [64, 128], got {key}={values!r:.100}.")
+    return {key: _coded(key, list(values)) for key, values in call.parameters.items()}
+
+
+def _check_threads(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -> None:
+    for name in threads:
+        for value in lists.get(name, ()):
+            if isinstance(value, str) and value.isdecimal():
+                value = int(value)
+            _whole(value, f"{name}, the threads of a block,", {})
 
 
 def _coded(name: str, values: Sequence[Any]) -> CodedValues:

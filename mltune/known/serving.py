@@ -24,6 +24,7 @@ PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "n
 FORMATS = {"vllm-moe": ("E", "N"), "sglang-moe": ("E", "N"), "vllm-fp8": ("N", "K"), "sglang-fp8": ("N", "K")}
 """The sizes in the name of a file of each format."""
 
+_SERVERS = {"vllm": "vLLM", "sglang": "SGLang"}
 _SPLIT = ("int8_w8a16", "int4_w4a16")  # vLLM's kernel of weights with groups along K has no default of SPLIT_K
 _OPERANDS = r"(,dtype=\w+)?(,block_shape=\[\d+, ?\d+])?"
 _PATH = re.compile(rf"(configs/triton_[\d_]+/)?[EN]=\d+,[NK]=\d+,device_name=[\w()+.-]+{_OPERANDS}\.json", re.ASCII)
@@ -31,10 +32,14 @@ _PATH = re.compile(rf"(configs/triton_[\d_]+/)?[EN]=\d+,[NK]=\d+,device_name=[\w
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The folders in which files are written, by format; ``overwrite`` replaces files that hold no configurations."""
+    """The folders in which files are written, by format.
+
+    ``overwrite`` replaces files that hold no configurations, ``keep_default`` writes the default where a shape failed.
+    """
 
     folders: Mapping[str, str | Path]
     overwrite: bool = False
+    keep_default: bool = False
 
     def check(self, shapes: Sequence[Mapping[str, int]], facts: Mapping[str, Any]) -> None:
         """Raise a UsageError where the files of shapes could not be written."""
@@ -42,12 +47,40 @@ class Export:
             for path in {Path(out, path_of(form, shape, facts)) for shape in shapes}:
                 self._with_kept(path, b"{}")
 
-    def write(self, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[str]:
+    def write(
+        self, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], default: Mapping[str, Any]
+    ) -> list[str]:
         """Write the files for the winners of shapes (:func:`configuration_files`), and return their paths."""
+        completed = [{"configuration": default, **row} for row in rows] if self.keep_default else rows
+        rows = [row for row in completed if "configuration" in row]
         forms = [(Path(out), configuration_files(form, rows, facts)) for form, out in self.folders.items()]
         for out, path, data in (files := [(out, *file) for out, content in forms for file in content.items()]):
             write_file_atomically(out / path, self._with_kept(out / path, data), inside=out)
         return [str(out / path) for out, path, _ in files]
+
+    def notices(self, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[str]:
+        """Return what vLLM and SGLang do at shapes that failed, after the files are written."""
+        missing = [row["shape"] for row in rows if "error" in row and not self.keep_default]
+        times_s = {tuple(sorted(row["shape"].items())): row["median_s"] for row in rows if "median_s" in row}
+        notices = []
+        for form, shape in ((form, shape) for form in self.folders for shape in missing):
+            path, server = Path(self.folders[form], path_of(form, shape, facts)), _SERVERS[form.partition("-")[0]]
+            content = parse_json(read_file(path, MAX_BYTES, inside=path.parent)) if path.exists() else {}
+            numbers = [int(name) for name in content if name.isdecimal()]
+            m, nearest = shape["M"], min(numbers, key=lambda number: abs(number - shape["M"]), default=0)
+            if nearest == m or not numbers:
+                continue
+            time_s = times_s.get(tuple(sorted({**shape, "M": nearest}.items())))
+            cost = (
+                f"; at the rate of M={nearest} that takes {1e3 * time_s * m / nearest:.3g} ms"
+                if time_s and nearest
+                else ""
+            )
+            notices.append(
+                f"{form}: M={m} failed, and {server} takes the configuration of M={nearest}, the nearest in the file, "
+                f"not its default{cost}, which is not measured; --keep-default writes the kernel's first configuration"
+            )
+        return notices
 
     def _with_kept(self, path: Path, tuned: bytes) -> bytes:
         """Return the content of a file with what an existing one has for other numbers of rows."""

@@ -169,8 +169,13 @@ def _rounded(name: str, a: CValue) -> CValue:
     return CValue(f"integer({name}({a.text}), bad)") if a.is_float else a
 
 
-def _log2(a: CValue) -> CValue:
-    return CValue(f"log2_f({a.as_float}, bad)", True)
+def _float_of(name: str, a: CValue) -> CValue:
+    return CValue(f"{name}_f({a.as_float}, bad)", True)
+
+
+def _bitwise(template: str, *values: CValue) -> CValue:
+    is_whole = not any(value.is_float for value in values)
+    return CValue(template.format(*(value.text for value in values)) if is_whole else "refused(bad)")
 
 
 def _is_pow2(a: CValue) -> CValue:
@@ -196,13 +201,22 @@ OPERATIONS: Mapping[type[ast.operator | ast.unaryop] | str, Callable[..., _Term]
     ast.USub: partial(_called, "neg"),
     ast.UAdd: lambda term: term,
     ast.Not: lambda term: _truth(f"(!{term.truth})"),
+    ast.BitAnd: partial(_applied, partial(_bitwise, "({} & {})")),
+    ast.BitOr: partial(_applied, partial(_bitwise, "({} | {})")),
+    ast.BitXor: partial(_applied, partial(_bitwise, "({} ^ {})")),
+    ast.Invert: partial(_applied, partial(_bitwise, "(~(int64_t)({}))")),
+    ast.LShift: partial(_applied, partial(_bitwise, "shifted_left({}, {}, bad)")),
+    ast.RShift: partial(_applied, partial(_bitwise, "shifted_right({}, {}, bad)")),
     "min": _folded("min"),
     "max": _folded("max"),
     "abs": partial(_called, "abs"),
     "ceil": partial(_applied, partial(_rounded, "ceil")),
     "floor": partial(_applied, partial(_rounded, "floor")),
     "ceil_div": partial(_called, "ceil_div"),
-    "log2": partial(_applied, _log2),
+    "log2": partial(_applied, partial(_float_of, "log2")),
+    "sqrt": partial(_applied, partial(_float_of, "sqrt")),
+    "int": partial(_applied, partial(_rounded, "trunc")),
+    "round": partial(_applied, partial(_rounded, "rint")),
     "is_pow2": partial(_applied, _is_pow2),
 }
 """The operators and functions of :mod:`mltune.kernel.evaluation` in C."""

@@ -13,16 +13,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.errors import BundleError, DeviceError, SpaceError
+from mltune.errors import BundleError, DeviceError, ExpressionError, SpaceError
 from mltune.kernel.coding import check_macro_name
 from mltune.kernel.compiler_parameters import variant_of
-from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
+from mltune.kernel.includes import MAX_HEADERS, included, macro_places, walk_includes, with_macros
 from mltune.kernel.launch import APPLY
 from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import CudaSource, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
 from mltune.process.child import available_cores
-from mltune.records.trial import Build
+from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -188,7 +188,12 @@ class NvrtcBuilder(CompilePool):
 
         A compiler parameter that it lacks has its default.
         """
-        return self.build(self.definitions(configuration), self.options(configuration))
+        try:
+            return self.build(self.definitions(configuration), self.options(configuration))
+        except ExpressionError as error:  # of a macro that follows from a size of the launch
+            refused: Future[Build] = Future()
+            refused.set_result(Build(TrialState.COMPILE_ERROR, str(error)))
+            return refused
 
     def options(self, configuration: Mapping[str, int]) -> tuple[str, ...]:
         """Return the options of the compiler that a configuration asks for, besides those of the kernel."""
@@ -198,7 +203,8 @@ class NvrtcBuilder(CompilePool):
         """Return the text before the source: macros, another name of the kernel, and what is generated."""
         macros = definitions(self._macros(configuration) | self._kernel.renaming(configuration))
         if self._kernel.source.generator is not None:
-            macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
+            text = self._kernel.source_of(configuration)
+            return with_macros(text, macros, places_of(self._kernel, text)) + "\n"
         return macros
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
@@ -222,8 +228,16 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> CudaSource:
             "it describes timings that were recorded elsewhere; use it in replay."
         )
     headers = {**toolkit_headers(kernel.source.text, kernel.source.headers), **kernel.source.headers}
-    text = "" if kernel.source.generator is not None else kernel.source.text
-    return CudaSource(text, kernel.source.entry, (*options, *kernel.source.options), headers, kernel.compiler.controls)
+    text, options = (
+        "" if kernel.source.generator is not None else kernel.source.text,
+        (*options, *kernel.source.options),
+    )
+    return CudaSource(text, kernel.source.entry, options, headers, kernel.compiler.controls, places_of(kernel, text))
+
+
+def places_of(kernel: Kernel, text: str) -> dict[str, int]:
+    """Return the places in a text of a kernel where its parameters are defined; the others are at its head."""
+    return macro_places(text, kernel.source.headers, kernel.space.parameters)
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:

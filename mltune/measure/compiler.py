@@ -23,6 +23,7 @@ from typing import Any
 from mltune.device.packages import extra, major
 from mltune.errors import DeviceError
 from mltune.files.text import printable
+from mltune.kernel.includes import with_macros
 from mltune.kernel.launch import APPLY, plain_entry
 from mltune.measure.assembler import MOST_FILES, assemble, in_memory, nvjitlink_version, to_ptx
 from mltune.process.bounded import limit
@@ -106,7 +107,8 @@ class CudaSource:
     """Everything that NVRTC compiles for a configuration, except its macros.
 
     `entry` is the name of the kernel in the text. `headers` have the names with which they are included; nothing else
-    is found. `controls` are the files of controls that options name.
+    is found. `controls` are the files of controls that options name. `places` are those of macros that are not defined
+    at the head of the text (:func:`~mltune.kernel.includes.macro_places`).
     """
 
     text: str
@@ -114,6 +116,7 @@ class CudaSource:
     options: tuple[str, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
     controls: Mapping[str, bytes] = field(default_factory=dict)
+    places: Mapping[str, int] = field(default_factory=dict)
 
     def expression(self, definitions: str) -> str:
         r"""Return the C++ name of the kernel, with the values of macros; empty where it is ``extern "C"``.
@@ -231,13 +234,13 @@ def _compile(nvrtc: Any, source: CudaSource, definitions: str, further: Sequence
     by_controls = any(option.startswith(APPLY) for option in all_options)
     options = [option.encode() for option in (to_ptx(all_options) if by_controls else all_options)]
     expression = source.expression(definitions)
-    with _program(nvrtc, f"{definitions}#line 1\n{source.text}".encode(), source.headers) as program:
+    with _program(nvrtc, with_macros(source.text, definitions, source.places).encode(), source.headers) as program:
         if expression:
             nvrtc.nvrtcAddNameExpression(program, expression.encode())
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         if int(status) == _NVRTC_ERROR_COMPILATION and "error: out of memory" not in log:
-            return Build(TrialState.COMPILE_ERROR, _errors(log))
+            return Build(TrialState.COMPILE_ERROR, _of_headers(log, source, definitions) + _errors(log))
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         if by_controls:
@@ -262,6 +265,20 @@ def _compile(nvrtc: Any, source: CudaSource, definitions: str, further: Sequence
         entry=entry if expression or entry != source.entry else "",
         **resources,
     )
+
+
+def _of_headers(log: str, source: CudaSource, definitions: str) -> str:
+    """Return which macros may break a header in which the first error of a log is; empty if that is elsewhere."""
+    error = re.search(r"^(\S+)\((\d+)\): error", log, re.MULTILINE)
+    texts = [text for name, text in source.headers.items() if error and name.endswith(error[1].rpartition("/")[2])]
+    macros = {*re.findall(r"^#define (\w+) ", definitions, re.MULTILINE)} - source.places.keys()
+    for text in texts:
+        line = text.split("\n")[int(error[2]) - 1 : int(error[2])] if error else []
+        names = macros & {*re.findall(r"\w+", "".join(line))} or macros & {*re.findall(r"\w+", text)}
+        if names:
+            shown = ", ".join(sorted(names))
+            return f"a header uses a name that is a macro here, so rename the parameter {printable(shown, 150)}: "
+    return ""
 
 
 def _errors(log: str) -> str:

@@ -57,7 +57,8 @@ def cache_key(source: CudaSource, definitions: str, compiler: str, options: Sequ
 def source_digest(source: CudaSource) -> str:
     """Return a hash of a source with its headers, options and controls."""
     headers, controls = (sorted(files.items()) for files in (source.headers, source.controls))
-    return _digest(source.text, source.entry, source.options, tuple(headers), *controls)
+    places = [tuple(sorted(source.places.items()))] if source.places else []
+    return _digest(source.text, source.entry, source.options, tuple(headers), *controls, *places)
 
 
 @functools.lru_cache(maxsize=8)

@@ -302,7 +302,8 @@ class TuneResult:
         Returns
         -------
         pandas.DataFrame
-            ``number``, ``batch``, ``state``, ``detail``, ``proposed_by``; one column per parameter; ``predicted_s``
+            ``number``, ``batch``, ``state``, ``detail``, ``proposed_by``; one column per parameter, where one that has
+            the name of another column begins with ``parameter_``; ``predicted_s``
             (the time that the search expected); ``skipped_by`` (the gate) and ``audited`` (skipped, but measured to
             check the gate); ``compile_s``, ``registers``, ``spill_bytes``; ``median_s``, ``noise``; ``tflops``, or
             ``gb_per_s`` where the problem counts only its memory traffic; ``elapsed_s``.
@@ -312,7 +313,6 @@ class TuneResult:
         trials = self.records
         columns: dict[str, Any] = {
             **{name: trials.column(name) for name in ("number", "batch", "state", "detail", "proposed_by")},
-            **{name: self.parameter(name) for name in trials.parameters},
             "predicted_s": self.predicted_s(trials.column("expected")),
             "skipped_by": trials.column("gate"),
             "audited": trials.column("audited").astype(bool),
@@ -323,7 +323,10 @@ class TuneResult:
         rate = self.rate
         if rate.unit.higher_is_better:
             columns[rate.unit.key] = rate.of(trials.column("median_s"))
-        return pd.DataFrame(columns | {"elapsed_s": trials.column("elapsed_s")})
+        table = pd.DataFrame(columns | {"elapsed_s": trials.column("elapsed_s")})
+        for place, name in enumerate(trials.parameters, start=5):
+            table.insert(place, f"parameter_{name}" if name in columns else name, self.parameter(name))
+        return table
 
     @cached_property
     def study(self) -> optuna.Study:

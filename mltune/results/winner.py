@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import ExpressionError
 from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.evaluation import FUNCTIONS
-from mltune.kernel.expressions import parse
+from mltune.kernel.expressions import parse, tree_of
 from mltune.kernel.launch import APPLY, Launch
 from mltune.results.leader import Leader
 from mltune.results.wording import REPLAYED
@@ -92,7 +92,7 @@ def formula(expression: Expression, values: Mapping[str, int | float | str], der
 
     ``ceil_div(m, BLK_M) * threads`` becomes ``"ceil_div(m, 128) * 256"``.
     """
-    return ast.unparse(_Substitution(values, derived).visit(_tree(expression.text)))
+    return ast.unparse(_Substitution(values, derived).visit(tree_of(expression.text)))
 
 
 def launch_formulas(winner: Winner) -> dict[str, Any] | None:
@@ -127,7 +127,7 @@ def restrictions_on(kernel: Kernel, values: Mapping[str, int | float | str], siz
         formula(restriction.expression, values, kernel.space.derived): restriction.reason
         for restriction in kernel.space.needed
     }
-    return {text: reason for text, reason in reasons.items() if _names(_tree(text)) & {*sizes}}
+    return {text: reason for text, reason in reasons.items() if _names(tree_of(text)) & {*sizes}}
 
 
 def known_values(placed: PlacedKernel, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
@@ -138,10 +138,6 @@ def known_values(placed: PlacedKernel, configuration: Mapping[str, int]) -> dict
 
 def _fixed_values(winner: Winner) -> dict[str, int | float | str]:
     return known_values(winner.placed, winner.record.configuration)
-
-
-def _tree(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
 
 
 def _names(tree: ast.AST) -> set[str]:
@@ -158,9 +154,9 @@ class _Substitution(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._values:
             value = self._values[node.id]
-            return _tree(repr(value) if isinstance(value, float | str) else str(int(value)))
+            return tree_of(repr(value) if isinstance(value, float | str) else str(int(value)))
         if node.id in self._derived:
-            replaced: ast.expr = self.visit(_tree(self._derived[node.id].text))
+            replaced: ast.expr = self.visit(tree_of(self._derived[node.id].text))
             return replaced
         return node
 
@@ -178,7 +174,7 @@ class _Substitution(ast.NodeTransformer):
             return node
         if isinstance(value, float) and not abs(value) < LARGEST_INTEGER:
             return node
-        return _tree(repr(value if isinstance(value, float) else int(value)))  # a float stays one
+        return tree_of(repr(value if isinstance(value, float) else int(value)))  # a float stays one
 
 
 def _decided(node: ast.BoolOp) -> ast.expr:
@@ -191,7 +187,7 @@ def _decided(node: ast.BoolOp) -> ast.expr:
     decides = [isinstance(value, ast.Constant) and bool(value.value) != is_and for value in node.values]
     if any(decides):
         earlier = node.values[: decides.index(True)]
-        return node if {*earlier} & {*open_parts} else _tree(str(int(not is_and)))
+        return node if {*earlier} & {*open_parts} else tree_of(str(int(not is_and)))
     if len(open_parts) == 1 and isinstance(open_parts[0], ast.Compare | ast.BoolOp):
         return open_parts[0]
     return ast.BoolOp(node.op, open_parts) if len(open_parts) > 1 else node

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.files import folders
+from mltune.kernel.includes import with_macros
 from mltune.records.versions import __version__
 from mltune.results.rating import MS, speed, unit_of
 from mltune.results.winner import Winner, one_line
@@ -22,7 +23,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def kernel_source(winner: Winner, date: str) -> str:
-    """Return the source of a winner: a head comment, its macros as ``#define``, the bundle's source unchanged.
+    """Return the source of a winner: a head comment, and the bundle's source with its macros as ``#define``.
 
     NVRTC compiles it to the same machine code as the build that was timed.
     """
@@ -35,7 +36,9 @@ def kernel_source(winner: Winner, date: str) -> str:
         f"Compile it with `{nvcc(winner)}`; {winner.compiler}",
         "with the options in winner.json compiles it to the kernel.cubin that was timed, byte for byte.",
     ]
-    macros = winner.macros()
+    from mltune.measure.build import places_of
+
+    macros, text = winner.macros(), kernel.source_of(winner.record.configuration)
     if "<" in (kernel.source.entry or ""):
         head.append(f"The kernel is {_instance(winner)}: nvcc compiles it where it is instantiated or called.")
     launched = ", ".join(f"{name} = {value}" for name, value in winner.launched.items())
@@ -51,7 +54,8 @@ def kernel_source(winner: Winner, date: str) -> str:
         "",
         "",
     ]
-    return "\n".join(lines) + kernel.source_of(winner.record.configuration)
+    places = {name: place for name, place in places_of(kernel, text).items() if name not in problem.macros()}
+    return with_macros(text, "\n".join(lines), places, numbered=False)
 
 
 def _instance(winner: Winner) -> str:

@@ -246,7 +246,7 @@ def shapes(document: JsonObject) -> list[RenderableType]:
         Column("configuration", lambda row: row.get("error") or configuration(row["configuration"]), wraps=True),
     ]
     summary = f"{sum('error' not in row for row in rows)} of {many(len(rows), 'shape')} tuned on {document['device']}"
-    return [Table(rows, columns), summary, *(f"wrote {path}" for path in document["written"])]
+    return [Table(rows, columns), summary, *(f"wrote {path}" for path in document["written"]), *document["notices"]]
 
 
 def in_one_line(document: JsonObject) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mltune
-from mltune.errors import DeviceError, MltuneError
+from mltune.errors import DeviceError, MltuneError, UsageError
 from tests import needs
 
 SOURCE = """
@@ -19,7 +19,8 @@ def call(tmp_path, name="add", **options):
     """Tune a kernel on a GPU that is not there."""
     options = {"device": "cuda:99", "quiet": True, "run": tmp_path / "run"} | options
     arguments = options.pop("arguments", [ARRAY, ARRAY, np.int32(1000)])
-    mltune.tune_kernel(name, SOURCE, options.pop("size", 1000), arguments, {"block_size_x": [64, 128]}, **options)
+    size, parameters = options.pop("size", 1000), options.pop("params", {"block_size_x": [64, 128]})
+    mltune.tune_kernel(name, SOURCE, size, arguments, parameters, **options)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,11 @@ def call(tmp_path, name="add", **options):
         ({"restrictions": ["block > 500"]}, "`block` is not"),
         ({"size": "m"}, "`m` is not"),
         ({"grid_div_x": ["blocks"]}, "`blocks` is not"),
+        ({"size": 0}, "problem_size must be an integer >= 1, got 0"),
+        ({"grid_div_x": "block_size_x - 64"}, "grid_div_x must be positive, got 0 for .*'block_size_x': 64"),
+        ({"compiler_options": "-O3"}, "compiler_options is a list of texts"),
+        ({"params": {"block_size_x": 64}}, "a parameter has a list of values"),
+        ({"params": [{"block_size_x": 64}]}, "parameters are a dict of lists"),
         ({"answer": [np.ones(5, np.float32), None, None]}, "got 5 for 1000 of argument_0"),
         ({"strategy_options": {"time_limit": "soon"}}, "a time is a positive number"),
     ],
@@ -62,3 +68,9 @@ def test_so_are_arguments_that_do_not_fit_the_source(tmp_path, arguments, messag
 def test_of_a_right_call_only_the_gpu_is_missing(tmp_path):
     with pytest.raises(DeviceError):
         call(tmp_path)
+
+
+@pytest.mark.parametrize("params", [[("block_size_x", 64)], 64])
+def test_parameters_of_one_run_are_a_dict(params):
+    with pytest.raises(UsageError, match="params is a dict of values"):
+        mltune.run_kernel("add", SOURCE, 1000, [ARRAY, ARRAY, np.int32(1000)], params)

@@ -126,6 +126,26 @@ def test_configurations_are_written_for_vllm_and_sglang(tune, tmp_path):
         assert written == {m: {k: v for k, v in one.items() if k != "num_ctas"} for m, one in winners.items()}
 
 
+def test_what_vllm_does_where_a_shape_failed_is_said(tune):
+    shapes = "M,E,N\n1,8,14336\n8,8,14336\n13,8,14336\n"
+    failed = tune(shapes, export={"vllm-moe": "out"})
+    (notice,) = failed["notices"]
+    assert notice.startswith("vllm-moe: M=13 failed, and vLLM takes the configuration of M=8, the nearest in the file")
+    time_ms = 1e3 * failed["shapes"][1]["median_s"] * 13 / 8
+    assert f"at the rate of M=8 that takes {time_ms:.3g} ms, which is not measured" in notice
+    assert tune(shapes)["notices"] == []
+
+
+def test_the_first_configuration_is_kept_where_a_shape_failed(tune, tmp_path):
+    shapes = "M,E,N\n1,8,14336\n13,8,14336\n"
+    kept = tune(shapes, export={"vllm-moe": "out", "sglang-moe": "out"}, keep_default=True)
+    assert kept["notices"] == []
+    for path in kept["written"]:
+        rows = json.loads((tmp_path / path).read_text())
+        assert [*rows] == ["1", "13"]
+        assert (rows["13"]["BLOCK_SIZE_M"], rows["13"]["num_warps"]) == (256, 8)
+
+
 @pytest.mark.parametrize(
     ("csv", "options", "message"),
     [
@@ -177,6 +197,7 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         (("--shapes", "shapes.csv", "--no-skip"), "there is --skip, too"),
         (("--shapes", "shapes.csv", "--m", "5"), "there is --m, too"),
         (("--export", "vllm-moe=out"), "there is --export without --shapes"),
+        (("--keep-default",), "there is --keep-default without --shapes"),
         (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is a path"),
         (("--shapes", ""), "FILE.py:KERNEL"),
         ((), "FILE.py:KERNEL with --shapes"),

@@ -1,12 +1,16 @@
 """The sampler for Optuna: storages, threads, processes, failures, and what is used of its interface."""
 
+import contextlib
 import doctest
 import itertools
 import logging
 import math
 import multiprocessing
+import os
 import pickle
+import signal
 import threading
+import time
 
 import numpy as np
 import optuna
@@ -146,6 +150,103 @@ def test_a_study_ends_when_everything_was_tried():
     assert sorted(trial.value for trial in study.trials) == [1, 2, 3]
     study.optimize(lambda trial: trial.suggest_int("stages", 1, 3), n_trials=50)
     assert len(study.trials) == 4
+
+
+def best_then_killed(storage, number):
+    """Run a study in a process that is killed in the trial whose number is given."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = MltuneSampler({"x": list(range(12))}, seed=1)
+    study = optuna.load_study(study_name="killed", storage=storage, sampler=sampler)
+
+    def deadly(trial):
+        if trial.number == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return parabola(trial)
+
+    study.optimize(deadly, n_trials=number + 1)
+
+
+def parabola(trial):
+    return (trial.suggest_int("x", 0, 11) - 7) ** 2
+
+
+def killed_study(tmp_path, number=3):
+    storage = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(
+        study_name="killed", storage=storage, sampler=MltuneSampler({"x": list(range(12))}, seed=1)
+    )
+    process = multiprocessing.get_context("spawn").Process(target=best_then_killed, args=(storage, number))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    assert [trial.state for trial in study.trials][-1] == TrialState.RUNNING
+    return study
+
+
+def test_what_a_killed_process_ran_is_proposed_again_and_first(tmp_path):
+    study = killed_study(tmp_path)
+    lost = study.trials[3].system_attrs[ATTRIBUTE]
+    study.optimize(parabola, n_trials=1)
+    assert [study.trials[3].state, study.trials[4].params] == [TrialState.FAIL, lost]
+    study.optimize(parabola, n_trials=50)
+    assert {trial.params["x"] for trial in study.trials if trial.state == TrialState.COMPLETE} == set(range(12))
+    assert (len(study.trials), study.best_params) == (13, {"x": 7})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_optunas_retry_of_a_lost_trial_has_its_configuration(tmp_path):
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=2)
+    study = killed_study(tmp_path)
+    study._storage.set_trial_state_values(study.trials[3]._trial_id, TrialState.FAIL)
+    retry(study, study.trials[3])
+    study.optimize(parabola, n_trials=50)
+    assert study.trials[4].params == study.trials[3].system_attrs[ATTRIBUTE]
+    assert sorted(trial.params["x"] for trial in study.trials if trial.state == TrialState.COMPLETE) == list(range(12))
+
+
+def test_a_configuration_that_kills_the_process_is_tried_three_times():
+    study = optuna.create_study(sampler=MltuneSampler({"x": list(range(12))}, seed=1))
+
+    def deadly(trial):
+        if trial.suggest_int("x", 0, 11) == 7:
+            raise SystemExit
+        return parabola(trial)
+
+    for _ in range(20):
+        with contextlib.suppress(SystemExit):
+            study.optimize(deadly, n_trials=50)
+    lost = [trial.number for trial in study.trials if trial.params.get("x") == 7]
+    assert lost[:3] == [lost[0], lost[0] + 1, lost[0] + 2]
+    assert {trial.params["x"] for trial in study.trials} == set(range(12))
+
+
+def test_a_trial_that_was_never_told_is_proposed_again_when_it_is_old():
+    study = optuna.create_study(sampler=MltuneSampler({"x": list(range(12))}, seed=1, stale_after=0.2))
+    never_told = study.ask()
+    lost = never_told.suggest_int("x", 0, 11)
+    study.optimize(parabola, n_trials=2)
+    time.sleep(0.3)
+    study.optimize(parabola, n_trials=1)
+    assert study.trials[-1].params == {"x": lost}
+
+
+def test_a_trial_that_was_never_told_does_not_end_the_search():
+    study = optuna.create_study(sampler=MltuneSampler({"x": list(range(4))}, seed=1))
+    never_told = [study.ask().suggest_int("x", 0, 3) for _ in range(2)]
+    study.optimize(parabola, n_trials=50)
+    assert [trial.params["x"] for trial in study.trials[-2:]] == never_told
+    assert len(study.trials) == 6
+
+
+def test_threads_that_try_everything_repeat_nothing():
+    study = optuna.create_study(sampler=MltuneSampler({"x": list(range(12))}, seed=1))
+
+    def slow(trial):
+        time.sleep(0.3 if trial.number == 2 else 0.01)
+        return parabola(trial)
+
+    study.optimize(slow, n_trials=50, n_jobs=3)
+    assert len({trial.params["x"] for trial in study.trials}) == 12
 
 
 def test_trials_may_be_asked_for_and_told_in_any_order(sampler):

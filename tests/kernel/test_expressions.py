@@ -72,6 +72,59 @@ def test_a_restriction_does_not_hold_where_it_is_undefined(text: str, expected: 
     assert np.broadcast_to(parse(text).holds({"a": A, "b": B}), 5).tolist() == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "x in [1, 2]",
+            "x not in (1, 2, y)",
+            "x in range(1, 9, 3)",
+            "x in range(9, 1, -3)",
+            "x in []",
+            "0 < x in {1, 4}",
+        ),
+        *("x > 2 or True", "(x > 2) & (y > 2)", "x & 3 | y ^ 5", "x << 3 > y >> 1", "~x & 1", "int(x / 3) == 1"),
+        *(
+            "round(x / 2) == 2",
+            "math.log2(x) is 3.0 or x is not 4",
+            "len([x, y]) == 2",
+            "sum([x, y]) == 9",
+            "sum([]) == 0",
+        ),
+        *("any([x == 2, y == 3])", "all((x, y))", "all(n % 2 == 0 for n in [x, y])", "any([])", "bool(x) == True"),
+        *("sum(x * n for n in range(4)) > y", "max([x, y]) == min((x, 8))", "pow(x, 2) < y", "math.sqrt(x) == 2"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+def test_pythons_notation_of_conditions_means_what_it_means_in_python(text: str) -> None:
+    x, y = (column.reshape(-1) for column in np.meshgrid(np.arange(1, 17), [1, 2, 3, 8, 40]))
+    code = compile(text, "restriction", "eval")
+    names = {"math": math, **{function.__name__: function for function in (any, all, len, sum, min, max, int, round)}}
+    scope = {**names, "bool": bool, "pow": pow, "range": range, "True": True, "__builtins__": {}}
+    expected = [bool(eval(code, {**scope, "x": a, "y": b})) for a, b in zip(x.tolist(), y.tolist(), strict=True)]  # noqa: S307
+    assert np.broadcast_to(parse(text).holds({"x": x, "y": y}), len(x)).tolist() == expected
+
+
+def test_texts_are_members_of_lists() -> None:
+    layouts = np.array(["row", "column", "tiled"])
+    assert parse("layout in ['row', 'tiled']").holds({"layout": layouts}).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"), [("x + foo(y) > 1", "foo(y)"), ("x[0] > 1", "x[0]"), ("len(x) > 2", "len(x)")]
+)
+def test_the_error_of_an_unknown_part_names_it_and_offers_a_function(text: str, part: str) -> None:
+    with pytest.raises(ExpressionError, match="Python function in place of a text") as caught:
+        parse(text)
+    assert f"but there is `{part}`" in str(caught.value)
+
+
+def test_a_shift_by_a_negative_count_holds_nowhere() -> None:
+    assert parse("1 << (a - 2) >= 0").holds({"a": np.array([1, 2, 3])}).tolist() == [False, True, True]
+    with pytest.raises(ExpressionError, match="take integers"):
+        parse("1.5 & a").evaluate({"a": 1})
+
+
 def test_an_undefined_value_is_refused() -> None:
     with pytest.raises(ExpressionError, match="divisor must not be zero"):
         parse("a // b").evaluate({"a": A, "b": B})
@@ -80,8 +133,29 @@ def test_an_undefined_value_is_refused() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "a +", "a.b", "a[0]", "'x'", "True", "None", "lambda: 1", "a := 3", "[a]", "{a}", "(a, b)", "a << 3"),
-        *("a | b", "~a", "a is b", "a in b", "f(a)", "min", "min()", "min(*a)", "min(a, key=b)", "ceil_div(a)"),
+        *(
+            "",
+            "a +",
+            "a.b",
+            "a[0]",
+            "'x'",
+            "None",
+            "lambda: 1",
+            "a := 3",
+            "[a]",
+            "{a}",
+            "(a, b)",
+            "a is None",
+            "~(a > 1)",
+            "~((a > 1) & (b > 1))",
+        ),
+        *("len(a)", "sum(a)", "min([])", "[a, b] < a", "a in 'xy'", "[n for n in (a, b)]", "any(n for n in (a,) if n)"),
+        *("int(a, b)", "round(a, 1)", "math.pi", "os.log2(a)", "sum(n for n in range(10**30))", "a in range(10**30)"),
+        *(
+            "all(n + m for n in range(300) for m in range(300))",
+            "all(all(n < m for n in range(300)) for m in range(300))",
+        ),
+        *("a in b", "f(a)", "min", "min()", "min(*a)", "min(a, key=b)", "ceil_div(a)"),
         *(
             "__import__('os').system('true')",
             "().__class__",
@@ -162,4 +236,16 @@ def _as_truth(text: str) -> str:
 
 
 def test_functions_are_listed() -> None:
-    assert set(FUNCTIONS) == {"min", "max", "abs", "ceil", "floor", "ceil_div", "log2", "is_pow2"}
+    assert set(FUNCTIONS) == {
+        "min",
+        "max",
+        "abs",
+        "ceil",
+        "floor",
+        "int",
+        "round",
+        "sqrt",
+        "ceil_div",
+        "log2",
+        "is_pow2",
+    }

@@ -17,7 +17,7 @@ from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.kernel_tuner_call import CallOptions, check_call, read_sources
 from mltune.kernel.placed import PlacedKernel
-from mltune.kernel.python_kernel import KernelCall, make_kernel, with_sizes
+from mltune.kernel.python_kernel import RESERVED, KernelCall, make_kernel, with_sizes
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
@@ -61,12 +61,44 @@ def configuration(block: int = 64, tile: int = 2) -> dict[str, int]:
         (lambda p: 10 * p["TILE"], ([], None, None), (20, 1, 1)),
         (lambda p: (p["TILE"] * 64, 3), (None, None, None), (2, 3, 1)),
         (1000, (lambda p: p["TILE"] * 100, None, None), (5, 1, 1)),
+        ((1000, 7), ("block_size_x * TILE", 2, None), (8, 4, 1)),
+        ((1000, 7), (("block_size_x", np.int32(2)), [lambda p: p["TILE"]], None), (8, 4, 1)),
+        (1000.0, ("TILE", None, None), (500, 1, 1)),
         ((1000, lambda p: p["TILE"]), ([], None, None), (1000, 2, 1)),
     ],
 )
 def test_grids_follow_from_sizes_and_divisors(made: Any, size: Any, divisors: Any, grid: tuple[int, ...]) -> None:
     launch = made(size, grid_divisors=divisors).launch(configuration(), {})
     assert (launch.grid, launch.block, launch.shared_bytes, launch.arguments) == (grid, (64, 1, 1), 0, ())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"problem_size": lambda p: 1 // (p["TILE"] - 2)}, "problem_size raised ZeroDivisionError.*'TILE': 2"),
+        ({"problem_size": lambda p: p["TILE"] / 4}, "problem_size must be an integer >= 1, got 0.5 for .*'TILE': 2"),
+        ({"problem_size": "TILE - 2"}, "problem_size must be an integer >= 1, got 0 for"),
+        ({"grid_divisors": (["TILE - 2"], None, None)}, "grid_div_x must be positive, got 0 for .*'TILE': 2"),
+        ({"grid_divisors": (None, lambda p: p["NONE"], None)}, "grid_div_y raised KeyError: 'NONE'.*'TILE': 2"),
+        ({"shared": lambda p: -p["TILE"]}, "smem_args: size must be an integer >= 0, got -2 for .*'TILE': 2"),
+        ({"shared": lambda p: p["NONE"]}, "smem_args raised KeyError: 'NONE'.*'TILE': 2"),
+        ({"defines": {"W": lambda p: p["NONE"]}}, "the function of the macro W raised KeyError.*'TILE': 2"),
+    ],
+)
+def test_the_error_of_a_launch_names_what_is_wrong_and_the_configuration(made: Any, options: Any, message: str) -> None:
+    kernel = made(**options)
+    step = kernel.macros if "defines" in options else lambda values: kernel.launch(values, {})
+    with pytest.raises(UsageError, match=message):
+        step(configuration())
+
+
+@needs.nvrtc
+def test_a_configuration_without_a_grid_fails_alone(made: Any) -> None:
+    kernel = made(grid_divisors=("block_size_x - 32", None, None))
+    with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
+        builds = [builder.submit(configuration(block)).result() for block in (32, 64)]
+    assert [build.state for build in builds] == ["compile_error", "ok"]
+    assert "grid_div_x must be positive" in builds[0].detail
 
 
 def test_blocks_have_their_own_names(made: Any) -> None:
@@ -247,6 +279,28 @@ def test_a_template_gives_its_kernel_a_plain_name(made: Any) -> None:
         ({"parameters": {"int": [1, 2]}}, "not a keyword"),
         ({"parameters": {"a b": [1, 2]}}, "consists of letters"),
         ({"defines": {"float": 1}}, "not a keyword"),
+        ({"defines": {"TILE": 1}}, "a parameter or in defines, not both, got TILE"),
+        *(
+            ({"problem_size": size}, "problem_size must be an integer >= 1")
+            for size in (0, -5, 1000.5, True, None, (8, 0))
+        ),
+        *(
+            ({"parameters": {"block_size_x": [32, size]}}, "block_size_x, the threads of a block")
+            for size in (0, -32, 0.5)
+        ),
+        ({"parameters": {"BX": [0, 1]}, "block_names": ["BX"]}, "BX, the threads of a block"),
+        *(
+            ({"grid_divisors": (size, None, None)}, "grid_div_x has positive")
+            for size in (0, [0], -1, math.inf, [None], {})
+        ),
+        ({"parameters": {"block_size_x": 64}}, "a list of values, such as .64, 128., got block_size_x=64"),
+        ({"parameters": {"LAYOUT": "row"}}, "a list of values, such as .64, 128., got LAYOUT='row'"),
+        ({"parameters": [("TILE", [1, 2])]}, "parameters are a dict of lists"),
+        *(({"parameters": {name: [1, 2]}}, f"a parameter is not named {name}") for name in RESERVED),
+        ({"parameters": {"argument_0": [1, 2]}}, "a parameter is not named argument_0"),
+        ({"answer": lambda *arrays: 1 / 0}, "answer raised ZeroDivisionError"),
+        ({"restrictions": lambda p: p["T"] > 1}, "the restriction <lambda> raised KeyError: 'T', for .*'TILE': 1"),
+        ({"source": lambda p: p["T"]}, "kernel_source raised KeyError: 'T', for .*'TILE': 1"),
     ],
 )
 def test_what_cannot_be_used_is_refused(made: Any, options: Any, message: str) -> None:
@@ -261,6 +315,13 @@ def test_its_problem_is_on_record_and_read_again(tmp_path: Path) -> None:
     document = kernel.arrays.problem().to_json()
 
     assert problem_from_json(json.loads(json.dumps(document))).to_json() == document
+
+
+@pytest.mark.parametrize("metric", ["work / time", lambda entry: entry["work"]])
+def test_the_error_of_a_metric_names_it_and_the_result(metric: Any) -> None:
+    metrics = check_call({"metrics": {"rate": metric}}, None).metrics
+    with pytest.raises(UsageError, match=r"the metric rate raised KeyError: 'work', for .*'TILE': 2"):
+        metrics["rate"]({"TILE": 2, "time": 1.5})
 
 
 def test_limits_are_among_the_options_of_a_strategy() -> None:
@@ -337,6 +398,8 @@ def test_headers_of_a_list_of_sources_are_in_the_folder_of_the_winner(made: Any,
         ({"simulation_mode": True}, "recorded timings"),
         ({"compiler_options": ["-include", "a.h"]}, "an option of the compiler"),
         ({"compiler_options": ["-I/no/such/folder"]}, "-I names a folder of headers, but '/no/such/folder' is none"),
+        ({"compiler_options": "-O3 -w"}, r"a list of texts, such as \['-O3', '-w'\], got '-O3 -w'"),
+        ({"metrics": {"time": "1"}}, "a metric is not named time"),
         ({"compiler_options": ["-I"]}, "-I names a folder of headers, but '' is none"),
         ({"smem_args": {"bytes": 3}}, "smem_args has the key size"),
         ({"iteration": 7}, "no argument 'iteration'; did you mean"),

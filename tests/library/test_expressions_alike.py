@@ -23,6 +23,7 @@ SIZES = ("a", "b")
 PARAMETERS = {"TILE": 48, "RATE": 2.75, "ONE": 1, "NONE": 0, "HUGE": 3_000_000_001}
 NUMBERS = ("0", "1", "2", "3", "7", "32", "1.5", "0.1", "2.0", "1000003", "9007199254740991", "4503599627370496.5")
 ARITHMETIC, COMPARISONS = ("+", "-", "*", "/", "//", "%"), ("<", "<=", ">", ">=", "==", "!=")
+ONE_NUMBER = ("int", "round", "math.sqrt", "np.ceil", "bool", "~abs")
 VALUES = np.array(
     [
         (a, b)
@@ -39,12 +40,18 @@ SEEN = (
     "a // (b - 3) and NONE", "NONE and a // NONE", "(a > 2) * (b > 2) + (not a)", "ceil_div(0 - a, 7)",
     "1e15 * a * 1e15",
     "ceil_div(a / 3, 0.7)", "a + b + 9007199254740991 - 9007199254740991", "abs(a - b) ** 2", "-a % 5", "+a",
+    "a in [1, 2, 64]", "a not in (b, TILE, 0)", "(a > 2) & (b > 2)", "~a & 7", "a & 1 == 0", "(a > 2) | b",
+    "a << b", "a << 70", "0 << b", "a >> b", "1 << (2 - b)", "-a >> 70", "(a / 3) << 1", "(a if b > 3 else 1.5) & 3",
+    "a ^ b ^ True", "int(a / -3)", "round(a / 2)", "round(-a / 8)", "math.log2(a)", "math.sqrt(b - 3)", "pow(b % 5, 3)",
+    "sum([a, b, 1])", "len([a, b]) * a", "any([a == 2, b == 3])", "all(n % 2 == 0 for n in (a, b))", "a is True",
+    "max([a, b, 7])", "a in range(0, 1001, 5)", "1 < a in (5, 64, b)", "bool(a) + bool(b)",
+    "np.ceil(a / 3)", "math.trunc(b / -4)", "any([a])", "sum(n * n for n in [a % 9, b % 9])", "(a > b) ^ (b > a)",
 )  # fmt: skip
 
 
 def drawn(rng, depth):
     """Return a random expression: each operator and function of the language occurs."""
-    kind = rng.integers(0, 12) if depth else 0
+    kind = rng.integers(0, 16) if depth else 0
     part = [drawn(rng, depth - 1) for _ in range(3)] if kind else []
     match kind:
         case 0:
@@ -60,9 +67,15 @@ def drawn(rng, depth):
         case 8:
             return f"({rng.choice(['-', '+', 'not '])}{part[0]})"
         case 9:
-            return f"{rng.choice(['abs', 'ceil', 'floor', 'log2', 'is_pow2'])}({part[0]})"
+            return f"{rng.choice(['abs', 'ceil', 'floor', 'log2', 'is_pow2', *ONE_NUMBER])}({part[0]})"
         case 10:
             return f"({part[0]} ** ({part[1]} % {rng.integers(2, 70)}))"
+        case 11 | 12:
+            return f"({part[0]} {rng.choice(['&', '|', '^', '<<', '>>'])} {part[1]})"
+        case 13:
+            return f"({part[0]} {rng.choice(['in', 'not in'])} [{part[1]}, {part[2]}])"
+        case 14:
+            return f"{rng.choice(['any', 'all', 'sum', 'max'])}([{part[0]}, {part[1]}, {part[2]}])"
     return f"{rng.choice(['min', 'max', 'ceil_div'])}({part[0]}, {part[1]})"
 
 

@@ -1,5 +1,6 @@
 """The result of a run: what it holds, how it is read while it grows, and its table and plot."""
 
+import copy
 import dataclasses
 import math
 import sqlite3
@@ -124,6 +125,16 @@ class TestTable:
         assert table["median_s"].isna().tolist() == [False, False, True, True]
         assert (table["registers"][0], table["detail"][2]) == (128, "what went wrong with 2")
         assert table["predicted_s"][0] == pytest.approx(2 * 4096**3 / (132 * 128 * 2 * 1.98e9) * math.exp(0.5))
+
+    def test_a_parameter_with_the_name_of_a_column_has_one_of_its_own(self, directory):
+        run = read_run(directory)
+        renamed = copy.copy(run.records)
+        renamed.parameters = ("batch", "median_s")
+        table, plain = dataclasses.replace(run, records=renamed).to_dataframe(), run.to_dataframe()
+        assert list(table.columns[5:7]) == ["parameter_batch", "parameter_median_s"]
+        assert list(table["parameter_batch"]) == list(plain["BLK_M"])
+        assert list(table["batch"]) == list(plain["batch"])
+        assert table["median_s"].equals(plain["median_s"])
 
     def test_a_run_without_trials_has_an_empty_one(self, tmp_path, make_run):
         assert len(read_run(make_run(tmp_path)).to_dataframe()) == 0

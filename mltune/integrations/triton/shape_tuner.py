@@ -72,6 +72,7 @@ def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[A
     device, serving = driver.active.get_device_interface().get_device_name(), getattr(module, "SERVING", {})
     dtype, blocks = serving.get("dtype"), [*map(int, serving.get("block_shape", ()))]
     facts |= {"device": device, "dtype": dtype and str(dtype), "block_shape": blocks}
+    facts["default"] = _written(autotuned.configs[0])
     return module.arguments, autotuned, tuners, facts
 
 
@@ -92,14 +93,20 @@ def _tuned(arguments: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
     best = min(total_s, key=total_s.__getitem__)
     if total_s[best] == math.inf:
         raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
-    configuration = {name: value for name, value in best.all_kwargs().items() if value is not None}
     return {
-        "configuration": json.loads(json.dumps(configuration, default=str)),
+        "configuration": _written(best),
         "median_s": total_s[best],
         "first_s": total_s[first] if total_s.get(first, math.inf) < math.inf else None,
         "measured": len(measured),
         "seconds": time.monotonic() - begun,
     }
+
+
+def _written(config: Any) -> Row:
+    """Return a configuration as JSON has it."""
+    values = {name: value for name, value in config.all_kwargs().items() if value is not None}
+    configuration: Row = json.loads(json.dumps(values, default=str))
+    return configuration
 
 
 def _time_s(tuner: Any, launches: Sequence[Sequence[Any]], config: Any) -> float:

@@ -50,6 +50,7 @@ def tune_in_order(
         facts = _asked(child, None)
         if "error" in facts:
             raise UsageError(f"{file}:{name} cannot be tuned at sizes {', '.join(names)}: {facts['error']}")
+        default = facts.pop("default")
         winners = read_winners(folder, facts)
         export.check([shape for shape, _ in counts], facts)
         rows, written = list[Row](), list[str]()
@@ -59,10 +60,11 @@ def tune_in_order(
                 add_winner(folder, facts, shape, winner)
             rows.append({"shape": shape, "count": count, **(winner or {})})
             progress(rows[-1])
-            written = export.write([row for row in rows if "error" not in row], facts)
+            written = export.write(rows, facts, default)
     finally:
         child.kill()
-    return {**facts, "run": str(folder), "shapes": rows, "written": written}
+    notices = export.notices(rows, facts)
+    return {**facts, "run": str(folder), "shapes": rows, "written": written, "notices": notices}
 
 
 def _asked(child: Child, shape: Row | None, again: int = 3) -> Row:
