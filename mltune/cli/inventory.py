@@ -153,7 +153,10 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     "import",
     group=group,
     file=argument(
-        "FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4 or CLBlast.", Path, parser=path("FILE")
+        "FILE",
+        "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4, KTT, ...",
+        Path,
+        parser=path("FILE"),
     ),
     kernel=text("--kernel", "NAME", "A built-in kernel, the folder of a bundle, or any name."),
     device=text("--device", "FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
@@ -167,6 +170,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     status=text("--status", "COLUMN", "Column of the states.  [default: status]"),
     aggregate=flag("--aggregate", "Merge rows that differ in columns that are no parameters."),
     section=texts("--section", "FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
+    partial=flag("--partial", "Import the whole entries of a file that was cut off."),
     kind=choice("--kind", KINDS, "Choice of the configurations."),
     name=text("--name", "NAME", "Name of the new dataset.  [default: that of the file]"),
     source=text("--source", "TEXT", "Where the timings are from.  [default: the file]"),
@@ -174,7 +178,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     overwrite=OVERWRITE,
 )
 def import_(options: Given, as_json: AsJson = False) -> None:
-    """Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast."""
+    """Import timings of others as a dataset: CSV, Parquet, files of Kernel Tuner, T4, KTT, CLBlast, CLTune."""
     imported, notices = api.import_dataset(**options)
     _answer(imported, options["out"], as_json, str(options["file"]), notices)
 

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -190,8 +190,8 @@ _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}")
 
 
-def parse_json(data: bytes | str) -> Any:
-    """Parse JSON.
+def parse_json(data: bytes | str, object_of: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Parse JSON, with a function of one's own for the pairs of an object.
 
     A text that is not JSON, is nested too deeply, or holds an integer of more than 64 bits or a key twice, raises a
     ValueError.
@@ -206,7 +206,7 @@ def parse_json(data: bytes | str) -> Any:
     """
     try:
         with _naming_long_integers():
-            return _checked(json.loads(data, object_pairs_hook=_object))
+            return _checked(json.loads(data, object_pairs_hook=object_of or _object))
     except RecursionError:
         raise _too_deep() from None
 
