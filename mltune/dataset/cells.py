@@ -128,9 +128,11 @@ def state_of(text: str) -> str | None:
     return None if state is None else state.value
 
 
-def is_failure_time(value: float) -> bool:
+def is_failure_time(value: object) -> bool:
     """Return whether a number stands for a failure: 1e20, or the largest number of 32 or 64 bits."""
-    return any(math.isclose(value, failure, rel_tol=1e-5) for failure in _FAILURE_TIMES)
+    return isinstance(value, int | float) and any(
+        math.isclose(value, failure, rel_tol=1e-5) for failure in _FAILURE_TIMES
+    )
 
 
 def times(column: pd.Series[Any], unit_s: float, failed: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.object_]]:

@@ -57,8 +57,7 @@ class _Clock:
     """The units of one file: its own, or that of the user, or that of the format's rule."""
 
     def __init__(self, unit: object, choice: Choice, rule: str) -> None:
-        self.named = unit not in (None, "")
-        self.file_s = required_seconds(unit, "the file") if self.named else None
+        self.file_s = None if unit in (None, "") else required_seconds(unit, "the file")
         self.user_s = None if choice.time_unit is None else required_seconds(choice.time_unit, "--time-unit")
         self.rule, self.rows, self.silent_row = rule, set[float](), 0
 
@@ -178,12 +177,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
     raise ValueError("the keys of an object must differ, but one occurs twice")
 
 
-def _each(rows: object, read: Callable[[Any, int], Any], name: str = "results") -> list[Any]:
+def _each(rows: object, read: Callable[[Any, int], Any], name: str = "results", kind: type = dict) -> list[Any]:
     """Return what is read of each row; a row that lacks a field is named."""
     if not isinstance(rows, list):
         raise DatasetError(f"the field {name!r} is a list, but this one is a {type(rows).__name__}")
     values = []
     for number, entry in enumerate(rows, 1):
+        if not isinstance(entry, kind):
+            raise DatasetError(f"a result is a {kind.__name__}, but result {number} is a {type(entry).__name__}")
         try:
             values.append(read(entry, number))
         except KeyError as error:
@@ -196,7 +197,7 @@ def _each(rows: object, read: Callable[[Any, int], Any], name: str = "results") 
 
 
 def _union(configurations: list[Any], outcomes: list[Outcome], notices: Iterable[str]) -> Results:
-    """Return results with all parameters that a configuration has; others have the value ``absent`` for it."""
+    """Return results with all parameters that a configuration has; objectives have the value ``absent`` for it."""
     for number, configuration in enumerate(configurations, 1):
         if not isinstance(configuration, dict):
             raise DatasetError(f"a configuration is an object, but that of result {number} is no such")
@@ -227,7 +228,9 @@ def _kernel_tuner(document: Mapping[str, Any], choice: Choice) -> Results:
         return time, "ok", _number(entry.get("compile_time"), unit_ms), _number(entry.get("benchmark_time"), unit_ms)
 
     outcomes = _each(entries, outcome, "cache")
-    return Results(names, entries, outcomes, tuple(clock.notices()))
+    objective = document.get("objective", "time")
+    notices = clock.notices() if objective == "time" else [*clock.notices(), _other_objective([objective])]
+    return Results(names, entries, outcomes, tuple(notices))
 
 
 def _t4(document: Mapping[str, Any], choice: Choice) -> Results:
@@ -235,20 +238,24 @@ def _t4(document: Mapping[str, Any], choice: Choice) -> Results:
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     clock = _Clock(metadata.get("timeunit"), choice, "T4 of Kernel Tuner")
-    others: set[str] = set()
-    read = _each(document["results"], lambda result, row: _t4_result(result, row, clock, others))
+    objectives: set[str] = set()
+    read = _each(document["results"], lambda result, row: _t4_result(result, row, clock, objectives))
     notices = clock.notices()
-    if others:
-        shown = printable(", ".join(sorted(others)[:_MOST_SHOWN]), 200)
-        notices.append(f"the objective of the file is {shown}, and a dataset holds the times")
+    if objectives:
+        notices.append(_other_objective(sorted(objectives)))
     other_ms = clock.other_ms()
     outcomes = [(time, state, *(_number(value, other_ms) for value in spent)) for _, (time, state, *spent) in read]
     results = _union([configuration for configuration, _ in read], outcomes, notices)
     return _with_numbers(results) if metadata.get("autotuner") == "KTT" else results
 
 
+def _other_objective(names: Sequence[object]) -> str:
+    shown = printable(", ".join(map(str, names[:_MOST_SHOWN])), 200)
+    return f"the objective of the file is {shown}, and the dataset holds the times"
+
+
 def _t4_result(
-    result: Mapping[str, Any], row: int, clock: _Clock, others: set[str]
+    result: Mapping[str, Any], row: int, clock: _Clock, objectives: set[str]
 ) -> tuple[Any, tuple[object, str, object, object]]:
     """Return the configuration and the outcome of a T4 result; compile and benchmark times have the file's unit."""
     times = result.get("times") or {}
@@ -257,7 +264,7 @@ def _t4_result(
         raise DatasetError(f"the correctness of a result is 0 or 1, but that of result {row} is neither")
     if correctness == 0 and state_of(state) in (None, "ok"):
         state = "correctness"
-    time = None if _failed(state) else _t4_time(result, row, clock, others)
+    time = None if _failed(state) else _t4_time(result, row, clock, objectives)
     spent = times.get("compilation", times.get("compilation_time")), times.get("benchmark")
     return result["configuration"], (time, state, *spent)
 
@@ -273,13 +280,13 @@ def _failed(state: str) -> bool:
     return state_of(state) not in (None, "ok")
 
 
-def _t4_time(result: Mapping[str, Any], row: int, clock: _Clock, others: set[str]) -> object:
+def _t4_time(result: Mapping[str, Any], row: int, clock: _Clock, objectives: set[str]) -> object:
     """Return the time of a T4 result, milliseconds: that of a measurement, or else the median of its runs."""
     measured = {str(measurement["name"]): measurement for measurement in result.get("measurements") or ()}
     objective = str((result.get("objectives") or ["time"])[0])
     runtimes = (result.get("times") or {}).get("runtimes")
     if not _is_time(objective, measured.get(objective)):
-        others.add(objective)
+        objectives.add(objective)
     for name in ("time", objective):
         if name in measured and _is_time(name, measured[name]):
             return _scaled(measured[name].get("value"), clock.ms(measured[name].get("unit"), row))
@@ -289,12 +296,13 @@ def _t4_time(result: Mapping[str, Any], row: int, clock: _Clock, others: set[str
         values = [_scaled(value, clock.ms(row=row)) for value in runtimes]
         numbers = [value for value in values if isinstance(value, int | float)]
         return statistics.median(numbers) if len(numbers) == len(values) else values[0]
+    place = f"result {row}"
     if objective not in measured:
-        return None
-    measurement, place = measured[objective], f"result {row}"
+        raise DatasetError(f"a result has the measurement 'time' or 'times.runtimes', but {place} has neither")
+    measurement = measured[objective]
     unit = measurement.get("unit")
     name = str(unit) if isinstance(unit, str) and quantity_of(unit) else objective
-    raise no_time(name, quantity_of(name) or "no time, and of unknown direction", place)
+    raise no_time(name, quantity_of(name), place)
 
 
 def _is_time(name: str, measurement: Mapping[str, Any] | None) -> bool:
@@ -352,7 +360,7 @@ def _database(document: Mapping[str, Any], choice: Choice) -> Results:
             raise ValueError(f"it has {len(texts)} values of {len(names)} parameters")
         return dict(zip(names, texts, strict=True)), (_scaled(time, unit_ms), "ok", None, None)
 
-    read = _each(section["results"], result)
+    read = _each(section["results"], result, kind=list)
     return _with_numbers(
         Results(names, [entry for entry, _ in read], [outcome for _, outcome in read], tuple(clock.notices()))
     )

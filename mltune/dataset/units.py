@@ -7,7 +7,8 @@ import re
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 
-_PREFIXES = {"": 1.0, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9, "pico": 1e-12, "kilo": 1e3}
+# "miliseconds" is in T4 files of public hubs
+_PREFIXES = {"": 1.0, "milli": 1e-3, "mili": 1e-3, "micro": 1e-6, "nano": 1e-9, "pico": 1e-12, "kilo": 1e3}
 _SYMBOLS = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9, "p": 1e-12}
 _SECONDS = {
     **{f"{prefix}{word}": scale for prefix, scale in _PREFIXES.items() for word in ("second", "seconds")},
@@ -62,9 +63,9 @@ def quantity_of(text: str) -> str:
 def no_time(name: str, quantity: str, place: str) -> DatasetError:
     """Return the refusal of values that are no times; it says which direction is better."""
     better = "more is better" if quantity == "a rate" else "less is better"
+    kind = f"{quantity} ({better})" if quantity else "which is no time"
     return DatasetError(
-        f"a dataset holds times, but {place} has {printable(name, 60)!r}, {quantity} ({better}); import the column or "
-        "the measurement of the times"
+        f"a dataset holds times, but {place} has {printable(name, 60)!r}, {kind}; import the times that belong to it"
     )
 
 

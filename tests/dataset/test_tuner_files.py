@@ -78,6 +78,7 @@ def ktt(*rows: dict[str, object], unit: object = "Microseconds") -> dict[str, ob
         ("usec", 1e-6),
         ("MILLISECONDS", 1e-3),
         ("msec", 1e-3),
+        ("miliseconds", 1e-3),
         (" ms ", 1e-3),
         ("[ms]", 1e-3),
         ("NS", 1e-9),
@@ -130,7 +131,7 @@ def test_without_a_unit_the_rule_of_the_format_holds_and_is_told(tmp_path: Path)
         ("performance", "gflops", "'gflops', a rate .more is better"),
         ("energy", "J", "'J', an energy .less is better"),
         ("nvml_energy", "Joules", "'Joules', an energy .less is better"),
-        ("fitness", "", "'fitness', no time, and of unknown direction"),
+        ("fitness", "", "result 1 has 'fitness', which is no time"),
         ("time", "GB/s", "'GB/s', a rate"),
         ("time", "parsecs", "has 'parsecs'"),
     ],
@@ -145,6 +146,11 @@ def test_the_times_of_a_file_with_another_objective_are_imported_and_told(tmp_pa
     table = imported(tmp_path, t4(0, objectives=["GFLOP/s"], measurements=both))
     assert microseconds(table) == [2000.0]
     assert any("the objective of the file is GFLOP/s" in notice for notice in table.notices)
+
+
+def test_the_objective_of_a_cache_that_is_no_time_is_told(tmp_path: Path) -> None:
+    text = cache((16, 1.0)).replace("{", '{"objective": "GFLOP/s", ', 1)
+    assert any("the objective of the file is GFLOP/s" in notice for notice in imported(tmp_path, text).notices)
 
 
 @pytest.mark.parametrize(
