@@ -204,6 +204,8 @@ def _union(configurations: list[Any], outcomes: list[Outcome], notices: Iterable
     names = list(dict.fromkeys(name for configuration in configurations for name in configuration))
     lacking = [name for name in names if any(name not in configuration for configuration in configurations)]
     if lacking:
+        if any(configuration.get(name) == ABSENT for configuration in configurations for name in lacking):
+            raise DatasetError(f"a parameter that some configurations lack has the value {ABSENT!r} in another one")
         configurations = [{name: configuration.get(name, ABSENT) for name in names} for configuration in configurations]
         shown = printable(", ".join(map(str, lacking[:_MOST_SHOWN])), 300)
         notices = [*notices, f"not all configurations have {shown}: where it is missing, its value is {ABSENT!r}"]
@@ -250,6 +252,7 @@ def _t4(document: Mapping[str, Any], choice: Choice) -> Results:
 
 
 def _other_objective(names: Sequence[object]) -> str:
+    """Return the notice of an objective that is no time."""
     shown = printable(", ".join(map(str, names[:_MOST_SHOWN])), 200)
     return f"the objective of the file is {shown}, and the dataset holds the times"
 

@@ -247,6 +247,17 @@ def test_rows_with_other_parameters_than_the_first_are_other_configurations(tmp_
     assert any("not all configurations have GEMMK, KREG" in notice for notice in table.notices)
 
 
+def test_a_value_that_would_stand_for_a_missing_parameter_is_refused(tmp_path: Path) -> None:
+    rows = [{"time": 1.0, "parameters": {"a": 1, "b": "absent"}}, {"time": 2.0, "parameters": {"a": 1}}]
+    with pytest.raises(DatasetError, match="has the value 'absent' in another one"):
+        imported(tmp_path, {"results": rows})
+
+
+def test_a_result_without_any_time_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"'time' or 'times.runtimes', but result 1 has neither"):
+        imported(tmp_path, t4(0, measurements=[]))
+
+
 def test_a_number_and_its_text_are_different_values(tmp_path: Path) -> None:
     results = t4(1.0, 2.0, 3.0, unit="ms")["results"]
     for result, value in zip(results, (1, "1", "a"), strict=True):

@@ -322,8 +322,8 @@ _json("t4-with-measurements-of-other-units", to_json({"results": [
         (1, "ms", 1), (2, ["ms"], 1), (3, "GFLOP/s", 1), (4, ESCAPE, 1), (5, "", float("nan")), (1e308, "hours", "yes")
     ))
 ]}))  # fmt: skip
-for _unit in ("furlongs", "J", 3, None, {}, ESCAPE, "x" * 100_000):
-    _json(f"ktt-with-the-unit-{str(_unit)[:8].strip()}".replace(ESCAPE[:1], "escape"), to_json({
+for _number, _unit in enumerate(("furlongs", "J", 3, None, {}, ESCAPE, "x" * 100_000)):
+    _json(f"ktt-with-another-unit-{_number}", to_json({
         "Metadata": {"TimeUnit": _unit},
         "Results": [{"Configuration": [{"Name": "a", "Value": 1}], "Status": "Ok", "TotalDuration": 1.5}],
     }))  # fmt: skip
