@@ -27,6 +27,7 @@ class ImportOptions(ShapeOptions, total=False):
     status: str | None
     aggregate: bool
     section: Mapping[str, str] | None
+    partial: bool
     kind: Literal["random", "complete", "search"] | None
     name: str | None
     source: str | None
@@ -64,12 +65,12 @@ def import_dataset(
     overwrite: bool = False,
     **options: Unpack[ImportOptions],
 ) -> tuple[Dataset, tuple[str, ...]]:
-    r"""Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast.
+    r"""Import timings of others as a dataset: CSV, Parquet, files of Kernel Tuner, T4, KTT, CLBlast, CLTune.
 
     Parameters
     ----------
     file : str or pathlib.Path
-        A table (``.csv``, ``.parquet``) or a ``.json`` file of Kernel Tuner, T4 or CLBlast.
+        A table (``.csv``, ``.parquet``) or a ``.json`` file of Kernel Tuner, T4, KTT, CLBlast or CLTune.
     kernel : str
         A built-in kernel, the folder of a bundle, or any name.
     device : str
@@ -89,11 +90,13 @@ def import_dataset(
     time, status : str, optional
         Columns of the times and of the states.
     time_unit : {"s", "ms", "us", "ns"}, optional
-        Unit of the times; by default the end of the column's name.
+        Unit of the times; by default the end of the column's name. Of a JSON file only where it names no unit.
     aggregate : bool
         Whether to merge rows that differ in columns which are no parameters.
     section : mapping of str to str, optional
         Fields that choose a section of CLBlast's database.
+    partial : bool
+        Whether to import the whole entries of a file that was cut off.
     kind : {"random", "complete", "search"}
         Choice of the configurations, ``"search"`` by default.
     name : str, optional

@@ -153,7 +153,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     api.import_dataset,
     "import",
     group=group,
-    file=argument("FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4 or CLBlast.", Path),
+    file=argument("FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4, KTT, ...", Path),
     kernel=text("NAME", "A built-in kernel, the folder of a bundle, or any name."),
     device=text("FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
     out=OUT,
@@ -167,6 +167,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     status=text("COLUMN", "Column of the states.  [default: status]"),
     aggregate=flag("Merge rows that differ in columns that are no parameters."),
     section=texts("FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
+    partial=flag("Import the whole entries of a file that was cut off."),
     kind=choice(KINDS, "Choice of the configurations.  [default: search]"),
     name=text("NAME", "Name of the new dataset.  [default: that of the file]"),
     source=text("TEXT", "Where the timings are from.  [default: the file]"),
@@ -174,7 +175,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     overwrite=OVERWRITE,
 )
 def import_(options: Given, as_json: bool = False) -> None:
-    """Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast."""
+    """Import timings of others as a dataset: CSV, Parquet, files of Kernel Tuner, T4, KTT, CLBlast, CLTune."""
     imported, notices = api.import_dataset(**options)
     _answer(imported, options["out"], as_json, str(options["file"]), notices)
 

