@@ -63,6 +63,7 @@ DIFFERENT = {
     "an integer and a float": [(1, 0), (1.0, 0)],
     "nothing and its text": [(None, 0), ("None", 0)],
     "a text with a quote": [('a","b', "c"), ("a", 'b","c')],
+    "numbers that JSON does not have": [(float("inf"), 0), (float("nan"), 0)],
     "a tuple and its text": [((1, 2), 0), ("(1, 2)", 0)],
 }
 

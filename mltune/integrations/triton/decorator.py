@@ -14,12 +14,13 @@ from typing import Any
 
 from mltune.integrations.host import QUICK, check_least, require
 from mltune.integrations.triton.compilers import compilers_of
-from mltune.integrations.triton.keys import Keys, innermost
+from mltune.integrations.triton.keys import Keys, innermost, plain
 from mltune.integrations.triton.runner import Runner
 from mltune.integrations.triton.session import Session
 from mltune.integrations.triton.stopwatch import Stopwatch
 from mltune.integrations.triton.winners import Winners
 from mltune.known.effort import effort
+from mltune.known.entry import canonical
 from mltune.known.wisdom_file import AUTO, file_of_run
 from mltune.process.child import available_cores
 from mltune.search.launch_search import gpu_and_driver
@@ -58,8 +59,9 @@ def autotune(
     minute is named in a warning and put on record: the process has to be killed, and the next one leaves it out.
 
     The winner is kept in the wisdom: another process, or another rank, takes the same one without measuring. Its key is
-    the source of the kernel, ``configs``, the types of the arguments and the values of ``key``, the GPU, its driver and
-    Triton's version.
+    the source of the kernel, ``configs``, the values of ``key``, of constants and options, how Triton compiles for the
+    other arguments, the GPU, its driver and Triton's version. Threads may call one kernel: of those that need a winner
+    one tunes.
 
     The environment variable ``MLTUNE_EFFORT`` is ``none`` (what is known, or the first of ``configs``, without
     measuring), ``quick`` (at most 25 are measured) or ``full`` (all are); the latter two if ``trials`` is not given.
@@ -84,7 +86,8 @@ def autotune(
         A file, ``"auto"`` for the user's, or ``"none"``.
     tolerance : float, optional
         If given, each configuration is launched once on copies of the same arguments, and one whose outputs differ from
-        those of the first by more than this times their largest magnitude is wrong: it is not taken.
+        those of the first by more than this times their largest magnitude is wrong: it is not taken. Outputs are all
+        tensors that can be reached through an argument.
     prior : str or pathlib.Path
         A model that says what is compiled and measured first: ``"auto"`` for the one that comes with mltune, learned
         from other kernels on an H200, ``"none"``, or a file. Where it does not know such a list of configurations,
@@ -99,7 +102,8 @@ def autotune(
     Raises
     ------
     UsageError
-        Triton is not installed, or a number is below its least.
+        Triton is not installed, or a number is below its least. While tuning: with ``tolerance`` nothing can be
+        compared.
     DeviceLostError
         While tuning: a launch has ended the CUDA context, such as by an illegal access. The configuration is put on
         record, and left out when the program is started again.
@@ -178,12 +182,13 @@ class _Adapter:
         """
         times, call = dict[Any, list[float]](), copy.copy(self._tuner)
         prune, bench, call.cache = call.prune_configs, call._bench, {}
+        texts = canonical(plain(key[1:])), self._keys.older_text(args, kwargs)
 
         def pruned(kwargs: dict[str, Any]) -> list[Any]:
             kept = list(dict.fromkeys(prune(kwargs)))
             if len(kept) > 1:
                 call.configs_timings = times
-                times.update(self._tuned(call, bench, kept, args, kwargs))
+                times.update(self._tuned(call, bench, kept, texts, kwargs))
             return list(times) or kept
 
         call.prune_configs = pruned
@@ -195,14 +200,13 @@ class _Adapter:
             self._tuner.cache.update((key, config) for config in call.cache.values())
 
     def _tuned(
-        self, call: Any, bench: Any, configs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: Any, bench: Any, configs: list[Any], texts: tuple[str, str], kwargs: dict[str, Any]
     ) -> dict[Any, list[float]]:
         """Return the milliseconds of what was measured, or the known winner alone."""
         level, path = effort(), file_of_run(self._wisdom, replayed=False)
         if level != "none" and not (path and path.exists()):  # nothing is known, and Triton's driver takes time
             compilers_of(self._compilers)
         gpu, driver = gpu_and_driver(_current_gpu())
-        texts = [text(args, kwargs) for text in (self._keys.text, self._keys.older_text)]
         winners = Winners.of(self._wisdom, innermost(call), texts, configs, gpu, driver)
         candidates = winners.known(configs)
         if len(candidates) == 1 or level == "none":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,50 +24,38 @@ class Keys:
         self._required = [item.name for item in parameters if item.default is item.empty and item.kind != _ANY_NUMBER]
         self._constants = [item.name for item in getattr(self._kernel, "params", ()) if item.is_constexpr]
 
-    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the key of a call in this process, which can be hashed."""
-        device, bound, compiled, options = self._bound(args, kwargs)
-        values = [bound[name] for name in self._tuner.keys]
-        types = [*map(type, values), *(type(bound[name]) for name in self._constants)]
-        return device, *compiled, *values, *types, str(sorted(options.items()))
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the key of a call in this process; without the GPU's number, which is the first part, in any."""
+        named = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+        names, keys, device = self._tuner.arg_names[: len(args)], tuple(self._tuner.keys), -1
+        named |= {name: None for name in self._required if name not in named and name not in names}  # a configuration's
+        if hasattr(self._kernel, "device_caches"):
+            from triton.runtime.driver import driver
 
-    def text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the key of a call as JSON."""
-        _, bound, compiled, options = self._bound(args, kwargs)
-        values = {name: _plain(bound[name]) for name in self._tuner.keys}
-        types = {name: _plain(kind) for name, kind in zip(bound, compiled, strict=False)}
-        return json.dumps([values, types, _plain(options)], separators=(",", ":"))
+            device = driver.active.get_current_device()
+            bound, compiled, options = self._kernel.device_caches[device][-1](*args, **named)
+        else:
+            options = dict(zip(names, args, strict=False)) | named
+            bound = {name: options.pop(name, None) for name in self._tuner.arg_names}
+            compiled = [str(getattr(value, "dtype", type(value))) for value in bound.values()]
+        values = tuple(bound[name] for name in keys)
+        types = *map(type, values), *(type(bound[name]) for name in self._constants)
+        return device, keys, values, tuple(compiled), types, str(sorted(options.items()))
 
     def older_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the text by which mltune 0.2 found the winner of a call; empty where another call may have the same.
 
         It had neither constants outside the key nor options, and it did not say where a value ends.
         """
-        _, bound, _, options = self._bound(args, kwargs)
-        names = {*self._tuner.arg_names[: len(args)], *kwargs}
-        arguments = {name: value for name, value in bound.items() if name in names}
+        named = {**dict(zip(self._tuner.arg_names, args, strict=False)), **kwargs}
+        arguments = {name: named[name] for name in self._tuner.arg_names if name in named}
         values = [arguments.get(name) for name in self._tuner.keys]
         words = [str(value) for value in values if isinstance(value, _PLAIN) and len(str(value).split()) == 1]
-        if len(words) < len(values) or options or names & {*self._constants} - {*self._tuner.keys}:
+        further = named.keys() - arguments.keys() - {"grid", "warmup"}
+        if len(words) < len(values) or further or arguments.keys() & {*self._constants} - {*self._tuner.keys}:
             return ""
         types = [str(value.dtype) if hasattr(value, "dtype") else type(value).__name__ for value in arguments.values()]
         return " ".join([*words, *types])
-
-    def _bound(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[int, dict[str, Any], Sequence[Any], dict[str, Any]]:
-        """Return the number of the GPU, the arguments, how Triton compiles for each, and what is no argument."""
-        named = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
-        names = self._tuner.arg_names[: len(args)]
-        named |= {name: None for name in self._required if name not in named and name not in names}  # a configuration's
-        if hasattr(self._kernel, "device_caches"):
-            from triton.runtime.driver import driver
-
-            device = driver.active.get_current_device()
-            return device, *self._kernel.device_caches[device][-1](*args, **named)
-        arguments = dict(zip(names, args, strict=False)) | named
-        bound = {name: arguments.pop(name, None) for name in self._tuner.arg_names}
-        return -1, bound, [str(getattr(value, "dtype", type(value))) for value in bound.values()], arguments
 
 
 def innermost(tuner: Any) -> Any:
@@ -78,15 +66,15 @@ def innermost(tuner: Any) -> Any:
     return fn
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value for JSON, which differs for each other value; tensors differ by their types alone."""
     if type(value).__name__ == "constexpr":
-        return _plain(value.value)
-    if type(value) in _PLAIN:
+        return plain(value.value)
+    if type(value) in _PLAIN and not (isinstance(value, float) and not math.isfinite(value)):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     parts: Any = getattr(value, "cache_key", None) or ("" if hasattr(value, "data_ptr") else str(value))
     if isinstance(value, Mapping):
-        parts = sorted([str(name), _plain(part)] for name, part in value.items())
+        parts = sorted([str(name), plain(part)] for name, part in value.items())
     return {type(value).__name__: parts}

@@ -123,7 +123,7 @@ class Runner:
     def _timed(self, config: Any) -> list[float]:
         """Return quantiles of milliseconds; what is no time never wins."""
         measured = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
-        times_ms = np.ravel(measured).astype(float).tolist()
+        times_ms: list[float] = np.ravel(measured).astype(float).tolist()
         if times_ms[:1] == [math.inf] or (times_ms and all(0 < time_ms < math.inf for time_ms in times_ms)):
             return times_ms if len(times_ms) == len(FAILED) else times_ms[:1] * len(FAILED)
         law = "do_bench must return milliseconds above 0"

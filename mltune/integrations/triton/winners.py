@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import MltuneWarning, WisdomError
-from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, choose
+from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, canonical, choose
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run, locked_key
 
@@ -39,8 +39,8 @@ class Winners:
 
     path: Path | None
     fields: Mapping[str, Any]
-    older_size: str = ""
-    """In place of the size of the problem in winners of mltune 0.2; empty where none can be this call's."""
+    keys: Sequence[str] = ()
+    """Those of its entries (:attr:`Outcome.key`): that of new ones, and perhaps that of mltune 0.2."""
 
     @classmethod
     def of(
@@ -58,18 +58,20 @@ class Winners:
             return cls(None, {})
         import triton
 
-        choice = [sorted(configuration(config).items()) for config in configs]
+        choice = triton.__version__, [sorted(configuration(config).items()) for config in configs]
         hooks = [config.pre_hook and getattr(config.pre_hook, "__qualname__", "") for config in configs]
         name = re.sub(r"[^a-z0-9_-]", "-", kernel.fn.__name__.lower())[:50]
-        text, older_text = texts
+        sizes = [_size(text, *choice, *further) for text, further in zip(texts, ([hooks], ()), strict=True) if text]
         fields = {
             "kernel": f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"[-LONGEST_TEXT:],
             "source_hash": kernel.cache_key,
-            "problem": {**_RECORDED, "name": f"triton-{name}", "size": _size(text, triton.__version__, choice, hooks)},
+            "problem": {**_RECORDED, "name": f"triton-{name}", "size": sizes[0]},
             "device": Gpu.of(gpu),
             "driver": driver,
         }
-        return cls(path, fields, _size(older_text, triton.__version__, choice) if older_text else "")
+        parts = [fields["kernel"], fields["source_hash"]], [fields["device"].model_dump(), driver]
+        problems = [{**fields["problem"], "size": size} for size in sizes]
+        return cls(path, fields, [canonical([*parts[0], problem, *parts[1]]) for problem in problems])
 
     def __bool__(self) -> bool:
         return self.path is not None
@@ -81,15 +83,9 @@ class Winners:
         outcomes: list[Outcome] = []
         with _warning():
             outcomes = list(Wisdom.load(self.path))
-        problem = self.fields["problem"]
-        keys = [{**self.fields, "problem": {**problem, "size": size}} for size in (problem["size"], self.older_size)]
-        fitting = [
-            outcome
-            for outcome in outcomes
-            if any(all(getattr(outcome, name) == value for name, value in key.items()) for key in keys)
-        ]
+        fitting = [outcome for outcome in outcomes if outcome.key in self.keys]
         won = [outcome for outcome in fitting if isinstance(outcome, Entry)]
-        won = [outcome for outcome in won if outcome.problem == problem] or won
+        won = [outcome for outcome in won if outcome.key == self.keys[0]] or won
         best = choose(won).configuration if won else None
         failed = [outcome.configuration for outcome in fitting if isinstance(outcome, Failure)]
         best_configs = [config for config in configs if configuration(config) == best][:1]
