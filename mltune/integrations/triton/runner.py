@@ -121,14 +121,7 @@ class Runner:
         return {**self.tuner.nargs, **self.kwargs, **config.all_kwargs()}
 
     def _timed(self, config: Any) -> list[float]:
-        """Return quantiles of milliseconds; what is no time never wins."""
-        measured = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
-        times_ms: list[float] = np.ravel(measured).astype(float).tolist()
-        if times_ms[:1] == [math.inf] or (times_ms and all(0 < time_ms < math.inf for time_ms in times_ms)):
-            return times_ms if len(times_ms) == len(FAILED) else times_ms[:1] * len(FAILED)
-        law = "do_bench must return milliseconds above 0"
-        warnings.warn(f"{law}, got {measured!r}: such a configuration is not taken.", MltuneWarning, stacklevel=2)
-        return FAILED
+        return quantiles_of(self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs))
 
     def _is_right(self, config: Any, outputs: Outputs) -> bool:
         """Whether a configuration leaves the arguments as the first one does; it is launched once for that."""
@@ -181,3 +174,13 @@ class Runner:
         """Put a configuration on record, and return what follows from that."""
         self.winners.add(config, failed=reason)
         return "it is on record and will be left out" if self.winners else "leave it out of the configurations"
+
+
+def quantiles_of(measured: Any) -> list[float]:
+    """Return what a benchmark returned as three quantiles, infinite where it is no time: that never wins."""
+    times_ms: list[float] = np.ravel(measured).astype(float).tolist()
+    if times_ms[:1] != [math.inf] and not (times_ms and all(0 < time_ms < math.inf for time_ms in times_ms)):
+        law = "do_bench must return milliseconds above 0"
+        warnings.warn(f"{law}, got {measured!r}: such a configuration is not taken.", MltuneWarning, stacklevel=2)
+        return FAILED
+    return times_ms if len(times_ms) == len(FAILED) else times_ms[:1] * len(FAILED)
