@@ -22,25 +22,29 @@ class Keys:
         self._tuner, self._kernel = tuner, innermost(tuner)
         parameters = inspect.signature(tuner.base_fn).parameters.values()
         self._required = [item.name for item in parameters if item.default is item.empty and item.kind != _ANY_NUMBER]
+        self._unset = dict[tuple[Any, ...], dict[str, None]]()  # by forms of calls: what configurations may set
         self._constants = [item.name for item in getattr(self._kernel, "params", ()) if item.is_constexpr]
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the key of a call in this process; without the GPU's number, which is the first part, in any."""
-        named = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
-        names, keys, device = self._tuner.arg_names[: len(args)], tuple(self._tuner.keys), -1
-        named |= {name: None for name in self._required if name not in named and name not in names}  # a configuration's
+        device, keys, form = -1, self._tuner.keys, (len(args), *kwargs)
+        if (unset := self._unset.get(form)) is None:
+            names = {*self._tuner.arg_names[: len(args)], *kwargs}
+            unset = self._unset[form] = dict.fromkeys(name for name in self._required if name not in names)
+        named = {**kwargs, **unset, "grid": None, "warmup": None}
+        del named["grid"], named["warmup"]
         if hasattr(self._kernel, "device_caches"):
             from triton.runtime.driver import driver
 
             device = driver.active.get_current_device()
             bound, compiled, options = self._kernel.device_caches[device][-1](*args, **named)
         else:
-            options = dict(zip(names, args, strict=False)) | named
+            options = dict(zip(self._tuner.arg_names, args, strict=False)) | named
             bound = {name: options.pop(name, None) for name in self._tuner.arg_names}
             compiled = [str(getattr(value, "dtype", type(value))) for value in bound.values()]
         values = tuple(bound[name] for name in keys)
         types = *map(type, values), *(type(bound[name]) for name in self._constants)
-        return device, keys, values, tuple(compiled), types, str(sorted(options.items()))
+        return device, tuple(keys), values, tuple(compiled), types, str(sorted(options.items()) if options else "")
 
     def older_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the text by which mltune 0.2 found the winner of a call; empty where another call may have the same.
