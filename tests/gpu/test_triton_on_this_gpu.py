@@ -134,7 +134,7 @@ def test_registers_are_those_of_the_loaded_kernel(product):
     compilers = compilers_of(4)
     for config in (configs[0], configs[-1]):
         meta = config.all_kwargs()
-        job = source_of(kernel, lambda meta=meta: kernel.run(*arguments, grid=grid, warmup=True, **meta))
+        job = source_of(kernel, *arguments, grid=grid, **meta)
         found = compilers.submit(job).result()
         loaded = kernel.warmup(*arguments, grid=grid, **meta)
         try:

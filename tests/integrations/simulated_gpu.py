@@ -3,6 +3,7 @@
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import MockTensor
 
@@ -92,3 +93,41 @@ class _Event:
 def pointer(dtype):
     """Return an argument that is specialised as an aligned pointer."""
     return MockTensor(dtype)
+
+
+class _Float32:
+    itemsize, is_floating_point = 4, True
+
+    def __str__(self):
+        return "torch.float32"
+
+
+class HostTensor:
+    """What the tuner and Triton use of a tensor of PyTorch, on the host."""
+
+    dtype = _Float32()
+
+    def __init__(self, values, address=0):
+        self.values, self.address = np.asarray(values, np.float32), address
+
+    shape = property(lambda self: list(self.values.shape))
+    data_ptr = lambda self: self.address  # noqa: E731
+    numel = lambda self: self.values.size  # noqa: E731
+    is_floating_point = lambda self: True  # noqa: E731
+    float = lambda self: self  # noqa: E731
+    all = lambda self: self.values.all()  # noqa: E731
+    max = lambda self: self.values.max()  # noqa: E731
+    abs = lambda self: HostTensor(abs(self.values))  # noqa: E731
+    clone = lambda self: HostTensor(self.values.copy())  # noqa: E731
+
+    def stride(self):
+        return [stride // 4 for stride in self.values.strides]
+
+    def copy_(self, source):
+        self.values[...] = source.values
+
+    def nan_to_num(self, *values):
+        return HostTensor(np.nan_to_num(self.values, *values))
+
+    def isclose(self, expected, rtol, atol, equal_nan):
+        return HostTensor(np.isclose(self.values, expected.values, rtol, atol, equal_nan))

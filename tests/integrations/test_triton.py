@@ -246,8 +246,10 @@ class TestModel:
         monkeypatch.setattr("mltune.integrations.triton.decorator.gpu_and_driver", lambda index: (H200, "13.0"))
 
         def tuned(**options):
+            from simulated_gpu import HostTensor
+
             made, kernel = tuner(**options)
-            made.run("x", 4096)
+            made.run(HostTensor([0.0]), 4096)
             return [meta for _, meta in kernel.calls[:-1]], made.started_from, made
 
         return tuned

@@ -21,10 +21,11 @@ def folder(tmp_path):
     return made
 
 
-def facts_of(file, kernel="tuned"):
-    child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), kernel, ("M",), {"trials": 5}))
+def facts_of(file, kernel="tuned", shape=None, trials=5):
+    options = {"trials": trials, "wisdom": "none", "compilers": 1}
+    child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), kernel, ("M",), options))
     try:
-        return child.call(None, 60)
+        return child.call(shape, 60)
     finally:
         child.kill()
 
@@ -41,3 +42,15 @@ def test_a_kernel_may_replace_tritons_decorator(tmp_path):
     text = (tmp_path / "kernels.py").read_text()
     (tmp_path / "kernels.py").write_text(replaces + text)
     assert facts_of(path).get("kernel") == "tuned"
+
+
+def test_a_benchmark_that_returns_no_time_for_a_configuration_does_not_win(tmp_path):
+    doubtful = """
+def doubtful(call, quantiles):
+    times = bench(call, quantiles)
+    return [math.nan] * 3 if calls[-1][3]["BLOCK_SIZE_M"] == 128 and calls[-1][0] == "second" else times
+tuned = triton.autotune(configs=CONFIGS, key=["M"], do_bench=doubtful)(Kernel())
+"""
+    row = facts_of(triton_file(tmp_path, doubtful), shape={"M": 128}, trials=20)
+    assert row["configuration"]["BLOCK_SIZE_M"] == 64
+    assert row["median_s"] > 0

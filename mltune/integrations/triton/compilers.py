@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import functools
 import io
 import math
@@ -87,30 +88,40 @@ class _Captured(BaseException):
     """Leaves a launch with what it would have compiled."""
 
 
-def source_of(kernel: Any, launch: Callable[[], Any]) -> bytes | Compiled:
+def source_of(fn: Any, *arguments: Any, **meta: Any) -> bytes | Compiled:
     """Return what a launch compiles, as a job for :class:`Compilers`, or the facts if it is compiled already.
 
-    `launch` calls ``kernel.run`` with ``warmup=True``, perhaps through heuristics. What it raises is raised here.
+    Nothing of the kernel ``fn``, perhaps within heuristics, is replaced, because other threads may launch it: a copy
+    captures. The arguments are those of its ``run``; what that raises is raised here.
     """
     from triton import knobs
-    from triton.runtime.driver import driver
 
-    def capture(source: Any, target: Any, options: Any, **_: Any) -> Any:
-        raise _Captured(source, target, options)
-
-    kernel.device_caches[driver.active.get_current_device()]  # sets what is replaced
-    compiler, kernel.compile = kernel.compile, capture
     try:
-        return Compiled.of(launch())
+        return Compiled.of(_capturing(fn).run(*arguments, **meta, warmup=True))
     except _Captured as captured:
         source, target, options = captured.args
-    finally:
-        kernel.compile = compiler
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     file = io.BytesIO()
     _pickler()(file, protocol=5).dump((source, target, options))
     return pickle.dumps((file.getvalue(), get_cache_invalidating_env_vars(), knobs.cache.dir))
+
+
+def _capturing(fn: Any) -> Any:
+    """Return a copy of a kernel, and of the heuristics around it, that raises what it would compile."""
+    from triton.runtime.driver import driver
+
+    twin = copy.copy(fn)
+    if hasattr(fn, "values"):  # heuristics
+        twin.fn = _capturing(fn.fn)
+        return twin
+
+    def capture(source: Any, target: Any, options: Any, **_: Any) -> Any:
+        raise _Captured(source, target, options)
+
+    fn.device_caches[driver.active.get_current_device()]  # sets what makes sources
+    twin.compile, twin.ASTSource = capture, lambda _, *parts: fn.ASTSource(fn, *parts)
+    return twin
 
 
 def _pickler() -> type:
@@ -252,7 +263,12 @@ class Compilers:
             self._children[thread] = child, time.monotonic()
 
 
-compilers_of = functools.cache(Compilers)
-"""Return so many compile processes, which all kernels of this process share."""
+_shared = dict[tuple[int, int], Compilers]()
+_sharing = threading.Lock()
+os.register_at_fork(before=_sharing.acquire, after_in_parent=_sharing.release, after_in_child=_sharing.release)
 
-os.register_at_fork(after_in_child=compilers_of.cache_clear)  # a forked process has none of the threads
+
+def compilers_of(count: int) -> Compilers:
+    """Return so many compile processes, which all kernels of this process share; a forked one has its own."""
+    with _sharing:
+        return _shared.get(key := (os.getpid(), count)) or _shared.setdefault(key, Compilers(count))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
+import os
+import threading
 import time as clock
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,16 +14,19 @@ from typing import Any
 
 from mltune.integrations.host import QUICK, check_least, require
 from mltune.integrations.triton.compilers import compilers_of
+from mltune.integrations.triton.keys import Keys, innermost, plain
 from mltune.integrations.triton.runner import Runner
 from mltune.integrations.triton.session import TritonTuning
 from mltune.integrations.triton.stopwatch import Stopwatch
 from mltune.integrations.triton.winners import Winners
 from mltune.known.effort import effort
+from mltune.known.entry import canonical
 from mltune.known.wisdom_file import AUTO, file_of_run
 from mltune.process.child import available_cores
 from mltune.search.launch_search import gpu_and_driver
 
 UNKNOWN = [math.nan] * 3
+_OUTCOME = ("best_config", "configs_timings", "bench_time", "started_from")
 
 _AFTER_KEY = (
     "prune_configs_by reset_to_zero restore_value pre_hook post_hook warmup rep use_cuda_graph do_bench cache_results"
@@ -53,8 +59,9 @@ def autotune(
     minute is named in a warning and put on record: the process has to be killed, and the next one leaves it out.
 
     The winner is kept in the wisdom: another process, or another rank, takes the same one without measuring. Its key is
-    the source of the kernel, ``configs``, the types of the arguments and the values of ``key``, the GPU, its driver and
-    Triton's version.
+    the source of the kernel, ``configs``, the values of ``key``, of constants and options, how Triton compiles for the
+    other arguments, the GPU, its driver and Triton's version. Threads may call one kernel: of those that need a winner
+    one tunes.
 
     The environment variable ``MLTUNE_EFFORT`` is ``none`` (what is known, or the first of ``configs``, without
     measuring), ``quick`` (at most 25 are measured) or ``full`` (all are); the latter two if ``trials`` is not given.
@@ -79,7 +86,8 @@ def autotune(
         A file, ``"auto"`` for the user's, or ``"none"``.
     tolerance : float, optional
         If given, each configuration is launched once on copies of the same arguments, and one whose outputs differ from
-        those of the first by more than this times their largest magnitude is wrong: it is not taken.
+        those of the first by more than this times their largest magnitude is wrong: it is not taken. Outputs are all
+        tensors that can be reached through an argument.
     prior : str or pathlib.Path
         A model that says what is compiled and measured first: ``"auto"`` for the one that comes with mltune, learned
         from other kernels on an H200, ``"none"``, or a file. Where it does not know such a list of configurations,
@@ -94,7 +102,8 @@ def autotune(
     Raises
     ------
     UsageError
-        Triton is not installed, or a number is below its least.
+        Triton is not installed, or a number is below its least. While tuning: with ``tolerance`` nothing can be
+        compared.
     DeviceLostError
         While tuning: a launch has ended the CUDA context, such as by an illegal access. The configuration is put on
         record, and left out when the program is started again.
@@ -111,14 +120,14 @@ def autotune(
     named = {"reset_to_zero": None, "restore_value": None} | named
 
     def decorate(fn: Any) -> Any:
-        stopwatch = None if {"do_bench", "warmup", "rep", "use_cuda_graph"} & named.keys() else Stopwatch()
         tuner = own_autotuner()(fn, fn.arg_names, configs, key, **named)
+        stopwatch = None if {"do_bench", "warmup", "rep", "use_cuda_graph"} & named.keys() else Stopwatch()
         if stopwatch is not None:
             tuner.do_bench = stopwatch
         search = {"trials": trials, "seed": seed, "prior": str(prior)}
         time_s = math.inf if time is None else time
         adapter = _Adapter(tuner, wisdom, compilers or available_cores(), time_s, (stopwatch, tolerance), search)
-        tuner.prune_configs, tuner._bench, tuner.warmup = adapter.prune_configs, adapter.bench, adapter.warmup
+        tuner.run, tuner.warmup = adapter.run, adapter.warmup
         tuner.cache_results = False  # the wisdom keeps the winners
         tuner.started_from = ""
         return tuner
@@ -137,46 +146,68 @@ def own_autotuner() -> Any:
 
 
 class _Adapter:
-    """Replacements for methods of an ``Autotuner``, which measures what ``prune_configs`` returns in a loop.
+    """Replacements for methods of an ``Autotuner``, which may be called by several threads.
 
-    That is what a session has measured; in the loop the times are looked up.
+    Arguments and times of a tuning are those of a copy of the tuner. Of the threads that call it one at a time tunes:
+    two would disturb each other's times.
     """
 
-    def __init__(
-        self, tuner: Any, wisdom: str | Path, compilers: int, time_s: float, checks: tuple[Any, Any], search: Any
-    ) -> None:
+    def __init__(self, tuner: Any, wisdom: str | Path, compilers: int, time_s: float, checks: Any, search: Any) -> None:
         self._tuner, self._wisdom, self._compilers, self._time_s = tuner, wisdom, compilers, time_s
-        self._prune, self._bench, self._warmup = tuner.prune_configs, tuner._bench, tuner.warmup
         self._checks, self._search = checks, search  # a runner's stopwatch and tolerance; options of a session
-        self._times: dict[Any, list[float]] = {}
+        self._keys = Keys(tuner)
+        self._locks = dict[int, Any]()  # by processes: a forked one has none of the threads
 
-    def prune_configs(self, kwargs: dict[str, Any]) -> Sequence[Any]:
-        """Return the configurations that were measured, or one that is known to be the best."""
-        kept = list(dict.fromkeys(self._prune(kwargs)))
-        if len(kept) > 1:
-            self._times = self._tuner.configs_timings = self._tuned(kept, kwargs)
-            kept = list(self._times)
-        return kept
-
-    def bench(self, *args: Any, config: Any, **meta: Any) -> Any:
-        """Return the times that a session has measured; those of the only configuration are not known."""
-        return self._times.get(config, UNKNOWN)
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch the kernel in the best configuration for the key of a call, which is tuned if it is new."""
+        tuner = self._tuner
+        config = tuner.configs[0]
+        if len(tuner.configs) > 1 and (config := tuner.cache.get(key := self._keys.of(args, kwargs))) is None:
+            with self._locks.setdefault(os.getpid(), threading.RLock()):
+                if (config := tuner.cache.get(key)) is None:
+                    return self._search_for(key, args, kwargs)
+        tuner.best_config = config
+        if config.pre_hook is not None:
+            config.pre_hook({**dict(zip(tuner.arg_names, args, strict=False)), **kwargs, **config.all_kwargs()})
+        return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Compile all configurations, as Triton does: nothing is measured."""
-        pruning, self._tuner.prune_configs = self._tuner.prune_configs, self._prune
-        try:
-            return self._warmup(*args, **kwargs)
-        finally:
-            self._tuner.prune_configs = pruning
+        return type(self._tuner).warmup(copy.copy(self._tuner), *args, **kwargs)
 
-    def _tuned(self, configs: list[Any], kwargs: dict[str, Any]) -> dict[Any, list[float]]:
+    def _search_for(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Tune for a new key, and launch, by Triton's own loop over what ``prune_configs`` returns.
+
+        That is what a session has measured; in the loop the times are looked up.
+        """
+        times, call = dict[Any, list[float]](), copy.copy(self._tuner)
+        prune, bench, call.cache = call.prune_configs, call._bench, {}
+        texts = canonical(plain(key[1:])), self._keys.older_text(args, kwargs)
+
+        def pruned(kwargs: dict[str, Any]) -> list[Any]:
+            kept = list(dict.fromkeys(prune(kwargs)))
+            if len(kept) > 1:
+                call.configs_timings = times
+                times.update(self._tuned(call, bench, kept, texts, kwargs))
+            return list(times) or kept
+
+        call.prune_configs = pruned
+        call._bench = lambda *_, config, **__: times.get(config, UNKNOWN)
+        try:
+            return type(call).run(call, *args, **kwargs)
+        finally:
+            vars(self._tuner).update((name, value) for name, value in vars(call).items() if name in _OUTCOME)
+            self._tuner.cache.update((key, config) for config in call.cache.values())
+
+    def _tuned(
+        self, call: Any, bench: Any, configs: list[Any], texts: tuple[str, str], kwargs: dict[str, Any]
+    ) -> dict[Any, list[float]]:
         """Return the milliseconds of what was measured, or the known winner alone."""
         level, path = effort(), file_of_run(self._wisdom, replayed=False)
         if level != "none" and not (path and path.exists()):  # nothing is known, and Triton's driver takes time
             compilers_of(self._compilers)
         gpu, driver = gpu_and_driver(_current_gpu())
-        winners = Winners.of(self._wisdom, self._tuner, kwargs, configs, gpu, driver)
+        winners = Winners.of(self._wisdom, innermost(call), texts, configs, gpu, driver)
         candidates = winners.known(configs)
         if len(candidates) == 1 or level == "none":
             return {candidates[0]: UNKNOWN}
@@ -187,11 +218,11 @@ class _Adapter:
                 return {candidates[0]: UNKNOWN}
             trials = self._search["trials"] or {"quick": QUICK, "full": len(candidates)}.get(level)
             end = clock.monotonic() + self._time_s
-            runner = Runner(self._tuner, self._bench, kwargs, winners, *self._checks)
+            runner = Runner(call, bench, kwargs, winners, *self._checks)
             session = TritonTuning(candidates, runner, compilers, gpu, **{**self._search, "trials": trials, "end": end})
             times = session.run()
-            self._tuner.started_from = session.started_from
-            winners.keep(times, is_verified=runner.tolerance is not None)
+            call.started_from = session.started_from
+            winners.keep(times, is_verified=runner.is_verified)
             return times
 
 

@@ -6,14 +6,18 @@ import contextlib
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.integrations.triton.compilers import Compiled, source_of
+from mltune.integrations.triton.keys import innermost
+from mltune.integrations.triton.outputs import Outputs
 from mltune.integrations.triton.stopwatch import Stopwatch
-from mltune.integrations.triton.winners import Winners, innermost
+from mltune.integrations.triton.winners import Winners
 
 HOPELESS = 1.5
 """A configuration whose first launch takes this many times the best is not launched again."""
@@ -40,7 +44,17 @@ class Runner:
     winners: Winners
     stopwatch: Stopwatch | None = None
     tolerance: float | None = None
-    _saved: list[tuple[Any, Any, Any]] = field(default_factory=list)  # tensors, their contents, the expected outputs
+    _outputs: Outputs | None = None
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None:
+            arguments = {**self.tuner.nargs, **self.kwargs}
+            self._outputs = Outputs({name: value for name, value in arguments.items() if name in self.tuner.arg_names})
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether configurations were compared by something that they change."""
+        return self._outputs is not None and self._outputs.are_changed
 
     @property
     def can_capture(self) -> bool:
@@ -62,9 +76,9 @@ class Runner:
         """Return what a launch would compile (:func:`mltune.integrations.triton.compilers.source_of`)."""
         if config.pre_hook:
             config.pre_hook(self._arguments(config))
-        meta = {**self.kwargs, **config.all_kwargs(), "warmup": True}
+        meta = {name: value for name, value in self.kwargs.items() if name != "warmup"} | config.all_kwargs()
         try:
-            return source_of(innermost(self.tuner), lambda: self.tuner.fn.run(*self.tuner.nargs.values(), **meta))
+            return source_of(self.tuner.fn, *self.tuner.nargs.values(), **meta)
         except Exception as error:  # which a launch raises, too: it is measured, and fails there
             return Compiled("unknown", str(error))
 
@@ -73,7 +87,7 @@ class Runner:
         if self.stopwatch is not None:
             self.stopwatch.limit_ms = HOPELESS * best_ms
         with self._watched(config):
-            if self.tolerance is not None and not self._is_right(config, self.tolerance):
+            if self._outputs is not None and not self._is_right(config, self._outputs):
                 return FAILED
             quantiles = self._timed(config)
         if self.stopwatch is not None and math.isfinite(quantiles[0]):
@@ -89,31 +103,26 @@ class Runner:
 
     def restore(self) -> None:
         """Give the arguments the contents that they had before launches were checked."""
-        with contextlib.suppress(RuntimeError):  # the GPU may be lost
-            for tensor, old, _ in self._saved:
-                tensor.copy_(old)
+        if self._outputs is not None:
+            with contextlib.suppress(RuntimeError):  # the GPU may be lost
+                self._outputs.restore()
 
     def _arguments(self, config: Any) -> dict[str, Any]:
         return {**self.tuner.nargs, **self.kwargs, **config.all_kwargs()}
 
     def _timed(self, config: Any) -> list[float]:
-        times_ms = self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
-        return list(times_ms) if isinstance(times_ms, Sequence) else [times_ms] * 3
+        return quantiles_of(self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs))
 
-    def _is_right(self, config: Any, tolerance: float) -> bool:
+    def _is_right(self, config: Any, outputs: Outputs) -> bool:
         """Whether a configuration leaves the arguments as the first one does; it is launched once for that."""
-        arguments = [*self.tuner.nargs.values(), *self.kwargs.values()]
-        tensors = [argument for argument in arguments if hasattr(argument, "clone") and hasattr(argument, "isclose")]
-        before = [old for _, old, _ in self._saved] or [tensor.clone() for tensor in tensors]
-        for tensor, old in zip(tensors, before, strict=True):
-            tensor.copy_(old)
-        timed, self.tuner.do_bench = self.tuner.do_bench, lambda call, quantiles: call()
+        outputs.restore()
+        launched = list[Any]()
+        timed, self.tuner.do_bench = self.tuner.do_bench, lambda call, quantiles: launched.append(call())
         try:
-            self._timed(config)
+            self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
         finally:
             self.tuner.do_bench = timed
-        self._saved = self._saved or [(*pair, pair[0].clone()) for pair in zip(tensors, before, strict=True)]
-        return all(_is_close(tensor, expected, tolerance) for tensor, _, expected in self._saved)
+        return bool(launched) and outputs.are_right(self.tolerance or 0.0)
 
     @contextlib.contextmanager
     def _watched(self, config: Any) -> Iterator[None]:
@@ -157,9 +166,11 @@ class Runner:
         return "it is on record and will be left out" if self.winners else "leave it out of the configurations"
 
 
-def _is_close(actual: Any, expected: Any, tolerance: float) -> bool:
-    if not actual.is_floating_point() or not expected.numel():
-        return bool((actual == expected).all())
-    actual, expected = actual.float(), expected.float()
-    largest = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
-    return bool(actual.isclose(expected, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
+def quantiles_of(measured: Any) -> list[float]:
+    """Return what a benchmark returned as three quantiles, infinite where it is no time: that never wins."""
+    times_ms: list[float] = np.ravel(measured).astype(float).tolist()
+    if times_ms[:1] != [math.inf] and not (times_ms and all(0 < time_ms < math.inf for time_ms in times_ms)):
+        law = "do_bench must return milliseconds above 0"
+        warnings.warn(f"{law}, got {measured!r}: such a configuration is not taken.", MltuneWarning, stacklevel=2)
+        return FAILED
+    return times_ms if len(times_ms) == len(FAILED) else times_ms[:1] * len(FAILED)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import DeviceLostError, MltuneError, UsageError
+from mltune.integrations.triton.runner import quantiles_of
 
 FINALISTS = 5
 """Most of the measured configurations, for each launch of a shape, that are timed again with all launches."""
@@ -83,7 +84,7 @@ def _tuned(arguments: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
     tuner, (grid, *values) = tuners[len(launches) > 1], launches[0]
     tuner.configs_timings = {}
     tuner[grid](*values)
-    measured = {config: _median(times_ms) for config, times_ms in tuner.configs_timings.items()}
+    measured = {config: times_ms[0] for config, times_ms in tuner.configs_timings.items()}
     ran = [config for config, time_ms in measured.items() if time_ms != math.inf] or [tuner.best_config]
     first = next((config for config in tuner.configs if config in measured), tuner.best_config)
     fastest = heapq.nsmallest(FINALISTS * len(launches), ran, key=lambda config: measured.get(config, 0.0))
@@ -114,11 +115,5 @@ def _time_s(tuner: Any, launches: Sequence[Sequence[Any]], config: Any) -> float
     total_ms = 0.0
     for grid, *arguments in launches:
         tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
-        times_ms = type(tuner)._bench(tuner, *arguments, config=config, grid=grid, warmup=False)
-        total_ms += _median(times_ms)
+        total_ms += quantiles_of(type(tuner)._bench(tuner, *arguments, config=config, grid=grid, warmup=False))[0]
     return total_ms / 1e3
-
-
-def _median(times_ms: Any) -> Any:
-    """Return the first of quantiles, or the only time."""
-    return times_ms[0] if isinstance(times_ms, Sequence) else times_ms

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import MltuneWarning, WisdomError
-from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, choose
+from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, canonical, choose
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run, locked_key
 
@@ -34,38 +34,39 @@ class Winners:
 
     path: Path | None
     fields: Mapping[str, Any]
+    keys: Sequence[str] = ()
+    """Those of its entries (:attr:`Outcome.key`): that of new ones, and perhaps that of mltune 0.2."""
 
     @classmethod
     def of(
         cls,
         file: Path | str,
-        tuner: Any,
-        kwargs: Mapping[str, Any],
+        kernel: Any,
+        texts: Sequence[str],
         configs: Sequence[Any],
         gpu: Any,
         driver: str,
     ) -> Winners:
-        """Return the winners of a call, by the values of its key, its arguments' types, and the choices."""
-        path, kernel = file_of_run(file, replayed=False), innermost(tuner)
+        """Return those of a call: by the text of its key and that of mltune 0.2, and by what there is to choose."""
+        path = file_of_run(file, replayed=False)
         if path is None or gpu is None or not hasattr(kernel, "cache_key"):
             return cls(None, {})
         import triton
 
-        arguments = {name: value for name, value in {**tuner.nargs, **kwargs}.items() if name in tuner.arg_names}
-        types = [str(value.dtype) if hasattr(value, "dtype") else type(value).__name__ for value in arguments.values()]
-        text = " ".join(map(str, [*(arguments.get(name) for name in tuner.keys), *types]))
-        hashed = text, triton.__version__, [sorted(configuration(config).items()) for config in configs]
-        digest = hashlib.sha256(repr(hashed).encode()).hexdigest()[:16]
+        choice = triton.__version__, [sorted(configuration(config).items()) for config in configs]
+        hooks = [config.pre_hook and getattr(config.pre_hook, "__qualname__", "") for config in configs]
         name = re.sub(r"[^a-z0-9_-]", "-", kernel.fn.__name__.lower())[:50]
-        shown = "".join(letter for letter in text[:_SHOWN] if letter.isprintable())
+        sizes = [_size(text, *choice, *further) for text, further in zip(texts, ([hooks], ()), strict=True) if text]
         fields = {
             "kernel": f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"[-LONGEST_TEXT:],
             "source_hash": kernel.cache_key,
-            "problem": {**_RECORDED, "name": f"triton-{name}", "size": f"{shown} {digest}"},
+            "problem": {**_RECORDED, "name": f"triton-{name}", "size": sizes[0]},
             "device": Gpu.of(gpu),
             "driver": driver,
         }
-        return cls(path, fields)
+        parts = [fields["kernel"], fields["source_hash"]], [fields["device"].model_dump(), driver]
+        problems = [{**fields["problem"], "size": size} for size in sizes]
+        return cls(path, fields, [canonical([*parts[0], problem, *parts[1]]) for problem in problems])
 
     def __bool__(self) -> bool:
         return self.path is not None
@@ -77,12 +78,9 @@ class Winners:
         outcomes: list[Outcome] = []
         with _warning():
             outcomes = list(Wisdom.load(self.path))
-        fitting = [
-            outcome
-            for outcome in outcomes
-            if all(getattr(outcome, name) == value for name, value in self.fields.items())
-        ]
+        fitting = [outcome for outcome in outcomes if outcome.key in self.keys]
         won = [outcome for outcome in fitting if isinstance(outcome, Entry)]
+        won = [outcome for outcome in won if outcome.key == self.keys[0]] or won
         best = choose(won).configuration if won else None
         failed = [outcome.configuration for outcome in fitting if isinstance(outcome, Failure)]
         best_configs = [config for config in configs if configuration(config) == best][:1]
@@ -129,12 +127,11 @@ class Winners:
             yield
 
 
-def innermost(tuner: Any) -> Any:
-    """Return the function within heuristics: a ``triton.JITFunction``."""
-    fn = tuner.fn
-    while hasattr(fn, "values"):
-        fn = fn.fn
-    return fn
+def _size(text: str, *choice: Any) -> str:
+    """Return the begin of a text, and a hash of all that is to be told apart."""
+    digest = hashlib.sha256(repr((text, *choice)).encode()).hexdigest()[:16]
+    shown = "".join(letter for letter in text[:_SHOWN] if letter.isprintable())
+    return f"{shown} {digest}"
 
 
 def configuration(config: Any) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""The tensors that a kernel may change: they are compared with those that the first configuration left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from inspect import ismemberdescriptor
+from typing import Any
+
+from mltune.errors import UsageError
+
+_OF_A_TENSOR = ("clone", "copy_", "isclose")
+
+
+class Outputs:
+    """Tensors that can be reached through the arguments of a call, with their contents before it is launched.
+
+    Attributes
+    ----------
+    are_changed : bool
+        Whether the first launch that was compared has changed any: otherwise nothing has been compared.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        tensors: dict[int, Any] = {}
+        for name, value in arguments.items():
+            tensors |= {id(tensor): tensor for tensor in _tensors(name, value)}
+        if not tensors:
+            raise UsageError(
+                "with tolerance= the outputs of configurations are compared, but no tensor can be reached through the "
+                f"arguments {', '.join(arguments)}: leave tolerance out, or pass tensors."
+            )
+        self._tensors = [tensor.detach() if hasattr(tensor, "detach") else tensor for tensor in tensors.values()]
+        self._before = [tensor.clone() for tensor in self._tensors]
+        self._expected: list[Any] = []
+        self.are_changed = False
+
+    def restore(self) -> None:
+        """Give the tensors the contents that they had."""
+        for tensor, content in zip(self._tensors, self._before, strict=True):
+            tensor.copy_(content)
+
+    def are_right(self, tolerance: float) -> bool:
+        """Whether the tensors are as the first launch has left them, which is the first call's."""
+        if not self._expected:
+            self._expected = [tensor.clone() for tensor in self._tensors]
+            self.are_changed = not all(map(_is_close, self._expected, self._before, [0.0] * len(self._before)))
+        return all(map(_is_close, self._tensors, self._expected, [tolerance] * len(self._expected)))
+
+
+def _tensors(name: str, value: Any, around: tuple[int, ...] = ()) -> Iterator[Any]:
+    """Yield the tensors within an argument: also in containers, in data classes, and behind what has an address."""
+    if all(hasattr(value, method) for method in _OF_A_TENSOR):
+        yield value
+        return
+    has_address = hasattr(value, "data_ptr")
+    parts: list[Any] = []
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    elif has_address or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        members = {name: item for kind in type(value).__mro__ for name, item in vars(kind).items()}
+        slots = [name for name, item in members.items() if ismemberdescriptor(item)]
+        parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, slot, None) for slot in slots)]
+    around = (*around, id(value))
+    tensors = [tensor for part in parts if id(part) not in around for tensor in _tensors(name, part, around)]
+    if has_address and not tensors:
+        raise UsageError(
+            f"with tolerance= everything that a kernel may change is compared, but what is behind the argument {name} "
+            f"({type(value).__name__}) has no {', '.join(_OF_A_TENSOR)}: leave tolerance out, or pass a tensor."
+        )
+    yield from tensors
+
+
+def _is_close(actual: Any, expected: Any, tolerance: float) -> bool:
+    if not actual.is_floating_point() or not expected.numel():
+        return bool((actual == expected).all())
+    actual, expected = actual.float(), expected.float()
+    largest = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return bool(actual.isclose(expected, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
