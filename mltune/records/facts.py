@@ -60,28 +60,10 @@ class Stages(BaseModel, frozen=True, strict=True):
 class Facts(BaseModel, frozen=True, strict=True):
     """The facts of a run on record, each with the default where it is missing or was ignored.
 
-    Attributes
-    ----------
-    accuracy : {"ieee", "fp32"}, optional
-        The accuracy class of the kernel.
-    choice : str
-        The name that the kernels of a choice share.
-    declaration : Declaration, optional
-        The winner and its race.
-    limit : Limit, optional
-        The budget, until the run ends.
-    model : str
-        What the search started from.
-    reference_median_s : float, optional
-        The first time of the reference kernel.
-    scored, skipped : DistinctCount, optional
-        Configurations that a model scored, and those that it skipped before they were compiled.
-    stages : Stages
-    stopping : Stopping
-    wisdom : list of dict, optional
-        Configurations that the run measures first: a resumed run must propose them again.
-    notice : str
-        Which facts were ignored, and why; empty if none was. No fact.
+    ``reference_median_s`` is the first time of the reference kernel; ``scored`` and ``skipped`` count configurations
+    that a model scored, and those of them that it skipped before compiling; ``model`` is what the search started from;
+    ``limit`` is None once the run has ended. A resumed run must propose the configurations of ``wisdom`` again.
+    ``notice`` is no fact: it says which facts were ignored, and why.
     """
 
     accuracy: Literal["ieee", "fp32"] | None = None
