@@ -118,8 +118,8 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
             tune(request, events=no_events)
         return type("Result", (), {"interrupted": False, "directory": run})
 
-    def runner(kernel, problem, *_, **__):
-        return imaginary_runner(kernel=kernel, problem=problem, pool=idle_workers.pool)
+    def runner(placed, *_, **__):
+        return imaginary_runner(kernel=placed.kernel, problem=placed.problem, pool=idle_workers.pool)
 
     plans = []
     monkeypatch.setattr(libraries, "carry_out", carry_out)
