@@ -65,8 +65,7 @@ class Export:
         notices = []
         for form, shape in ((form, shape) for form in self.folders for shape in missing):
             path, server = Path(self.folders[form], path_of(form, shape, facts)), _SERVERS[form.partition("-")[0]]
-            content = parse_json(read_file(path, MAX_BYTES, inside=path.parent)) if path.exists() else {}
-            numbers = [int(name) for name in content if name.isdecimal()]
+            numbers = _rows_in(path)
             m, nearest = shape["M"], min(numbers, key=lambda number: abs(number - shape["M"]), default=0)
             if nearest == m or not numbers:
                 continue
@@ -144,6 +143,18 @@ def with_kept(existing: bytes, tuned: bytes) -> bytes:
         raise ValueError("it maps no numbers of rows to configurations")
     files = {**kept, **parse_json(tuned)}
     return _json({name: files[name] for name in sorted(files, key=lambda name: int(name) if name.isdecimal() else -1)})
+
+
+def _rows_in(path: Path) -> list[int]:
+    """Return the numbers of rows that a file has; none of one that cannot be read."""
+    try:
+        return [
+            int(name)
+            for name in parse_json(with_kept(read_file(path, MAX_BYTES, inside=path.parent), b"{}"))
+            if name.isdecimal()
+        ]
+    except (OSError, ValueError):
+        return []
 
 
 def _json(document: Mapping[Any, Any]) -> bytes:

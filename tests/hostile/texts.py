@@ -253,6 +253,14 @@ _bundle("a-circle", _in("derived", 'a = "b"', 'b = "c"', 'c = "a"'))
 _bundle("a-circle-of-3000", _in("derived", *(f'r{n} = "r{(n + 1) % 3000}"' for n in range(3000))))
 _bundle("one-that-uses-5000", _in("derived", *(f'u{n} = "TILE + {n}"' for n in range(5000)),
         'all = "' + " + ".join(f"u{n}" for n in range(120)) + '"'))  # fmt: skip
+_bundle(
+    "a-restriction-of-nested-lists",
+    _in(
+        "restrictions",
+        '"any(any(any(TILE + a + b + c for a in range(300)) for b in range(300)) for c in range(300))" = "deep"',
+    ),
+)
+_bundle("a-restriction-of-a-long-range", _in("restrictions", '"sum(TILE * n for n in range(10**18)) > 0" = "deep"'))
 _bundle("2000-restrictions", _in("restrictions", *(f'"TILE + {n} > {n}" = "r"' for n in range(2000))))
 _bundle("2000-restrictions-of-many-names", _in("restrictions", *(
     f'"TILE * WIDE * GROUP * threads * rows * m + {n} > 0" = "r"' for n in range(2000))))  # fmt: skip
