@@ -196,8 +196,9 @@ def _each(rows: object, read: Callable[[Any, int], Any], name: str = "results", 
     return values
 
 
-def _union(configurations: list[Any], outcomes: list[Outcome], notices: Iterable[str]) -> Results:
-    """Return results with all parameters that a configuration has; objectives have the value ``absent`` for it."""
+def _union(rows: Sequence[tuple[Any, Outcome]], notices: Iterable[str]) -> Results:
+    """Return results with all parameters that a configuration has; others have the value ``absent`` for it."""
+    configurations = [configuration for configuration, _ in rows]
     for number, configuration in enumerate(configurations, 1):
         if not isinstance(configuration, dict):
             raise DatasetError(f"a configuration is an object, but that of result {number} is no such")
@@ -209,7 +210,7 @@ def _union(configurations: list[Any], outcomes: list[Outcome], notices: Iterable
         configurations = [{name: configuration.get(name, ABSENT) for name in names} for configuration in configurations]
         shown = printable(", ".join(map(str, lacking[:_MOST_SHOWN])), 300)
         notices = [*notices, f"not all configurations have {shown}: where it is missing, its value is {ABSENT!r}"]
-    return Results(names, configurations, outcomes, tuple(notices))
+    return Results(names, configurations, [outcome for _, outcome in rows], tuple(notices))
 
 
 def _kernel_tuner(document: Mapping[str, Any], choice: Choice) -> Results:
@@ -246,8 +247,11 @@ def _t4(document: Mapping[str, Any], choice: Choice) -> Results:
     if objectives:
         notices.append(_other_objective(sorted(objectives)))
     other_ms = clock.other_ms()
-    outcomes = [(time, state, *(_number(value, other_ms) for value in spent)) for _, (time, state, *spent) in read]
-    results = _union([configuration for configuration, _ in read], outcomes, notices)
+    rows = [
+        (configuration, (time, state, _number(compile_time, other_ms), _number(benchmark_time, other_ms)))
+        for configuration, (time, state, compile_time, benchmark_time) in read
+    ]
+    results = _union(rows, notices)
     return _with_numbers(results) if metadata.get("autotuner") == "KTT" else results
 
 
@@ -328,8 +332,7 @@ def _ktt(document: Mapping[str, Any], choice: Choice) -> Results:
         time = None if _failed(state) else _scaled(entry["TotalDuration"], unit_ms)
         return configuration, (time, state, _number(entry.get("CompilationOverhead"), unit_ms), None)
 
-    read = _each(document["Results"], result, "Results")
-    return _union([configuration for configuration, _ in read], [outcome for _, outcome in read], clock.notices())
+    return _union(_each(document["Results"], result, "Results"), clock.notices())
 
 
 def _is_clblast(results: object) -> bool:
@@ -345,8 +348,7 @@ def _clblast(document: Mapping[str, Any], choice: Choice) -> Results:
         configuration = {name: value for name, value in entry["parameters"].items() if name != _PRECISION}
         return configuration, (_scaled(entry["time"], unit_ms), "ok", None, None)
 
-    read = _each(document["results"], result)
-    return _union([configuration for configuration, _ in read], [outcome for _, outcome in read], clock.notices())
+    return _union(_each(document["results"], result), clock.notices())
 
 
 def _database(document: Mapping[str, Any], choice: Choice) -> Results:
@@ -363,10 +365,7 @@ def _database(document: Mapping[str, Any], choice: Choice) -> Results:
             raise ValueError(f"it has {len(texts)} values of {len(names)} parameters")
         return dict(zip(names, texts, strict=True)), (_scaled(time, unit_ms), "ok", None, None)
 
-    read = _each(section["results"], result, kind=list)
-    return _with_numbers(
-        Results(names, [entry for entry, _ in read], [outcome for _, outcome in read], tuple(clock.notices()))
-    )
+    return _with_numbers(_union(_each(section["results"], result, kind=list), clock.notices()))
 
 
 def _with_numbers(results: Results) -> Results:
