@@ -104,6 +104,8 @@ def read_results(data: bytes, choice: Choice) -> Results:
         results = _clblast(document, choice) if _is_clblast(document["results"]) else _t4(document, choice)
     elif {"ConfigurationSpace", "KernelSpecification"} & document.keys():
         raise DatasetError("T1 describes a tuning problem and has no field 'results'; import its results, in T4")
+    elif any(key.isdecimal() for key in document):
+        raise DatasetError("a configuration file of vLLM or SGLang has choices by numbers of rows, and no times")
     else:
         raise DatasetError(
             "a file of a tuner has the field 'cache' (Kernel Tuner), 'results' (T4, CLBlast, CLTune), 'Results' (KTT) "

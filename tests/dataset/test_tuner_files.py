@@ -393,6 +393,8 @@ def test_a_tuning_problem_in_t1_is_no_result(tmp_path: Path) -> None:
         imported(tmp_path, document)
     with pytest.raises(DatasetError, match=r"has the field 'cache' .*, but this one has General"):
         imported(tmp_path, {"General": {}})
+    with pytest.raises(DatasetError, match="vLLM or SGLang has choices by numbers of rows, and no times"):
+        imported(tmp_path, {"triton_version": "3.5.1", "16": {"BLOCK_SIZE_M": 16}})
 
 
 @pytest.mark.parametrize("failure", [1e20, 3.4028234663852886e38, 1.7976931348623157e308])
