@@ -1,6 +1,7 @@
 """The documentation agrees with the code: examples run, paths exist, tables are complete, the site builds."""
 
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -163,6 +164,17 @@ def test_every_public_name_is_in_the_python_reference():
     assert set(mltune.__all__) - shown - {"__version__", "errors"} == set()
     suites = set(re.findall(r"^::: mltune\.testing\.(\w+)$", pages, re.MULTILINE))
     assert suites == set(mltune.testing.__all__)
+
+
+def test_everything_that_the_python_reference_shows_exists():
+    pages = "\n".join(page.read_text() for page in ROOT.glob("docs/reference/python/*.md"))
+    missing = []
+    for target in re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE):
+        try:
+            pkgutil.resolve_name(target)
+        except (AttributeError, ImportError):
+            missing.append(target)
+    assert missing == []
 
 
 def test_every_page_is_in_the_navigation():

@@ -153,7 +153,8 @@ def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[Run
         kernel_parameters(kernel, first)  # which has an error for arguments that a library cannot have
     if any(problem.macros() != first.macros() for problem in problems):
         raise UsageError("the sizes of a library share machine code, but single products and batches have their own.")
-    if not {*("" if of_arrays else "mnk")} <= {*spec.extents} <= {*first.size_names}:
+    needed = set() if of_arrays else {*"mnk"} & {*first.size_names}
+    if not needed <= {*spec.extents} <= {*first.size_names}:
         raise UsageError(
             f"the sizes of a library are those of its operation, {', '.join(first.size_names) or 'none'}, and "
             f"those of a product have m, n and k, got {', '.join(spec.extents)}."

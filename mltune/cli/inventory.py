@@ -92,7 +92,7 @@ def check(options: Given, as_json: bool = False) -> None:
     checked = api.check(**options)
     document = checked.to_json()
     following = ["tune", options["kernel"], *again(options, "size")]
-    if (problem := document["problem"]).get("precision"):
+    if "trans_a" in (problem := document["problem"]):
         trans = f"{problem['trans_a']}{problem['trans_b']}"
         following = [
             "tune",

@@ -1,12 +1,13 @@
 """The base of the adapters: how a host is imported, and tables of a host's configurations.
 
-The search itself is :class:`mltune.search.plain_search.PlainSearch` in all but Triton's. What every adapter promises,
-and the same tests check in every host:
+Every adapter but Triton's asks a :class:`mltune.search.plain_search.PlainSearch`. All adapters promise, and the same
+tests check in every host:
 
 - A host is given configurations of its own space only, and none twice.
 - Whatever goes wrong with a configuration, in compiling, launching or checking it, is a failure of that one alone.
 - The same seed and the same results give the same proposals.
-- A budget of measurements is not exceeded, and after a budget of seconds none begins but the first, or its batch.
+- A budget of measurements is not exceeded. Once a budget of seconds is spent nothing new begins; the first
+  configuration, or the first batch, is always measured.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ class Library:
         self._are_numbers = all(described[place]["dtype"] in {*C_TYPES} - {"bool"} for place in self._scalars)
         arrays, scalars = ({described[place]["name"] for place in places} for places in (self._arrays, self._scalars))
         self.is_product = (arrays, scalars) == _PRODUCT
-        for name in (self.name, self.document["problem"].get("precision", "") + "gemm"):
+        product = [self.document["problem"].get("precision", "") + "gemm"] if self.is_product else []
+        for name in (self.name, *product):
             if not hasattr(self, name):  # as a library of the name "choice" has
                 setattr(self, name, self.multiply if self.is_product else self)
 

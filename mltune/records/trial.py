@@ -51,9 +51,9 @@ class Measurement:
 
     The state is ``OK``, ``LAUNCH_ERROR``, ``WRONG_RESULT``, ``TIMEOUT``, ``CRASHED`` or ``UNSTABLE`` (too noisy).
     Samples are in the order of measurement, `noise` relative (docs/explanation/measurement.md); sampling
-    `stopped_early` where the configuration cannot be the best. The `error` is relative to its bound: above 1 is wrong.
-    Clock, temperature, power and the bit mask of clock event reasons are NVML's; throttled samples are `discarded` and
-    repeated.
+    `stopped_early` where the configuration is too slow to be the best. The `error` is relative to its bound: above 1 is
+    wrong. NVML reports the median clock, the last temperature and power between samples, and the bit mask of clock
+    event reasons; throttled samples are `discarded` and repeated.
     """
 
     state: TrialState
