@@ -1,6 +1,5 @@
 """Counts of instructions and bank conflicts: in texts, and in the machine code of a kernel."""
 
-import doctest
 import shutil
 
 import pytest
@@ -85,9 +84,16 @@ def test_code_without_a_loop_has_no_main_loop():
     assert main_loop(NESTED.partition(".L_x_2")[0]) is None
 
 
-def test_the_examples_run():
-    failed, tried = doctest.testmod(machine_code)
-    assert (failed, tried > 0) == (0, True)
+def test_operands_in_one_bank_conflict_unless_they_are_reused():
+    loop = main_loop("""
+.L_x_1:
+        /*0010*/                   LDS.128 R4, [R2] ;
+        /*0020*/                   FFMA R8, R4.reuse, R6, R8 ;
+        /*0030*/                   FFMA R9, R4, R7, R9 ;
+        /*0040*/              @!P0 BRA `(.L_x_1) ;
+""")
+    assert loop.counts == {"LDS.128": 1, "FFMA": 2, "BRA": 1}
+    assert (loop.arithmetic, loop.conflicts) == (2, 1)
 
 
 def test_without_a_disassembler_its_package_is_named(monkeypatch):

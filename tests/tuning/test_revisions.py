@@ -68,7 +68,7 @@ class Repository:
     def loaded(self, name):
         """Return the kernel of a version."""
         with two_versions(name, name, None, None, {}, READERS) as makings:
-            return makings[0](H200, {}).kernel
+            return makings[0](H200, {}).placed.kernel
 
     def refusal(self, name):
         """Return why a version is refused."""
