@@ -104,15 +104,15 @@ class Problem(Protocol):
 
     @property
     def case(self) -> str:
-        """The problem whatever its sizes, such as ``"sgemm NT"``; empty when unknown."""
+        """The problem whatever its sizes, such as ``"sgemm NT"``, for wisdom and training; empty when unknown."""
 
     @property
     def cost_class(self) -> str:
-        """The class of problems whose trials cost the same per operation, such as ``"s"``; empty when unknown."""
+        """A class whose trials cost the same per operation, such as ``"s"``, for forecasts; empty when unknown."""
 
     @property
     def work_class(self) -> tuple[Any, ...] | None:
-        """A key that problems with the same amount of work share, such as precision and extents; None when unknown."""
+        """A key of the amount of work, such as precision and extents, for siblings in a campaign; None when unknown."""
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -167,13 +167,13 @@ class CaseBuffer:
     offset_bytes, guard_bytes : int
         Bytes from a multiple of 256 to the first element; least size of the guard zone behind the buffer.
     expected : array or None
-        Correct content of a written buffer; None where the baseline gives it. With a bound its real words as doubles
-        (two for a complex element), else elements.
+        Correct content of a written buffer; None where the baseline gives it. With a bound it is float64, one per real
+        number (two per complex element); without one, elements of the buffer's type.
     bound : ndarray of shape (n_words,), float64, or None
         Largest error of each word; negative where the kernel must not change it. None where the tolerances decide.
     terms : int
-        Consecutive words whose sum is a value: 2 in double-double arithmetic. The error of the sum counts; its bound
-        stands with the first word.
+        1, or the consecutive words whose sum is a value: 2 in double-double arithmetic. The error of the sum counts;
+        its bound stands with the first word.
     tolerance, absolute : float
         The largest error is ``tolerance * (abs(expected) + rms) + absolute``, where `rms` is the root mean square of
         all expected words.
@@ -205,7 +205,7 @@ class VerificationCase(Protocol):
 
     @property
     def is_timed(self) -> bool:
-        """Whether kernels are also timed on the buffers of this case, because two sets of them may not fit a GPU."""
+        """Whether kernels are also timed on the buffers of this case: only where a GPU may not hold a second set."""
 
     def buffers(self, xp: Any) -> dict[str, CaseBuffer]:
         """Make the buffers by name with ``numpy`` or, of large problems, with ``cupy``; the same ones at every call."""
@@ -247,7 +247,7 @@ class RunnableProblem(Problem, Protocol):
         """Return the macros that select the case when a kernel is compiled."""
 
     def operands(self, xp: Any, seed: int) -> dict[str, Any]:
-        """Make random operands with ``numpy`` or ``cupy``; the same seed gives the same operands within a module."""
+        """Make random operands with ``numpy`` or ``cupy``; the same seed gives the same ones for the same ``xp``."""
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order: NumPy scalars, and the operands themselves."""
@@ -265,9 +265,10 @@ class RunnableProblem(Problem, Protocol):
         """Return the reference's call on buffers at device addresses, or None; a DeviceError if it is unsupported."""
 
     def argument_documents(self) -> list[dict[str, Any]]:
-        """Return name, type and value or role of the arguments of a kernel, in order, as plain JSON values.
+        """Return the arguments of a kernel in order as plain JSON values: name, type, value of scalars, role of constants.
 
-        Arrays with the role ``"constant"`` are not passed, but copied to constant memory.
+        The type of a buffer is ``"pointer to DTYPE"``. Arrays with the role ``"constant"`` are copied to constant
+        memory.
         """
 
     def verification_document(self) -> dict[str, Any]:
