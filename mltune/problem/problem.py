@@ -265,7 +265,7 @@ class RunnableProblem(Problem, Protocol):
         """Return the reference's call on buffers at device addresses, or None; a DeviceError if it is unsupported."""
 
     def argument_documents(self) -> list[dict[str, Any]]:
-        """Return the arguments of a kernel in order as plain JSON values: name, type, value of scalars, role of constants.
+        """Return a kernel's arguments in order as plain JSON values: name, type, value of scalars, role of constants.
 
         The type of a buffer is ``"pointer to DTYPE"``. Arrays with the role ``"constant"`` are copied to constant
         memory.
