@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mltune.device.known import H200
 from mltune.kernel.includes import macro_places, with_macros
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.python_kernel import KernelCall, make_kernel
 from mltune.measure.build import build_one
 from mltune.records.trial import Build, TrialState
@@ -49,7 +51,7 @@ def build(tmp_path: Path, source: str, parameters: Any, **options: Any) -> Build
     kernel = make_kernel(call, tmp_path)
     first = {name: values[0] for name, values in kernel.space.parameters.items()}
     assert kernel.arrays is not None
-    return build_one(kernel, kernel.arrays.problem(), "sm_90", first)
+    return build_one(PlacedKernel(kernel, kernel.arrays.problem(), H200), first)
 
 
 @needs.nvrtc
