@@ -29,11 +29,11 @@ COUNTERS = 1 << 18
 _WORDS = (
     "errno linux restrict typeof unix count arguments context grows is_other launch library memory s status stream "
     "undefined words workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load "
-    "place refused squared whole bad main whole_waves inputs_of is_power is_pow2 alloca assert offsetof signbit "
-    "isfinite isnormal isgreater isgreaterequal isless islessequal islessgreater isunordered fpclassify isnan isinf "
-    "fd_set uint ulong ushort std typeof_unqual i386"
+    "place refused shifted_left shifted_right squared whole bad main whole_waves inputs_of is_power is_pow2 alloca "
+    "assert offsetof signbit isfinite isnormal isgreater isgreaterequal isless islessequal islessgreater isunordered "
+    "fpclassify isnan isinf fd_set uint ulong ushort std typeof_unqual i386"
 )
-_FUNCTIONS = ("add", "sub", "neg", "mul", "div", "floor_div", "mod", "ceil_div", "min", "max", "abs", "log2", "pow")
+_FUNCTIONS = "add sub neg mul div floor_div mod ceil_div min max abs log2 sqrt pow".split()
 _TAKEN = KEYWORDS | {*_WORDS.split()} | {f"{function}_{kind}" for function in _FUNCTIONS for kind in "if"}
 """Words of C and C++, and names that the templates use where a library's function is known."""
 
