@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -36,6 +37,12 @@ def double(x, y, n, BLOCK: tl.constexpr, FAR: tl.constexpr, WRONG: tl.constexpr)
     tl.static_assert(BLOCK != 64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at + FAR * (1 << 40), (2 + WRONG) * tl.load(x + at, at < n), at < n)
+
+
+@triton.jit
+def double_into(x, described, n, BLOCK: tl.constexpr, WRONG: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    described.store([start], (2 + WRONG) * tl.load(x + start + tl.arange(0, BLOCK)))
 """
 
 ILLEGAL = """
@@ -125,6 +132,49 @@ def test_a_model_chooses_something_faster_than_the_first(tune, product):
     assert first == product[1][0]
     assert tuned.best_config == chosen
     assert tune(*product, trials=2, wisdom="none", prior="none").started_from == "physics"
+
+
+def test_an_output_behind_a_descriptor_is_verified_and_restored(kernels, tmp_path):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from mltune.integrations.triton import autotune
+
+    def set_block(arguments):
+        arguments["described"].block_shape = [arguments["BLOCK"]]
+
+    configs = [
+        triton.Config({"BLOCK": block, "WRONG": wrong}, pre_hook=set_block)
+        for wrong, block in itertools.product((0, 1), (64, 128, 256))
+    ]
+    x = torch.ones(1 << 20, device="cuda")
+    y = torch.full_like(x, 7.0)
+    tuned = autotune(configs, ["n"], wisdom=tmp_path / "wisdom.json", tolerance=1e-6)(kernels.double_into)
+    tuned[lambda meta: (len(x) // meta["BLOCK"],)](x, TensorDescriptor.from_tensor(y, [64]), len(x))
+    assert (y == 2).all()
+    assert tuned.best_config.kwargs["WRONG"] == 0
+    (entry,) = json.loads((tmp_path / "wisdom.json").read_text())["entries"]
+    assert entry["verified"]
+
+
+@pytest.mark.parametrize("wisdom", ["none", "wisdom.json"])
+def test_threads_of_a_server_share_a_kernel(kernels, tmp_path, wisdom):
+    from mltune.integrations.triton import autotune
+
+    configs = [triton.Config({"BLOCK": block, "FAR": 0, "WRONG": 0}) for block in (128, 256, 512, 1024)]
+    path = wisdom if wisdom == "none" else tmp_path / wisdom
+    tuned = autotune(configs, ["n"], compilers=2, wisdom=path)(kernels.double)
+    compiler = kernels.double.compile
+
+    def answer(request):
+        x = torch.full((1 << (14 + request % 4),), float(request), device="cuda")
+        y = torch.zeros_like(x)
+        tuned[lambda meta: (triton.cdiv(len(x), meta["BLOCK"]),)](x, y, len(x))
+        return bool((y == 2 * request).all())
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(answer, range(400)))
+    assert kernels.double.compile == compiler
+    assert len(tuned.cache) == 4
 
 
 def test_registers_are_those_of_the_loaded_kernel(product):
