@@ -227,9 +227,11 @@ def _kernel_tuner(document: Mapping[str, Any], choice: Choice) -> Results:
     def outcome(entry: Mapping[str, Any], _: int) -> Outcome:
         for name in names:
             entry[name]  # a row that lacks a parameter is named
-        time = _scaled(entry["time"], unit_ms) if "__error__" not in entry else str(entry["__error__"])
-        if "__error__" in entry and not _failed(str(time)):
-            time = None
+        if "__error__" in entry:
+            error = str(entry["__error__"])
+            time: object = error if _failed(error) else None
+        else:
+            time = _scaled(entry["time"], unit_ms)
         return time, "ok", _number(entry.get("compile_time"), unit_ms), _number(entry.get("benchmark_time"), unit_ms)
 
     outcomes = _each(entries, outcome, "cache")

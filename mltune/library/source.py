@@ -33,9 +33,8 @@ _WORDS = (
     "assert offsetof signbit isfinite isnormal isgreater isgreaterequal isless islessequal islessgreater isunordered "
     "fpclassify isnan isinf fd_set uint ulong ushort std typeof_unqual i386"
 )
-_OF_BOTH_TYPES = ("add", "sub", "neg", "mul", "div", "floor_div", "mod", "ceil_div", "min", "max", "abs", "pow")
-_FUNCTIONS = (*_OF_BOTH_TYPES, "log2", "sqrt")
-_TAKEN = KEYWORDS | {*_WORDS.split()} | {f"{function}_{kind}" for function in _FUNCTIONS for kind in "if"}
+_FUNCTIONS = "add sub neg mul div floor_div mod ceil_div min max abs log2 sqrt pow"
+_TAKEN = KEYWORDS | {*_WORDS.split()} | {f"{function}_{kind}" for function in _FUNCTIONS.split() for kind in "if"}
 """Words of C and C++, and names that the templates use where a library's function is known."""
 
 _EXPORTED = ("", "_create", "_destroy", "_choice", "_configuration", "_error", "_packed")

@@ -228,10 +228,8 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> CudaSource:
             "it describes timings that were recorded elsewhere; use it in replay."
         )
     headers = {**toolkit_headers(kernel.source.text, kernel.source.headers), **kernel.source.headers}
-    text, options = (
-        "" if kernel.source.generator is not None else kernel.source.text,
-        (*options, *kernel.source.options),
-    )
+    text = "" if kernel.source.generator is not None else kernel.source.text
+    options = (*options, *kernel.source.options)
     return CudaSource(text, kernel.source.entry, options, headers, kernel.compiler.controls, places_of(kernel, text))
 
 

@@ -1,4 +1,4 @@
-"""What identifies the winner of a call: all that changes what runs, by the names of the kernel's signature."""
+"""Keys of Triton's winners: everything in a call that changes what runs, by the names of the kernel's signature."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class Keys:
         if (unset := self._unset.get(form)) is None:
             names = {*self._tuner.arg_names[: len(args)], *kwargs}
             unset = self._unset[form] = dict.fromkeys(name for name in self._required if name not in names)
-        named = {**kwargs, **unset, "grid": None, "warmup": None}
-        del named["grid"], named["warmup"]
+        named = {**kwargs, **unset}
+        named.pop("grid", None)
+        named.pop("warmup", None)
         if hasattr(self._kernel, "device_caches"):
             from triton.runtime.driver import driver
 
