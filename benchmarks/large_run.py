@@ -77,7 +77,7 @@ def session() -> Session:
     kernel, problem, device = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096), H200
     build = Build(TrialState.OK, cubin=b"cubin", registers=128, compile_s=0.5, code_bytes=20_000)
     measurement = Measurement(TrialState.OK, samples_s=(4e-3,) * 3, median_s=4e-3, noise=0.0, time_s=0.02)
-    return Session(PlacedKernel(kernel, problem, device), Canned(build), Canned(measurement), {}, batches=3)
+    return Session(PlacedKernel(kernel, problem, device), Canned(build), Canned(measurement), {})
 
 
 class Canned(contextlib.nullcontext):
