@@ -27,13 +27,13 @@ def turn(device_index: int) -> Iterator[None]:
     waits.
     """
     file = -1
-    with suppress(OSError):
-        folder = cache_folder() / "gpus"
-        if name := _name(device_index):
-            folder.mkdir(parents=True, exist_ok=True)
-            file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            _take(file, f"GPU {device_index}")
     try:
+        with suppress(OSError):
+            folder = cache_folder() / "gpus"
+            if name := _name(device_index):
+                folder.mkdir(parents=True, exist_ok=True)
+                file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                _take(file, f"GPU {device_index}")  # raises its warning where warnings are errors
         yield
     finally:
         if file >= 0:

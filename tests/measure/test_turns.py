@@ -28,6 +28,11 @@ def _hold(index, begun):
         time.sleep(60)
 
 
+def _take_and_end(index):
+    with turns.turn(index):
+        pass
+
+
 def test_others_wait_for_the_end_of_a_turn_but_not_at_another_gpu():
     order, begun = [], threading.Event()
 
@@ -46,6 +51,23 @@ def test_others_wait_for_the_end_of_a_turn_but_not_at_another_gpu():
         order.append("second")
     thread.join()
     assert order == ["other GPU", "first", "second"]
+
+
+def test_a_turn_that_ends_in_a_warning_as_an_error_is_free_for_others(monkeypatch):
+    monkeypatch.setattr(locks, "SPEAK_S", 0.1)
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    holder = context.Process(target=_hold, args=(0, begun))
+    holder.start()
+    assert begun.wait(30)
+    with pytest.raises(MltuneWarning, match="the turn at GPU 0 is not free"), turns.turn(0):
+        pass
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    other = context.Process(target=_take_and_end, args=(0,))
+    other.start()
+    other.join(30)
+    assert other.exitcode == 0
 
 
 def test_the_turn_of_a_killed_process_ends():

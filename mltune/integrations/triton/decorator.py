@@ -162,6 +162,8 @@ class _Adapter:
         """Launch the kernel in the best configuration for the key of a call, which is tuned if it is new."""
         tuner = self._tuner
         config = tuner.configs[0]
+        if len(tuner.configs) > 1 and not tuner.cache:
+            self._start_compilers()  # before the first key, for which Triton's driver starts
         if len(tuner.configs) > 1 and (config := tuner.cache.get(key := self._keys.of(args, kwargs))) is None:
             with self._locks.setdefault(os.getpid(), threading.RLock()):
                 if (config := tuner.cache.get(key)) is None:
@@ -199,13 +201,17 @@ class _Adapter:
             vars(self._tuner).update((name, value) for name, value in vars(call).items() if name in _OUTCOME)
             self._tuner.cache.update((key, config) for config in call.cache.values())
 
+    def _start_compilers(self) -> None:
+        """Start the compile processes if no winner can be known: they are ready when Triton's driver is."""
+        path = file_of_run(self._wisdom, replayed=False)
+        if effort() != "none" and not (path and path.exists()):
+            compilers_of(self._compilers)
+
     def _tuned(
         self, call: Any, bench: Any, configs: list[Any], texts: tuple[str, str], kwargs: dict[str, Any]
     ) -> dict[Any, list[float]]:
         """Return the milliseconds of what was measured, or the known winner alone."""
-        level, path = effort(), file_of_run(self._wisdom, replayed=False)
-        if level != "none" and not (path and path.exists()):  # nothing is known, and Triton's driver takes time
-            compilers_of(self._compilers)
+        level = effort()
         gpu, driver = gpu_and_driver(_current_gpu())
         winners = Winners.of(self._wisdom, innermost(call), texts, configs, gpu, driver)
         candidates = winners.known(configs)
