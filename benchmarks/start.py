@@ -63,7 +63,7 @@ def tune(kind: str, begun: float, run: str) -> None:
 
         def __exit__(self, *error: object) -> None: ...
 
-    session._gpu = lambda *_: (H200, "13.0")
+    session.gpu_facts = lambda *_: (H200, "13.0")
     build.NvrtcBuilder, runner.GpuRunner = Builder, Runner
     options = {"device": "cuda:0", "time": 20.0, "wisdom": "none", "progress": None, "run": run}
     if kind == "sgemm":
