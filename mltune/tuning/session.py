@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
@@ -85,10 +86,10 @@ class Session:
         """Begin to build what the first batch has in any case, before the space is counted: it takes a second."""
         if self.foresee is None:
             return
-        certain = [] if model is None else [*map(self.placed.kernel.compiler.completed, model.first)]
-        for configuration in filter(None, [self.default, *certain][: int(min(self.batch, self.compilers))]):
-            if self.placed.contains(configuration):
-                self.foresee(configuration)
+        first = map(self.placed.kernel.compiler.completed, () if model is None else model.first)
+        certain = filter(self.placed.contains, [self.default, *first])
+        for configuration in itertools.islice(certain, int(min(self.batch, self.compilers))):
+            self.foresee(configuration)
 
     def reference(self) -> Measurement | None:
         """Time the reference implementation of the problem; None in replay."""
