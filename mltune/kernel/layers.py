@@ -26,7 +26,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes, number_rows
 from mltune.kernel.parts import Restriction
 
-BEAM = 200
+BEAM = 400
 """Number of sets of bound parameters that the search keeps at each step."""
 
 _LARGEST_TABLE = 1 << 17
@@ -238,7 +238,7 @@ def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
     extents = {name: len(values) for name, values in kernel.all_parameters.items()}
     if math.prod(extents.values()) >= 2**200:
         raise SpaceError(f"a search space has fewer than 2**200 combinations, but {kernel.name} has more")
-    rules = _make_rules(kernel, variables)
+    rules = [rule for rule in _make_rules(kernel, variables) if not rule.table.all()]  # of no use to the states
     order = choose_order(extents, rules)
     return _count(order, _walk(order, extents, rules))
 
