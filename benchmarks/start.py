@@ -1,14 +1,16 @@
 """Seconds of a tune from the start of its process to its first submitted build, on an imaginary H200.
 
 Everything is as on a GPU with NVRTC, but for the queries of the GPU and its worker process. `session` is the moment
-when compilers start, `build` that of the first submitted build. Each tune is a process of its own; the result has the
-wall and the processor seconds of each.
+when compilers start, `build` that of the first build that they get, `batch` that of the rest of the first batch. Each
+tune is run in a process of its own, and there once more (`again`, from its call). The result has the wall and the
+processor seconds of each.
 
     python benchmarks/start.py --repeat 7 --output benchmarks/results/start.json
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -32,17 +34,22 @@ __global__ void add(float* c, const float* a, const float* b, int n) {
 KINDS = ("sgemm", "add")
 
 
+class Planned(BaseException):
+    """The first batch is planned: the tune ends."""
+
+
 def tune(kind: str, begun: float, run: str) -> None:
-    """Run one tune in this process, which ends with its first build: print the seconds until then."""
+    """Run one tune in this process twice, each up to its first batch: print the seconds until then."""
     import mltune
     from mltune.device.known import H200
     from mltune.measure import build, runner
     from mltune.tuning import session
 
-    seconds: dict[str, tuple[float, float]] = {}
+    marks: dict[str, tuple[float, float]] = {}
+    since = begun, 0.0
 
     def note(name: str) -> None:
-        seconds[name] = time.time() - begun, time.process_time()
+        marks.setdefault(name, (time.time() - since[0], time.process_time() - since[1]))
 
     class Builder(build.NvrtcBuilder):
         def __enter__(self) -> Builder:
@@ -50,10 +57,14 @@ def tune(kind: str, begun: float, run: str) -> None:
             super().__enter__()
             return self
 
+        def foresee(self, configuration: Mapping[str, int]) -> None:
+            note("build")
+            super().foresee(configuration)
+
         def submit(self, configuration: Mapping[str, int]) -> NoReturn:
             note("build")
-            print(json.dumps(seconds), flush=True)
-            os._exit(0)
+            note("batch")
+            raise Planned
 
     class Runner:
         def __init__(self, *arguments: Any, **options: Any) -> None: ...
@@ -63,14 +74,24 @@ def tune(kind: str, begun: float, run: str) -> None:
 
         def __exit__(self, *error: object) -> None: ...
 
-    session._gpu = lambda *_: (H200, "13.0")
-    build.NvrtcBuilder, runner.GpuRunner = Builder, Runner
-    options = {"device": "cuda:0", "time": 20.0, "wisdom": "none", "progress": None, "run": run}
-    if kind == "sgemm":
-        mltune.tune("sgemm", trans="NN", kernel="gemm_simt", **options)
-    else:
-        array, sizes = np.ones(N, np.float32), {"block_size_x": [32 * i for i in range(1, 33)]}
-        mltune.tune_kernel("add", ADD, N, [array, array, array, np.int32(N)], sizes, **options)
+        def abandon(self) -> None: ...
+
+    session.gpu_facts = lambda *_: (H200, "13.0")
+    build.NvrtcBuilder, runner.GpuRunner, runner.start_worker = Builder, Runner, lambda *_: None
+    options = {"device": "cuda:0", "time": 20.0, "wisdom": "none", "progress": None}
+    seconds = {}
+    for name in ("fresh", "again"):
+        with contextlib.suppress(Planned):
+            if kind == "sgemm":
+                mltune.tune("sgemm", trans="NN", kernel="gemm_simt", run=f"{run}-{name}", **options)
+            else:
+                array, sizes = np.ones(N, np.float32), {"block_size_x": [32 * i for i in range(1, 33)]}
+                arguments = [array, array, array, np.int32(N)]
+                mltune.tune_kernel("add", ADD, N, arguments, sizes, run=f"{run}-{name}", **options)
+        seconds[name], marks = marks, {}
+        since = time.time(), time.process_time()
+    print(json.dumps(seconds), flush=True)
+    os._exit(0)
 
 
 def main() -> None:
@@ -78,15 +99,19 @@ def main() -> None:
     parser = harness.parser_of(__doc__)
     parser.add_argument("--repeat", type=int, default=7)
     options = parser.parse_args()
-    found: dict[str, list[dict[str, tuple[float, float]]]] = {kind: [] for kind in KINDS}
+    found: dict[str, list[dict[str, dict[str, tuple[float, float]]]]] = {kind: [] for kind in KINDS}
     for _ in range(options.repeat):
         for kind in KINDS:
             with tempfile.TemporaryDirectory() as folder:
                 command = [sys.executable, __file__, "--tune", kind, str(time.time()), f"{folder}/run"]
                 found[kind].append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
     medians = {
-        kind: {name: [round(statistics.median(one[name][at] for one in rows), 2) for at in (0, 1)] for name in rows[0]}
+        f"{kind} {turn}": {
+            name: [round(statistics.median(row[turn][name][at] for row in rows), 2) for at in (0, 1)]
+            for name in rows[0][turn]
+        }
         for kind, rows in found.items()
+        for turn in rows[0]
     }
     print(json.dumps(medians))
     head = harness.provenance(*harness.SEARCHING, of="wall and processor time")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
-from threading import Thread
+from contextlib import AbstractContextManager, ExitStack, suppress
+from threading import Event, Thread
 from typing import Protocol, Self
 
 import numpy as np
@@ -95,15 +95,15 @@ class Compression:
         return expand(target, self.knee_, self.slope)
 
 
-def preload() -> None:
-    """Import the modules that a search with models needs later."""
+def preload(*, trees: bool = True) -> None:
+    """Import the modules that the Gaussian process needs, and those of the trees, which take three times as long."""
     import importlib
 
-    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
+    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", *(["sklearn.ensemble"] if trees else [])):
         importlib.import_module(name)
 
 
-def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
+def one_thread(*, fits_models: bool = True, trees: bool = True) -> AbstractContextManager[object]:
     """Return a context of one thread for computations, with the modules of the models imported.
 
     Matrices are small and every other core compiles: threads would compete with the compilers. Sums also depend on the
@@ -112,17 +112,21 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
     from threadpoolctl import threadpool_limits
 
     if fits_models:
-        preload()
+        preload(trees=trees)
     limits: AbstractContextManager[object] = threadpool_limits(limits=1)
     return limits
 
 
 class Preloading:
-    """Compute with one thread in a context, and import the modules of the models in another from :meth:`begin` on."""
+    """Compute with one thread in a context, and import the modules of the models in another from :meth:`begin` on.
+
+    The first of two stages has what the Gaussian process needs; the trees of the second are fitted later.
+    """
 
     def __init__(self, *, fits_models: bool) -> None:
-        self._thread = Thread(target=preload, name="mltune-import")
-        self._waits = fits_models
+        self._stages = (Event(), Event()) if fits_models else ()
+        self._thread = Thread(target=self._import, name="mltune-import")
+        self._finished = 0
         self._limits = ExitStack()
 
     def __enter__(self) -> Self:
@@ -132,18 +136,25 @@ class Preloading:
     def __exit__(self, *error: object) -> None:
         self._limits.close()
 
+    def _import(self) -> None:
+        for trees, stage in enumerate(self._stages):
+            with suppress(Exception):  # whoever waits imports again, and reports the error
+                preload(trees=bool(trees))
+            stage.set()
+
     def begin(self) -> None:
         """Start the imports."""
-        if self._waits and self._thread.ident is None:
+        if self._stages and self._thread.ident is None:
             self._thread.start()
 
-    def finish(self) -> None:
+    def finish(self, *, trees: bool = True) -> None:
         """Wait for the imports: two threads that import the same modules may see them half initialised."""
         self.begin()
-        if self._waits:
-            self._thread.join()
-            self._limits.enter_context(one_thread())  # of these modules, too
-            self._waits = False
+        stages = len(self._stages) if trees else min(1, len(self._stages))
+        for stage in range(self._finished, stages):
+            self._stages[stage].wait()
+            self._limits.enter_context(one_thread(trees=bool(stage)))  # of these modules, too
+            self._finished = stage + 1
 
 
 MOST_LIKELY_FROM = 200

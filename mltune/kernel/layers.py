@@ -26,7 +26,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes, number_rows
 from mltune.kernel.parts import Restriction
 
-BEAM = 200
+BEAM = 400
 """Number of sets of bound parameters that the search keeps at each step."""
 
 _LARGEST_TABLE = 1 << 17
@@ -238,7 +238,7 @@ def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
     extents = {name: len(values) for name, values in kernel.all_parameters.items()}
     if math.prod(extents.values()) >= 2**200:
         raise SpaceError(f"a search space has fewer than 2**200 combinations, but {kernel.name} has more")
-    rules = _make_rules(kernel, variables)
+    rules = [rule for rule in _make_rules(kernel, variables) if not rule.table.all()]  # of no use to the states
     order = choose_order(extents, rules)
     return _count(order, _walk(order, extents, rules))
 
@@ -338,30 +338,37 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
                 f"{MAX_OPERATIONS // 2} operations, but before {name} is bound they distinguish {n_states} "
                 f"combinations, which takes {wanted_bytes:.3g} and {work:.3g}; use fewer parameters in each"
             )
-        alive = np.ones((n_states, extents[name]), dtype=bool)
+        # The rules that read the parameter have far fewer combinations of states than there are states.
+        read = [i for i in moved if i in states]
+        mixed, readers = number_rows([states[i] for i in read], [sizes[i] for i in read], n_states)
+        alive = np.ones((len(readers), extents[name]), dtype=bool)
         targets = {}
         for i in moved:
-            before = states.get(i, np.zeros(n_states, dtype=np.int32))
-            targets[i] = (
-                automata[i].steps[name].take(before, axis=0) if n_states else np.zeros(alive.shape, dtype=np.int32)
-            )
+            before = states[i].take(readers) if i in states else np.zeros(len(readers), dtype=np.int32)
+            targets[i] = automata[i].steps[name].take(before, axis=0) if n_states else np.zeros(alive.shape, np.int32)
             alive &= targets[i] >= 0
-        places = np.flatnonzero(alive)
-        parent = places // extents[name]
-        kept = [i for i in states if i not in moved]
         continued = [i for i in moved if last[i] != name]
-        settled, first = number_rows([states[i] for i in kept], [sizes[i] for i in kept], n_states)
-        columns = [targets[i].take(places) for i in continued]
         sizes |= {i: automata[i].sizes[name] for i in continued}
-        number, representative = number_rows(
-            [settled.take(parent), *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
+        number, arrivals = number_rows(
+            [targets[i][alive] for i in continued], [sizes[i] for i in continued], np.count_nonzero(alive)
         )
-        steps = np.full(alive.shape, -1, dtype=np.int32)
+        moves = np.full(alive.shape, -1, dtype=np.int32)
+        moves[alive] = number
+        arrived = {i: targets[i][alive].take(arrivals) for i in continued}
+        kept = [i for i in states if i not in moved]
+        settled, first = number_rows([states[i] for i in kept], [sizes[i] for i in kept], n_states)
+        steps = moves.take(mixed, axis=0)
+        places = np.flatnonzero(steps >= 0)
+        parent = places // extents[name]
+        moved_to = steps.take(places)
+        number, representative = number_rows(
+            [settled.take(parent), moved_to], [max(len(first), 1), max(len(arrivals), 1)]
+        )
         steps.ravel()[places] = number
         layers.append(steps)
         ancestors = parent[representative]
         states = {i: states[i].take(ancestors) for i in kept}
-        states |= {i: column.take(representative) for i, column in zip(continued, columns, strict=True)}
+        states |= {i: column.take(moved_to[representative]) for i, column in arrived.items()}
         n_states = len(representative)
     return layers
 
@@ -379,15 +386,14 @@ def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layer
         may_overflow = int(completions.max()) * targets.shape[1] >= 2**62
         if may_overflow and np.any(np.sum(of_each, axis=1, dtype=np.float64) >= 2.0**62):
             raise SpaceError("a search space must have fewer than 2**62 valid configurations, but this one has more")
-        upto = np.cumsum(of_each, axis=1)
-        keep = np.flatnonzero(upto[:, -1])
+        before = np.zeros((len(targets) + 1, targets.shape[1] + 1), dtype=np.int64)
+        np.cumsum(of_each, axis=1, out=before[:-1, 1:])
+        completions = before[:, -1].copy()
+        keep = np.flatnonzero(completions)
         steps = np.full((len(keep) + 1, targets.shape[1] + 1), -1, dtype=np.int32)
-        steps[:-1, :-1] = renumbered.take(targets.take(keep, axis=0))
-        before = np.zeros(steps.shape, dtype=np.int64)
-        before[:-1, 1:] = upto.take(keep, axis=0)
+        steps[:-1, :-1] = renumbered.take(targets if len(keep) == len(targets) else targets.take(keep, axis=0))
         kept_steps.insert(0, steps)
-        kept_before.insert(0, before)
-        completions = np.append(upto[:, -1], 0)
+        kept_before.insert(0, before if len(keep) == len(targets) else before.take(np.append(keep, -1), axis=0))
         renumbered = np.full(len(targets) + 1, -1, dtype=np.int32)
         renumbered[keep] = np.arange(len(keep))
     return Layers(order, kept_steps, kept_before)

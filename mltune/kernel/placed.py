@@ -10,7 +10,7 @@ from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.coding import columns_of, crossed, row
 from mltune.kernel.launch import Launch
-from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, find
 from mltune.problem.problem import Problem, RunnableProblem
 
 
@@ -58,7 +58,15 @@ class PlacedKernel:
             default = {name: values[0] for name, values in self.kernel.all_parameters.items()}
         if not default:
             return {}
-        return row(self.space.rows(self.space.nearest(columns_of(self.kernel.compiler.completed(default)))), 0)
+        completed = self.kernel.compiler.completed(default)
+        if self.contains(completed):
+            return {name: int(completed[name]) for name in self.space.names}
+        return row(self.space.rows(self.space.nearest(columns_of(completed))), 0)
+
+    def contains(self, configuration: Mapping[str, int]) -> bool:
+        """Return whether a configuration is in the space, which need not be counted for that."""
+        space = self.space
+        return space.holds(configuration) if isinstance(space, ConstrainedSpace) else find(space, configuration) >= 0
 
     @cached_property
     def verified(self) -> tuple[PlacedKernel, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -150,6 +151,18 @@ class ConstrainedSpace:
         return np.concatenate(
             [self.layers.rank(self.layers.repair(_chunk(codes, start))) for start in _starts(length(columns))]
         )
+
+    def holds(self, configuration: Mapping[str, int]) -> bool:
+        """Return whether a configuration is in the space, which need not be counted for that."""
+        if configuration.keys() != set(self.names):
+            return False
+        columns = columns_of(configuration)
+        scope = self.kernel.space.scope({**self.variables, **columns})
+        with suppress(ExpressionError):
+            return all(code[0] >= 0 for code in self._encode(columns).values()) and all(
+                np.all(restriction.expression.holds(scope)) for restriction in self.kernel.space.restrictions
+            )
+        return False
 
     def explain(self) -> list[Removal]:
         """Return the share that each restriction removes, from a uniform sample of 65,536 raw combinations."""

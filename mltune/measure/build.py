@@ -195,6 +195,11 @@ class NvrtcBuilder(CompilePool):
             refused.set_result(Build(TrialState.COMPILE_ERROR, str(error)))
             return refused
 
+    def foresee(self, configuration: Mapping[str, int]) -> None:
+        """Begin to build a configuration that will be submitted."""
+        with contextlib.suppress(ExpressionError):
+            self.expect(self.definitions(configuration), self.options(configuration))
+
     def options(self, configuration: Mapping[str, int]) -> tuple[str, ...]:
         """Return the options of the compiler that a configuration asks for, besides those of the kernel."""
         return self._kernel.compiler.variant(configuration).options

@@ -26,6 +26,9 @@ MOST_ROWS = 1000
 GROWTH = 1.5
 """Factor by which the number of measured configurations grows between two fits."""
 
+MINIMUM = 24
+"""Fewest measured configurations that a gate is calibrated on."""
+
 SMALLEST_OFFSET = 1e-6
 
 FIRST = 8
@@ -126,7 +129,7 @@ class Gate:
     confidence: float = 0.95
     margin: float = 0.02
     audit: float = 0.05
-    minimum: int = 24
+    minimum: int = MINIMUM
     interval: UpperEnd = field(default_factory=UpperEnd, init=False)
     cautious: UpperEnd = field(default_factory=UpperEnd, init=False)
 

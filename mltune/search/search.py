@@ -22,7 +22,7 @@ from mltune.records.facts import Stopping
 from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
-from mltune.search.gates import EXPLORING, Gates
+from mltune.search.gates import EXPLORING, MINIMUM, Gates
 from mltune.search.history import History, Results
 from mltune.search.planning import BatchPlanner, Proposal
 from mltune.search.proposers import Proposer, RandomProposer
@@ -219,6 +219,11 @@ class KernelSearch:
     def waits(self) -> bool:
         """Whether the next batch must be planned from more results than are reported."""
         return len(self._open) >= self._settings.in_flight(self._next)
+
+    @property
+    def fits_trees(self) -> bool:
+        """Whether the gates may be fitted for the next batch, so that their modules are needed."""
+        return self._settings.skip and self._asked >= MINIMUM
 
     def resume(self, trials: Trials, stopping: Stopping = BEGUN) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.

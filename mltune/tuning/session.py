@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from mltune.records.versions import installed_versions
 from mltune.resolve.request import TuneRequest
 
 if TYPE_CHECKING:
+    from mltune.cost.pretrained import PretrainedModel
     from mltune.dataset.dataset import Dataset
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.space import SearchSpace
@@ -64,6 +66,7 @@ class Session:
     compilers: float = math.inf
     default: Mapping[str, int] = field(default_factory=dict)
     begun: float = field(default_factory=time.perf_counter)
+    foresee: Callable[[Mapping[str, int]], None] | None = None
     _stack: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -78,6 +81,15 @@ class Session:
     ) -> None:
         if self._stack is not None:
             self._stack.__exit__(kind, error, trace)
+
+    def begin_builds(self, model: PretrainedModel | None) -> None:
+        """Begin to build what the first batch has in any case, before the space is counted: it takes a second."""
+        if self.foresee is None:
+            return
+        first = map(self.placed.kernel.compiler.completed, () if model is None else model.first)
+        certain = filter(self.placed.contains, [self.default, *first])
+        for configuration in itertools.islice(certain, int(min(self.batch, self.compilers))):
+            self.foresee(configuration)
 
     def reference(self) -> Measurement | None:
         """Time the reference implementation of the problem; None in replay."""
@@ -192,6 +204,7 @@ def _on_gpu(
         batch=batch_size(problem, device),
         compilers=builder.workers,
         default=placed.default,
+        foresee=builder.foresee,
     )
 
 

@@ -92,6 +92,8 @@ def tune(
         directory = request.run or new_directory(request.problem.label)
         own = RunEventLog(directory, progress) if events is None else None
         stack.enter_context(session)  # its processes start while the space is counted
+        if request.run is None or not is_begun(request.run):
+            session.begin_builds(None if model is None else model.load(session.placed.problem, session.placed.device))
         settings = {
             "target": "gpu" if target.dataset is None else str(target),
             "batch": session.batch,
@@ -222,7 +224,7 @@ class Batches:
         if self._search.waits or room < 1:
             return ()
         if self._asked:  # the first batch needs no model
-            self._preloading.finish()
+            self._preloading.finish(trees=self._search.fits_trees)
         stopping = self._search.stopping
         batch = self._search.ask(room)
         if self._search.stopping != stopping:
@@ -278,7 +280,7 @@ class Tuner:
         except KeyboardInterrupt:
             interrupted = True
         interrupted = interrupted or self._stop()
-        self._preloading.finish()
+        self._preloading.finish(trees=False)
         with loop.seconds.spent_on("finals"):
             self._declare(loop, lambda: interrupted or not self._request.finals or self._stop())
         stopped = self._search.stopping.reason

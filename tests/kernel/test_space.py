@@ -156,6 +156,19 @@ def test_the_count_is_the_share_of_raw_combinations_that_are_valid(gemm: Constra
     assert found == pytest.approx(share * size, abs=5 * np.sqrt(share * size) + 1)
 
 
+def test_whether_one_configuration_is_valid_is_known_without_a_count(gemm: ConstrainedSpace) -> None:
+    uncounted = ConstrainedSpace(gemm.kernel, gemm.variables)
+    valid = gemm.rows(gemm.sample(40, np.random.default_rng(0)))
+    rng = np.random.default_rng(1)
+    raw = {name: rng.choice(np.array(values), 40) for name, values in gemm.values.items()}
+    mixed = {name: np.concatenate([valid[name], raw[name]]) for name in gemm.names}
+    rows = [row(mixed, position) for position in range(80)]
+    assert [uncounted.holds(candidate) for candidate in rows] == (gemm.index_of(mixed) >= 0).tolist()
+    assert not uncounted.holds(rows[0] | {"BLK_M": 7})
+    assert not uncounted.holds({"BLK_M": 64})
+    assert "layers" not in vars(uncounted)
+
+
 def test_a_repaired_configuration_keeps_most_of_what_was_wanted(gemm: ConstrainedSpace) -> None:
     rng = np.random.default_rng(4)
     valid = gemm.rows(gemm.sample(500, rng))

@@ -270,6 +270,24 @@ def test_launch_parameters_share_a_build_under_way():
         assert [first.result().cached, second.result().cached] == [False, True]
 
 
+def test_a_foreseen_build_is_made_at_once_and_belongs_to_the_first_that_submits_it(tmp_path):
+    with builder(cache=tmp_path / "cubins") as pool:
+        pool.foresee(CONFIGURATION)
+        deadline = time.monotonic() + 60
+        while not any((tmp_path / "cubins").rglob("*.*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        answers = [pool.submit(CONFIGURATION).result(60) for _ in range(2)]
+    assert [answer.state for answer in answers] == [TrialState.OK] * 2
+    assert [answer.cached for answer in answers] == [False, True]
+
+
+def test_a_foreseen_build_under_way_is_shared():
+    with builder() as pool:
+        pool.foresee(CONFIGURATION)
+        first, second = pool.submit(CONFIGURATION), pool.submit(CONFIGURATION)
+        assert [first.result(120).cached, second.result(120).cached] == [False, True]
+
+
 def test_one_of_two_that_share_a_build_may_cancel():
     with builder() as pool:
         first, second = pool.submit(CONFIGURATION), pool.submit(CONFIGURATION)

@@ -2,14 +2,17 @@
 
 import pytest
 
+from mltune.cost.model_file import choose_model
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
+from mltune.device.known import H200
 from mltune.errors import RunDirectoryError, UsageError
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
-from mltune.tuning.session import open_session, run_header
+from mltune.tuning.session import Session, open_session, run_header
 
 SGEMM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 
@@ -33,6 +36,19 @@ def test_a_kernel_solves_problems_of_its_own_kind():
         open_session(TuneRequest(convolution, load_kernel("gemm_simt"), Target(dataset="convolution_w6600")))
     with pytest.raises(UsageError, match="of kind gemm"):
         open_session(TuneRequest(SGEMM, load_kernel("convolution"), Target(dataset="convolution_w6600")))
+
+
+def test_what_the_first_batch_has_in_any_case_is_built_before_the_space_is_counted():
+    placed = PlacedKernel(load_kernel("gemm_simt").in_variants(), SGEMM, H200)
+    model = choose_model("auto", placed.kernel).load(SGEMM, H200)
+    begun = []
+    session = Session(placed, None, None, {}, foresee=begun.append, batch=16, compilers=16)
+    session.begin_builds(model)
+    assert begun == [remembered for remembered in model.first if placed.contains(remembered)]  # there is no default
+    assert begun
+    assert "layers" not in vars(placed.space)
+    session.foresee = None  # in replay
+    session.begin_builds(model)
 
 
 def test_a_dataset_that_changed_since_a_run_began_is_refused(tmp_path):
