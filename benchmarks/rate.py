@@ -9,7 +9,7 @@ those of unknown_kernels.py, and a histogram of few builds.
 With ``--profile`` a tune says where its seconds go: in the worker, by parts of a request, and in the parent.
 
     python benchmarks/rate.py --output benchmarks/results/rate.json
-    python benchmarks/rate.py --cases histogram --arms random --profile
+    python benchmarks/rate.py --cases histogram --arms everything --profile
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ import harness
 import numpy as np
 import unknown_kernels
 
-ARMS = ("bare", "model", "random")
-"""The bare loop, and tunes by two searches: what the second one is faster is the cost of models."""
+ARMS = ("bare", "model", "everything")
+"""The bare loop, a tune, and a sweep: what the last one is faster is the cost of choosing by results."""
 
 LAUNCHES = 8
 FAR_BEHIND = 1.5
@@ -69,7 +70,7 @@ CASES = {**unknown_kernels.CASES, "histogram": histogram}
 
 @contextlib.contextmanager
 def placed_case(case: str, most: int) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the call of a case, and its kernel on the first GPU with some configurations and the default as its space."""
+    """Yield the call of a case, and its kernel on the first GPU with a space of some configurations."""
     from mltune.device.query import query_device
     from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
     from mltune.kernel.placed import PlacedKernel
@@ -177,6 +178,25 @@ def launch_often(function: Any, shape: tuple[Any, ...], events: list[tuple[Any, 
         return float("inf")
 
 
+def sweep(request: Any, space: Any) -> Any:
+    """Measure everything within the time of a request, in random order; return the trials."""
+    from mltune.records.store import Store
+    from mltune.results.progress import Observer
+    from mltune.tuning.loop import Loop
+    from mltune.tuning.session import open_session, run_header
+    from mltune.tuning.sweep import Everything
+
+    session = open_session(request, space=space)
+    with Store.open(request.run, run_header(session, 0, {})) as store, session:
+        observer = Observer(session.placed.problem, session.placed.device, "gpu", trials_limit=space.count)
+        planner = Everything(space, np.random.default_rng(2).permutation(space.count))
+        nothing = store.records()
+        ahead = 4 * len(os.sched_getaffinity(0))
+        loop = Loop(session, store, planner, observer, nothing, nothing, ahead=ahead, time_s=request.time_s)
+        loop.run()
+        return list(store.records()), loop.seconds.to_json()
+
+
 def tune(case: str, search: str, most: int, seconds: float, profile: bool) -> dict[str, Any]:
     """Measure the configurations of a case by a tune."""
     from mltune.resolve.device import Target
@@ -188,27 +208,31 @@ def tune(case: str, search: str, most: int, seconds: float, profile: bool) -> di
         if profile:
             os.environ[PROFILE] = f"{folder}/worker.json"
             profile_parent(parts)
-        options = {"search": search, "skip": False, "stop": False, "variants": False, "wisdom": "none"}
+        options = {"skip": False, "stop": False, "variants": False, "wisdom": "none"}
         request = TuneRequest(
             placed.problem, placed.kernel, Target(cuda=0), time_s=seconds, run=Path(folder) / "run", **options
         )
         begun = time.time()
-        result = tuner.tune(request, space=placed.space)
+        if search == "everything":
+            records, phases = sweep(request, placed.space)
+        else:
+            result = tuner.tune(request, space=placed.space)
+            records, phases = result.records, result.seconds
         call_s = time.time() - begun
-        ends = sorted(record.finished_at for record in result.records)
-        measured = [record.measurement for record in result.records if record.measurement is not None]
+        ends = sorted(record.finished_at for record in records)
+        measured = [record.measurement for record in records if record.measurement is not None]
         row = {
             "trials": len(ends),
-            "builds": sum(record.build is not None and not record.build.cached for record in result.records),
-            "states": {name: count for name, count in result.counts.items() if count},
+            "builds": sum(record.build is not None and not record.build.cached for record in records),
+            "states": dict(Counter(str(record.state) for record in records)),
             "seconds": ends[-1] - begun,
             "call_s": call_s,
             "first_s": ends[0] - begun,
             "rate": (len(ends) - 1) / max(ends[-1] - ends[0], 1e-9),
-            "best_s": result.best_time_s,
-            "phases": {name: round(value, 2) for name, value in result.seconds.items()},
+            "best_s": min(record.median_s for record in records if record.state == "ok" and record.median_s),
+            "phases": {name: round(value, 2) for name, value in phases.items()},
             "ms_a_trial": {
-                "compile": 1e3 * np.mean([record.build.compile_s for record in result.records if record.build]),
+                "compile": 1e3 * np.mean([record.build.compile_s for record in records if record.build]),
                 "verify": 1e3 * np.mean([one.verify_s for one in measured]),
                 "time": 1e3 * np.mean([one.time_s for one in measured]),
                 "of_samples": 1e3 * np.mean([sum(one.samples_s) for one in measured]),
@@ -371,7 +395,7 @@ def main() -> None:
     """Run all cases and arms in turns, or one in this process."""
     parser = harness.parser_of(__doc__)
     parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--arms", default="bare,model,random")
+    parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--most", type=int, default=1000, help="configurations of a kernel")
     parser.add_argument("--time", type=float, default=20.0, help="seconds")
     parser.add_argument("--package", type=Path, help="folder of another version of the package")
