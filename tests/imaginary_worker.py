@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mltune.measure.messages import Answer, Begin, Check, Measure, Race, TimeReference
+from mltune.measure.messages import Answer, Begin, Check, Measure, Race, TimeReference, in_turn
 from mltune.measure.timing import RaceResult, Series, UsualClock, run_rounds
 from mltune.records.trial import Measurement, TrialState
 
@@ -39,7 +39,7 @@ def make(device_index: int) -> Callable[[Any], Answer]:
     if lost or (folder / "absent").exists():
         answer = Answer(None, lost="no GPU answers", permanent=not lost)
         return lambda request: answer
-    return functools.partial(_answer, folder, [])
+    return in_turn(functools.partial(_answer, folder, []))
 
 
 def _answer(folder: Path, begun: list[Any], request: Any) -> Answer:

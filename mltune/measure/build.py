@@ -173,7 +173,7 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
 class NvrtcBuilder(CompilePool):
     """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
-    Configurations that differ only in launch parameters share one build.
+    Configurations that differ only in launch parameters, or in macros that no text mentions, share one build.
     """
 
     def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
@@ -182,6 +182,9 @@ class NvrtcBuilder(CompilePool):
         self._problem_macros = dict(problem.macros())
         definitions(self._problem_macros | dict.fromkeys(kernel.space.parameters, 0))
         super().__init__(source, **compilers)
+        texts = (source.text, source.entry, *source.headers.values())
+        pastes = kernel.source.generator is not None or any("##" in text or "%:" in text for text in texts)
+        self._mentions = None if pastes else cache(lambda name: any(name in text for text in texts))
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Queue one configuration, which has an integer for every parameter; other entries are ignored.
@@ -189,7 +192,7 @@ class NvrtcBuilder(CompilePool):
         A compiler parameter that it lacks has its default.
         """
         try:
-            return self.build(self.definitions(configuration), self.options(configuration))
+            return self.build(self._mentioned(self.definitions(configuration)), self.options(configuration))
         except ExpressionError as error:  # of a macro that follows from a size of the launch
             refused: Future[Build] = Future()
             refused.set_result(Build(TrialState.COMPILE_ERROR, str(error)))
@@ -211,6 +214,15 @@ class NvrtcBuilder(CompilePool):
             text = self._kernel.source_of(configuration)
             return with_macros(text, macros, places_of(self._kernel, text)) + "\n"
         return macros
+
+    def _mentioned(self, definitions: str) -> str:
+        """Return definitions without macros that neither the source mentions nor another macro's value."""
+        mentions = self._mentions
+        if mentions is None:
+            return definitions
+        lines = [(line, *line.split(maxsplit=2)[1:]) for line in definitions.splitlines(keepends=True)]
+        values = " ".join(value for _, _, *rest in lines for value in rest)
+        return "".join(line for line, name, *_ in lines if mentions(name) or name in values)
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         if missing := [name for name in self._kernel.space.parameters if name not in configuration]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.timing import RaceResult
+from mltune.process.child import send_to_parent
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.launch import Launch
     from mltune.problem.problem import RunnableProblem
+
+SLICE_S = 0.05
+"""Seconds after which a worker begins no further build of a :class:`MeasureAll`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,17 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureAll:
+    """Measure builds in turn: the last answer is that of the request, those before it are messages (:func:`in_turn`).
+
+    No time below `least_s` is possible, and so none becomes the best.
+    """
+
+    requests: tuple[Measure, ...]
+    least_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """Verify a build on the own cases of one problem, with a launch for each; on the GPU where it has none."""
 
@@ -86,7 +103,7 @@ class Race:
     orders: tuple[tuple[int, ...], ...] = ()
 
 
-Request = Begin | Measure | Check | Run | TimeReference | Race
+Request = Begin | Measure | MeasureAll | Check | Run | TimeReference | Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +130,27 @@ class Answer:
     retire: bool = False
     lost: str = ""
     permanent: bool = False
+
+
+def in_turn(serve: Callable[[Request], Answer]) -> Callable[[Request], Answer]:
+    """Return the function of a worker that serves :class:`MeasureAll` too: the parent is heard once for several builds.
+
+    The builds after a damage, or after :data:`SLICE_S`, are not begun.
+    """
+
+    def serve_all(request: Request) -> Answer:
+        if not isinstance(request, MeasureAll):
+            return serve(request)
+        ends, best_s = time.monotonic() + SLICE_S, math.inf
+        for count, measure in enumerate(request.requests, 1):
+            best_s = min(best_s, math.inf if measure.best_s is None else measure.best_s)
+            answer = serve(replace(measure, best_s=None if best_s == math.inf else best_s))
+            result = answer.result
+            if count == len(request.requests) or answer.retire or result is None or time.monotonic() >= ends:
+                break
+            send_to_parent(answer)
+            if isinstance(result, Measurement) and result.state is TrialState.OK and result.median_s is not None:
+                best_s = min(best_s, result.median_s if result.median_s >= request.least_s else math.inf)
+        return answer
+
+    return serve_all

@@ -7,17 +7,21 @@ future holds a :class:`~mltune.errors.DeviceLostError` when the GPU failed and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from mltune.errors import RunError
 from mltune.records.store import Seconds
 from mltune.records.trial import Build, Candidate, Measurement, TrialRecord, TrialState
 
+EQUAL_CODE = "not measured again: machine code and launch are those of trial"
+"""Detail of a measurement that is that of another trial, whose number follows."""
+
 _OF_THE_DIFFERENCE = 0.1
+_CERTAIN = (TrialState.OK, TrialState.WRONG_RESULT, TrialState.LAUNCH_ERROR)  # a second time would end so again
 
 
 class Builder(AbstractContextManager[Any], Protocol):
@@ -92,7 +96,10 @@ Decide = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
 
 
 class Pipeline:
-    """Turns candidates into records; deterministic, and no stage waits for another without need."""
+    """Turns candidates into records; deterministic, and no stage waits for another without need.
+
+    Candidates whose builds `identify` names alike are measured once; it returns None for what is always measured.
+    """
 
     def __init__(
         self,
@@ -102,7 +109,10 @@ class Pipeline:
         *,
         seconds: Seconds | None = None,
         check: Callable[[Measurement], Measurement] | None = None,
+        identify: Callable[[Candidate, Build], Hashable] = lambda candidate, build: None,
     ) -> None:
+        self._identify = identify
+        self._measured: dict[Hashable, tuple[int, Measurement]] = {}
         self.best_s: float | None = None
         self._check = check or (lambda measured: measured)
         self._error: RunError | None = None
@@ -158,6 +168,10 @@ class Pipeline:
         for candidate, (_, build) in zip(self._decide(good) if good else (), good, strict=True):
             if candidate.is_skipped:
                 records.append(candidate.record(TrialState.SKIPPED, build=build))
+            elif (same := self._measured.get(self._identify(candidate, build))) is not None:
+                detail = f"{EQUAL_CODE} {same[0]}"
+                measured = replace(same[1], detail=detail, verify_s=0.0, time_s=0.0)
+                records.append(candidate.record(measured.state, detail, build=build, measurement=measured))
             else:
                 future = self._runner.submit(candidate.configuration, build, best_s=self.best_s)
                 self._running[candidate.number] = (candidate, build, future)
@@ -173,6 +187,8 @@ class Pipeline:
             measured = self._check(answer)
             if measured.state is TrialState.OK and measured.median_s is not None:
                 self.best_s = min(measured.median_s, self.best_s or measured.median_s)
+            if measured.state in _CERTAIN and (key := self._identify(candidate, build)) is not None:
+                self._measured[key] = candidate.number, measured
             records.append(candidate.record(measured.state, measured.detail, build=build, measurement=measured))
         return records
 

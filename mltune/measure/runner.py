@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from mltune.device.peaks import peak_flops
@@ -22,7 +23,7 @@ from mltune.errors import (
 from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
-from mltune.measure.timing import BUDGET_S, RaceResult, within_limits
+from mltune.measure.timing import BUDGET_S, MARGIN, RaceResult, within_limits
 from mltune.measure.turns import turn
 from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
@@ -46,6 +47,9 @@ SLOWEST = 50
 
 GRACE_S = 0.1
 """Seconds that a build has to end when nobody waits for it any more."""
+
+MOST_AT_ONCE = 16
+"""Most builds that are sent to the worker at once."""
 
 _WORKER = "mltune.measure.worker:make_worker"
 _WORKERS_PER_REQUEST = 2
@@ -92,6 +96,8 @@ class GpuRunner:
         self._target, self._arguments = worker, (device_index,)
         self._serves: int | None = None  # the process that has begun the problem
         self._under_way: set[Future[Any]] = set()
+        self._waiting: deque[_Waiting] = deque()
+        self._at_once = 1
         self._closing = threading.Event()
         self._served = False
         self._best: Measurement | None = None  # or the default configuration, verified and not yet timed
@@ -138,7 +144,10 @@ class GpuRunner:
         request = messages.Measure(
             build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s
         )
-        return self._submit(self._time, request)
+        waiting = _Waiting(request, self._note(Future()))
+        self._waiting.append(waiting)
+        self._worker.thread.submit(self._measure_waiting)
+        return waiting.future
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation as the kernels are timed; ``LAUNCH_ERROR`` where it cannot be used."""
@@ -182,7 +191,9 @@ class GpuRunner:
 
     def _submit(self, function: Callable[..., Returned], *arguments: Any) -> Future[Returned]:
         """Call a function in the thread of the worker, after those that were submitted before."""
-        future = self._worker.thread.submit(function, *arguments)
+        return self._note(self._worker.thread.submit(function, *arguments))
+
+    def _note(self, future: Future[Returned]) -> Future[Returned]:
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
         return future
@@ -190,16 +201,53 @@ class GpuRunner:
     def _ask(self, kind: type[Kind], request: Request, timeout_s: float | None = None) -> Kind:
         return _of_kind(kind, self._submit(self._request, request, timeout_s).result())
 
-    def _time(self, request: messages.Measure) -> Measurement:
-        """Time a build, with the best time known now: others may have been timed since it was queued."""
+    def _measure_waiting(self) -> None:
+        """Measure the first builds that wait: as many of short ones as the worker measures in a slice of time."""
+        batch: deque[_Waiting] = deque()
+        while self._waiting and len(batch) < self._at_once:
+            waiting = self._waiting.popleft()
+            if batch or waiting.begins():
+                batch.append(waiting)
+        if not batch:
+            return
+
+        def keep(result: Result) -> None:
+            waiting = batch.popleft()
+            measured = self._accept(_of_kind(Measurement, result))
+            if not waiting.future.cancelled():
+                waiting.future.set_result(measured)
+
+        def go_on(answer: Answer) -> None:
+            assert answer.result is not None  # noqa: S101 - a lost GPU ends the request
+            keep(answer.result)
+            batch[0].begins()
+
+        try:
+            keep(self._request(lambda: self._message(batch), self._deadline_s(), go_on))
+        except Exception as error:
+            if not (future := batch.popleft().future).cancelled():
+                future.set_exception(error)
+        self._waiting.extendleft(waiting for waiting in reversed(batch) if not waiting.future.cancelled())
+
+    def _message(self, batch: Iterable[_Waiting]) -> Request:
+        """Return the request to measure builds, with the best time known now: others have been timed meanwhile."""
         best_s = None if self._best is None else self._best.median_s
-        bests_s = [one_s for one_s in (request.best_s, best_s) if one_s is not None]
-        request = replace(request, best_s=min(bests_s, default=None))
-        measured = _of_kind(Measurement, self._request(request, self._deadline_s()))
+        requests = []
+        for request in (waiting.request for waiting in batch):
+            bests_s = [one_s for one_s in (request.best_s, best_s) if one_s is not None]
+            requests.append(replace(request, best_s=min(bests_s, default=None)))
+        least_s = self._problem.flops / (MARGIN * self._peak_flops)
+        return messages.MeasureAll(tuple(requests), least_s) if len(requests) > 1 else requests[0]
+
+    def _accept(self, measured: Measurement) -> Measurement:
+        """Return a measurement, checked, and learn from it."""
         measured = within_limits(measured, self._problem.flops, self._peak_flops)
         median_s = measured.median_s if measured.state is TrialState.OK else None
+        best_s = None if self._best is None else self._best.median_s
         if median_s is not None and (best_s is None or median_s < best_s):
             self._best = measured
+        trial_s = measured.verify_s + measured.time_s
+        self._at_once = max(1, min(MOST_AT_ONCE, int(messages.SLICE_S / max(trial_s, 1e-3))))
         return measured
 
     def _deadline_s(self) -> float:
@@ -210,7 +258,12 @@ class GpuRunner:
         slow_s = min(self._timeout_s, SLOWEST * verify_s) if median_s is None else SLOWEST * median_s
         return max(LEAST_TIMEOUT_S, slow_s + 2 * verify_s)
 
-    def _request(self, request: Request, timeout_s: float | None = None) -> Result:
+    def _request(
+        self,
+        request: Request | Callable[[], Request],
+        timeout_s: float | None = None,
+        on_message: Callable[[Answer], None] | None = None,
+    ) -> Result:
         """Send a request to the worker, in the runner's thread, and to a second worker if the first one dies.
 
         A worker may have been killed from outside: the failure counts only if the second one dies too.
@@ -218,7 +271,7 @@ class GpuRunner:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         for _ in range(_WORKERS_PER_REQUEST):
             self._start()
-            result, worker = self._attempt(request, limit_s)
+            result, worker = self._attempt(request() if callable(request) else request, limit_s, on_message)
             if worker == "usable":
                 return result
             self.restarts += 1
@@ -230,12 +283,14 @@ class GpuRunner:
         self._start()  # if the next worker runs, the GPU is usable and the failure is the kernel's
         return result
 
-    def _attempt(self, request: Request, limit_s: float) -> tuple[Result, Literal["usable", "damaged", "dead"]]:
+    def _attempt(
+        self, request: Request, limit_s: float, on_message: Callable[[Answer], None] | None
+    ) -> tuple[Result, Literal["usable", "damaged", "dead"]]:
         """Send a request once; return its result and the state of the worker."""
-        self._measuring = isinstance(request, messages.Measure)
+        self._measuring = isinstance(request, messages.Measure | messages.MeasureAll)
         try:
             with turn(self._device_index):
-                answer: Answer = self._child.call(request, limit_s)
+                answer: Answer = self._child.call(request, limit_s, on_message)
         except ChildTimeoutError:
             detail = f"no answer within {limit_s:g} s: the kernel hangs or is slower than that"
             return Measurement(TrialState.TIMEOUT, detail), "damaged"
@@ -287,6 +342,18 @@ class GpuRunner:
             if self._closing.wait(pause_s):
                 break
         raise DeviceLostError(_lost(reason))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A build that waits for the worker, and the future of its measurement."""
+
+    request: messages.Measure
+    future: Future[Measurement]
+
+    def begins(self) -> bool:
+        """Return whether it is measured now; not once it is cancelled."""
+        return self.future.running() or self.future.set_running_or_notify_cancel()
 
 
 def start_worker(pool: ChildPool, device_index: int) -> None:

@@ -57,7 +57,7 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
         assert worker is not None  # noqa: S101 - the first request begins a problem
         return worker.serve(request)
 
-    return serve
+    return messages.in_turn(serve)
 
 
 class Worker:

@@ -7,11 +7,13 @@ continues as if it had not been interrupted.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mltune.errors import MltuneWarning, RunError
+from mltune.errors import ExpressionError, MltuneWarning, RunError
 from mltune.measure.pipeline import Decide, Pipeline
 from mltune.records.declaration import Reference, drifts
 from mltune.records.events import EventLog, EventWriter
@@ -135,7 +137,8 @@ class Loop:
         self.seconds = seconds_so_far(self.store, trials, self.session.begun)
         self._left = {record.number: record for record in earlier}
         gate = None if decide is None else partial(self._decide, decide)
-        self._pipeline = Pipeline(self.session.builder, self.session.runner, gate, seconds=self.seconds, check=check)
+        stages = self.session.builder, self.session.runner, gate
+        self._pipeline = Pipeline(*stages, seconds=self.seconds, check=check, identify=self._identify)
         self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)
         compilers = None if math.isinf(self.session.compilers) else self.session.compilers
         self.store.set_fact("stages", {"valid": str(self.session.placed.space.count), "compilers": compilers})
@@ -204,6 +207,15 @@ class Loop:
     def _decide(self, decide: Decide, built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:
         with self.seconds.spent_on("search"):
             return decide(built)
+
+    def _identify(self, candidate: Candidate, build: Build) -> Hashable:
+        """Return machine code and launch, which a measurement follows from; None in replay."""
+        if self.session.gpu is None:
+            return None
+        with suppress(ExpressionError):
+            launch = self.session.placed.launch(candidate.configuration)
+            return hashlib.sha256(build.cubin).digest(), build.entry, launch
+        return None
 
     def _submit(self) -> None:
         while self._todo and (self.ahead is None or len(self._pipeline) < self.ahead):

@@ -122,6 +122,14 @@ class TestNvrtcBuilder(BuilderContract):
         return [CONFIGURATION | {"WIDTH": 10**6}]
 
 
+@pytest.mark.parametrize(("source", "shared"), [(SOURCE, True), (f"#define PASTE(a, b) a##b\n{SOURCE}", False)])
+def test_a_macro_that_nothing_mentions_makes_no_build_of_its_own(source, shared):
+    kernel = with_parameters(bundle(source), {**small().space.parameters, "IDLE": (1, 2)})
+    with NvrtcBuilder(kernel, PROBLEM, "sm_90", workers=1, pool=POOL) as pool:
+        builds = [pool.submit(CONFIGURATION | {"IDLE": value}) for value in (1, 2)]
+        assert [build.result(120).cached for build in builds] == [False, shared]
+
+
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_90a", "sm_100"])
 def test_a_build_is_a_cubin_with_its_resources(architecture):
     made = build(architecture=architecture)
