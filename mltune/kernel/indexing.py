@@ -163,12 +163,12 @@ class Indexing:
         return f"({text})" if text and not re.search(r"[^\w\s*]", text) and not name.isdigit() else ""
 
 
-def _names(node: ast.expr | None, known: Collection[str]) -> Factors:
+def _names(node: ast.expr | None, allowed: Collection[str]) -> Factors:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _names(node.left, known), _names(node.right, known)
-        return None if left is None or right is None else [*left, *right]
+        sides = [_names(side, allowed) for side in (node.left, node.right)]
+        return None if None in sides else [name for side in sides for name in side or ()]
     text = "" if node is None else ast.unparse(node)
-    if text not in known and not text.isdigit():
+    if text not in allowed and not text.isdigit():
         return None
     return [re.sub(r"^blockDim\.", "block_size_", text)]
 
