@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from mltune.tuning.wisdom_check import WisdomCheck
 
 
-def new_kernel(folder: str | Path) -> str:
-    """Write a new kernel bundle: ``kernel.toml`` and ``kernel.cu``, a small example to be edited.
+def new_kernel(folder: str | Path, *, from_source: str | Path | None = None, entry: str | None = None) -> str:
+    """Write a new kernel bundle: ``kernel.toml`` and ``kernel.cu``, a small example, or a draft for a source.
+
+    A draft has the parameters, arguments and launch that are read from the source. What cannot be read is to be filled
+    in: the bundle cannot be loaded before, and the error names the lines.
 
     Parameters
     ----------
     folder : str or pathlib.Path
         A folder that is empty or does not exist.
+    from_source : str or pathlib.Path, optional
+        A CUDA source with a ``__global__`` function. Its parameters are the whole numbers that it defines as macros,
+        and the numbers among the parameters of its template. Headers beside it are copied.
+    entry : str, optional
+        The function to tune, where the source has several.
 
     Returns
     -------
@@ -33,7 +41,7 @@ def new_kernel(folder: str | Path) -> str:
     Raises
     ------
     UsageError
-        The folder is not empty, or cannot be written.
+        The folder is not empty, or cannot be written; or the source has no such function, or no parameters.
 
     Examples
     --------
@@ -46,7 +54,7 @@ def new_kernel(folder: str | Path) -> str:
     """
     from mltune.kernel.reader import new_bundle
 
-    return new_bundle(Path(folder))
+    return new_bundle(Path(folder), None if from_source is None else Path(from_source), entry)
 
 
 def space(
@@ -145,8 +153,9 @@ def _described(
 ) -> tuple[Kernel, Problem]:
     """Return a bundle and the problem that it is described for."""
     from mltune.kernel.reader import load_kernel
-    from mltune.resolve.problems import space_problem
+    from mltune.resolve.problems import check_is_kernel, space_problem
 
+    check_is_kernel(kernel)
     bundle = load_kernel(kernel)
     problem = space_problem(bundle, precision, {"trans": trans, "size": size})
     bundle.check_problem(problem)

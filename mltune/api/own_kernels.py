@@ -9,10 +9,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown
-from mltune.errors import MltuneWarning, UsageError
+from mltune.errors import DeviceError, MltuneWarning, UsageError
 from mltune.resolve.options import RunOptions
 
 if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
     from mltune.results.progress import Report
     from mltune.results.run import KernelResult
 
@@ -157,7 +158,7 @@ def tune_kernel(
     """
     begun, arguments_of_call = perf_counter(), locals()
     from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
-    from mltune.resolve.device import choose, parse_device
+    from mltune.resolve.device import choose, find_gpus, parse_device
     from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
     from mltune.results.run import KernelResult, disagreement
     from mltune.tuning import tuner
@@ -181,11 +182,33 @@ def tune_kernel(
             run=None if run is None else Path(run),
             wisdom=str(wisdom),
         )
+        if request.target.cuda is not None and (reason := find_gpus()[1]):
+            raise DeviceError(_checked_without_gpu(kernel, reason))
         with shown(None if quiet else progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
             result = tuner.tune(request, progress=report, stop=interrupted, begun=begun)
     if answer is None and verify is None and (notice := disagreement(result)):
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     return KernelResult.of(result, options.metrics)
+
+
+def _checked_without_gpu(kernel: Kernel, reason: str) -> str:
+    """Check a kernel as ``mltune check`` does; say that there is no GPU, what was found, and what to do."""
+    from mltune.device.known import H200
+    from mltune.kernel.placed import PlacedKernel
+    from mltune.measure.bundle_check import check_bundle
+
+    checked = check_bundle(PlacedKernel(kernel, kernel.own_problem(), H200))
+    wrong = [fault.reason for fault in checked.faults] + [error.partition("; ")[0] for error in checked.errors]
+    if wrong:
+        return f"{wrong[0].removesuffix('.')}. Correct this, then call tune_kernel on a machine with a GPU: {reason}."
+    start = f"tune_kernel found no GPU: {reason}."
+    if checked.not_built:
+        return f"{start} Nothing could be compiled, either: {checked.not_built}"
+    return (
+        f"{start} The check without a GPU found no mistake: the arguments fit {kernel.source.entry}, and "
+        f"{checked.compiled} of {len(checked.builds)} configurations that were tried compile for an {H200.name}. "
+        "Make the same call on a machine with a GPU."
+    )
 
 
 def run_kernel(

@@ -45,17 +45,29 @@ KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
     api.new_kernel,
     "init",
     folder=argument("FOLDER", "A folder that is empty or does not exist.", Path),
+    from_source=file("KERNEL.CU", "A CUDA source: read its parameters and arguments.  [default: an example]"),
+    entry=text("NAME", "The function to tune, where the source has several."),
 )
 def init(options: Given, as_json: bool = False) -> None:
-    """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
+    """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited.
+
+    With --from it is a draft for a CUDA source with a __global__ function: its parameters are the whole numbers that
+    the source defines as macros. What cannot be read is to be filled in, and named with its lines.
+    """
+    from mltune.errors import BundleError
     from mltune.files import folders
 
     folder, name = options["folder"], api.new_kernel(**options)
     is_plain = re.fullmatch(r"\w[\w./-]*", str(folder)) and not (folders.assets("kernels") / folder).exists()
     named = shlex.quote(str(folder) if is_plain or folder.is_absolute() else f"./{folder}")
     files, following = sorted(map(str, folder.iterdir())), [f"mltune check {named}", f"mltune tune {named}"]
-    document = {"kernel": name, "files": files, "next": following}
-    answer(document, as_json, lambda: [f"wrote {' and '.join(files)}; then", *following])
+    try:
+        api.load_kernel(folder)
+        notes = []
+    except BundleError as error:
+        notes = [str(error)]
+    document = {"kernel": name, "files": files, "notes": notes, "next": following}
+    answer(document, as_json, lambda: [f"wrote {' and '.join(files)}; then", *notes, *following])
 
 
 @command(api.space, kernel=KERNEL)

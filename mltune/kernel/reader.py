@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -16,11 +17,12 @@ from mltune.errors import BundleError, UsageError
 from mltune.files import folders
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
 from mltune.files.reading import check_folder, parse_toml, read_file, reason
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import did_you_mean, many, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import MOST_CONTROLS_BYTES, controls_in
 from mltune.kernel.document import BundleFiles, make_kernel, make_presets
+from mltune.kernel.draft import blanks_in, draft_bundle
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.schema import HEADER_PATH, KernelDocument
 
@@ -99,9 +101,27 @@ def _find_bundle(name_or_path: str | Path) -> Path:
     folder, names = _located(name_or_path), built_in()
     if folder is not None:
         return folder
+    if advice := advice_on_source(name_or_path):
+        raise BundleError(advice)
     raise BundleError(
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
         f"kernel.toml, got {printable(name_or_path, 300)!r}{did_you_mean(str(name_or_path), names) or '.'}"
+    )
+
+
+def advice_on_source(name: str | Path) -> str:
+    """Return what to do with a file where a bundle is needed; empty where the name is that of no file of CUDA code."""
+    path = Path(name)
+    if path.suffix not in (".cu", ".cuh", ".cpp", ".c"):
+        return ""
+    if not path.is_file():
+        return f"there is no file {printable(path, 300)}; a kernel is a built-in one or the folder of a bundle."
+    if _located(path.parent) is not None:
+        return f"{printable(path, 300)} is the source of a bundle; name its folder, {printable(path.parent, 300)}."
+    words = shlex.join(["mltune", "init", "--from", str(path), str(path.with_suffix(""))])
+    return (
+        f"{printable(path, 300)} is a source, and what is tuned is a bundle: a folder that also says which arguments "
+        f"and sizes the kernel has. This command makes one of it: {printable(words, 600)}"
     )
 
 
@@ -134,6 +154,10 @@ def _read(path: Path, limit: int) -> str:
 def _validated(path: Path, text: str) -> KernelDocument:
     try:
         document = parse_toml(text)
+        if blanks := blanks_in({**document, "parameters": {}}, text):
+            raise BundleError(
+                f"{printable(path, 300)} is to be filled in at {many(len(blanks), 'line')}: {'; '.join(blanks)}"
+            )
         return KernelDocument.model_validate(document)
     except ValidationError as error:
         raise _refused(path, problems_of(error, document, model=KernelDocument)) from error
@@ -187,17 +211,19 @@ FILES = ("kernel.cu", "kernel.toml")
 _LONGEST_NAME = 64
 
 
-def new_bundle(folder: Path) -> str:
-    """Write a new bundle, and return the name of its kernel, which is made from that of the folder."""
+def new_bundle(folder: Path, source: Path | None = None, entry: str | None = None) -> str:
+    """Write a new bundle, and return the name of its kernel, which is made from that of the folder.
+
+    It is an example, or a draft for `source`, of which `entry` is tuned (:func:`~mltune.kernel.draft.draft_bundle`).
+    """
     name = kernel_name(folder.resolve().name)
-    templates = resources.files("mltune.kernel") / "templates"
-    files = {
-        file: Template((templates / f"{file}.txt").read_text("utf-8")).substitute(name=name).encode() for file in FILES
-    }
     try:
-        if folder.is_symlink() or folder.exists():
+        if is_used := folder.is_symlink() or folder.exists():
             _check_empty(folder)
+        files = _example(name) if source is None else draft_bundle(source, name, entry)
+        if is_used:
             for file, content in files.items():  # not exchanged: it may be the working directory of somebody
+                check_folder((folder / file).parent, inside=folder, create=True)
                 write_file_atomically(folder / file, content)
         else:
             replace_folder_atomically(folder, files)
@@ -206,6 +232,12 @@ def new_bundle(folder: Path) -> str:
             f"a new bundle is written to a folder, but {printable(folder, 300)} cannot be: {reason(error)}."
         ) from error
     return name
+
+
+def _example(name: str) -> dict[str, bytes]:
+    templates = resources.files("mltune.kernel") / "templates"
+    texts = {file: (templates / f"{file}.txt").read_text("utf-8") for file in FILES}
+    return {file: Template(text).substitute(name=name).encode() for file, text in texts.items()}
 
 
 def kernel_name(folder_name: str) -> str:

@@ -50,9 +50,18 @@ class BundleCheck:
     @property
     def passed(self) -> bool:
         """Whether nothing that was checked is wrong, and something was compiled; late builds do not count."""
-        ended = [build for _, build in self.builds if build.state is not TrialState.TIMEOUT]
-        compiled = self.is_replayed or bool(ended)
-        return not self.faults and compiled and all(build.state is TrialState.OK for build in ended)
+        return not self.faults and not self.errors and (self.is_replayed or self.compiled > 0)
+
+    @property
+    def compiled(self) -> int:
+        """The number of builds that succeeded."""
+        return sum(build.state is TrialState.OK for _, build in self.builds)
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors of builds that failed, each once."""
+        failed = [build for _, build in self.builds if build.state not in (TrialState.OK, TrialState.TIMEOUT)]
+        return [*dict.fromkeys(build.detail for build in failed)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""

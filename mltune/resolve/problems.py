@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.device.peaks import has_unit, peak_flops
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import printable
-from mltune.problem.problem import STRICTEST, Problem, accepts, check_accuracy
+from mltune.problem.problem import ACCURACIES, STRICTEST, Problem, accepts, check_accuracy
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -151,13 +151,14 @@ def named_kernel(
 
     Where the problem is the name or the folder of a kernel of kind arrays, that is the kernel, and the problem is None.
     """
-    from mltune.kernel.reader import load_kernel
+    from mltune.kernel.reader import advice_on_source, load_kernel
     from mltune.problem.kinds import kind_of_name
 
     problem = str(problem) if isinstance(problem, Path) else problem
     bundle = None if kernel is None else load_kernel(kernel)
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
-        with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
+        is_certain = is_folder(problem) or advice_on_source(problem)
+        with contextlib.nullcontext() if is_certain else contextlib.suppress(BundleError):
             recorded = load_kernel(problem)
             if recorded.has_own_problem():
                 bundle, problem = recorded, None
@@ -273,6 +274,19 @@ def imported_problem(
         )
     text = ", ".join(f"{key}={value}" for key, value in size.items())
     return timed_problem(name, text, flops or 1, arithmetic, size)
+
+
+def check_is_kernel(name: str | Path) -> None:
+    """Raise a UsageError for the name of a problem where a kernel is named; it tells the kernels that solve it."""
+    from mltune.kernel.reader import is_bundle
+    from mltune.problem.kinds import kind_of_name, problem_from_name
+
+    if kind_of_name(str(name)) is not None and not is_bundle(name):
+        names = [kernel.name for kernel in candidates(problem_from_name(str(name)), ACCURACIES[-1])]
+        raise UsageError(
+            f"{name} is a problem, not a kernel; the kernels that solve it are {', '.join(names)}. Name one of them, "
+            "or the folder of a bundle."
+        )
 
 
 def is_folder(name: str) -> bool:

@@ -68,20 +68,26 @@ def check(document: JsonObject) -> Iterator[RenderableType]:
         yield f"builds: none: {document['not_built']}"
         return
     failed = [build for build in builds if build["state"] not in ("ok", "timeout")]
-    ended = sum(build["state"] != "timeout" for build in builds)
-    yield f"builds: {ended} of {document['valid']:,} valid configurations compiled, {len(failed)} failed"
+    firsts = {build["detail"]: build for build in reversed(failed)}  # the first build of each error
+    compiled = sum(build["state"] == "ok" for build in builds)
+    late = sum(build["state"] == "timeout" for build in builds)
+    yield f"builds: {compiled} of {len(builds)} compiled{f', {late} not in time' if late else ''}"
     columns = [
         number("build", "number"),
         Column("state", "state"),
         number("registers", "registers", spare=3),
         number("spilled", "spill_bytes", spare=2),
         number("seconds", "compile_s", "{:.2f}".format, spare=1),
-        Column("error", lambda build: build["detail"].partition("; ")[0], wraps=True),
+        Column("error", lambda build: _error(build, firsts.get(build["detail"], build)), wraps=True),
     ]
     yield Table(builds, columns)
-    firsts = {build["detail"]: build for build in reversed(failed)}  # the first build of each error
     for build in sorted(firsts.values(), key=lambda build: build["number"]):
         yield f"build {build['number']}: {configuration(build['configuration'])}"
+
+
+def _error(build: JsonObject, first: JsonObject) -> str:
+    """Write the error of a build: the compiler's first one, or the number of the build that had it before."""
+    return build["detail"].partition("; ")[0] if build is first else f"as build {first['number']}"
 
 
 def devices(document: JsonObject) -> Iterator[RenderableType]:

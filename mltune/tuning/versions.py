@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,7 +17,7 @@ from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import row
 from mltune.kernel.placed import PlacedKernel
-from mltune.kernel.reader import is_bundle, load_kernel
+from mltune.kernel.reader import advice_on_source, is_bundle, load_kernel
 from mltune.problem.kinds import kind_of_name, problem_from_name
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.resolve.problems import Shape, given_options, shaped_problem
@@ -41,7 +42,17 @@ def two_versions(
     """Find the versions that two names of :func:`mltune.gate` mean, their problem, and the bundle of two winners."""
     with tempfile.TemporaryDirectory() as scratch:
         names = [old, new]
-        subjects = [_subject(name, kernel, Path(scratch) / str(place), readers) for place, name in enumerate(names)]
+        folders = [Path(name).parent if name.endswith(".cu") else name for name in names]
+        bundle_of_sources = kernel or next(filter(is_bundle, folders), None)
+        subjects = [
+            _subject(
+                name,
+                kernel or (folder if is_bundle(folder) else bundle_of_sources),
+                Path(scratch) / str(place),
+                readers,
+            )
+            for place, (name, folder) in enumerate(zip(names, folders, strict=True))
+        ]
         if kernel is not None and not any(isinstance(subject, Kernel) for subject in subjects):
             names, subjects = [*names, str(kernel)], [*subjects, load_kernel(kernel)]
         bundle = next((subject for subject in subjects if isinstance(subject, Kernel)), None)
@@ -59,7 +70,9 @@ def _subject(name: str, kernel: str | Path | None, scratch: Path, readers: Reade
     if ":" in name and not is_bundle(name) and not path.exists():
         return load_revision(name, scratch)
     if path.suffix == ".cu":
-        return load_kernel(kernel or path.parent, source=path)
+        if kernel is None and (advice := advice_on_source(path)):
+            raise UsageError(f"{advice}; then compare with --kernel {shlex.quote(str(path.with_suffix('')))}")
+        return load_kernel(path.parent if kernel is None else kernel, source=path)
     read = next((reader for file, reader in readers.items() if (path / file).is_file()), None)
     return load_kernel(name) if read is None else read(path)
 

@@ -5,6 +5,7 @@ import pytest
 
 import mltune
 from mltune.errors import DeviceError, MltuneError, UsageError
+from mltune.resolve.device import find_gpus
 from tests import needs
 
 SOURCE = """
@@ -68,6 +69,21 @@ def test_so_are_arguments_that_do_not_fit_the_source(tmp_path, arguments, messag
 def test_of_a_right_call_only_the_gpu_is_missing(tmp_path):
     with pytest.raises(DeviceError):
         call(tmp_path)
+
+
+@needs.nvrtc
+@pytest.mark.skipif(bool(find_gpus()[0]), reason="there is a GPU")
+def test_without_a_gpu_the_call_is_checked_and_the_next_step_is_said(tmp_path):
+    with pytest.raises(DeviceError) as refusal:
+        call(tmp_path)
+    message = str(refusal.value)
+    assert message.startswith("tune_kernel found no GPU: ")
+    assert "the arguments fit add, and 4 of 4 configurations that were tried compile" in message
+    assert message.endswith("Make the same call on a machine with a GPU.")
+    assert len(refusal.traceback) <= 3
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(DeviceError, match=r"must be int32.*\. Correct this, then call tune_kernel on a machine with"):
+        call(tmp_path, arguments=[ARRAY, ARRAY, np.int64(1000)][:2] + [np.float32(1)])
 
 
 @pytest.mark.parametrize("params", [[("block_size_x", 64)], 64])
