@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,6 +42,9 @@ NEAR = 0.15
 
 MOST_AUDITED = 0.1
 """Largest share of the space in the random sample and the audit of the strata together."""
+
+HIDDEN = 20
+"""Configurations of a hidden group that the confidence speaks of, or fewer where the group that was found has fewer."""
 
 FASTEST = 8
 """Fastest configurations whose partners, which differ in one or two switches, the audit measures."""
@@ -112,7 +115,7 @@ class PruningAudit:
     within: float
     """See :class:`Promise`."""
     confidence: float
-    """The requested confidence, or, if less, that of the weakest stratum's audit to meet a ``group``."""
+    """The requested confidence, or, if less, that of the weakest stratum's audit to meet a hidden ``group``."""
     expected_missed: float
     """Fast configurations that the model expects among those not measured; as good as its calibration."""
     audited: int
@@ -122,7 +125,9 @@ class PruningAudit:
     false_share_at_most: float
     """Upper bound, at 95 % confidence, of the fast share of all left out (Clopper and Pearson, 1934)."""
     group: int
-    """Size of a group unknown to the model: the most configurations near the fastest in one stratum."""
+    """Size of a group unknown to the model: see :data:`HIDDEN`."""
+    surely_met: int
+    """Least size of a group that the audit of every stratum meets with 95 % confidence."""
     weakest_left_out: int
     weakest_audited: int
     weakest_share_at_most: float
@@ -198,7 +203,8 @@ class Pruner:
         if not self.ready:
             raise RuntimeError("the next round is planned from the results of those before it")
         if self._asked.all():
-            return self._end(0.0, Stratum(0, 0, 0, self._order[:0]), 0)
+            nothing = Stratum(0, 0, 0, self._order[:0])
+            return self._end(0.0, nothing, 0, [nothing])
         if not np.isfinite(self._speed[self._open]).any():
             return self._round(self._draw(FIRST), 0, "random")
         chances = self._chances()
@@ -260,9 +266,7 @@ class Pruner:
         chosen = rows_at(levels[bisect_left(levels, True, key=lambda level: len(rows_at(level)) <= room)])
         if len(chosen):
             return self._round(chosen, 0, "audit")
-        return self._end(
-            expected, everything, group, min(strata, key=lambda stratum: (stratum.sees(group), -stratum.share_at_most))
-        )
+        return self._end(expected, everything, min(group, HIDDEN), strata)
 
     def _partners(self) -> Indices:
         """Return the unmeasured configurations that differ from one of the fastest in one or two switches alone."""
@@ -284,11 +288,11 @@ class Pruner:
         false = int((self._speed[audited] >= self._goal()).sum())
         return Stratum(len(following) + len(audited), len(audited), false, following)
 
-    def _end(self, expected: float, everything: Stratum, group: int, weakest: Stratum | None = None) -> Round | None:
+    def _end(self, expected: float, everything: Stratum, group: int, strata: Sequence[Stratum]) -> Round | None:
         """End the sweep, or wait in an empty round for results that are missing."""
         if not self._open[self._asked].all():
             return self._round(np.empty(0, dtype=np.int64), 0, "random")
-        weakest = weakest or everything
+        weakest = min(strata, key=lambda stratum: (stratum.sees(group), -stratum.share_at_most))
         self._result = PruningAudit(
             valid=len(self._open),
             measured=int(self._open.sum()),
@@ -299,6 +303,7 @@ class Pruner:
             false=everything.false,
             false_share_at_most=everything.share_at_most,
             group=min(group, weakest.left_out),
+            surely_met=max(stratum.surely_met for stratum in strata),
             weakest_left_out=weakest.left_out,
             weakest_audited=weakest.audited,
             weakest_share_at_most=weakest.share_at_most,

@@ -54,6 +54,11 @@ class Stratum:
         sizes = range(self.audited, self.left_out)
         return bisect_left(sizes, confidence, key=lambda size: self.sees(group, size))
 
+    @property
+    def surely_met(self) -> int:
+        """Least size of a group of which the audit meets one with :data:`AUDIT_CONFIDENCE`."""
+        return bisect_left(range(self.left_out), AUDIT_CONFIDENCE, key=self.sees)
+
 
 def combinations_of(switches: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
     """Return masks of shape (n_configs,) for the values of every two switches; without two switches one mask of all."""

@@ -178,8 +178,9 @@ def pruned(document: JsonObject) -> RenderableType:
     )
     weakest = (
         f"{pruning['weakest_audited']:,} of {pruning['weakest_left_out']:,} audited; at most "
-        f"{percent(pruning['weakest_share_at_most'])} of it is fast (95 % confidence); a group of {pruning['group']:,} "
-        f"would be met with at least {percent(pruning['confidence'])}"
+        f"{percent(pruning['weakest_share_at_most'])} of it is fast (95 % confidence); a hidden group of "
+        f"{pruning['group']:,} would be met with at least {percent(pruning['confidence'])}, one of "
+        f"{pruning['surely_met']:,} with 95 %"
     )
     seconds = (
         f"{duration(pruning['saved_s'])} saved: {duration(pruning['total_s'])} in place of about "

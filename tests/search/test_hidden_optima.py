@@ -7,8 +7,8 @@ import pytest
 from hidden_optima import hidden
 from scipy.stats import binomtest, hypergeom
 
-from mltune.search.pruning import FASTEST, MOST_AUDITED, Promise, Pruner
-from mltune.search.strata import Stratum, combinations_of
+from mltune.search.pruning import FASTEST, HIDDEN, MOST_AUDITED, Promise, Pruner
+from mltune.search.strata import AUDIT_CONFIDENCE, Stratum, combinations_of
 
 
 @functools.cache
@@ -48,16 +48,29 @@ def test_a_promise_holds_as_often_as_it_says(family, numbers):
     assert held >= 0.8 * len(sweeps)
 
 
-def test_a_promise_is_weaker_where_the_audit_could_not_see():
-    """A tenth of the space is audited at most: it meets a group of ten with about 65 %."""
-    few, many = (swept(family, 0, 0)[0].audit() for family in ("isolated", "narrow"))
-
-    assert few.group < 15
-    assert few.confidence < 0.8
-    assert few.confidence == pytest.approx(
-        1 - hypergeom.pmf(0, few.weakest_left_out, few.group, few.weakest_audited), abs=1e-9
+@pytest.mark.parametrize("family", ["isolated", "narrow"])
+def test_a_promise_is_as_strong_as_the_audit_sees_a_small_group(family):
+    """A tenth of the space is audited at most: it meets a group of ten with about 65 %, one of twenty with 85 %."""
+    audit = swept(family, 0, 0)[0].audit()
+    seen, without = (
+        1 - hypergeom.pmf(0, audit.weakest_left_out, size, audit.weakest_audited)
+        for size in (audit.group, audit.group - 1)
     )
-    assert many.confidence == 0.95
+
+    assert audit.group == HIDDEN if family == "narrow" else audit.group < 15
+    assert audit.confidence < 0.9
+    assert audit.confidence == pytest.approx(seen, abs=1e-9)
+    assert without < audit.confidence
+    assert audit.surely_met > audit.group
+
+
+def test_a_promise_is_not_as_strong_as_what_was_found_is_broad():
+    """The group that is found has more than a hundred configurations, the hidden one 5 to 30."""
+    audit = swept("small", 0, 0)[0].audit()
+
+    assert audit.group == HIDDEN
+    assert audit.confidence < 0.8
+    assert audit.surely_met > 40
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +121,8 @@ def test_what_a_stratum_sees_is_hypergeometric(left_out, audited, group):
     stratum = Stratum(left_out, audited, 0, np.arange(left_out - audited))
 
     assert stratum.sees(group) == pytest.approx(1 - hypergeom.pmf(0, left_out, min(group, left_out), audited), abs=1e-9)
+    assert stratum.sees(stratum.surely_met - 1) < AUDIT_CONFIDENCE
+    assert stratum.sees(stratum.surely_met) >= AUDIT_CONFIDENCE or not audited
     more = stratum.needed(group, 0.95)
     assert stratum.sees(group, audited + more) >= 0.95
     assert more == 0 or stratum.sees(group, audited + more - 1) < 0.95

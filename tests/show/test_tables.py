@@ -58,7 +58,7 @@ def mixed_campaign():
 def pruned():
     """Return a pruned sweep that promises less than was asked for."""
     figures = {"valid": 5000, "measured": 600, "within": 0.01, "confidence": 0.6, "expected_missed": 0.04}
-    figures |= {"audited": 500, "false": 0, "false_share_at_most": 0.006, "group": 10}
+    figures |= {"audited": 500, "false": 0, "false_share_at_most": 0.006, "group": 10, "surely_met": 33}
     figures |= {"weakest_left_out": 1200, "weakest_audited": 105, "weakest_share_at_most": 0.027}
     return {"pruning": figures | dict.fromkeys(("saved_s", "total_s", "complete_s"), 60.0) | {"replayed": False}}
 
@@ -177,7 +177,7 @@ def test_a_pruned_sweep_says_what_its_audit_could_see(printed):
     assert "unmeasured nothing within 1.0 % of the best, 60.0 % confidence (0.04 expected by the model)" in lines
     (weakest,) = [line for line in lines if line.startswith("weakest part")]
     assert "105 of 1,200 audited; at most 2.7 % of it is fast" in weakest
-    assert "a group of 10 would be met with at least 60.0 %" in weakest
+    assert "a hidden group of 10 would be met with at least 60.0 %, one of 33 with 95 %" in weakest
 
 
 def test_a_pipe_gets_every_column(printed):
