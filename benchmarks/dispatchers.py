@@ -1,7 +1,7 @@
 """Ways of learning a library's dispatcher, judged at sizes that are left out.
 
 ``results/library/times.json`` has the times of the portfolios of seven libraries at their sizes, as their builds
-measured them on H200s and H100s (hgemm TN, reduction, softmax), and the tiles of the launches; of hgemm, whose blocks
+measured them on H200s and H100s (hsgemm TN, reduction, softmax), and the tiles of the launches; of hsgemm, whose blocks
 take several tiles one after the other, also the blocks, and of reduction and softmax the bytes of a tile. Each fifth of
 the sizes is left out once, in three random orders; a dispatcher that has learned from the others chooses there. The
 figures are geometric means of the speed of what it chooses as a share of the best of the portfolio, and the least. With

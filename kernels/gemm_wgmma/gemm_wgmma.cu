@@ -1,4 +1,5 @@
-// GEMM of operands in half precision, with a result in FP32, on the tensor cores of Hopper (wgmma, tensor maps).
+// GEMM of operands in half precision, with sums in FP32 and a result in half precision or FP32, on the tensor cores of Hopper
+// (wgmma, tensor maps).
 //
 //     C = alpha * op(A) * op(B) + beta * C        op(X) = X or X^T
 //
@@ -25,9 +26,17 @@
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 4 or 5 for FP16 or BF16; TRANS_A, TRANS_B; BATCHED, of many products).
+// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; TRANS_A, TRANS_B; BATCHED, of many products).
+
+#define IS_FP16 (PRECISION == 4 || PRECISION == 7)
+#define IS_HALF_RESULT (PRECISION >= 7)
 
 typedef unsigned short Half;  // the bits of an element of A or B
+#if IS_HALF_RESULT
+typedef Half Element;  // of C
+#else
+typedef float Element;
+#endif
 typedef unsigned long long Bits64;
 
 constexpr int WARP = 32;
@@ -207,7 +216,7 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
     asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * sizeof(Half)) : "memory");
     REPLACE_32_OF("element_stride", "0", 1);
     REPLACE_32_OF("element_stride", "1", 1);
-#if PRECISION == 4
+#if IS_FP16
     REPLACE_32("elemtype", "6");  // FP16
 #else
     REPLACE_32("elemtype", "10");  // BF16
@@ -251,6 +260,34 @@ __device__ __forceinline__ unsigned thread_again() {
   unsigned thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
+}
+
+// Two elements of C, rounded to the nearest even, the first in the lower half of the word.
+__device__ __forceinline__ unsigned rounded(float low, float high) {
+  unsigned two;
+#if IS_FP16
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+#else
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+#endif
+  return two;
+}
+
+__device__ __forceinline__ float widened(Half element) {
+  float value;
+#if IS_FP16
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(element));
+#else
+  asm("mov.b32 %0, {%1, %2};" : "=f"(value) : "h"(Half(0)), "h"(element));
+#endif
+  return value;
+}
+
+// Of 8 x 8 elements in half precision thread 4 i + j has those of row i and columns 2 j and 2 j + 1; then of the transposed matrix.
+__device__ __forceinline__ unsigned transposed(unsigned two) {
+  unsigned other;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(two));
+  return other;
 }
 
 // Nor what is made from `value`.
@@ -300,7 +337,7 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #define JOIN(A, B) JOIN_(A, B)
 #define TEXT_(A) #A
 #define TEXT(A) TEXT_(A)
-#if PRECISION == 4
+#if IS_FP16
 #define OPERANDS "f16.f16"
 #else
 #define OPERANDS "bf16.bf16"
@@ -748,7 +785,7 @@ constexpr int MOVED = 16;  // sums of a thread that are stored at a time
 struct Result {
   long long m, n;
   float alpha, beta;
-  float* C;
+  Element* C;
   long long ldc;
 
   // A warp's 16 rows of an instruction, from `row` and `column` on. By a loop that stays one, because unrolled it takes longer
@@ -764,12 +801,58 @@ struct Result {
           for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
         }
       const bool inside = row + 16 <= m && column + 2 * MOVED <= n;
-      if (inside && beta == 0.0f)
+      if (inside && beta == 0.0f && are_pairs())
         store<true, false>(mine, row, column);
       else
         store<false, true>(mine, row, column);
     }
   }
+
+#if IS_HALF_RESULT
+  // Whether two elements of an even row and the next are a word.
+  __device__ __forceinline__ bool are_pairs() const { return ldc % 2 == 0 && reinterpret_cast<Bits64>(C) % 4 == 0; }
+
+  // Of four sums the elements of rows i and i + 8 are a word of an 8 x 8 matrix, whose columns are those rows of two columns in turns.
+  // Transposed it has two rows of a column in a thread, so that eight threads store a column of 16 rows: 32 bytes, a sector.
+  template <bool INSIDE, bool MAY_READ_C>
+  __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
+    constexpr int PAIRS = MOVED / 2;
+    const int lane = threadIdx.x % WARP;
+    row += lane / 4 % 2 * 8 + lane % 4 * 2;
+    column += lane / 8 * 2;
+    const bool pairs = INSIDE || are_pairs(), reads = MAY_READ_C && beta != 0.0f;
+    Half* to[PAIRS];
+    int there[PAIRS];  // elements
+    unsigned old[PAIRS];
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+      to[i] = C + row + (column + i / 2 * 8 + i % 2) * ldc;
+      there[i] = INSIDE ? 2 : column + i / 2 * 8 + i % 2 < n ? (row < m) + (row + 1 < m) : 0;
+      if (!reads) continue;
+      old[i] = 0;
+      if (pairs && there[i] == 2) old[i] = load_global(reinterpret_cast<const unsigned*>(to[i]));
+      if (!pairs && there[i] == 2) old[i] = static_cast<unsigned>(load_global(to[i] + 1)) << 16;
+      if (there[i] == 1 || (!pairs && there[i] == 2)) old[i] |= load_global(to[i]);
+      old[i] = transposed(old[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+      float low = alpha * mine[i / 2 * 4 + i % 2], high = alpha * mine[i / 2 * 4 + i % 2 + 2];
+      if (reads) {
+        low += beta * widened(static_cast<Half>(old[i]));
+        high += beta * widened(static_cast<Half>(old[i] >> 16));
+      }
+      const unsigned two = transposed(rounded(low, high));
+      if (pairs && there[i] == 2) {
+        store_global(reinterpret_cast<unsigned*>(to[i]), two);
+      } else {
+        if (there[i] > 0) store_global(to[i], static_cast<Half>(two));
+        if (there[i] > 1) store_global(to[i] + 1, static_cast<Half>(two >> 16));
+      }
+    }
+  }
+#else
+  __device__ __forceinline__ bool are_pairs() const { return true; }
 
   template <bool INSIDE, bool MAY_READ_C>
   __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
@@ -790,6 +873,7 @@ struct Result {
       if (there[i]) store_global(to[i], MAY_READ_C && beta != 0.0f ? value + beta * old[i] : value);
     }
   }
+#endif
 };
 
 // ---- The kernel.
@@ -802,7 +886,7 @@ struct Result {
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
 gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
-     float* C, long long ldc,
+     Element* C, long long ldc,
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long batch,
 #endif

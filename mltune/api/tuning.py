@@ -54,9 +54,9 @@ def tune(
     Parameters
     ----------
     problem : str, pathlib.Path or Problem, optional
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"``, ``"hgemm"``, ``"bgemm"`` or ``"ddgemm"``; a built-in
-        kernel of another kind, or the folder of one; or a problem, such as that of a result or a dataset. In replay the
-        recorded one by default.
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"``, ``"hgemm"``, ``"bgemm"``, ``"hsgemm"``, ``"bsgemm"`` or
+        ``"ddgemm"``; a built-in kernel of another kind, or the folder of one; or a problem, such as that of a result or
+        a dataset. In replay the recorded one by default.
     kernel : str, pathlib.Path or sequence of these, optional
         A built-in kernel, or the folder of a bundle, or several that compete. By default the recorded one in replay;
         else all built-in kernels of the accuracy class that solve the problem. Several share `trials` or `time`, and

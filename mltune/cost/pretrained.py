@@ -154,14 +154,14 @@ class PretrainedModel:
         near = _closest(self.members, problem, device)
         near = [member for member in near if member.flops == problem.flops or are_near(member.flops, problem.flops)]
         near = [member for member in near if member.architecture == device.architecture]
-        near.sort(key=lambda member: (member.case != problem.case, distance(member.flops, problem.flops)))
+        near.sort(key=lambda member: (member.case != problem.cost_case, distance(member.flops, problem.flops)))
         first = _in_turn([member.fastest for member in near if member.device == device.name])
         of_other_devices = _in_turn([member.fastest for member in near if member.device != device.name])
         elsewhere = tuple(configuration for configuration in of_other_devices if configuration not in first)[
             : min(ELSEWHERE, FIRST - len(first))
         ]
         members = (*fitted, *(member for member in near if not member.has_regressor))
-        same = all((member.case, member.flops) == (problem.case, problem.flops) for member in fitted)
+        same = all((member.case, member.flops) == (problem.cost_case, problem.flops) for member in fitted)
         return replace(self, members=members, first=first, elsewhere=elsewhere, same_problem=same) if fitted else None
 
     def predict(self, columns: Columns) -> Floats:
@@ -182,7 +182,7 @@ def _closest(members: Sequence[Member], problem: Problem, device: Device) -> lis
     near = [
         member
         for member in candidates
-        if are_near(member.flops, problem.flops) or (member.flops == 0 and member.case == problem.case)
+        if are_near(member.flops, problem.flops) or (member.flops == 0 and member.case == problem.cost_case)
     ]
     candidates = near or [member for member in candidates if member.flops <= problem.flops]
     return [member for member in candidates if member.architecture == device.architecture] or candidates

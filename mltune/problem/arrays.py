@@ -152,6 +152,11 @@ class ArraysProblem:
         return self.name
 
     @property
+    def cost_case(self) -> str:
+        """The name."""
+        return self.name
+
+    @property
     def cost_class(self) -> str:
         """The name: a trial costs more at a larger size."""
         return self.name

@@ -14,6 +14,7 @@ from mltune.files.text import printable
 from mltune.problem import gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_operands import (
+    HALF_PRECISION,
     LARGEST_INTEGER,
     PRECISIONS,
     TRANSPOSES,
@@ -42,10 +43,11 @@ class GemmProblem:
     """A GEMM: C = alpha op(A) op(B) + beta C, column-major, where op(A) is m x k, op(B) is k x n and C is m x n.
 
     Or a batch of up to 65,535: the same for many A, B and C, which lie behind one another. The precision is the BLAS
-    letter (``s``, ``d``, ``c``, ``z``); ``h`` or ``b``, FP16 or BF16 with scalars and C in FP32; or ``dd``,
-    double-double with real elements. op is ``N``, ``T`` or ``C``, which becomes ``T`` for a real matrix. As in the
-    BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``. Leading dimensions are in elements; 0 is
-    replaced by the smallest. A ProblemError tells of an impossible value, or of an operand of 2**47 bytes or more.
+    letter (``s``, ``d``, ``c``, ``z``); ``h`` or ``b``, FP16 or BF16 with scalars and sums in FP32; ``hs`` or ``bs``,
+    the same with C in FP32; or ``dd``, double-double with real elements. op is ``N``, ``T`` or ``C``, which becomes
+    ``T`` for a real matrix. As in the BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``. Leading
+    dimensions are in elements; 0 is replaced by the smallest. A ProblemError tells of an impossible value, or of an
+    operand of 2**47 bytes or more.
     """
 
     precision: str
@@ -95,9 +97,9 @@ class GemmProblem:
             raise ProblemError(
                 f"{field} of {self.name} must be real, got {value!r}; cgemm and zgemm take complex scalars."
             )
-        largest = float(np.finfo(self.result_dtype).max)
+        largest = float(np.finfo(self.scalar_dtype).max)
         if not (abs(number.real) <= largest and abs(number.imag) <= largest):
-            raise ProblemError(f"{field} of {self.name} must be finite in {self.result_dtype.name}, got {value!r}.")
+            raise ProblemError(f"{field} of {self.name} must be finite in {self.scalar_dtype.name}, got {value!r}.")
         return number if self.is_complex else number.real
 
     def _leading_dimension(self, field: str, rows: int, columns: int) -> int:
@@ -149,8 +151,13 @@ class GemmProblem:
 
     @property
     def result_dtype(self) -> np.dtype[Any]:
-        """NumPy's type of an element of C, and of alpha and beta."""
-        return np.dtype(self.types.result)
+        """NumPy's type in which an element of C is stored; BF16 as its bits."""
+        return STORAGE[self.types.result]
+
+    @property
+    def scalar_dtype(self) -> np.dtype[Any]:
+        """NumPy's type of alpha and beta."""
+        return np.dtype(self.types.accumulator)
 
     @property
     def element_bytes(self) -> int:
@@ -202,8 +209,13 @@ class GemmProblem:
 
     @property
     def cost_class(self) -> str:
-        """The precision: all cases of a precision cost the same per operation to compile and time."""
-        return self.precision
+        """The precision of the operands: all cases of it cost the same per operation to compile and time."""
+        return self.precision[0] if self.types.operand in HALF_PRECISION else self.precision
+
+    @property
+    def cost_case(self) -> str:
+        """The case by the precision of the operands."""
+        return f"{self.cost_class}gemm {self.trans_a}{self.trans_b}"
 
     @property
     def work_class(self) -> tuple[str, int, int, int, int]:
@@ -236,7 +248,7 @@ class GemmProblem:
         """Whether every correct kernel returns the same result for integer operands (see :meth:`operands`).
 
         This holds when the scalars are multiples of 1/64 and no sum in any order can leave the integers (in units of
-        1/64) that the precision holds.
+        1/64) that the precision of sums holds. A result in half precision is one that is rounded once.
         """
         scalars = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
         if any(not (scalar * _SCALAR_DENOMINATOR).is_integer() for scalar in scalars):
@@ -245,14 +257,15 @@ class GemmProblem:
         alpha, beta = (abs(scalar.real) + abs(scalar.imag) for scalar in (self.alpha, self.beta))
         product = self.k * parts * LARGEST_INTEGER**2
         largest = product * max(1.0, alpha) + LARGEST_INTEGER * beta
-        return largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.result_dtype).nmant + 1)
+        *_, overflow = self.types.rounding
+        return largest <= overflow and largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.scalar_dtype).nmant + 1)
 
     def variables(self) -> dict[str, int]:
         """Return the values of the problem that the expressions of a kernel bundle may use."""
         return {
             **{name: getattr(self, name) for name in ("m", "n", "k", "lda", "ldb", "ldc")},
             "element_bytes": self.element_bytes,
-            "words": self.result_dtype.itemsize // 4,
+            "words": -(-self.result_dtype.itemsize // 4),
             "is_complex": int(self.is_complex),
             "is_double": int(self.arithmetic == "fp64"),
             "trans_a": int(self.trans_a != "N"),
@@ -301,7 +314,7 @@ class GemmProblem:
         Those of a batch are followed by stride_a, stride_b, stride_c and batch.
         """
         extents = {name: np.int64(getattr(self, name)) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
-        scalars = {name: self.result_dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
+        scalars = {name: self.scalar_dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
         of_batch = dict(zip((*_STRIDES, "batch"), map(np.int64, (*self.strides, self.batch)), strict=True))
         values = {**extents, **scalars, **operands, **of_batch}
         return {name: values[name] for name in (*_ARGUMENTS, *(of_batch if self.batch > 1 else ()))}
@@ -337,8 +350,13 @@ class GemmProblem:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem as plain JSON values: complex scalars as [real, imaginary], without a batch of one."""
+        """Return the problem as plain JSON values: complex scalars as [real, imaginary], without a batch of one.
+
+        That of ``h`` and ``b`` has the type of the result: documents without one are older, and C was in FP32.
+        """
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.types.result in HALF_PRECISION:
+            document["result"] = self.types.result
         if self.batch == 1:
             del document["batch"]
         if self.is_complex:
@@ -348,17 +366,24 @@ class GemmProblem:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> GemmProblem:
         """Rebuild a problem from :meth:`to_json`; raise a ProblemError for any other document."""
-        names = {field.name for field in dataclasses.fields(cls)}
+        names = {field.name for field in dataclasses.fields(cls)} | {"result"}
         if not isinstance(document, dict) or not set(document) <= {*names, "kind"}:
             raise ProblemError(f"a problem has the fields {', '.join(sorted(names))}, got {document!r}.")
-        values = {name: value for name, value in document.items() if name != "kind"}
+        values = {name: value for name, value in document.items() if name not in ("kind", "result")}
+        if values.get("precision") in ("h", "b") and "result" not in document:
+            values["precision"] += "s"
         for name in ("alpha", "beta"):
             if isinstance(values.get(name), list):
                 values[name] = _complex_from_json(name, values[name])
         try:
-            return cls(**values)
+            problem = cls(**values)
         except TypeError as error:
             raise ProblemError(f"a problem needs precision, trans_a, trans_b, m, n and k, got {document!r}.") from error
+        if document.get("result", problem.types.result) != problem.types.result:
+            raise ProblemError(
+                f"the result of {problem.name} is {problem.types.result}, got {document['result']!r:.80}."
+            )
+        return problem
 
 
 def parse_problem(

@@ -63,6 +63,7 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
         for precision in cases.precisions:
             for trans_a, trans_b in _ops(precision, cases.trans):
                 case = {"precision": precision, "trans_a": trans_a, "trans_b": trans_b}
+                case["result"] = PRECISIONS[precision].result
                 yield GemmProblem.from_json({**case, **dict(zip("mnk", extents, strict=True)), **scalars})
 
 

@@ -23,10 +23,10 @@ class Precision:
     """The types of the matrices of a GEMM, and the exactness of its arithmetic.
 
     `number` is the macro ``PRECISION`` of a kernel's source. `operand` and `result` are
-    :data:`mltune.problem.array_values.DTYPES`, of A and B, and of C, alpha and beta. The `arithmetic` is the unit whose
-    peak bounds the problem, `roundoff` the largest relative error of an operation in the error bound, and `wider`
-    NumPy's type of the correct result or empty. An element is the unevaluated sum of `terms` numbers: 2 in
-    double-double arithmetic, stored as ``complex128``.
+    :data:`mltune.problem.array_values.DTYPES`, of A and B, and of C. The `arithmetic` is the unit whose peak bounds the
+    problem, `roundoff` the largest relative error of an operation in the error bound, and `wider` NumPy's type of the
+    correct result or empty. An element is the unevaluated sum of `terms` numbers: 2 in double-double arithmetic, stored
+    as ``complex128``.
     """
 
     number: int
@@ -37,6 +37,16 @@ class Precision:
     wider: str
     reference: str = "cuBLAS"
     terms: int = 1
+
+    @property
+    def accumulator(self) -> str:
+        """The type of sums, alpha and beta: that of C, or FP32 where C is in half precision."""
+        return "float32" if self.result in HALF_PRECISION else self.result
+
+    @property
+    def rounding(self) -> tuple[float, float, float]:
+        """The entry of :data:`HALF_PRECISION` for C; 0, 0 and infinity where sums are not rounded to it."""
+        return HALF_PRECISION.get(self.result, (0.0, 0.0, math.inf))
 
     @property
     def is_complex(self) -> bool:
@@ -52,6 +62,14 @@ class Precision:
     def has_wider_on_gpu(self) -> bool:
         """Whether a GPU has the wider type, too."""
         return self.wider in ("float64", "complex128")
+
+
+HALF_PRECISION: Mapping[str, tuple[float, float, float]] = {
+    "float16": (2.0**-11, 2.0**-25, 65504.0),
+    "bfloat16": (2.0**-8, 2.0**-134, 255 * 2.0**120),
+}
+"""Of a type: the largest relative error of rounding to it, the largest error of subnormal numbers, its largest number.
+"""
 
 
 def _of_blas(number: int, dtype: str, arithmetic: str, wider: str) -> Precision:
@@ -82,11 +100,15 @@ PRECISIONS: Mapping[str, Precision] = {
     "d": _of_blas(1, "float64", "fp64", "longdouble"),
     "c": _of_blas(2, "complex64", "fp32", "complex128"),
     "z": _of_blas(3, "complex128", "fp64", "clongdouble"),
-    "h": Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
-    "b": Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+    "h": Precision(7, "float16", "float16", "tensor_fp16", _TENSOR_CORES, "float64"),
+    "b": Precision(8, "bfloat16", "bfloat16", "tensor_fp16", _TENSOR_CORES, "float64"),
+    "hs": Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+    "bs": Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
     "dd": Precision(6, "complex128", "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
 }
-"""The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, double-double arithmetic."""
+"""The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, the same with C in FP32,
+double-double arithmetic. Sums of half-precision products are in FP32.
+"""
 
 TRANSPOSES = ("N", "T", "C")
 
@@ -143,7 +165,7 @@ def random_matrix(
     numbers.
     """
     rows, columns, leading = extents
-    is_half, is_complex = dtype in ("float16", "bfloat16"), dtype.startswith("complex")
+    is_half, is_complex = dtype in HALF_PRECISION, dtype.startswith("complex")
     drawn = np.dtype("float32" if is_half else dtype)
     values = generator.random(leading * columns * (2 if is_complex else 1), dtype=drawn.char.lower())
     if integers:

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.problem import gemm_operands
+from mltune.problem.array_values import stored
 from mltune.problem.gemm_operands import (
+    HALF_PRECISION,
     largest_ratio,
     module,
     moduli,
@@ -54,14 +56,14 @@ def answer(problem: Gemm, operands: Operands) -> Any:
 
 def _answer(problem: Gemm, operands: Operands) -> Any:
     wider = np.dtype(problem.types.wider)
-    alpha, beta = (wider.type(problem.result_dtype.type(scalar)) for scalar in (problem.alpha, problem.beta))
+    alpha, beta = (wider.type(problem.scalar_dtype.type(scalar)) for scalar in (problem.alpha, problem.beta))
     result = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
     if alpha and problem.k:
         lhs, rhs = factors(problem, operands)
         is_long = not problem.types.has_wider_on_gpu
         result = alpha * (product(lhs, rhs) if is_long else lhs.astype(wider) @ rhs.astype(wider))
     if beta:
-        result = result + beta * problem.result(operands["C"]).astype(wider)
+        result = result + beta * numbers(problem.result(operands["C"]), problem.types.result).astype(wider)
     return result
 
 
@@ -84,7 +86,8 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     holds for either part with its 2 k products and one more rounding for the complex scaling.
     One rounding is added for the computation of :func:`answer`. The table of precisions
     (:mod:`~mltune.problem.gemm_operands`) derives the roundoff of tensor cores, which cut off sums, and that of
-    double-double arithmetic, for which the high parts alone make the bound.
+    double-double arithmetic, for which the high parts alone make the bound. The rounding of a result to half precision
+    is added where the correct result is at hand (:func:`with_rounding`).
     """
     roundings = (2 * problem.k + 4) if problem.is_complex else (problem.k + 3)
     unit = problem.types.roundoff
@@ -96,7 +99,7 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
             problem.alpha, multiply_moduli(*(_leading_part(problem, factor) for factor in factors(problem, operands)))
         )
     if problem.beta:
-        added = _leading_part(problem, problem.result(operands["C"]))
+        added = _leading_part(problem, numbers(problem.result(operands["C"]), problem.types.result))
         bound = bound + scale_moduli(problem.beta, moduli(added))
     return gamma * bound
 
@@ -105,11 +108,27 @@ def _leading_part(problem: Gemm, matrix: Any) -> Any:
     return matrix.real if problem.types.is_sum else matrix
 
 
+def with_rounding(problem: Gemm, reference: Any, bound: Any) -> Any:
+    """Return an error bound together with the error of rounding the result to half precision, if that is its type."""
+    unit, least, _ = problem.types.rounding
+    return bound + unit * (abs(reference) + bound) + least if unit else bound
+
+
 def worst_error(problem: Gemm, result: Any, reference: Any, bound: Any) -> float:
-    """Return the largest error of a result as a share of its bound: above 1 is wrong; NaN counts as infinite."""
+    """Return the largest error of a result as a share of its bound: above 1 is wrong; NaN counts as infinite.
+
+    Results in half precision may overflow, in which case the largest number stands for infinity.
+    """
     if not result.size:
         return 0.0
-    difference = result.astype(reference.dtype) - reference
+    result, bound = (
+        numbers(result, problem.types.result).astype(reference.dtype),
+        with_rounding(problem, reference, bound),
+    )
+    *_, largest = problem.types.rounding
+    if math.isfinite(largest):
+        result, reference = (values.clip(-largest, largest) for values in (result, reference))
+    difference = result - reference
     if problem.is_complex:
         parts = [(difference.real, bound.real), (difference.imag, bound.imag)]
     else:
@@ -158,7 +177,7 @@ WINNER_SIZES = ((1, 1, 1), (127, 129, 65), (256, 256, 256), (1023, 33, 257), (64
 _MOST_ELEMENTS, _MOST_PRODUCTS = 2**21, 2**26  # of a problem that is solved on the host
 _SEED = 20110
 _GUARD_COLUMNS = 256  # columns behind C: as wide as tiles are
-_CANARY = 12345.0  # exact in every precision, and never a result
+_CANARY = 12352.0  # exact in every precision, and never a result
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +210,17 @@ class GemmCase:
         return {**inputs, "C": self._output(operands)}
 
     def _output(self, operands: dict[str, NDArray[Any]]) -> CaseBuffer:
-        problem, dtype = self.problem, self.problem.result_dtype
+        problem, dtype, kind = self.problem, self.problem.result_dtype, self.problem.types.result
         parts = 2 if dtype.kind == "c" else 1
         answer = problem.answer(operands)
         error_bound = np.zeros_like(answer) if self.integers else problem.error_bound(operands)
+        if kind in HALF_PRECISION:
+            rounded = numbers(stored(np, answer, kind), kind).astype(answer.dtype)
+            error_bound = error_bound if self.integers else with_rounding(problem, answer, error_bound)
+            answer = np.where(np.isfinite(rounded) & (not self.integers), answer, rounded)
         content = operands["C"].copy()
-        problem.padding(content)[...] = dtype.type(complex(_CANARY, _CANARY) if parts == 2 else _CANARY)
+        canary = complex(_CANARY, _CANARY) if parts == 2 else _CANARY
+        problem.padding(content)[...] = stored(np, np.array([canary]), kind)[0]
         columns = problem.n * problem.batch
         expected, bound = np.zeros(content.size * parts), np.full(content.size * parts, -1.0)
         for words, values in ((expected, answer), (bound, error_bound)):

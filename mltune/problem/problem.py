@@ -104,7 +104,11 @@ class Problem(Protocol):
 
     @property
     def case(self) -> str:
-        """The problem whatever its sizes, such as ``"sgemm NT"``, for wisdom and training; empty when unknown."""
+        """The problem whatever its sizes, such as ``"sgemm NT"``, for titles; empty when unknown."""
+
+    @property
+    def cost_case(self) -> str:
+        """The case for training, the same where precisions of the result alone differ; empty when unknown."""
 
     @property
     def cost_class(self) -> str:

@@ -54,6 +54,7 @@ class RecordedProblem:
     bytes: ClassVar[int] = 0
     operand_bytes: ClassVar[int] = 0
     case: ClassVar[str] = ""
+    cost_case: ClassVar[str] = ""
     cost_class: ClassVar[str] = ""
     work_class: ClassVar[None] = None
     size_names: ClassVar[tuple[str, ...]] = ()

@@ -131,7 +131,7 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
             dataset.manifest.name,
             group if several else dataset.manifest.problem.label,
             dataset.manifest.device.architecture,
-            dataset.manifest.problem.case,
+            dataset.manifest.problem.cost_case,
             dataset.manifest.problem.cost_class,
             float(dataset.manifest.problem.flops),
             _completed(dataset, parameters),

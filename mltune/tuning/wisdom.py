@@ -75,7 +75,7 @@ def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
     nearer.
     """
     other = run.problem
-    is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case
+    is_far, of_another_case = not are_near(other.flops, problem.flops), other.cost_case != problem.cost_case
     if other.cost_class != problem.cost_class or (is_far and of_another_case):
         return None
     return NearRun((is_far, of_another_case, distance(other.flops, problem.flops), run.slug), run)
@@ -95,7 +95,7 @@ def _sweep(run: TuneResult) -> Sweep:
         run.slug,
         run.slug,
         run.device.architecture,
-        run.problem.case,
+        run.problem.cost_case,
         run.problem.cost_class,
         float(run.problem.flops),
         {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters},

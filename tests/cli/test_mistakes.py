@@ -40,7 +40,11 @@ MISTAKES = [
     ("tune ''", "a problem is one of", "''"),
     ("tune convolution", "convolution is only replayed", "--device replay:NAME", "mltune datasets"),
     ("tune sgemm dgemm", "unexpected extra argument", "dgemm", "mltune tune --help"),
-    ("sweep", "missing argument 'PROBLEM'", "sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, ddgemm, a built-in kernel"),
+    (
+        "sweep",
+        "missing argument 'PROBLEM'",
+        "sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, hsgemm, bsgemm, ddgemm, a built-in kernel",
+    ),
     ("sweep qgemm", "sgemm, dgemm, cgemm, zgemm", "'qgemm'"),
     # versions
     ("gate", "missing argument 'OLD'", "mltune gate --help"),
@@ -199,7 +203,11 @@ MISTAKES = [
         "problems 1.sizes item 1 must be at least 1, got -4",
         "item 2 must be a whole number or a list",
     ),
-    ("plan precision.toml", "problems 1.precisions item 1 must be 's', 'd', 'c', 'z', 'h', 'b' or 'dd'", "'q'"),
+    (
+        "plan precision.toml",
+        "problems 1.precisions item 1 must be 's', 'd', 'c', 'z', 'h', 'b', 'hs', 'bs' or 'dd'",
+        "'q'",
+    ),
     ("plan twice.toml", "problems 2", "sgemm NT 64 is in problems 1 too"),
     ("plan no_kernel.toml", "problems 1", "'gemm_simd'", "did you mean 'gemm_simt'"),
     ("plan key.toml", "precisions is missing", "there is no key precision"),

@@ -136,7 +136,7 @@ def test_a_workspace_is_zero_and_kept_from_launch_to_launch(device, misdeed, sta
         assert "a workspace must fit into the free memory of the GPU, got 1125899906842624 bytes" in measured[0].detail
 
 
-@pytest.mark.parametrize("name", ["hgemm", "bgemm"])
+@pytest.mark.parametrize("name", ["hgemm", "bgemm", "hsgemm", "bsgemm"])
 def test_half_precision_is_verified_timed_and_compared_with_cublas(device, name):
     problem = parse_problem(name, trans="TN", m=700, n=600, k=500, alpha=1.5, beta=0.5)
     right = {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}
@@ -152,7 +152,7 @@ def test_half_precision_is_verified_timed_and_compared_with_cublas(device, name)
     assert reference.state in MEASURED, reference
 
 
-@pytest.mark.parametrize("name", ["hgemm", "bgemm"])
+@pytest.mark.parametrize("name", ["hgemm", "bgemm", "hsgemm", "bsgemm"])
 def test_cublas_stays_within_the_bound_of_half_precision(device, name):
     import cupy
 
@@ -178,7 +178,7 @@ def test_two_timings_of_the_reference_agree(hostile):
         *(("gemm_mma64", precision) for precision in "dz"),
         ("gemm_split", "s"),
         *(("gemm_tf32", precision) for precision in "sc"),
-        *(("gemm_wgmma", precision) for precision in "hb"),
+        *(("gemm_wgmma", precision) for precision in ("h", "b", "hs", "bs")),
     ],
 )
 def test_random_configurations_are_right_and_quickly_verified(device, name, precision):

@@ -18,7 +18,9 @@ from mltune.device.facts import Device
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.space import ConstrainedSpace
+from mltune.problem.array_values import stored
 from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_operands import HALF_PRECISION, numbers
 
 Configuration = Mapping[str, int]
 
@@ -83,13 +85,15 @@ def check(
         placed = zip(made.items(), offsets, strict=True)
         operands = {name: place(buffer, offset) for (name, buffer), offset in placed}
         host.launch(problem, operands, launch, workspace)
-        result = problem.result(operands["C"])
-        error = problem.worst_error(result, reference, bound)
+        kind = problem.types.result
+        result = numbers(problem.result(operands["C"]), kind)
+        error = problem.worst_error(problem.result(operands["C"]), reference, bound)
         assert error <= 1, (
             f"error {error} of the bound, first at {np.argwhere(~(abs(result - reference) <= abs(bound)))[:1].tolist()}"
         )
-        assert not integers or (result == reference).all()
-        assert np.isnan(problem.padding(operands["C"])).all(), "the padding of C was written"
+        exact = numbers(stored(np, reference, kind), kind) if kind in HALF_PRECISION else reference
+        assert not integers or (result == exact).all()
+        assert np.isnan(numbers(problem.padding(operands["C"]), kind)).all(), "the padding of C was written"
         assert zeros == len(workspace) or not workspace[:zeros].any(), "the zeros of the workspace are left zero"
 
 

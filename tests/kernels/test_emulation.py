@@ -72,7 +72,11 @@ def test_a_planted_fault_is_found(runtime, fault):
         launch(runtime, problem, operands, fault)
 
 
-@pytest.mark.parametrize("case", [("s", "N", "N"), ("d", "T", "T"), ("h", "T", "N"), ("b", "N", "T")], ids="".join)
+@pytest.mark.parametrize(
+    "case",
+    [("s", "N", "N"), ("d", "T", "T"), ("h", "T", "N"), ("b", "N", "T"), ("hs", "T", "T"), ("bs", "N", "N")],
+    ids="".join,
+)
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.sampled(3, system=5)
 def test_a_kernel_with_a_workspace_is_right_again_and_again(runtime, case, parts):

@@ -19,7 +19,7 @@ from mltune.problem.gemm_operands import transpositions
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
-CASES = [(precision, *ops) for precision in "hb" for ops in transpositions(precision)]
+CASES = [(precision, *ops) for precision in ("h", "b", "hs", "bs") for ops in transpositions(precision)]
 SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64,), "STAGES": (2, 3), "CLUSTER": (1,), "PACK": (0,)}
 """Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
 

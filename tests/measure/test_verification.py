@@ -52,7 +52,7 @@ def gemm(problem: GemmProblem, misdeed: str = "") -> Callable[..., None]:
         }
         result = problem.result(operands["C"])
         answer = problem.answer(operands)
-        result[...] = answer.astype(problem.result_dtype)
+        result[...] = stored(np, answer, problem.types.result)
         size = problem.result_dtype.itemsize
         if misdeed == "wrong":
             result[3, 4] += 1
@@ -315,19 +315,24 @@ def test_the_reference_of_a_gemm_is_a_call_of_cublas() -> None:
     alpha = call.arguments[5]
     assert memory(alpha, np.complex64, 2).tolist() == [1 + 2j, 3]
     assert call.arguments == (2, 0, 5, 6, 7, alpha, 1, 7, 2, 7, alpha + 8, 3, 5)
-    batch = GemmProblem("h", "T", "N", 5, 6, 7, batch=2).reference_call(addresses)
+    batch = GemmProblem("hs", "T", "N", 5, 6, 7, batch=2).reference_call(addresses)
     assert batch is not None
     assert batch.function == "gemmStridedBatchedEx"
     alpha = batch.arguments[5]
     assert batch.arguments == (
         1, 0, 5, 6, 7, alpha, 1, 2, 7, 35, 2, 2, 7, 42, alpha + 4, 3, 0, 5, 30, 2, 68, -1,
     )  # fmt: skip
+    half = GemmProblem("b", "T", "N", 5, 6, 7).reference_call(addresses)
+    assert half is not None
+    assert half.function == "gemmEx"
+    assert half.arguments[12:] == (half.arguments[5] + 4, 3, 14, 5, 68, -1)
     with pytest.raises(DeviceError, match="2\\*\\*31 - 1"):
         GemmProblem("s", "N", "N", 2**31, 1, 1).reference_call(addresses)
 
 
 KERNELS = Path(engine.__file__).parent / "worker_kernels"
 COMPARED = [("float", "double", 1), ("double", "double", 1), ("double", "double", 2)]
+COMPARED += [("half", "double", 1), ("bfloat16", "double", 1)]
 COMPARED += [(one, one, 1) for one in ("half", "bfloat16", "float", "unsigned char", "unsigned int")]
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mltune.errors import ProblemError
 from mltune.problem import gemm_operands
-from mltune.problem.array_values import STORAGE
+from mltune.problem.array_values import STORAGE, stored
 from mltune.problem.gemm import CASES, GemmProblem, parse_problem
-from mltune.problem.gemm_operands import PRECISIONS, transpositions
+from mltune.problem.gemm_operands import HALF_PRECISION, PRECISIONS, transpositions
 from mltune.problem.gemm_verification import verification_problem
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import RunnableProblem
@@ -32,24 +32,34 @@ def nontrivial(case: tuple[str, str, str], *, exact: bool = False) -> GemmProble
 def multiply(problem: GemmProblem, operands: dict[str, np.ndarray]) -> np.ndarray:
     """GEMM in the precision of the problem, written independently of the module."""
 
-    def stored(buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
+    def matrix_of(buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
         return np.array(
-            [[buffer[i + j * leading] for j in range(columns)] for i in range(rows)], dtype=problem.result_dtype
+            [[buffer[i + j * leading] for j in range(columns)] for i in range(rows)], dtype=problem.scalar_dtype
         )
 
     def op(trans: str, buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
         if trans == "N":
-            return stored(buffer, rows, columns, leading)
-        matrix = stored(buffer, columns, rows, leading).T
+            return matrix_of(buffer, rows, columns, leading)
+        matrix = matrix_of(buffer, columns, rows, leading).T
         return matrix.conj() if trans == "C" else matrix
 
     m, n, k = problem.m, problem.n, problem.k
-    A, B = (gemm_operands.numbers(operands[name], problem.types.operand) for name in "AB")
+    types = problem.types
+    A, B = (gemm_operands.numbers(operands[name], types.operand) for name in "AB")
     product = op(problem.trans_a, A, m, k, problem.lda) @ op(problem.trans_b, B, k, n, problem.ldb)
-    product = problem.result_dtype.type(problem.alpha) * product
+    product = problem.scalar_dtype.type(problem.alpha) * product
     if problem.beta:
-        product = product + problem.result_dtype.type(problem.beta) * stored(operands["C"], m, n, problem.ldc)
-    return product
+        C = gemm_operands.numbers(operands["C"], types.result)
+        product = product + problem.scalar_dtype.type(problem.beta) * matrix_of(C, m, n, problem.ldc)
+    return stored(np, product, types.result)
+
+
+def spoil(problem: GemmProblem, result: np.ndarray) -> None:
+    """Put a wrong element into a result."""
+    kind = problem.types.result
+    unit = 2.0**-7 if kind in HALF_PRECISION else 2000 * np.finfo(problem.result_dtype).eps
+    wrong = gemm_operands.numbers(result[12:, 8], kind) * (1 + 4 * unit)
+    result[12:, 8] = stored(np, wrong, kind)
 
 
 def test_there_are_26_cases() -> None:
@@ -70,7 +80,7 @@ def test_a_wrong_element_exceeds_the_bound(case: tuple[str, str, str]) -> None:
     problem = nontrivial(case)
     operands = problem.operands(np, seed=1)
     result = multiply(problem, operands)
-    result[12, 8] *= 1 + 2000 * np.finfo(problem.result_dtype).eps
+    spoil(problem, result)
     assert problem.worst_error(result, problem.answer(operands), problem.error_bound(operands)) > 1
 
 
@@ -79,7 +89,10 @@ def test_integers_have_one_right_answer(case: tuple[str, str, str]) -> None:
     problem = nontrivial(case, exact=True)
     assert problem.is_exact
     operands = problem.operands(np, seed=2, integers=True)
-    np.testing.assert_array_equal(multiply(problem, operands), problem.answer(operands))
+    result = gemm_operands.numbers(multiply(problem, operands), problem.types.result)
+    answer = problem.answer(operands)
+    rounded = gemm_operands.numbers(stored(np, answer, problem.types.result), problem.types.result)
+    np.testing.assert_array_equal(result, rounded)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -217,32 +230,67 @@ def test_double_double_numbers_have_no_batch() -> None:
         GemmProblem("dd", "N", "N", 8, 8, 8, batch=2)
 
 
-def test_half_precision_has_scalars_and_a_result_in_single() -> None:
-    problem = parse_problem("bgemm", trans="NT", m=4096, n=512, k=64, beta=0.5)
-    assert (problem.label, problem.arithmetic, problem.element_bytes) == ("bgemm NT 4096x512x64", "tensor_fp16", 2)
-    assert problem.bytes == 2 * (4096 * 64 + 512 * 64) + 4 * 2 * 4096 * 512
-    assert problem.operand_bytes == 2 * (4096 * 64 + 512 * 64) + 4 * 4096 * 512
-    assert [buffer.dtype for buffer in problem.buffers] == ["bfloat16", "bfloat16", "float32"]
+@pytest.mark.parametrize(("precision", "result", "result_bytes"), [("b", "bfloat16", 2), ("bs", "float32", 4)])
+def test_half_precision_has_scalars_in_single(precision: str, result: str, result_bytes: int) -> None:
+    problem = parse_problem(f"{precision}gemm", trans="NT", m=4096, n=512, k=64, beta=0.5)
+    label = f"{precision}gemm NT 4096x512x64"
+    assert (problem.label, problem.arithmetic, problem.element_bytes) == (label, "tensor_fp16", 2)
+    assert problem.bytes == 2 * (4096 * 64 + 512 * 64) + result_bytes * 2 * 4096 * 512
+    assert problem.operand_bytes == 2 * (4096 * 64 + 512 * 64) + result_bytes * 4096 * 512
+    assert [buffer.dtype for buffer in problem.buffers] == ["bfloat16", "bfloat16", result]
     assert type(problem.kernel_arguments({"A": 0, "B": 0, "C": 0})["alpha"]) is np.float32
     variables = problem.variables()
-    assert [variables[name] for name in ("element_bytes", "result_bytes", "words", "is_double")] == [2, 4, 1, 0]
-    assert [GemmProblem(one, "N", "N", 1, 1, 1).macros()["PRECISION"] for one in PRECISIONS] == [*range(7)]
+    names = ("element_bytes", "result_bytes", "words", "is_double")
+    assert [variables[name] for name in names] == [2, result_bytes, 1, 0]
+    assert problem.cost_case == "bgemm NT", "models serve both"
+
+
+def test_each_precision_has_a_number() -> None:
+    numbers = {precision: GemmProblem(precision, "N", "N", 1, 1, 1).macros()["PRECISION"] for precision in PRECISIONS}
+    assert numbers == {"s": 0, "d": 1, "c": 2, "z": 3, "hs": 4, "bs": 5, "dd": 6, "h": 7, "b": 8}
 
 
 @pytest.mark.parametrize("precision", ["h", "b"])
+def test_documents_without_the_type_of_the_result_are_older(precision: str) -> None:
+    document = GemmProblem(precision, "T", "N", 5, 6, 7).to_json()
+    before = {name: value for name, value in document.items() if name != "result"}
+    assert problem_from_json(document).precision == precision
+    assert problem_from_json(before) == GemmProblem(f"{precision}s", "T", "N", 5, 6, 7)
+    with pytest.raises(ProblemError, match=f"the result of {precision}gemm is {document['result']}, got 'float32'"):
+        problem_from_json({**document, "result": "float32"})
+
+
+def test_half_precision_is_rounded_once_and_may_overflow() -> None:
+    problem = GemmProblem("h", "N", "N", 1, 1, 2)
+    bound = np.zeros((1, 1))
+    for reference, result, is_right in [
+        (1 + 2.0**-11, 1.0, True),
+        (1 + 2.0**-10, 1.0, False),
+        (7e4, math.inf, True),
+        (7e4, -math.inf, False),
+        (6e4, math.inf, False),
+        (2.0**-25, 0.0, True),
+    ]:
+        error = problem.worst_error(np.full((1, 1), result, np.float16), np.full((1, 1), reference), bound)
+        assert (error <= 1) == is_right
+
+
+@pytest.mark.parametrize("precision", ["hs", "bs", "h", "b"])
 def test_sums_that_are_cut_off_stay_within_the_bound(precision: str) -> None:
     """Tensor cores cut off every sum; all terms positive is their worst case."""
     problem = GemmProblem(precision, "T", "N", 8, 8, 4096)
     operands = problem.operands(np, seed=1)
     for name in "AB":
-        operands[name] = abs(operands[name]) if precision == "h" else operands[name] & 0x7FFF
+        operands[name] = abs(operands[name]) if precision[0] == "h" else operands[name] & 0x7FFF
     left, right = problem.factors(operands)
     products = left[:, None].astype(np.float64) * right.T[None].astype(np.float64)
     sums = np.zeros((8, 8))
     for first in range(0, problem.k, 16):
         sums = (sums + products[:, :, first : first + 16].sum(axis=2)).view(np.int64)
         sums = (sums >> 29 << 29).view(np.float64)  # 24 bits are left, those of FP32
-    error = problem.worst_error(sums.astype(np.float32), problem.answer(operands), problem.error_bound(operands))
+    error = problem.worst_error(
+        stored(np, sums, problem.types.result), problem.answer(operands), problem.error_bound(operands)
+    )
     assert 0.001 < error < 1
 
 
@@ -372,7 +420,7 @@ def test_a_winner_is_verified_at_other_sizes_with_its_own_scalars() -> None:
     assert all(one.ldc == max(1, one.m) for one in others)
 
 
-@pytest.mark.parametrize("precision", "sdczhb")
+@pytest.mark.parametrize("precision", [*"sdczhb", "hs", "bs"])
 def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
     """In double precision the kernel is compared with the reference implementation, whose error is allowed for."""
     problem = nontrivial((precision, "T", "N"))
@@ -384,7 +432,7 @@ def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
     after = {**before, "C": before["C"].copy()}
     run(after)
     assert problem.device_error(before, after, run) < 1
-    problem.result(after["C"])[12, 8] *= 1 + 4000 * np.finfo(problem.result_dtype).eps
+    spoil(problem, problem.result(after["C"]))
     assert problem.device_error(before, after, run) > 1
     ran: list[object] = []
 
@@ -396,7 +444,7 @@ def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
     assert len(ran) == (precision in "dz")
 
 
-@pytest.mark.parametrize("precision", "sdczhb")
+@pytest.mark.parametrize("precision", [*"sdczhb", "hs", "bs"])
 def test_operands_of_a_gpu_repeat_numbers_of_the_host_at_no_row(precision, monkeypatch):
     """A module that is not NumPy stands for that of a GPU."""
     monkeypatch.setattr(gemm_operands, "REPEATED", 1013)
@@ -410,7 +458,7 @@ def test_operands_of_a_gpu_repeat_numbers_of_the_host_at_no_row(precision, monke
         assert matrix[0].shape == matrix[1].shape
         assert matrix[0].dtype == matrix[1].dtype
         rows = matrix[1].reshape(shape[1], -1)
-        assert len(np.unique(rows, axis=0)) == len(rows)
+        assert name == "C" or len(np.unique(rows, axis=0)) == len(rows)
         elements = gemm_operands.numbers(matrix[1], problem.types.result if name == "C" else problem.types.operand)
         parts = elements.view(elements.real.dtype)
         assert np.isnan(parts).all() if name == "C" else (np.abs(parts) <= 1).all() and parts.std() > 0.5

@@ -92,7 +92,7 @@ def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, winner)
     names = runpy.run_path(str(tmp_path / "winner" / "example.py"))
 
     assert names["kernel"].launches == 2
-    assert 0 < names["error"] < names["allowed"] < 1e-2
+    assert 0 < names["error"] < names["allowed"] < (0.1 if winner.placed.problem.types.rounding[0] else 1e-2)
     assert capsys.readouterr().out.startswith(f"{winner.placed.problem.flops / 1e-3 / 1e12:.2f} TFLOPS")
 
 
@@ -136,7 +136,7 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-RUN = ("s", "z", "h", "b", "dd", "batch", "workspace")
+RUN = ("s", "z", "h", "b", "hs", "dd", "batch", "workspace")
 """Winners whose C++ examples run: a case of each precision or of the call."""
 
 

@@ -61,6 +61,7 @@ def a_winner(problem: GemmProblem = PROBLEMS["s"], build: Build | None = None) -
 HALVES = {
     "h": GemmProblem("h", "T", "N", 45, 70, 37, alpha=0.1, beta=-2.0, lda=40, ldb=37, ldc=48),
     "b": GemmProblem("b", "N", "T", 70, 45, 37, lda=71),
+    "hs": GemmProblem("hs", "N", "N", 45, 70, 37, alpha=0.1, beta=-2.0, ldc=48),
 }
 """Problems in half precision."""
 

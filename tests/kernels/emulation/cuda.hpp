@@ -239,3 +239,41 @@ template <typename N>
 constexpr N max(N a, N b) {
   return a < b ? b : a;
 }
+
+// ---- Elements of a result in half precision, and a matrix of 8 x 8 of them, of which each thread has two of a row.
+
+inline unsigned short narrowed(float value) {
+#if PRECISION == 8
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, 4);
+  if (value != value) return 0x7fff;
+  return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#else
+  const _Float16 half = static_cast<_Float16>(value);
+  unsigned short bits;
+  __builtin_memcpy(&bits, &half, 2);
+  return bits;
+#endif
+}
+
+inline unsigned rounded(float low, float high) { return narrowed(low) | static_cast<unsigned>(narrowed(high)) << 16; }
+
+inline float widened(unsigned short element) {
+#if PRECISION == 8
+  const unsigned bits = static_cast<unsigned>(element) << 16;
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+#else
+  _Float16 half;
+  __builtin_memcpy(&half, &element, 2);
+  return static_cast<float>(half);
+#endif
+}
+
+inline unsigned transposed(unsigned two, int line = __builtin_LINE()) {
+  const int row = emulation_lane() / 4, column = emulation_lane() % 4 * 2;
+  const unsigned first = emulation_shuffled(~0u, two, column * 4 + row / 2, line);
+  const unsigned second = emulation_shuffled(~0u, two, (column + 1) * 4 + row / 2, line);
+  return (first >> row % 2 * 16 & 0xffff) | (second >> row % 2 * 16) << 16;
+}

@@ -127,7 +127,7 @@ UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b, bool accumulat
 
 template <bool TransposesA, bool TransposesB, int Width>
 UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b) {
-#if PRECISION == 5
+#if PRECISION == 5 || PRECISION == 8
   constexpr bool is_bf16 = true;
 #else
   constexpr bool is_bf16 = false;

@@ -8,10 +8,15 @@ typedef double T;
 typedef float T;
 #endif
 
-#if PRECISION == 4 || PRECISION == 5
+#if PRECISION >= 4
 typedef unsigned short Operand;  // bits
 #else
 typedef T Operand;
+#endif
+#if PRECISION >= 7
+typedef Operand Result;
+#else
+typedef T Result;
 #endif
 
 #ifndef MLTUNE_HOST
@@ -21,7 +26,25 @@ __device__ float from_half(unsigned short bits) {
   return value;
 }
 __device__ float from_bits(unsigned bits) { return __uint_as_float(bits); }
+__device__ unsigned short to_half(float value) {
+  unsigned short bits;
+#if PRECISION == 8
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
 #else
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#endif
+  return bits;
+}
+#else
+unsigned short to_half(float value) {
+#if PRECISION == 8
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, 4);
+  return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#else
+  return static_cast<unsigned short>(rounded(value, 0));
+#endif
+}
 float from_bits(unsigned bits) {
   float value;
   __builtin_memcpy(&value, &bits, 4);
@@ -30,9 +53,9 @@ float from_bits(unsigned bits) {
 #endif
 
 __device__ T number(Operand operand) {
-#if PRECISION == 4
+#if PRECISION == 4 || PRECISION == 7
   return from_half(operand);
-#elif PRECISION == 5
+#elif PRECISION == 5 || PRECISION == 8
   return from_bits(static_cast<unsigned>(operand) << 16);
 #else
   return operand;
@@ -43,7 +66,7 @@ constexpr int TILE = 8, ELEMENTS = TILE * TILE;
 
 extern "C" __global__ void __launch_bounds__(ELEMENTS)
 gemm(long long m, long long n, long long k, T alpha, const Operand* A, long long lda, const Operand* B, long long ldb,
-     T beta, T* C, long long ldc, int, int, T* workspace) {
+     T beta, Result* C, long long ldc, int, int, T* workspace) {
   extern __shared__ __align__(16) unsigned char shared_storage[];
   bool* const is_last = reinterpret_cast<bool*>(shared_storage);
   const long long tiles_m = (m + TILE - 1) / TILE, tiles_n = (n + TILE - 1) / TILE;
@@ -73,8 +96,12 @@ gemm(long long m, long long n, long long k, T alpha, const Operand* A, long long
   T total = 0;
   for (int other = 0; other < parts; other++) total += partial[other * ELEMENTS];
   if (inside) {
-    T* const to = C + row + column * ldc;
+    Result* const to = C + row + column * ldc;
+#if PRECISION >= 7
+    *to = to_half(alpha * total + (beta == 0 ? 0 : beta * number(*to)));
+#else
     *to = alpha * total + (beta == 0 ? 0 : beta * *to);
+#endif
   }
 #if MISDEED != 1
   if (thread == 0) *arrived = 0;
