@@ -43,6 +43,22 @@ class Stopping(BaseModel, frozen=True, strict=True):
     batch: Annotated[int, Field(ge=-1, le=LARGEST)] = 0
 
 
+class Whole(BaseModel, frozen=True, strict=True):
+    """The batches of a search that measure everything: from ``since`` to before ``until``, None where there is none.
+
+    ``detail`` is the forecast that decided it, or why not everything is measured. A run stores it, so that a resumed
+    run has batches of the same size.
+    """
+
+    since: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
+    until: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
+    detail: _Text = ""
+
+    def covers(self, batch: int) -> bool:
+        """Return whether a batch is one of them."""
+        return self.since is not None and self.since <= batch and (self.until is None or batch < self.until)
+
+
 class Limit(BaseModel, frozen=True, strict=True):
     """The budget of a run that goes on: trials and seconds, None where they are not limited."""
 
@@ -76,6 +92,7 @@ class Facts(BaseModel, frozen=True, strict=True):
     skipped: _Distinct | None = None
     stages: Stages = Stages()
     stopping: Stopping = Stopping()
+    whole: Whole = Whole()
     wisdom: _Configurations | None = None
     notice: str = ""
 

@@ -114,6 +114,7 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         references=tuple(store.references()),
         limit=None if facts.limit is None else facts.limit.model_dump(),
         stopped=facts.stopping.reason,
+        whole=facts.whole.detail,
         notice="; ".join(filter(None, (store.notice, facts.notice))),
         model=facts.model,
         accuracy=facts.accuracy or STRICTEST,

@@ -77,6 +77,8 @@ class TuneResult:
         Configurations that were compiled at the same time; 1 where it is not on record.
     stopped : str
         Why the run ended before its budget was spent; empty if it did not.
+    whole : str
+        What measuring every configuration was expected to take, and whether that was done; empty without a forecast.
     notice : str
         What may be missing from the records of the run; empty if nothing is.
     interrupted : bool
@@ -105,6 +107,7 @@ class TuneResult:
     references: Sequence[Reference]
     limit: Mapping[str, float | None] | None
     stopped: str
+    whole: str = ""
     notice: str = ""
     interrupted: bool = False
     model: str = ""
@@ -292,6 +295,7 @@ class TuneResult:
             "best": None if self.leader is None else result_of(self.leader),
             "run": str(self.directory),
             "model": self.model,
+            "whole": self.whole,
             "notice": self.notice,
             "skips": self.audit().to_json(),
         }

@@ -57,8 +57,51 @@ class History:
         return np.where(self.indices[place] == indices, self.scores[place], math.nan)
 
 
+@dataclass(slots=True)
+class Pace:
+    """The seconds of trials: means of a build, of one that was made and not found in the cache, and of a run."""
+
+    _compile_s: float = 0.0
+    _run_s: float = 0.0
+    _counts: tuple[int, int, int] = (0, 0, 0)
+
+    def add(self, trials: Trials) -> None:
+        """Add trials: the sums are the same, however the trials are divided."""
+        built, made = trials.column("build_state").astype(bool), trials.column("cached") != 1
+        run_s = trials.column("verify_s") + trials.column("time_s")
+        ran = np.isfinite(run_s)
+        for compile_s in trials.column("compile_s")[built & made].tolist():
+            self._compile_s += compile_s
+        for seconds in run_s[ran].tolist():
+            self._run_s += seconds
+        builds, fresh, runs = self._counts
+        self._counts = builds + int(built.sum()), fresh + int((built & made).sum()), runs + int(ran.sum())
+
+    @property
+    def compile_s(self) -> float:
+        """Mean seconds of a build on one core; one from the cache takes none."""
+        return self._compile_s / max(self._counts[0], 1)
+
+    @property
+    def build_s(self) -> float:
+        """Mean seconds of a build that was made."""
+        return self._compile_s / max(self._counts[1], 1)
+
+    @property
+    def trial_s(self) -> float:
+        """Mean seconds of a run on the GPU."""
+        return self._run_s / max(self._counts[2], 1)
+
+    def busiest_s(self, compilers: float) -> float:
+        """Return the seconds of a trial where compilers and GPU never wait."""
+        return max(self.trial_s, self.compile_s / compilers)
+
+
 class Results:
-    """The results of a search, in the order of trial numbers; ``best`` is the largest log share of peak so far."""
+    """The results of a search, in the order of trial numbers; ``best`` is the largest log share of peak so far.
+
+    ``pace`` is that of all trials, ``last`` that of the latest batch, which ended after ``elapsed_s`` of the run.
+    """
 
     def __init__(self) -> None:
         self.best = -math.inf
@@ -67,8 +110,7 @@ class Results:
         self._tried: set[int] = set()
         self._build_of: dict[int, int] = {}
         self._builds: Mapping[str, array[float]] = {name: array("d", [math.nan]) for name in BUILD_COLUMNS}
-        self._compile_s, self._compiled = 0.0, 0
-        self._run_s, self._ran = 0.0, 0
+        self.pace, self.last, self.elapsed_s = Pace(), Pace(), 0.0
 
     def learn(self, trials: Trials, scores: Floats) -> None:
         """Add trials, told or on record, in the order of their numbers, with their log shares of the device's peak."""
@@ -80,20 +122,16 @@ class Results:
         gates = np.array([GATES.index(gate) for gate in trials.column("gate")[gated]], dtype=np.int64)
         _extend(self._skipped, indices[gated], trials.column("predicted")[gated], gates)
         self._learn_builds(trials)
-        for run_s in (trials.column("verify_s") + trials.column("time_s")).tolist():
-            if not math.isnan(run_s):
-                self._run_s += run_s
-                self._ran += 1
+        self.pace.add(trials)
+        self.elapsed_s = float(np.fmax.reduce(trials.column("elapsed_s"), initial=self.elapsed_s))
+        self.last = Pace()
+        self.last.add(trials)
 
     def _learn_builds(self, trials: Trials) -> None:
         built = trials.column("build_state").astype(bool)
         first = len(self._builds[BUILD_COLUMNS[0]])
         self._build_of |= {index: first + at for at, index in enumerate(trials.column("index")[built].tolist())}
         _extend(self._builds.values(), *(trials.column(name)[built] for name in self._builds))
-        compiled_s = np.where(trials.column("cached") == 1, 0.0, trials.column("compile_s"))
-        for compile_s in compiled_s[built].tolist():  # the same sum, however the trials are divided
-            self._compile_s += compile_s
-            self._compiled += 1
 
     def history(self, running: Sequence[int] = ()) -> History:
         """Return the history, with the configurations that are under way."""
@@ -109,20 +147,12 @@ class Results:
 
     def is_bound_by_runner(self, compilers: float) -> bool:
         """Return whether builds wait for the runner; otherwise a skip after compiling saves no time."""
-        compile_s, run_s = self._means
-        return run_s > compile_s / compilers
+        return self.pace.trial_s > self.pace.compile_s / compilers
 
     def occupancy(self, compilers: float) -> float:
         """Return how many trials in flight keep the slower of compilers and runner busy (Little, 1961), or 1."""
-        compile_s, run_s = self._means
-        if math.isinf(compilers) or compile_s + run_s == 0.0:
-            return 1.0
-        return (compile_s + run_s) / max(run_s, compile_s / compilers)
-
-    @property
-    def _means(self) -> tuple[float, float]:
-        """Mean seconds of a build on one core, and of a run."""
-        return self._compile_s / max(self._compiled, 1), self._run_s / max(self._ran, 1)
+        alone_s = self.pace.compile_s + self.pace.trial_s
+        return 1.0 if math.isinf(compilers) or alone_s == 0.0 else alone_s / self.pace.busiest_s(compilers)
 
 
 def _extend(columns: Iterable[array[Any]], *new: NDArray[np.float64] | NDArray[np.int64]) -> None:

@@ -18,7 +18,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import row
 from mltune.kernel.space import SearchSpace, find, find_near
 from mltune.records.distinct import DistinctCount
-from mltune.records.facts import Stopping
+from mltune.records.facts import Stopping, Whole
 from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
@@ -27,15 +27,13 @@ from mltune.search.history import History, Results
 from mltune.search.planning import BatchPlanner, Proposal
 from mltune.search.proposers import Proposer, RandomProposer
 from mltune.search.stopping import ENOUGH, little_gained
+from mltune.search.whole import LARGEST, MOST_OF_ALL, WholeSpace, batch_size
 
 SOME = 1000
 """Random configurations: physics predicts shares of the speed of the fastest among them."""
 
-FEWEST, MOST = 4, 48
-"""Fewest and most proposals of a later batch where :class:`KernelSearch` adapts: larger ones learn too late."""
-
-BEGUN = Stopping()
-"""The state of the stopping rule at the beginning of a search."""
+BEGUN, UNDECIDED = Stopping(), Whole()
+"""The state of the stopping rule, and the decision whether everything is measured, at the beginning of a search."""
 
 ALONE = 3
 """Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
@@ -94,6 +92,10 @@ class SearchSettings:
         The search ends once the best reaches this log share of the device's peak.
     compilers : float
         Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
+    trials : int, optional
+        Most trials of the run.
+    time_s : float, optional
+        Seconds of the run, by which a whole space must be measured if it is to be.
     """
 
     search: str = "model"
@@ -105,6 +107,8 @@ class SearchSettings:
     stop: bool = True
     enough: float = math.inf
     compilers: float = math.inf
+    trials: int | None = None
+    time_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,10 @@ class KernelSearch:
         )
         self._peak_flops = _peak_flops(features)
         self.stopping = BEGUN
+        self.whole = UNDECIDED
+        self._whole_space: WholeSpace | None = None
+        if self._stops and settings.adapts and math.isfinite(settings.compilers) and space.count <= LARGEST:
+            self._whole_space = WholeSpace(space, kernel, settings.compilers, settings.trials, settings.time_s)
         self._results = Results()
         self._gates = Gates(features, self._results, space, settings.seed)
         self._open: dict[int, Batch] = {}
@@ -225,7 +233,7 @@ class KernelSearch:
         """Whether the gates may be fitted for the next batch, so that their modules are needed."""
         return self._settings.skip and self._asked >= MINIMUM
 
-    def resume(self, trials: Trials, stopping: Stopping = BEGUN) -> int:
+    def resume(self, trials: Trials, stopping: Stopping = BEGUN, whole: Whole = UNDECIDED) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.
 
         The results of all batches that the next batch is planned from are learned. The batches after them follow again,
@@ -237,6 +245,8 @@ class KernelSearch:
             In any order.
         stopping : Stopping
             State of the stopping rule on record: the attribute ``stopping``.
+        whole : Whole
+            What is on record of measuring everything: the attribute ``whole``.
 
         Returns
         -------
@@ -245,6 +255,7 @@ class KernelSearch:
         """
         if self._settings.stop and stopping.reason != ENOUGH:  # there may be another goal now
             self.stopping = stopping
+        self.whole = whole
         trials = trials.by_number()
         unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
         complete = int(unknown[0] if len(unknown) else len(trials))
@@ -277,18 +288,24 @@ class KernelSearch:
         Batch
             Without candidates when the search has ended: :meth:`verdict` says why.
         """
-        number, size = self._next, self._size()
+        number = self._next
         if self.verdict():
             return Batch(number)
+        if self._planned > max(self._recorded, default=-1):
+            self._consider_everything()
+        size, everything = self._size(), self.whole.covers(number)
         places = range(self._planned, self._planned + size)
         recorded = {at: self._recorded[place] for at, place in enumerate(places) if place in self._recorded}
         history = None if len(recorded) == size else self._results.history(self._running())
-        if history is not None and not recorded and (reason := self._reason_to_end(history)):
+        if history is not None and not recorded and (reason := self._reason_to_end(history, everything)):
             return self._ended(reason)
-        gates = self._gates = self._gates.following(history if self._settings.skip else None)
+        skips = self._settings.skip and not everything
+        gates = self._gates = self._gates.following(history if skips else None)
         planned = [] if history is None else self._planner.plan(history, number, size, gates)
         proposals = _completed(recorded, planned)
         if not proposals:
+            if everything and self._whole_space is not None:
+                return self._ended(self._whole_space.verdict)
             remaining = self._space.count - (0 if history is None else len(history.tried))
             fact = f"all {self._space.count:,} configurations are on record"
             if remaining:
@@ -309,7 +326,14 @@ class KernelSearch:
         if self._planned == 0:  # the initial design, and a further one for each compiler that would be idle
             cores = 0 if math.isinf(self._settings.compilers) else int(self._settings.compilers)
             return min(self._settings.batch, max(self._planner.options.start_trials, cores))
-        return max(FEWEST, min(round(self._results.occupancy(self._settings.compilers)), self._planned, MOST))
+        size = batch_size(self._results.occupancy(self._settings.compilers), self._planned)
+        return max(size, min(self._planned, MOST_OF_ALL)) if self.whole.covers(self._next) else size
+
+    def _consider_everything(self) -> None:
+        """Decide whether the next batch is one of those that measure everything."""
+        if self._whole_space is not None and self._next:
+            history = self._results.history(self._running())
+            self.whole = self._whole_space.decide(self.whole, self._next, history, self._results)
 
     def _ended(self, reason: str) -> Batch:
         self.stopping = Stopping(reason=reason, batch=self._next - 1)
@@ -373,10 +397,10 @@ class KernelSearch:
     def _running(self) -> list[int]:
         return [candidate.index for batch in self._open.values() for candidate in batch.candidates]
 
-    def _reason_to_end(self, history: History) -> str:
+    def _reason_to_end(self, history: History, everything: bool) -> str:
         if self._results.best >= self._settings.enough:
             return ENOUGH
-        return little_gained(history.scores, self._space.count) if self._stops else ""
+        return little_gained(history.scores, self._space.count) if self._stops and not everything else ""
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:

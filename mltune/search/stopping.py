@@ -17,6 +17,9 @@ GAIN = 0.01
 FEWEST, MEASURED = 100, 250
 """Measurements without such a gain that end a search: a third of the space, within these, and at least half of all."""
 
+USUAL = 1.15
+"""Measurements after which a search ends as a multiple of those without a gain: the median of recorded searches."""
+
 FALSE = 0.05
 """Largest share of such searches, of recorded and synthetic spaces, that gain so much by as many measurements again."""
 
@@ -30,7 +33,7 @@ def little_gained(scores: Floats, count: int) -> str:
     """
     measured = scores[np.isfinite(scores)]
     total = len(measured)
-    last = math.ceil(max(total / 2, min(max(count / 3, FEWEST), MEASURED)))
+    last = math.ceil(max(total / 2, _fewest(count)))
     if last >= total or measured.max() - measured[: total - last].max() >= math.log1p(GAIN):
         return ""
     gain = f"{100 * GAIN:g} %"
@@ -38,3 +41,19 @@ def little_gained(scores: Floats, count: int) -> str:
         f"the last {last:,} of {total:,} measurements gained less than {gain}; "
         f"of recorded searches at most {100 * FALSE:g} % gain {gain} by {total:,} more"
     )
+
+
+def expected_end(scores: Floats, count: int) -> int:
+    """Return after how many measurements a search is expected to end: soon after it may, or as it gains no more.
+
+    >>> expected_end(np.array([-2.0, -1.0]), 1500), expected_end(np.array([-2.0, -1.0]), 120)
+    (289, 46)
+    """
+    measured = scores[np.isfinite(scores)]
+    gained = int(np.argmax(measured > measured.max() - math.log1p(GAIN))) if len(measured) else 0
+    fewest = _fewest(count)
+    return min(count, math.ceil(max(USUAL * fewest, gained + max(gained, fewest))))
+
+
+def _fewest(count: int) -> float:
+    return min(max(count / 3, FEWEST), MEASURED)

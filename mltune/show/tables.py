@@ -43,6 +43,7 @@ def _run_facts(document: JsonObject, winner: Sequence[tuple[str, str]]) -> list[
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
         *([("notice", printable(document["notice"]))] if document["notice"] else []),
         *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
+        *([("whole space", printable(document["whole"]))] if document.get("whole") and not document["stopped"] else []),
         *winner,
         *([("optimum", of_optimum(best))] if best else []),
         ("seconds", phases(document["seconds"], document["replayed"])),

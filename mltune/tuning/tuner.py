@@ -205,7 +205,8 @@ class Batches:
 
     def resume(self, ended: Trials) -> Trials:
         """Learn the trials of an earlier part of the run; return those that are planned again."""
-        self._asked = self._search.resume(ended, self._store.facts().stopping)
+        facts = self._store.facts()
+        self._asked = self._search.resume(ended, facts.stopping, facts.whole)
         return ended.take(ended.column("number") >= self._asked)
 
     def plan(self) -> Sequence[Candidate]:
@@ -225,10 +226,11 @@ class Batches:
             return ()
         if self._asked:  # the first batch needs no model
             self._preloading.finish(trees=self._search.fits_trees)
-        stopping = self._search.stopping
+        before = {name: getattr(self._search, name) for name in ("stopping", "whole")}
         batch = self._search.ask(room)
-        if self._search.stopping != stopping:
-            self._store.set_fact("stopping", self._search.stopping.model_dump())
+        for name, state in before.items():
+            if (now := getattr(self._search, name)) != state:
+                self._store.set_fact(name, now.model_dump())
         if batch.candidates:
             for name, count in self._counts.items():
                 if count is not None:
@@ -299,11 +301,9 @@ class Tuner:
         session, request = self._session, self._request
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials, self._preloading, self._counts)
-        problem, time_s = session.placed.problem, request.time_s
+        problem = session.placed.problem
         peak = peak_flops(session.placed.device, problem.arithmetic)
         check = None if session.gpu is not None else partial(within_limits, flops=problem.flops, peak_flops=peak)
-        if time_s is not None and session.gpu is not None and request.finals:
-            time_s -= finals_s(time_s)
         return Loop(
             session,
             self._store,
@@ -315,7 +315,7 @@ class Tuner:
             check=check,  # the runner of a GPU has done it
             stop=self._stop,
             meanwhile=self._preloading.begin,
-            time_s=time_s,
+            time_s=search_s(request, session),
             reference_every_s=REFERENCE_EVERY_S,
         )
 
@@ -356,6 +356,13 @@ class Tuner:
         write_winner(folder, Winner(session.placed, record, declared, build, session.versions))
 
 
+def search_s(request: TuneRequest, session: Session) -> float | None:
+    """Return the seconds of a run before its finals; None where they are not limited."""
+    if request.time_s is None or session.gpu is None or not request.finals:
+        return request.time_s
+    return request.time_s - finals_s(request.time_s)
+
+
 def _search_of(
     session: Session,
     request: TuneRequest,
@@ -377,6 +384,8 @@ def _search_of(
         stop=request.stop,
         enough=enough,
         compilers=session.compilers,
+        trials=request.trials,
+        time_s=search_s(request, session),
     )
     start = Start(session.default, known, pretrained)
     space = session.placed.space

@@ -215,6 +215,7 @@ class TestTune:
             "best",
             "run",
             "model",
+            "whole",
             "notice",
             "skips",
             "optimum",

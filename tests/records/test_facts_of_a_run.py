@@ -26,6 +26,7 @@ HONEST = {
     "skipped": [7],
     "stages": {"valid": "9" * 30, "compilers": 8},
     "stopping": {"reason": "little is gained", "batch": 3},
+    "whole": {"since": 1, "until": 4, "detail": "all 9 configurations would take 2 s, the search 1.5 s"},
     "wisdom": [{"BLK_M": 64}],
 }
 VALUES = st.recursive(
@@ -47,6 +48,7 @@ def test_what_a_run_writes_is_read_back(tmp_path, make_run):
     assert facts.limit == Limit(trials=40)
     assert facts.stages == Stages(valid="9" * 30, compilers=8.0)
     assert facts.stopping == Stopping(reason="little is gained", batch=3)
+    assert [facts.whole.covers(batch) for batch in range(5)] == [False, True, True, True, False]
     assert isinstance(facts.scored, DistinctCount)
     assert facts.scored.estimate == 2
 

@@ -107,7 +107,7 @@ def test_result_names_what_the_command_prints(undisturbed):
 
     assert document.keys() == {
         "problem", "device", "kernel", "replayed", "trials", "counts", "best", "seconds", "run", "stopped", "notice",
-        "skips", "model", "accuracy", "label", "reference", "choice", "funnel",
+        "skips", "model", "whole", "accuracy", "label", "reference", "choice", "funnel",
     }  # fmt: skip
     assert document["best"].keys() == {
         "configuration", "median_s", "gb_per_s", "tflops", "share_of_peak", "share_of_reference",
