@@ -70,6 +70,9 @@ class ImaginaryBuilder:
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         return built(**{"time_s": 2e-3, "noise": 0.0, **self.behaviours[configuration["MISDEED"]]})
 
+    def foresee(self, configuration: Mapping[str, int]) -> None:
+        """Do nothing: a build takes no time."""
+
     def __enter__(self) -> Self:
         return self
 

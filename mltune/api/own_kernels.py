@@ -157,35 +157,38 @@ def tune_kernel(
     ({'block_size_x': 128, 'entry_name': '', 'register_usage_level': 5}, 4.1e-06)
     """
     begun, arguments_of_call = perf_counter(), locals()
-    from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
-    from mltune.resolve.device import choose, find_gpus, parse_device
-    from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
-    from mltune.results.run import KernelResult, disagreement
-    from mltune.tuning import tuner
+    from mltune.tuning.ahead import pool_for
 
-    call, options = read_call(arguments_of_call, ignored)
-    with kernel_of_call(call) as kernel:
-        trials = options.trials if trials is None else trials
-        limit_s = options.time_s if time is None else time
-        time_s = None if limit_s is None else parse_duration(str(limit_s))
-        problem = kernel.own_problem()
-        target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
-        request = TuneRequest(
-            problem,
-            kernel,
-            target or choose(kernel, problem),
-            trials=trials,
-            time_s=GPU_TIME_S if trials is None and time_s is None else time_s,
-            seed=seed,
-            stop=stop,
-            variants=variants,
-            run=None if run is None else Path(run),
-            wisdom=str(wisdom),
-        )
-        if request.target.cuda is not None and (reason := find_gpus()[1]):
-            raise DeviceError(_checked_without_gpu(kernel, reason))
-        with shown(None if quiet else progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
-            result = tuner.tune(request, progress=report, stop=interrupted, begun=begun)
+    with pool_for(device) as pool:
+        from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
+        from mltune.resolve.device import choose, find_gpus, parse_device
+        from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
+        from mltune.results.run import KernelResult, disagreement
+        from mltune.tuning import tuner
+
+        call, options = read_call(arguments_of_call, ignored)
+        with kernel_of_call(call) as kernel:
+            trials = options.trials if trials is None else trials
+            limit_s = options.time_s if time is None else time
+            time_s = None if limit_s is None else parse_duration(str(limit_s))
+            problem = kernel.own_problem()
+            target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
+            request = TuneRequest(
+                problem,
+                kernel,
+                target or choose(kernel, problem),
+                trials=trials,
+                time_s=GPU_TIME_S if trials is None and time_s is None else time_s,
+                seed=seed,
+                stop=stop,
+                variants=variants,
+                run=None if run is None else Path(run),
+                wisdom=str(wisdom),
+            )
+            if request.target.cuda is not None and (reason := find_gpus()[1]):
+                raise DeviceError(_checked_without_gpu(kernel, reason))
+            with shown(None if quiet else progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
+                result = tuner.tune(request, progress=report, stop=interrupted, begun=begun, pool=pool)
     if answer is None and verify is None and (notice := disagreement(result)):
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     return KernelResult.of(result, options.metrics)

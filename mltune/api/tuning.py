@@ -162,9 +162,13 @@ def tune(
             return tune_choice(
                 resolved, run=directory, settings=settings, progress=report, stop=interrupted, begun=begun
             )
-        from mltune.tuning import tuner
+        from mltune.tuning.ahead import pool_for
 
-        return tuner.tune(replace(resolved, **records), progress=report, stop=interrupted, begun=begun)
+        with pool_for(resolved.target.cuda) as pool:
+            from mltune.tuning import tuner
+
+            request = replace(resolved, **records)
+            return tuner.tune(request, progress=report, stop=interrupted, begun=begun, pool=pool)
 
 
 def tune_sizes(

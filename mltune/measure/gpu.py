@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -187,6 +188,14 @@ def gpu_memory() -> Memory | None:
         free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
         return Memory(total_bytes, free_bytes, cupy.get_default_memory_pool().total_bytes())
     return None
+
+
+def open_context(device_index: int) -> None:
+    """Make the context of a GPU that CuPy uses: without Python's lock, so that a thread does it meanwhile."""
+    with contextlib.suppress(OSError):  # later calls say what is missing
+        driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == driver.cuDeviceGet(ctypes.byref(device), device_index) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def worker_kernel(file: str, name: str, options: tuple[str, ...] = ()) -> Any:

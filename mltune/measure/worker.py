@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -19,7 +20,15 @@ from mltune.device.query import Nvml, pci_bus_id, query_device, summarize
 from mltune.errors import DeviceError
 from mltune.kernel.launch import Launch
 from mltune.measure import messages
-from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments
+from mltune.measure.gpu import (
+    CudaError,
+    Fault,
+    LoadedKernel,
+    fault_of,
+    gpu_memory,
+    open_context,
+    problem_arguments,
+)
 from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
@@ -38,8 +47,11 @@ _UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real 
 
 def make_worker(device_index: int) -> Callable[[Request], Answer]:
     """Return the function that serves the requests to this process, for one problem after the other."""
+    opening = Thread(target=open_context, args=(device_index,), name="mltune-context")
+    opening.start()
     with contextlib.suppress(Exception):  # the first request says what is missing
         import cupy  # noqa: F401 - it takes a second, in which the first builds are made
+    opening.join()
     threadpool_limits(limits=1)  # its matrices on the host are small, and the compilers have the other cores
     worker: Worker | None = None
 
