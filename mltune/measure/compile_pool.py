@@ -38,6 +38,9 @@ FARM_FAILURES = 2
 COMPILERS = 2
 """Compile processes that get a build, one after the other, while each is killed from outside."""
 
+RECENT = 64
+"""Builds that are kept in memory beside the cache: launches of one build need no file."""
+
 _WAIT_S = 0.1  # for room on the farm, and for work
 _LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
 _COMPILER = "mltune.measure.compiler:make_compiler"
@@ -102,6 +105,7 @@ class CompilePool:
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
         self._lost: dict[str, Build] = {}
+        self._recent: dict[str, Build] = {}
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._open = False
         self._count = max(1, workers if workers is not None else available_cores())
@@ -159,13 +163,22 @@ class CompilePool:
             if job is not None:
                 job.futures.append(future)
                 return future
-            finished = self._lost.get(key) or (self._cache.get(key) if self._cache is not None else None)
+            finished = self._lost.get(key) or self._recent.get(key)
+            if finished is None and self._cache is not None:
+                finished = self._cache.get(key)
+                self._remember(key, finished)
             if finished is not None:
                 future.set_result(replace(finished, cached=True))
                 return future
             job = self._jobs[key] = Job(key, macros, options, [future])
         self._queue.put(job)
         return future
+
+    def _remember(self, key: str, build: Build | None) -> None:
+        if build is not None:
+            self._recent[key] = build
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
 
     def _work(self, child: Child) -> None:
         """Serve the queue with one compile process, in a thread."""
@@ -270,6 +283,8 @@ class CompilePool:
             del self._jobs[job.key]
             if isinstance(outcome, Build) and outcome.state in _LOST and self._open:
                 self._lost[job.key] = outcome
+            elif isinstance(outcome, Build) and self._cache is not None:
+                self._remember(job.key, outcome)
         for position, future in enumerate(job.futures):
             if not future.set_running_or_notify_cancel():
                 continue
