@@ -144,8 +144,10 @@ def bare(case: str, most: int, seconds: float) -> dict[str, Any]:
                 module.load(cubin)
                 function = module.get_function(name)
                 for symbol, values in call.get("cmem_args", {}).items():
-                    constant = module.get_global_var(symbol)
-                    constant.copy_from_host(values.ctypes.data, values.nbytes)
+                    address = module.get_global_var(symbol)
+                    cupy.cuda.runtime.memcpy(
+                        int(getattr(address, "ptr", address)), values.ctypes.data, values.nbytes, 1
+                    )
                 for launch in launches[number]:
                     shape = launch.grid, launch.block, arguments, launch.shared_bytes
                     best = min(best, launch_often(function, shape, stop, best))

@@ -201,7 +201,7 @@ class NvrtcBuilder(CompilePool):
     def foresee(self, configuration: Mapping[str, int]) -> None:
         """Begin to build a configuration that will be submitted."""
         with contextlib.suppress(ExpressionError):
-            self.expect(self.definitions(configuration), self.options(configuration))
+            self.expect(self._mentioned(self.definitions(configuration)), self.options(configuration))
 
     def options(self, configuration: Mapping[str, int]) -> tuple[str, ...]:
         """Return the options of the compiler that a configuration asks for, besides those of the kernel."""

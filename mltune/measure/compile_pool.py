@@ -38,6 +38,9 @@ FARM_FAILURES = 2
 COMPILERS = 2
 """Compile processes that get a build, one after the other, while each is killed from outside."""
 
+RECENT = 64
+"""Builds that are kept in memory beside the cache: launches of one build need no file."""
+
 _WAIT_S = 0.1  # for room on the farm, and for work
 _LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
 _COMPILER = "mltune.measure.compiler:make_compiler"
@@ -104,6 +107,7 @@ class CompilePool:
         self._jobs: dict[str, Job] = {}
         self._lost: dict[str, Build] = {}
         self._expected: dict[str, Build] = {}
+        self._recent: dict[str, Build] = {}
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._open = False
         self._count = max(1, workers if workers is not None else available_cores())
@@ -164,7 +168,10 @@ class CompilePool:
             if key in self._expected:
                 future.set_result(self._expected.pop(key))
                 return future
-            finished = self._lost.get(key) or (self._cache.get(key) if self._cache is not None else None)
+            finished = self._lost.get(key) or self._recent.get(key)
+            if finished is None and self._cache is not None:
+                finished = self._cache.get(key)
+                self._remember(key, finished)
             if finished is not None:
                 future.set_result(replace(finished, cached=True))
                 return future
@@ -180,6 +187,12 @@ class CompilePool:
                 return
             job = self._jobs[key] = Job(key, macros, options, expected=True)
         self._queue.put(job)
+
+    def _remember(self, key: str, build: Build | None) -> None:
+        if build is not None:
+            self._recent[key] = build
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
 
     def _work(self, child: Child) -> None:
         """Serve the queue with one compile process, in a thread."""
@@ -282,11 +295,12 @@ class CompilePool:
             if self._jobs.get(job.key) is not job:
                 return
             del self._jobs[job.key]
-            if isinstance(outcome, Build) and self._open:
-                if outcome.state in _LOST:
-                    self._lost[job.key] = outcome
-                if job.expected and not job.futures:
-                    self._expected[job.key] = outcome
+            if isinstance(outcome, Build) and outcome.state in _LOST and self._open:
+                self._lost[job.key] = outcome
+            elif isinstance(outcome, Build) and self._cache is not None:
+                self._remember(job.key, outcome)
+            if isinstance(outcome, Build) and self._open and job.expected and not job.futures:
+                self._expected[job.key] = outcome
         for position, future in enumerate(job.futures):
             if not future.set_running_or_notify_cancel():
                 continue

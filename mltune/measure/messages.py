@@ -103,7 +103,7 @@ class Race:
     orders: tuple[tuple[int, ...], ...] = ()
 
 
-Request = Begin | Measure | MeasureAll | Check | Run | TimeReference | Race
+Request = Begin | Measure | Check | Run | TimeReference | Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,13 @@ class Answer:
     permanent: bool = False
 
 
-def in_turn(serve: Callable[[Request], Answer]) -> Callable[[Request], Answer]:
+def in_turn(serve: Callable[[Request], Answer]) -> Callable[[Request | MeasureAll], Answer]:
     """Return the function of a worker that serves :class:`MeasureAll` too: the parent is heard once for several builds.
 
     The builds after a damage, or after :data:`SLICE_S`, are not begun.
     """
 
-    def serve_all(request: Request) -> Answer:
+    def serve_all(request: Request | MeasureAll) -> Answer:
         if not isinstance(request, MeasureAll):
             return serve(request)
         ends, best_s = time.monotonic() + SLICE_S, math.inf

@@ -121,7 +121,7 @@ class Pipeline:
         self._runner = runner
         self._decide = decide or (lambda built: [candidate for candidate, _ in built])
         self._building: dict[int, tuple[Candidate, Future[Build]]] = {}
-        self._running: dict[int, tuple[Candidate, Build, Future[Measurement]]] = {}
+        self._running: dict[int, tuple[Candidate, Build, Hashable, Future[Measurement]]] = {}
 
     def __len__(self) -> int:
         """Return the number of candidates under way."""
@@ -168,26 +168,28 @@ class Pipeline:
         for candidate, (_, build) in zip(self._decide(good) if good else (), good, strict=True):
             if candidate.is_skipped:
                 records.append(candidate.record(TrialState.SKIPPED, build=build))
-            elif (same := self._measured.get(self._identify(candidate, build))) is not None:
-                detail = f"{EQUAL_CODE} {same[0]}"
+                continue
+            key = self._identify(candidate, build)
+            if (same := self._measured.get(key)) is not None:
+                detail = "; ".join(filter(None, (same[1].detail, f"{EQUAL_CODE} {same[0]}")))
                 measured = replace(same[1], detail=detail, verify_s=0.0, time_s=0.0)
                 records.append(candidate.record(measured.state, detail, build=build, measurement=measured))
             else:
                 future = self._runner.submit(candidate.configuration, build, best_s=self.best_s)
-                self._running[candidate.number] = (candidate, build, future)
+                self._running[candidate.number] = (candidate, build, key, future)
         return records
 
     def _take_measurements(self) -> list[TrialRecord]:
         done = sorted(number for number, (*_, future) in self._running.items() if future.done())
         records = []
-        for candidate, build, future in (self._running.pop(future_done) for future_done in done):
+        for candidate, build, key, future in (self._running.pop(future_done) for future_done in done):
             answer = self._result(future)
             if answer is None:
                 continue
             measured = self._check(answer)
             if measured.state is TrialState.OK and measured.median_s is not None:
                 self.best_s = min(measured.median_s, self.best_s or measured.median_s)
-            if measured.state in _CERTAIN and (key := self._identify(candidate, build)) is not None:
+            if measured.state in _CERTAIN and key is not None:
                 self._measured[key] = candidate.number, measured
             records.append(candidate.record(measured.state, measured.detail, build=build, measurement=measured))
         return records

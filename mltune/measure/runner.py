@@ -229,7 +229,7 @@ class GpuRunner:
                 future.set_exception(error)
         self._waiting.extendleft(waiting for waiting in reversed(batch) if not waiting.future.cancelled())
 
-    def _message(self, batch: Iterable[_Waiting]) -> Request:
+    def _message(self, batch: Iterable[_Waiting]) -> Request | messages.MeasureAll:
         """Return the request to measure builds, with the best time known now: others have been timed meanwhile."""
         best_s = None if self._best is None else self._best.median_s
         requests = []
@@ -260,7 +260,7 @@ class GpuRunner:
 
     def _request(
         self,
-        request: Request | Callable[[], Request],
+        request: Request | Callable[[], Request | messages.MeasureAll],
         timeout_s: float | None = None,
         on_message: Callable[[Answer], None] | None = None,
     ) -> Result:
@@ -284,7 +284,10 @@ class GpuRunner:
         return result
 
     def _attempt(
-        self, request: Request, limit_s: float, on_message: Callable[[Answer], None] | None
+        self,
+        request: Request | messages.MeasureAll,
+        limit_s: float,
+        on_message: Callable[[Answer], None] | None,
     ) -> tuple[Result, Literal["usable", "damaged", "dead"]]:
         """Send a request once; return its result and the state of the worker."""
         self._measuring = isinstance(request, messages.Measure | messages.MeasureAll)

@@ -126,6 +126,18 @@ def test_a_worker_that_is_killed_from_outside_costs_no_trial(serving):
     assert starts(serving.folder) == 1
 
 
+def test_of_several_builds_that_wait_each_failure_costs_itself_alone(serving):
+    deeds = ["", "say the best", "die", "", "retire", "be killed, once", ""]
+    with imaginary_runner(pool=serving.pool) as runner:
+        ask(runner, "").result()
+        measured = [future.result() for future in [ask(runner, deed) for deed in deeds]]
+
+    ok, crashed = TrialState.OK, TrialState.CRASHED
+    assert [result.state for result in measured] == [ok, ok, crashed, ok, crashed, ok, ok]
+    assert measured[1].detail == "0.002", "the worker knows the best of those before"
+    assert runner.restarts == 4
+
+
 def test_the_worker_in_a_pool_serves_the_next_runner(serving):
     for _ in range(2):
         with imaginary_runner(pool=serving.pool) as runner:
