@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -63,34 +65,30 @@ class Pace:
 
     _compile_s: float = 0.0
     _run_s: float = 0.0
-    _counts: tuple[int, int, int] = (0, 0, 0)
+    _counts: Indices = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
 
     def add(self, trials: Trials) -> None:
         """Add trials: the sums are the same, however the trials are divided."""
-        built, made = trials.column("build_state").astype(bool), trials.column("cached") != 1
-        run_s = trials.column("verify_s") + trials.column("time_s")
-        ran = np.isfinite(run_s)
-        for compile_s in trials.column("compile_s")[built & made].tolist():
-            self._compile_s += compile_s
-        for seconds in run_s[ran].tolist():
-            self._run_s += seconds
-        builds, fresh, runs = self._counts
-        self._counts = builds + int(built.sum()), fresh + int((built & made).sum()), runs + int(ran.sum())
+        built, run_s = trials.column("build_state").astype(bool), trials.column("verify_s") + trials.column("time_s")
+        fresh, ran = built & (trials.column("cached") != 1), np.isfinite(run_s)
+        self._compile_s = reduce(operator.add, trials.column("compile_s")[fresh].tolist(), self._compile_s)
+        self._run_s = reduce(operator.add, run_s[ran].tolist(), self._run_s)
+        self._counts += np.sum((built, fresh, ran), axis=1)
 
     @property
     def compile_s(self) -> float:
         """Mean seconds of a build on one core; one from the cache takes none."""
-        return self._compile_s / max(self._counts[0], 1)
+        return self._compile_s / max(int(self._counts[0]), 1)
 
     @property
     def build_s(self) -> float:
         """Mean seconds of a build that was made."""
-        return self._compile_s / max(self._counts[1], 1)
+        return self._compile_s / max(int(self._counts[1]), 1)
 
     @property
     def trial_s(self) -> float:
         """Mean seconds of a run on the GPU."""
-        return self._run_s / max(self._counts[2], 1)
+        return self._run_s / max(int(self._counts[2]), 1)
 
     def busiest_s(self, compilers: float) -> float:
         """Return the seconds of a trial where compilers and GPU never wait."""

@@ -305,7 +305,7 @@ class KernelSearch:
         proposals = _completed(recorded, planned)
         if not proposals:
             if everything and self._whole_space is not None:
-                return self._ended(self._whole_space.verdict)
+                return self._ended(f"all {self._whole_space.count:,} configurations were measured")
             remaining = self._space.count - (0 if history is None else len(history.tried))
             fact = f"all {self._space.count:,} configurations are on record"
             if remaining:

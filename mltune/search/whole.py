@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,9 @@ LARGEST = 20_000
 TWICE, GIVEN_UP = 2.0, 2.5
 """Seconds of everything as a multiple of those of the search, up to which it is begun, and up to which it goes on."""
 
+UNMEASURED = "not everything is measured"
+"""The beginning of a decision against everything."""
+
 PLANNING_S = 0.05
 """Seconds for which compilers and GPU wait while a batch is planned."""
 
@@ -36,25 +40,12 @@ def batch_size(occupancy: float, planned: int) -> int:
     return max(FEWEST, min(round(occupancy), planned, MOST))
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The seconds of measuring all ``count`` configurations and of the search, from the beginning of the run.
+class Forecast(NamedTuple):
+    """The seconds of everything and of the search, from the beginning of a run, and of all that is not measured."""
 
-    ``remaining`` configurations are not measured; they take ``remaining_s`` and need so many distinct ``builds``.
-    """
-
-    count: int
-    remaining: int
-    builds: int
-    remaining_s: float
     everything_s: float
     search_s: float
-
-    def __str__(self) -> str:
-        """Return the forecast in words."""
-        return (
-            f"all {self.count:,} configurations would take {self.everything_s:.2g} s, the search {self.search_s:.2g} s"
-        )
+    remaining_s: float
 
 
 @dataclass(eq=False)
@@ -77,28 +68,24 @@ class WholeSpace:
         It follows from recorded seconds and is on record itself, so that a resumed run has the same batches. Once
         everything was given up, the search goes on as usual until its end.
         """
-        if whole.until is not None:
+        if whole.until is not None or not history.measured:
             return whole
         forecast = self.forecast(history, results)
+        detail = (
+            f"all {self.count:,} configurations would take {forecast.everything_s:.2g} s, "
+            f"the search {forecast.search_s:.2g} s"
+        )
         if whole.since is not None:
-            if forecast.everything_s <= GIVEN_UP * forecast.search_s:
-                return whole
-            return Whole(since=whole.since, until=batch, detail=f"not everything is measured: {forecast}")
-        if len(history.skipped) or not history.measured:  # what was skipped would be missing
-            return whole
-        if law := self._law_against(forecast, results):
-            return whole if whole.detail else Whole(detail=f"not everything is measured: {law}")
-        return Whole(since=batch, detail=str(forecast))
-
-    def _law_against(self, forecast: Forecast, results: Results) -> str:
-        """Return why not everything is measured; empty where it is."""
-        if self.trials is not None and self.trials < forecast.count:
-            return f"there are {forecast.count:,} configurations, and trials={self.trials:,}"
-        if forecast.everything_s > TWICE * forecast.search_s:
-            return str(forecast)
-        if self.time_s is not None and results.elapsed_s + forecast.remaining_s > self.time_s:
-            return f"{forecast}, but {max(0.0, self.time_s - results.elapsed_s):.2g} s are left"
-        return ""
+            enough = forecast.everything_s <= GIVEN_UP * forecast.search_s
+            return whole if enough else Whole(since=whole.since, until=batch, detail=f"{UNMEASURED}: {detail}")
+        left_s = math.inf if self.time_s is None else max(0.0, self.time_s - results.elapsed_s)
+        if self.trials is not None and self.trials < self.count:
+            detail = f"there are {self.count:,} configurations, and trials={self.trials:,}"
+        elif forecast.everything_s <= TWICE * forecast.search_s and not len(history.skipped):
+            if forecast.remaining_s <= left_s:
+                return Whole(since=batch, detail=detail)
+            detail += f", but {left_s:.2g} s are left"
+        return whole if whole.detail else Whole(detail=f"{UNMEASURED}: {detail}")
 
     def forecast(self, history: History, results: Results) -> Forecast:
         """Return the forecast from the recorded seconds of trials.
@@ -108,46 +95,31 @@ class WholeSpace:
         pace, last = results.pace, results.last
         tried = np.fromiter(sorted(history.tried), dtype=np.int64)
         configurations, builds = self._groups
-        covered = np.zeros(self._count, dtype=bool)
-        covered[configurations[tried]] = True
-        remaining = self._count - int(covered.sum())
-        new_builds = len(np.setdiff1d(builds[~covered[configurations]], builds[tried]))
-        build_s, trial_s = max(pace.build_s, last.build_s), max(pace.trial_s, last.trial_s)
-        batches = math.ceil(remaining / MOST_OF_ALL)
-        waits_s = batches * PLANNING_S + min(batches, new_builds) * build_s
-        remaining_s = max(new_builds * build_s / self.compilers, remaining * trial_s) + waits_s
+        untried = ~np.isin(configurations, configurations[tried])
+        remaining = len(np.unique(configurations[untried]))
+        new_builds = len(np.setdiff1d(builds[untried], builds[tried]))
+        build_s, batches = max(pace.build_s, last.build_s), math.ceil(remaining / MOST_OF_ALL)
+        busy_s = max(new_builds * build_s / self.compilers, remaining * max(pace.trial_s, last.trial_s))
+        remaining_s = busy_s + batches * PLANNING_S + min(batches, new_builds) * build_s
+        size = batch_size(results.occupancy(self.compilers), len(tried))
+        search_s = pace.busiest_s(self.compilers) + (pace.compile_s + PLANNING_S) / size
         expected = max(len(tried), expected_end(history.scores, self.space.count))
-        spent_s, search_s = (self._search_s(results, trials) for trials in (len(tried), expected))
-        return Forecast(self._count, remaining, new_builds, remaining_s, spent_s + remaining_s, search_s)
+        return Forecast(len(tried) * search_s + remaining_s, expected * search_s, remaining_s)
 
     @property
-    def verdict(self) -> str:
-        """The reason of a search that ends because everything is measured."""
-        return f"all {self._count:,} configurations were measured"
-
-    @property
-    def _count(self) -> int:
+    def count(self) -> int:
+        """The number of configurations, whatever their compiler parameters."""
         return int(self._groups[0].max()) + 1
-
-    def _search_s(self, results: Results, trials: int) -> float:
-        """Return the seconds of so many trials of a search, whose batches follow each other."""
-        size, pace = batch_size(results.occupancy(self.compilers), trials), results.pace
-        return trials * pace.busiest_s(self.compilers) + trials / size * (pace.compile_s + PLANNING_S)
 
     @cached_property
     def _groups(self) -> tuple[Indices, Indices]:
         """For each index of the space the number of its configuration, and that of its build."""
         columns = self.space.rows(np.arange(self.space.count))
         own = [name for name in columns if name not in self.kernel.compiler.varied]
-        compiled = [name for name in own if name not in self.kernel.space.launch_parameters]
-        numbers = [_numbered([columns[name] for name in names], self.space.count) for names in (own, compiled)]
-        return numbers[0], numbers[1]
-
-
-def _numbered(columns: list[Indices], count: int) -> Indices:
-    """Return for each row the number of its combination of values, from 0."""
-    numbers: Indices = np.zeros(count, dtype=np.int64)
-    for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        numbers = np.unique(numbers * len(values) + codes, return_inverse=True)[1]
-    return numbers
+        configurations: Indices = np.zeros(self.space.count, dtype=np.int64)
+        builds = configurations
+        for name in sorted(own, key=lambda name: name in self.kernel.space.launch_parameters):
+            values, codes = np.unique(columns[name], return_inverse=True)
+            configurations = np.unique(configurations * len(values) + codes, return_inverse=True)[1]
+            builds = builds if name in self.kernel.space.launch_parameters else configurations
+        return configurations, builds

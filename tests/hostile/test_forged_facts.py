@@ -16,7 +16,7 @@ COMMANDS = ("show", "show_json", "export", "report", "dashboard", "resume", "sho
 
 FACTS = (
     *("accuracy", "choice", "declaration", "limit", "model", "reference_median_s", "scored", "skipped", "stages"),
-    *("stopping", "wisdom"),
+    *("stopping", "whole", "wisdom"),
 )
 VALUES = {
     "text": XSS,
@@ -33,6 +33,7 @@ VALUES = {
 PARTS = {
     "stopping-before-the-first-batch": ("stopping", {"reason": "little is gained", "batch": -3}),
     "stopping-with-a-goal": ("stopping", {"reason": ["goal"], "batch": 2}),
+    "whole-that-ends-before-it-begins": ("whole", {"since": 7, "until": 2, "detail": XSS}),
     "limit-without-end": ("limit", {"trials": 2**63 - 1, "time_s": float("inf")}),
     "limit-of-nothing": ("limit", {}),
     "stages-of-nan": ("stages", {"valid": "9" * 300, "compilers": float("nan")}),
