@@ -8,12 +8,16 @@ one architecture (gemm_simt on the H200), with a model of the other problems. Co
 - ``portable``: the fixed order of the mean recorded speed on what the model is trained on; where that has not been
   measured (random samples of a space that is too large) there is none;
 - ``model``: the fixed order of the model;
-- ``warm``: the search with physics and model.
+- ``warm``: the search with physics and model;
+- ``misled``: the search without physics, with a model that takes each value for that of the opposite end of its list.
+
+Kernels of one sweep are replayed without a model.
 
 The figures are the fastest so far as a share of the fastest recorded, means over spaces and seeds, beside the
 :data:`TARGETS`; and for each space the first pick of physics, of the model and of the search with both, with what that
-loses against the better one. Sub-spaces that were recorded completely are replayed with the model of the random samples
-of other problems.
+loses against the better one; and how far the search with sources is below the one without from :data:`LAW_FROM`
+measurements on, at worst: no more than :data:`LAW` is the law. Sub-spaces that were recorded completely are replayed
+with the model of the random samples of other problems.
 
     python benchmarks/transfer.py [--seeds 20] [--jobs 2] [--between architecture] [--datasets DIR] [--results DIR]
 
@@ -27,7 +31,7 @@ import argparse
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +42,7 @@ from harness import SEARCHING, provenance, write
 
 from mltune.comparison.baselines import ShippedSearch
 from mltune.comparison.simulation import Recording, record, simulate
-from mltune.cost.pretrained import PretrainedModel, Sweep, fit_member
+from mltune.cost.pretrained import Member, PretrainedModel, Sweep, fit_member
 from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.tuning.training import as_sweeps
@@ -47,10 +51,22 @@ AT = (1, 5, 10, 25, 50, 100)
 TARGETS = {1: 0.95, 5: 0.975, 10: 0.985, 25: 0.99}
 """Share of the optimum that is aimed at after so many measurements, where the architecture is left out."""
 
-SEARCHES: dict[str, dict[str, Any]] = {"raw": {"resources": False}, "physics": {}, "warm": {"pretrained": None}}
+LAW, LAW_FROM = 0.02, 10
+"""What a source may cost against the search without sources, from so many measurements on, in the mean over seeds."""
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "raw": {"resources": False},
+    "physics": {},
+    "warm": {"pretrained": None},
+    "misled": {"pretrained": None, "resources": False},
+}
 FIRST = ("physics", "model", "warm")
 ORDERS = ("portable", "model")
-BETWEEN = {"architecture": "another architecture", "problem": "another problem, the same GPU"}
+BETWEEN = {
+    "architecture": "another architecture",
+    "problem": "another problem, the same GPU",
+    "nothing": "everything, physics alone",
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ class Case:
     recording: Recording
     model: PretrainedModel | None
     portable: np.ndarray | None
+    misleading: PretrainedModel | None = None
 
 
 def cases(datasets: list[Dataset], searches: list[Dataset]) -> list[Case]:
@@ -71,18 +88,38 @@ def cases(datasets: list[Dataset], searches: list[Dataset]) -> list[Case]:
         own = [one for one in datasets if one.manifest.kernel == kernel]
         sweeps = as_sweeps([*own, *(one for one in searches if one.manifest.kernel == kernel)])
         if len({sweep.group for sweep in sweeps}) < 2:
+            found += [
+                Case(dataset.manifest.name, "nothing", record(dataset, load_kernel(kernel)), None, None)
+                for dataset in own
+            ]
             continue
         between = "architecture" if sweeps[0].group != own[0].manifest.problem.label else "problem"
         parameters = tuple(own[0].manifest.parameters)
         members = {sweep.name: fit_member(sweep, parameters) for sweep in sweeps}
+        opposite: dict[str, Member] = {}
         for dataset, sweep in zip(own, sweeps, strict=False):
             others = [one for one in sweeps if one.group != sweep.group and not is_part(one.name)]
             model = PretrainedModel(kernel, parameters, tuple(members[one.name] for one in others)).closest(
                 dataset.manifest.problem, dataset.manifest.device
             )
             recording = record(dataset, load_kernel(kernel))
-            found.append(Case(sweep.name, between, recording, model, portable_order(sweep, others)))
+            misleading = None
+            if model is not None:
+                for other in others:
+                    if other.name in {member.sweep for member in model.members} - {*opposite}:
+                        opposite[other.name] = fit_member(mirrored(other), parameters)
+                misleading = replace(model, members=tuple(opposite[member.sweep] for member in model.members))
+            found.append(Case(sweep.name, between, recording, model, portable_order(sweep, others), misleading))
     return found
+
+
+def mirrored(sweep: Sweep) -> Sweep:
+    """Return a sweep in which each value of a parameter is replaced by that of the opposite end of the list."""
+    columns = {}
+    for name, column in sweep.columns.items():
+        values, places = np.unique(column, return_inverse=True)
+        columns[name] = values[::-1][places]
+    return replace(sweep, columns=columns)
 
 
 def is_part(name: str) -> bool:
@@ -123,6 +160,8 @@ def play(at: int, search: str, seed: int) -> list[float]:
     case, options = _cases[at], dict(SEARCHES[search])
     if "pretrained" in options:
         options["pretrained"] = case.model
+    if search == "misled":
+        options["pretrained"] = case.misleading
     trace = simulate(ShippedSearch(**options), case.recording, max(AT), seed)
     return curve(case.recording, trace.indices)
 
@@ -159,6 +198,7 @@ def main() -> None:
             for seed in range(arguments.seeds)
             for at, case in enumerate(known)
             for search in SEARCHES
+            if case.model is not None or search in ("raw", "physics", "warm")
         }
         for (name, search, _), job in jobs.items():
             spaces[name].setdefault(search, []).append(job.result())
@@ -172,7 +212,7 @@ def main() -> None:
                 key: value if key == "between" else np.round(np.mean(value, axis=0), 4).tolist()
                 for key, value in space.items()
             }
-            | {"error": {search: np.round(standard_error(space[search]), 4).tolist() for search in SEARCHES}}
+            | {"error": {search: standard_error(space[search]) for search in SEARCHES if search in space}}
             for name, space in spaces.items()
         },
     }
@@ -182,9 +222,10 @@ def main() -> None:
     print(text)
 
 
-def standard_error(curves: list[list[float]]) -> np.ndarray:
+def standard_error(curves: list[list[float]]) -> list[float]:
     """Return the standard errors of the means of curves."""
-    return np.std(curves, axis=0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else np.zeros(len(AT))
+    errors = np.std(curves, axis=0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else np.zeros(len(AT))
+    return np.round(errors, 4).tolist()
 
 
 def table(summary: dict[str, Any]) -> str:
@@ -207,10 +248,14 @@ def table(summary: dict[str, Any]) -> str:
             aims = " | ".join(f"{TARGETS[count]:.3f}" if count in TARGETS else "" for count in AT)
             lines.append(f"| target | {aims} |")
         lines += ["", "The first pick, by space:", "", *first_picks(chosen)]
+        lines += ["", f"Below raw from {LAW_FROM} measurements on, at worst:", "", *below_raw(chosen)]
         lines += ["", "After 100 measurements, by space (± standard error of the mean over seeds):", ""]
         lines += ["| space | " + " | ".join(SEARCHES) + " |", "| --- |" + " ---: |" * len(SEARCHES)]
         for name, space in chosen.items():
-            cells = [f"{space[search][-1]:.3f} ± {space['error'][search][-1]:.3f}" for search in SEARCHES]
+            cells = [
+                f"{space[search][-1]:.3f} ± {space['error'][search][-1]:.3f}" if search in space else ""
+                for search in SEARCHES
+            ]
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
@@ -224,6 +269,22 @@ def first_picks(spaces: dict[str, Any]) -> list[str]:
         lost = max(pick for pick in picks if pick is not None) - picks[-1]
         cells = ["" if pick is None else f"{pick:.3f}" for pick in picks]
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {lost:.3f} |")
+    return lines
+
+
+def below_raw(spaces: dict[str, Any]) -> list[str]:
+    """Return how far each search is below the one without sources, and when; bold: more than the law allows."""
+    searches = [search for search in SEARCHES if search != "raw"]
+    lines = ["| space | " + " | ".join(searches) + " |", "| --- |" + " ---: |" * len(searches)]
+    late = [at for at, count in enumerate(AT) if count >= LAW_FROM]
+    for name, space in spaces.items():
+        cells = []
+        for search in searches:
+            below = [space["raw"][at] - space[search][at] for at in late] if search in space else [-np.inf]
+            worst = int(np.argmax(below))
+            text = f"{below[worst]:+.3f} at {AT[late[worst]]}" if search in space else ""
+            cells.append(f"**{text}**" if below[worst] > LAW else text)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,7 @@ class Encoding:
 
     def __init__(self, space: SearchSpace, sources: Sequence[Source] = ()) -> None:
         self.sources = tuple(sources)
+        self._space = space
         self._scales = [_Scale(name, space.values[name]) for name in space.names if len(space.values[name]) > 1]
         self.mean_weights = np.array([0.25, *(EXPECTED_WEIGHT for _ in sources)] if sources else [EXPECTED_WEIGHT])
         relative = np.array(
@@ -81,6 +83,11 @@ class Encoding:
         )
         self.prior = Hyperparameters.usual(len(relative), 1.0 if sources else relative)
         self.deviation = 1.0 if sources else 0.5
+
+    @cached_property
+    def without_sources(self) -> Encoding:
+        """The encoding without the sources: it has the first coordinates and the first basis function of this one."""
+        return Encoding(self._space)
 
     def describe(self, columns: Columns) -> tuple[Floats, Floats]:
         """Return points, of shape (n_configs, n_dimensions), and basis functions, of shape (n_configs, n_basis).

@@ -111,6 +111,12 @@ class GaussianProcess:
         mean = self._mean + self._deviation * (self._z - self._weights / precision)
         return mean, self._deviation / np.sqrt(precision)
 
+    def evidence(self) -> float:
+        """Return the log likelihood of the targets, each predicted from all others, less a constant (equation 5.11)."""
+        mean, spread = self.unseen()
+        errors = (self._mean + self._deviation * self._z - mean) / spread
+        return float(np.sum(-0.5 * np.square(errors) - np.log(spread)))
+
     def posterior(self, X: Floats) -> Posterior:
         """Return the joint posterior distribution at points."""
         from scipy.linalg import solve_triangular

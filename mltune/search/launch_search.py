@@ -74,7 +74,7 @@ def _fitted(seed: int, X: bytes, y: bytes) -> Ensemble:
 def expected_gain(mean: Floats, spread: Floats, best: float) -> Floats:
     """Return by how much predictions are expected to exceed the best (Jones, Schonlau and Welch, 1998, equation 15).
 
-    :func:`mltune.search.proposers.log_expected_improvement` needs SciPy, whose import delays a tune of seconds.
+    :func:`mltune.search.beliefs.log_expected_improvement` needs SciPy, whose import delays a tune of seconds.
     """
     z = (mean - best) / np.maximum(spread, 1e-9)
     below = 0.5 + 0.5 * np.array([*map(math.erf, z / math.sqrt(2.0))])

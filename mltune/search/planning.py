@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import repeat
 
@@ -53,6 +53,8 @@ class PlannerOptions:
     """Share of random proposals, throughout the run: a wrong model would otherwise confirm itself."""
     start_trials: int = 8
     """Measured configurations of the initial design before the proposer takes over."""
+    start_informed: int = 5
+    """First ones that the sources choose; then they choose every second one, as they may mislead."""
     start_pool: int = 4000
     """Random configurations that the initial design is chosen from."""
     start_head: float = 0.05
@@ -223,7 +225,16 @@ class BatchPlanner:
             return pool[head[maximin_subset(points[head], LARGEST_DESIGN)]]
         first = portfolio(basis[:, 1:].T, points, options.start_trials, rng, self.sources)
         head = np.concatenate([first, np.setdiff1d(head, first)])
-        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=len(first))]]
+        design = pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=len(first))]]
+        return _alternating(design, replace(self, sources=())._initial_design, options.start_informed)
+
+
+def _alternating(design: Indices, other: Indices, start: int) -> Indices:
+    """Return a design with the configurations of another one at every second place from ``start`` on."""
+    places = np.arange(len(design))
+    places = np.concatenate([np.maximum(places, 2 * places - start + 1), start + 2 * np.arange(len(other))])
+    ordered = np.concatenate([design, other])[np.argsort(places, kind="stable")]
+    return np.array([*dict.fromkeys(ordered.tolist())][:LARGEST_DESIGN], dtype=np.int64)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,13 +10,13 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.cost.encoding import Encoding, MeanFunction
-from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
+from mltune.cost.encoding import Encoding
 from mltune.cost.regressors import Compression
 from mltune.kernel.coding import Columns, Floats, Indices, ValueList
 from mltune.kernel.space import SearchSpace
 from mltune.records.distinct import DistinctCount
 from mltune.records.trial import Skip
+from mltune.search.beliefs import Beliefs
 from mltune.search.history import History, fastest_and_some, milestone
 
 
@@ -233,9 +232,7 @@ class GaussianProposer:
         self.scored = DistinctCount() if scored is None else scored
         self.seed = seed
         self._target = Compression()
-        self._mean_function = MeanFunction(encoding.mean_weights)
-        self._prior, self._deviation = encoding.prior, encoding.deviation
-        self._fitted: tuple[bytes, Hyperparameters] = b"", encoding.prior
+        self._beliefs = Beliefs(encoding)
 
     def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
@@ -251,19 +248,12 @@ class GaussianProposer:
         target = np.concatenate([target[rows], self._target.compress(history.predicted[-MOST_SKIPPED:])])
         measured = np.concatenate([history.indices[rows], skipped])
         points, basis = self.pool.describe(np.concatenate([measured, history.running]))
-        observed, running = points[: len(measured)], points[len(measured) :]
-        weights = self._mean_function.fit(basis[: len(rows)], target[: len(rows)])
-        residual = target - basis[: len(observed)] @ weights
-        process = GaussianProcess(self._hyperparameters(history)).fit(observed, residual)
-        if len(running):
-            process.fit(points, np.concatenate([residual, process.mean(running)]))
+        self._learn(history)
+        self._beliefs.condition(points, basis, target, len(rows))
         for refinement in reversed(range(1 + REFINEMENTS)):
             self.scored.add(candidates)
-            points, basis = self.pool.describe(candidates)
-            posterior = process.posterior(points)
-            mean = posterior.mean + basis @ weights
-            gain = log_expected_improvement(mean, posterior.spread, best)
-            promising = np.argsort(-gain, kind="stable")[: PROMISING * count]  # gains only fall from here on
+            outlook = self._beliefs.outlook(*self.pool.describe(candidates), best)
+            promising = np.argsort(-outlook.gain(), kind="stable")[: PROMISING * count]  # gains only fall from here on
             if not refinement:
                 break
             variants = context.free(self.pool.vary(candidates[promising[:PARENTS]], context.taken, rng))
@@ -271,32 +261,25 @@ class GaussianProposer:
                 break
             candidates = np.union1d(candidates[promising], variants)
         promising = np.sort(promising)
-        candidates, mean, posterior = candidates[promising], mean[promising], posterior.among(promising)
-        predicted = self._target.expand(mean)
+        candidates, outlook = candidates[promising], outlook.among(promising)
+        predicted = self._target.expand(outlook.mean())
         chosen: list[int] = []
         for _ in range(min(count, len(candidates))):
-            gain = log_expected_improvement(mean, posterior.spread, best)
+            gain = outlook.gain()
             gain[chosen] = -np.inf
-            position = int(np.argmax(gain))
-            chosen.append(position)
-            posterior.expect(position)
-            best = max(best, float(mean[position]))
+            chosen.append(int(np.argmax(gain)))
+            outlook.expect(chosen[-1])
         return Proposals(candidates[chosen], predicted[chosen])
 
-    def _hyperparameters(self, history: History) -> Hyperparameters:
+    def _learn(self, history: History) -> None:
+        """Fit the hyperparameters to the earliest measurements."""
         first = milestone(len(history.indices))
         indices, scores = history.indices[:first], history.scores[:first]
         if not np.isfinite(scores).any():
-            return self._prior
-        key = indices.tobytes() + scores.tobytes()
-        if key != self._fitted[0]:
-            target = Compression().fit(first, scores)
-            rng = np.random.default_rng((self.seed, first))
-            rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, rng)
-            points, basis = self.pool.describe(indices[rows])
-            residual = target[rows] - basis @ self._mean_function.fit(basis, target[rows])
-            self._fitted = key, Hyperparameters.most_likely(points, residual, self._prior, self._deviation)
-        return self._fitted[1]
+            return self._beliefs.forget()
+        target = Compression().fit(first, scores)
+        rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, np.random.default_rng((self.seed, first)))
+        self._beliefs.learn(*self.pool.describe(indices[rows]), target[rows], key=indices.tobytes() + scores.tobytes())
 
 
 @dataclass(eq=False)
@@ -318,20 +301,3 @@ class RandomProposer:
             if len(indices) >= count:
                 break
         return Proposals(indices)
-
-
-def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
-    """Return the log of the expected improvement over ``best`` (Jones, Schonlau and Welch, 1998, equation 15).
-
-    Logarithms keep an order among tiny improvements (Ament and others, 2023, "Unexpected improvements to expected
-    improvement"). Spreads are standard deviations of shape (n_configs,), above 0.
-    """
-    from scipy.special import ndtr
-
-    z = (mean - best) / spread
-    density = -0.5 * z * z - 0.5 * math.log(2.0 * math.pi)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        near = np.log(z * ndtr(z) + np.exp(density))
-        far = density - 2.0 * np.log(np.abs(z))
-    gain: Floats = np.log(spread) + np.where(z > -10.0, near, far)
-    return gain

@@ -8,8 +8,8 @@ from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
+from mltune.search.beliefs import log_expected_improvement
 from mltune.search.launch_search import BUILD, LaunchSearch, expected_gain, predict
-from mltune.search.proposers import log_expected_improvement
 
 SPACES = {
     "h200-zgemm-nc-4096-random": ("BLK_M", "BLK_N"),

@@ -5,6 +5,7 @@ import pytest
 from scipy import integrate, stats
 
 from mltune.cost.encoding import Encoding, physical
+from mltune.search.beliefs import log_expected_improvement
 from mltune.search.history import History, fastest_and_some
 from mltune.search.proposers import (
     MOST_ROWS,
@@ -12,7 +13,6 @@ from mltune.search.proposers import (
     GaussianProposer,
     ProposalContext,
     RandomProposer,
-    log_expected_improvement,
 )
 from mltune.search.tpe import TpeProposer, distributions_of
 
@@ -80,10 +80,11 @@ class TestGaussianProposer:
             gaussian.pool,
             seed=0,
         )
-        early = gaussian._hyperparameters(measured(landscape, self.known[:40]))
+        gaussian._learn(measured(landscape, self.known[:40]))
         for count in (41, 45):
-            found = late._hyperparameters(measured(landscape, self.known[:count]))
-            np.testing.assert_array_equal(found.scales, early.scales)
+            late._learn(measured(landscape, self.known[:count]))
+            for early, fitted in zip(gaussian._beliefs.beliefs, late._beliefs.beliefs, strict=True):
+                np.testing.assert_array_equal(fitted.hyperparameters.scales, early.hyperparameters.scales)
 
     def test_what_is_running_is_taken_to_turn_out_as_expected(self, landscape, gaussian):
         """What the batch before asked for is not asked for again in another shape."""
