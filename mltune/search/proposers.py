@@ -19,6 +19,7 @@ from mltune.kernel.space import SearchSpace
 from mltune.records.distinct import DistinctCount
 from mltune.records.trial import Skip
 from mltune.search.history import History, fastest_and_some, milestone
+from mltune.search.stopping import GAIN
 
 
 def offspring(
@@ -222,8 +223,9 @@ class GaussianProposer:
     slow configurations carry no information about the fast ones.
 
     A batch is chosen greedily: each proposal assumes that the earlier ones, and the running ones, turn out as predicted
-    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). Hyperparameters are fitted to the earliest measurements
-    on a fixed schedule from the same starting point, so that a resumed run has the same ones.
+    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). ``hopes`` is the expected number of the last candidates
+    that are faster than the best by :data:`mltune.search.stopping.GAIN`. Hyperparameters are fitted to the earliest
+    measurements on a fixed schedule from the same starting point, so that a resumed run has the same ones.
     """
 
     name = "model"
@@ -236,10 +238,13 @@ class GaussianProposer:
         self._mean_function = MeanFunction(encoding.mean_weights)
         self._prior, self._deviation = encoding.prior, encoding.deviation
         self._fitted: tuple[bytes, Hyperparameters] = b"", encoding.prior
+        self.hopes = math.inf
 
     def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
-        history, rng = context.history, context.rng
+        from scipy.special import ndtr
+
+        history, rng, self.hopes = context.history, context.rng, math.inf
         candidates = context.free(self.pool.draw(history.best(len(history.indices)), context.taken, rng))
         if len(candidates) == 0 or count < 1:
             return Proposals(candidates[:0])
@@ -262,6 +267,7 @@ class GaussianProposer:
             points, basis = self.pool.describe(candidates)
             posterior = process.posterior(points)
             mean = posterior.mean + basis @ weights
+            self.hopes = float(ndtr((mean - best - math.log1p(GAIN)) / posterior.spread).sum())
             gain = log_expected_improvement(mean, posterior.spread, best)
             promising = np.argsort(-gain, kind="stable")[: PROMISING * count]  # gains only fall from here on
             if not refinement:

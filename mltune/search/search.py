@@ -278,10 +278,10 @@ class KernelSearch:
         places = range(self._planned, self._planned + size)
         recorded = {at: self._recorded[place] for at, place in enumerate(places) if place in self._recorded}
         history = None if len(recorded) == size else self._results.history(self._running())
-        if history is not None and not recorded and (reason := self._reason_to_end(history)):
-            return self._ended(reason)
         gates = self._gates = self._gates.following(history if self._settings.skip else None)
         planned = [] if history is None else self._planner.plan(history, number, size, gates)
+        if history is not None and not recorded and (reason := self._reason_to_end(history)):
+            return self._ended(reason)
         proposals = _completed(recorded, planned)
         if not proposals:
             remaining = self._space.count - (0 if history is None else len(history.tried))
@@ -371,7 +371,7 @@ class KernelSearch:
     def _reason_to_end(self, history: History) -> str:
         if self._results.best >= self._settings.enough:
             return ENOUGH
-        return little_gained(history.scores, self._space.count) if self._stops else ""
+        return little_gained(history.scores, self._space.count, self._planner.hopes) if self._stops else ""
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:

@@ -17,20 +17,27 @@ GAIN = 0.01
 FEWEST, MEASURED = 100, 250
 """Measurements without such a gain that end a search: a third of the space, within these, and at least half of all."""
 
+CERTAIN, ROOTS = (1e-5, 1e-2), 1.8
+"""Where a model expects so many candidates to gain so much, from and to, so many roots of the space are enough.
+
+A model that expects fewer knows nothing like the best: it would know of no other group either.
+"""
+
 FALSE = 0.05
 """Largest share of such searches, of recorded and synthetic spaces, that gain so much by as many measurements again."""
 
 
-def little_gained(scores: Floats, count: int) -> str:
+def little_gained(scores: Floats, count: int, hopes: float = math.inf) -> str:
     """Return why a search ends that has gained little for long; an empty text while it continues.
 
     The promise is about the search, not about the space: as many measurements again hardly ever find more;
     docs/explanation/search.md has the evidence. Scores are log shares of peak in the order of trials; NaN, which does
-    not count, for failures.
+    not count, for failures. ``hopes`` is how many of its candidates the model expects to gain so much.
     """
     measured = scores[np.isfinite(scores)]
     total = len(measured)
-    last = math.ceil(max(total / 2, min(max(count / 3, FEWEST), MEASURED)))
+    enough = ROOTS * math.sqrt(count) if CERTAIN[0] < hopes < CERTAIN[1] else count / 3
+    last = math.ceil(max(total / 2, min(max(enough, FEWEST), MEASURED)))
     if last >= total or measured.max() - measured[: total - last].max() >= math.log1p(GAIN):
         return ""
     gain = f"{100 * GAIN:g} %"
