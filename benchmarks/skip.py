@@ -104,9 +104,9 @@ def searched(search: KernelSearch, space: TableSpace, features: Features, times_
     speed, order = -np.log(times_s), np.empty(0, dtype=np.int64)
     ended, reason = 0, ""
     while len(order) < (2 * ended or space.count) and len(more := play(search, times_s, 1)):
-        order = np.concatenate([order, more])
-        if not reason and (reason := little_gained(speed[order], space.count)):
+        if not reason and (reason := little_gained(speed[order], space.count, search._planner.hopes)):
             ended = len(order)
+        order = np.concatenate([order, more])
     for rows in LOOKED_AT:
         if rows + 50 <= len(order):
             yield {"rows": rows, **gated(space, features, speed, order, rows, seed)}

@@ -75,8 +75,8 @@ def tune(
     skip : bool
         Whether to skip configurations that are predicted to be slow.
     stop : bool
-        Whether to end before the budget is spent when half of the measurements, at least 250, gained less than 1 %
-        (docs/explanation/search.md#stopping).
+        Whether to end before the budget is spent when half of the measurements, at least 100 to 250, gained less than
+        1 % (docs/explanation/search.md#stopping).
     variants : bool
         Whether to try the fastest configurations with other options of the compiler, too
         (docs/explanation/compiler.md).

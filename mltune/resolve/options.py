@@ -58,7 +58,7 @@ class RunOptions:
 
     search: str = _option("model", "The search strategy; the others than model are for comparison.", choices=SEARCHES)
     skip: bool = _option(True, "Skip what is predicted to be slow.")
-    stop: bool = _option(True, "End once half of the measurements, at least 250, gained less than 1 %.")
+    stop: bool = _option(True, "End once half of the measurements, at least 100 to 250, gained less than 1 %.")
     variants: bool = _option(True, "Try the fastest with other options of the compiler, too.")
     enough: float | None = _option(
         None, "End once the best reaches this share of the upper bound (mltune bound).", is_share=True

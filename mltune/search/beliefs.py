@@ -120,6 +120,15 @@ class Outlook:
         gain: Floats = np.logaddexp.reduce(gains)
         return gain
 
+    def hopes(self, gain: float) -> list[float]:
+        """Return how many candidates each belief expects to be above the best by a gain of the target."""
+        from scipy.special import ndtr
+
+        return [
+            float(ndtr((mean - best - gain) / posterior.spread).sum())
+            for mean, posterior, best in zip(self.means, self.posteriors, self.bests, strict=True)
+        ]
+
     def among(self, positions: Indices) -> Outlook:
         """Return the outlook on some of the candidates."""
         means = [mean[positions] for mean in self.means]

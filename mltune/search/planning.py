@@ -98,6 +98,7 @@ class BatchPlanner:
     ``first`` are proposed first, each with its ``proposed_by``; ``elsewhere``, fast on similar devices, follow the
     first one of the initial design. ``varied`` are values of compiler parameters, the default first: the initial design
     has the defaults, later proposals the values of the best so far, and other values are tried on the best ones.
+    ``hopes`` is that of the :class:`GaussianProposer` in the last plan.
     """
 
     space: SearchSpace
@@ -111,6 +112,7 @@ class BatchPlanner:
     varied: Mapping[str, Sequence[int]] = field(default_factory=dict)
     scored: DistinctCount = field(default_factory=DistinctCount)
     skipped: DistinctCount = field(default_factory=DistinctCount)
+    hopes: Sequence[float] = field(default=(math.inf,), init=False)
 
     def __post_init__(self) -> None:
         valid_values = {
@@ -139,6 +141,7 @@ class BatchPlanner:
         else:
             chosen = min(size - int(rng.binomial(size, self.options.random)), draft.room)
             draft.add(self._screened(context, chosen, gates), chosen, self._model.name)
+            self.hopes = self._model.hopes
         draft.add(Proposals(self._random(context, draft.room)), size, "random")
         return draft.proposals
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from mltune.records.distinct import DistinctCount
 from mltune.records.trial import Skip
 from mltune.search.beliefs import Beliefs
 from mltune.search.history import History, fastest_and_some, milestone
+from mltune.search.stopping import GAIN
 
 
 def offspring(
@@ -221,8 +223,9 @@ class GaussianProposer:
     slow configurations carry no information about the fast ones.
 
     A batch is chosen greedily: each proposal assumes that the earlier ones, and the running ones, turn out as predicted
-    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). Hyperparameters are fitted to the earliest measurements
-    on a fixed schedule from the same starting point, so that a resumed run has the same ones.
+    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). ``hopes`` is how many of the last candidates each
+    belief expects to be faster than the best by :data:`mltune.search.stopping.GAIN`. Hyperparameters are fitted to the earliest
+    measurements on a fixed schedule from the same starting point, so that a resumed run has the same ones.
     """
 
     name = "model"
@@ -233,10 +236,11 @@ class GaussianProposer:
         self.seed = seed
         self._target = Compression()
         self._beliefs = Beliefs(encoding)
+        self.hopes: Sequence[float] = (math.inf,)
 
     def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
-        history, rng = context.history, context.rng
+        history, rng, self.hopes = context.history, context.rng, (math.inf,)
         candidates = context.free(self.pool.draw(history.best(len(history.indices)), context.taken, rng))
         if len(candidates) == 0 or count < 1:
             return Proposals(candidates[:0])
@@ -253,6 +257,7 @@ class GaussianProposer:
         for refinement in reversed(range(1 + REFINEMENTS)):
             self.scored.add(candidates)
             outlook = self._beliefs.outlook(*self.pool.describe(candidates), best)
+            self.hopes = outlook.hopes(math.log1p(GAIN))
             promising = np.argsort(-outlook.gain(), kind="stable")[: PROMISING * count]  # gains only fall from here on
             if not refinement:
                 break

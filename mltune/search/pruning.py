@@ -157,8 +157,7 @@ class Pruner:
         self.promise = promise or Promise()
         self._seed = seed
         self._expected = expected
-        table = X if expected is None else np.column_stack([X, expected])
-        self._X = table
+        self._X = X if expected is None else np.column_stack([X, expected])
         self._order = np.random.default_rng(seed).permutation(len(X))
         two_valued = np.array([len(np.unique(column)) == 2 for column in X[:, :parameters].T])
         self._sizes = X[:, :parameters][:, ~two_valued]

@@ -297,11 +297,11 @@ class KernelSearch:
         places = range(self._planned, self._planned + size)
         recorded = {at: self._recorded[place] for at, place in enumerate(places) if place in self._recorded}
         history = None if len(recorded) == size else self._results.history(self._running())
-        if history is not None and not recorded and (reason := self._reason_to_end(history, everything)):
-            return self._ended(reason)
         skips = self._settings.skip and not everything
         gates = self._gates = self._gates.following(history if skips else None)
         planned = [] if history is None else self._planner.plan(history, number, size, gates)
+        if history is not None and not recorded and (reason := self._reason_to_end(history, everything)):
+            return self._ended(reason)
         proposals = _completed(recorded, planned)
         if not proposals:
             if everything and self._whole_space is not None:
@@ -400,7 +400,8 @@ class KernelSearch:
     def _reason_to_end(self, history: History, everything: bool) -> str:
         if self._results.best >= self._settings.enough:
             return ENOUGH
-        return little_gained(history.scores, self._space.count) if self._stops and not everything else ""
+        ends = self._stops and not everything
+        return little_gained(history.scores, self._space.count, self._planner.hopes) if ends else ""
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:

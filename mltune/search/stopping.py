@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,20 +21,27 @@ FEWEST, MEASURED = 100, 250
 USUAL = 1.15
 """Measurements after which a search ends as a multiple of those without a gain: the median of recorded searches."""
 
+CERTAIN, ROOTS = (1e-5, 1e-2), 1.8
+"""Where a model expects so many candidates to gain so much, from and to, so many roots of the space are enough.
+
+A model that expects fewer knows nothing like the best: it would know of no other group either.
+"""
+
 FALSE = 0.05
 """Largest share of such searches, of recorded and synthetic spaces, that gain so much by as many measurements again."""
 
 
-def little_gained(scores: Floats, count: int) -> str:
+def little_gained(scores: Floats, count: int, hopes: Sequence[float] = (math.inf,)) -> str:
     """Return why a search ends that has gained little for long; an empty text while it continues.
 
     The promise is about the search, not about the space: as many measurements again hardly ever find more;
     docs/explanation/search.md has the evidence. Scores are log shares of peak in the order of trials; NaN, which does
-    not count, for failures.
+    not count, for failures. ``hopes`` is how many of its candidates each belief of the model expects to gain so much.
     """
     measured = scores[np.isfinite(scores)]
     total = len(measured)
-    last = math.ceil(max(total / 2, _fewest(count)))
+    is_certain = all(CERTAIN[0] < expected < CERTAIN[1] for expected in hopes)
+    last = math.ceil(max(total / 2, _fewest(ROOTS * math.sqrt(count) if is_certain else count / 3)))
     if last >= total or measured.max() - measured[: total - last].max() >= math.log1p(GAIN):
         return ""
     gain = f"{100 * GAIN:g} %"
@@ -51,9 +59,9 @@ def expected_end(scores: Floats, count: int) -> int:
     """
     measured = scores[np.isfinite(scores)]
     gained = int(np.argmax(measured > measured.max() - math.log1p(GAIN))) if len(measured) else 0
-    fewest = _fewest(count)
+    fewest = _fewest(count / 3)
     return min(count, math.ceil(max(USUAL * fewest, gained + max(gained, fewest))))
 
 
-def _fewest(count: int) -> float:
-    return min(max(count / 3, FEWEST), MEASURED)
+def _fewest(enough: float) -> float:
+    return min(max(enough, FEWEST), MEASURED)

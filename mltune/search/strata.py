@@ -85,9 +85,5 @@ def missed_at_most(population: int, audited: int, false: int = 0) -> int:
 
 def audit_size(population: int, false: int = 0) -> int:
     """Return the smallest sample with ``false`` fast ones that bounds their share below :data:`FALSE_SHARE`."""
-
-    def is_enough(audited: int) -> bool:
-        return missed_at_most(population, audited, false) < FALSE_SHARE * population
-
-    fewest = min(false, population)
-    return fewest + bisect_left(range(fewest, population), True, key=is_enough)
+    sizes, enough = range(min(false, population), population), FALSE_SHARE * population
+    return sizes.start + bisect_left(sizes, True, key=lambda size: missed_at_most(population, size, false) < enough)

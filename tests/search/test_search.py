@@ -271,7 +271,7 @@ def test_every_search_begins_with_the_default(name):
 
 def test_most_proposals_are_skipped_before_compiling_once_enough_is_measured():
     skipped, none = DistinctCount(), DistinctCount()
-    replay = Replay(GATED, batch=8, skipped=skipped)
+    replay = Replay(GATED, batch=8, skipped=skipped, stop=False)
     replay.run(3)
     assert skipped.estimate == 0, "24 are measured first"
 

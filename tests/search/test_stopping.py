@@ -1,24 +1,40 @@
 """The stopping rule: a search ends once it has gained little for long, and what it says of going on holds."""
 
+import math
+
 import numpy as np
 import pytest
 from hidden_optima import FAMILIES, hidden, play, search_of
 from scipy.stats import binomtest
 
-from mltune.search.stopping import FALSE, GAIN, MEASURED, little_gained
+from mltune.search.stopping import FALSE, FEWEST, GAIN, MEASURED, little_gained
 
 LARGE = 10**12
 
 
-def after(rising, level, count=LARGE):
+def after(rising, level, count=LARGE, hopes=(math.inf,)):
     """Return the reason after so many measurements that gained, and so many that did not."""
-    return little_gained(np.append(np.arange(rising) - rising, np.full(level, -1.001)), count)
+    return little_gained(np.append(np.arange(rising) - rising, np.full(level, -1.001)), count, hopes)
 
 
 @pytest.mark.parametrize(("rising", "level"), [(1, MEASURED), (100, MEASURED), (MEASURED, MEASURED), (600, 600)])
 def test_a_search_ends_when_half_of_its_measurements_and_so_many_gained_little(rising, level):
     assert not after(rising, level - 1)
     assert after(rising, level)
+
+
+@pytest.mark.parametrize(
+    ("hopes", "is_certain"),
+    [((1.0,), False), ((1e-3,), True), ((1e-4, 1e-3), True), ((1e-9,), False), ((1e-3, 0.5), False)],
+)
+    ("hopes", "is_certain"),
+    [((1.0,), False), ((1e-3,), True), ((1e-4, 1e-3), True), ((1e-9,), False), ((1e-3, 0.5), False)],
+)
+def test_fewer_measurements_are_enough_where_the_model_is_certain_and_knows_the_best(hopes, is_certain):
+    for count, certain in ((1000, FEWEST), (10_000, 180), (100_000, MEASURED)):
+        needed = certain if is_certain else MEASURED
+        assert not after(60, needed - 1, count, hopes)
+        assert after(60, needed, count, hopes)
 
 
 def test_small_gains_add_up():
@@ -53,10 +69,10 @@ def ended(family, number, seed):
     space = hidden(family, number)
     times_s = np.exp(-space.speed)
     search = search_of(space, seed=seed, stop=False)
-    order = play(search, times_s, MEASURED)
-    while not little_gained(space.speed[order], len(times_s)):
-        order = np.append(order, play(search, times_s, 1))
-    more = np.append(order, play(search, times_s, len(order)))
+    order, batch = play(search, times_s, FEWEST), play(search, times_s, 1)
+    while not little_gained(space.speed[order], len(times_s), search._planner.hopes):
+        order, batch = np.append(order, batch), play(search, times_s, 1)
+    more = np.concatenate([order, batch, play(search, times_s, len(order))])
     return order, space.speed[order].max(), space.speed[more].max()
 
 
@@ -65,7 +81,7 @@ def test_a_search_ends_and_as_many_measurements_again_gain_little(family):
     measured, best, later = ended(family, 3, 0)
     space = hidden(family, 3)
     assert np.array_equal(play(search_of(space, seed=0), np.exp(-space.speed), 1000), measured)
-    assert MEASURED < len(measured) < 500
+    assert FEWEST < len(measured) < 500
     assert later - best < np.log1p(GAIN)
 
 
