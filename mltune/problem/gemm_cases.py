@@ -76,7 +76,7 @@ def as_table(problem: GemmProblem) -> dict[str, Any]:
     {'precisions': ['s'], 'trans': ['NT'], 'sizes': [[8, 4, 2]], 'beta': 1.0}
     """
     extents = [problem.m, problem.n, problem.k]
-    usual = GemmProblem(problem.precision, problem.trans_a, problem.trans_b, *extents).to_json()
+    usual = GemmProblem(problem.precision, problem.trans_a, problem.trans_b, problem.m, problem.n, problem.k).to_json()
     return {
         "precisions": [problem.precision],
         "trans": [problem.trans_a + problem.trans_b],
