@@ -1,7 +1,7 @@
 // GEMM of operands in half precision, with sums in FP32 and a result in half precision or FP32, on the tensor cores of Hopper
 // (wgmma, tensor maps).
 //
-//     C = alpha * op(A) * op(B) + beta * C        op(X) = X or X^T
+//     C = activation(alpha * op(A) * op(B) + beta * C + bias)        op(X) = X or X^T
 //
 // Column-major with leading dimensions, BLAS meaning: beta = 0 never reads C, alpha = 0 never reads A and B, m, n, k >= 0.
 //
@@ -26,10 +26,15 @@
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; TRANS_A, TRANS_B; BATCHED, of many products).
+// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; TRANS_A, TRANS_B; BATCHED, of many products;
+// EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
 
 #define IS_FP16 (PRECISION == 4 || PRECISION == 7)
 #define IS_HALF_RESULT (PRECISION >= 7)
+#ifndef EPILOGUE_BIAS
+#define EPILOGUE_BIAS 0
+#define EPILOGUE_ACTIVATION 0
+#endif
 
 typedef unsigned short Half;  // the bits of an element of A or B
 #if IS_HALF_RESULT
@@ -282,6 +287,10 @@ __device__ __forceinline__ float widened(Half element) {
 #endif
   return value;
 }
+
+// Nearly e^x and x / y.
+__device__ __forceinline__ float exponential(float x) { return __expf(x); }
+__device__ __forceinline__ float quotient(float x, float y) { return __fdividef(x, y); }
 
 // Of 8 x 8 elements in half precision thread 4 i + j has those of row i and columns 2 j and 2 j + 1; then of the transposed matrix.
 __device__ __forceinline__ unsigned transposed(unsigned two) {
@@ -780,6 +789,23 @@ struct Packing {
   }
 };
 
+__device__ __forceinline__ float number(float element) { return element; }
+__device__ __forceinline__ float number(Half element) { return widened(element); }
+
+__device__ __forceinline__ float activated(float x) {
+#if EPILOGUE_ACTIVATION == 1  // ReLU
+  return x < 0.0f ? 0.0f : x;
+#elif EPILOGUE_ACTIVATION == 2  // GELU
+  return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+#elif EPILOGUE_ACTIVATION == 3  // its form with tanh, here as a logistic function
+  return quotient(x, 1.0f + exponential(-1.59576912f * (x + 0.044715f * x * x * x)));
+#elif EPILOGUE_ACTIVATION == 4  // SiLU
+  return quotient(x, 1.0f + exponential(-x));
+#else
+  return x;
+#endif
+}
+
 constexpr int MOVED = 16;  // sums of a thread that are stored at a time
 
 struct Result {
@@ -787,6 +813,29 @@ struct Result {
   float alpha, beta;
   Element* C;
   long long ldc;
+  const Element* bias;
+
+  // The bias of a thread's sums: of two rows, or of eight columns.
+  __device__ __forceinline__ void load_bias(float (&added)[MOVED], long long row, long long column) const {
+    row += threadIdx.x % WARP / 4;
+    column += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < MOVED; i++) {
+#if EPILOGUE_BIAS == 1
+      const long long at = row + i % 4 / 2 * 8;
+      added[i] = i > 3 ? added[i % 4] : i % 2 ? added[i - 1] : at < m ? number(load_global(bias + at)) : 0.0f;
+#elif EPILOGUE_BIAS == 2
+      const long long at = column + i / 4 * 8 + i % 2;
+      added[i] = i % 4 > 1 ? added[i - 2] : at < n ? number(load_global(bias + at)) : 0.0f;
+#else
+      added[i] = 0.0f;
+#endif
+    }
+  }
+
+  __device__ __forceinline__ float finished(float value, float added) const {
+    return activated(EPILOGUE_BIAS ? value + added : value);
+  }
 
   // A warp's 16 rows of an instruction, from `row` and `column` on. By a loop that stays one, because unrolled it takes longer
   // to compile than all else. Registers have no index: sums move to those that are stored.
@@ -817,6 +866,8 @@ struct Result {
   template <bool INSIDE, bool MAY_READ_C>
   __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
     constexpr int PAIRS = MOVED / 2;
+    float added[MOVED];
+    load_bias(added, row, column);
     const int lane = threadIdx.x % WARP;
     row += lane / 4 % 2 * 8 + lane % 4 * 2;
     column += lane / 8 * 2;
@@ -837,12 +888,13 @@ struct Result {
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-      float low = alpha * mine[i / 2 * 4 + i % 2], high = alpha * mine[i / 2 * 4 + i % 2 + 2];
+      const int first = i / 2 * 4 + i % 2, second = first + 2;
+      float low = alpha * mine[first], high = alpha * mine[second];
       if (reads) {
         low += beta * widened(static_cast<Half>(old[i]));
         high += beta * widened(static_cast<Half>(old[i] >> 16));
       }
-      const unsigned two = transposed(rounded(low, high));
+      const unsigned two = transposed(rounded(finished(low, added[first]), finished(high, added[second])));
       if (pairs && there[i] == 2) {
         store_global(reinterpret_cast<unsigned*>(to[i]), two);
       } else {
@@ -856,6 +908,8 @@ struct Result {
 
   template <bool INSIDE, bool MAY_READ_C>
   __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
+    float added[MOVED];
+    load_bias(added, row, column);
     const int lane = threadIdx.x % WARP;
     row += lane / 4;
     column += lane % 4 * 2;
@@ -870,7 +924,7 @@ struct Result {
 #pragma unroll
     for (int i = 0; i < MOVED; i++) {
       const float value = alpha * mine[i];
-      if (there[i]) store_global(to[i], MAY_READ_C && beta != 0.0f ? value + beta * old[i] : value);
+      if (there[i]) store_global(to[i], finished(MAY_READ_C && beta != 0.0f ? value + beta * old[i] : value, added[i]));
     }
   }
 #endif
@@ -890,9 +944,15 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long batch,
 #endif
+#if EPILOGUE_BIAS
+     const Element* bias,
+#endif
      int raster_group, void* memory) {
 #ifndef BATCHED
   constexpr long long stride_a = 0, stride_b = 0, stride_c = 0, batch = 1;
+#endif
+#if !EPILOGUE_BIAS
+  constexpr const Element* bias = nullptr;
 #endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
   TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
@@ -1055,7 +1115,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       const int warp = threadIdx.x / WARP % WARPS;
       if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n + panel_n, warp, number % parts())) continue;
       const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
-      const Result result{m, n, alpha, beta, C + product * stride_c, ldc};
+      const Result result{m, n, alpha, beta, C + product * stride_c, ldc, bias};
 #pragma unroll
       for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, static_cast<long long>(panel_n) * BLK_N);
     }

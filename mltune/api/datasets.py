@@ -103,7 +103,7 @@ def import_dataset(
         Name of the new dataset; by default that of the file.
     source, licence : str, optional
         Where the timings are from, by default the file; and their licence.
-    trans, size, m, n, k, batch : optional
+    trans, size, m, n, k, batch, epilogue : optional
         See :func:`tune`.
 
     Returns

@@ -62,7 +62,7 @@ def gate(
         ``"auto"`` or ``"cuda:N"``.
     seed : int
         Seed of the order of runs.
-    trans, size, m, n, k, batch : optional
+    trans, size, m, n, k, batch, epilogue : optional
         See :func:`tune`; by default as in the problem of a winner.
 
     Returns

@@ -115,6 +115,9 @@ def tune(
         Extents, in place of `size`.
     batch : int, optional
         Number of A, of B and of C, which lie behind one another. 1 by default.
+    epilogue : str, optional
+        What is done with a result before it is stored: ``"bias_m"`` or ``"bias_n"``, an activation (``"relu"``,
+        ``"gelu"``, ``"gelu_tanh"``, ``"silu"``), or both, joined by ``+``. Nothing by default; a residual is beta C.
 
     Raises
     ------
@@ -197,8 +200,9 @@ def tune_sizes(
     device : str
         ``"auto"``, ``"all"``, ``"cuda:N"``, or ``"replay"``: the recorded timings of each size.
     **options
-        ``trans``, ``batch`` and ``accuracy`` of :func:`tune`; the options of every run (docs/reference/plans.md);
-        ``run``, ``store``, ``compile_on``, ``progress`` and ``interrupt`` of :func:`mltune.run`.
+        ``trans``, ``batch``, ``epilogue`` and ``accuracy`` of :func:`tune`; the options of every run
+        (docs/reference/plans.md); ``run``, ``store``, ``compile_on``, ``progress`` and ``interrupt`` of
+        :func:`mltune.run`.
 
     Raises
     ------
@@ -220,7 +224,7 @@ def tune_sizes(
     for_run = {name: options.pop(name) for name in _OF_RUNS if name in options}
     resolved, _ = resolve(
         problem,
-        {name: options.pop(name, None) for name in ("trans", "batch")},
+        {name: options.pop(name, None) for name in ("trans", "batch", "epilogue")},
         sizes=sizes,
         kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
         limits=Limits(device=device, trials=trials, time=time, seed=seed),

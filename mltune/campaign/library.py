@@ -141,7 +141,9 @@ def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[Run
     problems = []
     for size in spec.sizes:
         shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)
-        problem = shaped_problem(subject, bundle, {"trans": settings.trans, **shape}, device)
+        problem = shaped_problem(
+            subject, bundle, {"trans": settings.trans, "epilogue": settings.epilogue, **shape}, device
+        )
         assert isinstance(problem, RunnableProblem)  # noqa: S101 - it has a name
         problems.append(problem)
     first = problems[0]

@@ -258,6 +258,7 @@ OPTIONS: dict[str, Any] = {
     "n": number("Columns of C, in place of --size.", 1),
     "k": number("Inner dimension, in place of --size.", 1),
     "batch": number("Number of A, of B and of C.  [default: 1]", 1, LARGEST_BATCH),
+    "epilogue": text("TEXT", "Of a GEMM: a bias, an activation or both, such as bias_m+gelu.  [default: nothing]"),
     "kernel": text(
         "KERNEL",
         f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} if it solves the problem, or the "

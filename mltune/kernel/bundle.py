@@ -76,6 +76,8 @@ class Kernel:
         Whether it is among the kernels that are tuned where none is named.
     batched : bool
         Whether it solves batches of GEMMs, too.
+    epilogues : bool
+        Whether it applies the epilogue of a GEMM.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Kernel:
     verify: bytes = b""
     candidate: bool = True
     batched: bool = False
+    epilogues: bool = False
 
     @property
     def label(self) -> str:
@@ -125,6 +128,10 @@ class Kernel:
             )
         if problem.variables().get("batch", 1) > 1 and not self.batched:
             raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
+        if problem.variables().get("has_epilogue") and not self.epilogues:
+            raise UsageError(
+                f"an epilogue needs a kernel that applies it, but {self.name} does not, got {problem.label}; {see}."
+            )
         if self.arrays is not None and problem.name != self.name:
             raise UsageError(
                 f"a kernel solves problems of its own, but {problem.label} is one of another kernel than {self.name}; "

@@ -99,7 +99,9 @@ class _Maker:
         estimates = {key: self.expression(f"resources.{key}", text, names) for key, text in document.resources.items()}
         shared_bytes = estimates.get("shared_bytes", parse("0"))
         return Kernel(
-            **table.model_dump(include={"name", "problem", "precisions", "accuracy", "candidate", "batched"}),
+            **table.model_dump(
+                include={"name", "problem", "precisions", "accuracy", "candidate", "batched", "epilogues"}
+            ),
             folder=files.folder,
             source=KernelSource(
                 text=files.source,

@@ -109,6 +109,7 @@ class KernelTable(_Table):
     accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
     candidate: StrictBool = True
     batched: StrictBool = False
+    epilogues: StrictBool = False
     same_as: Annotated[tuple[SourceHash, ...], Field(max_length=16)] = ()
 
 

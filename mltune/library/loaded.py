@@ -83,7 +83,8 @@ class Library:
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
         self._are_numbers = all(described[place]["dtype"] in {*C_TYPES} - {"bool"} for place in self._scalars)
         arrays, scalars = ({described[place]["name"] for place in places} for places in (self._arrays, self._scalars))
-        self.is_product = (arrays, scalars) == _PRODUCT
+        self.has_bias = "bias" in arrays
+        self.is_product = (arrays - {"bias"}, scalars) == _PRODUCT
         product = [self.document["problem"].get("precision", "") + "gemm"] if self.is_product else []
         for name in (self.name, *product):
             if not hasattr(self, name):  # as a library of the name "choice" has
@@ -149,6 +150,7 @@ class Library:
         b: Any,
         *,
         out: Any,
+        bias: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
         stream: Any = None,
@@ -156,21 +158,26 @@ class Library:
     ) -> Any:
         """Enqueue ``out = alpha a b + beta out`` for matrices with two dimensions, and return `out`.
 
-        The orders in which they are stored must be those of the library's case: N N is for three matrices stored by
-        rows, or three by columns; another case has one of `a` and `b`, or both, in the other order.
+        A library with an epilogue applies it; the elements of a `bias` lie side by side. The orders in which matrices
+        are stored must be those of the library's case: N N is for three matrices stored by rows, or three by columns;
+        another case has one of `a` and `b`, or both, in the other order.
         """
         package, key = package_of(type(out)), None
-        if package is not None and package_of(type(a)) is package_of(type(b)) is package:
-            key = package.facts(a, b, out), alpha, beta
+        arrays = (a, b, out) if bias is None else (a, b, out, bias)
+        if (
+            package is not None
+            and package_of(type(a)) is package_of(type(b)) is package_of(type(arrays[-1])) is package
+        ):
+            key = package.facts(a, b, out), bias is not None and package.facts(bias, bias, bias), alpha, beta
         try:
             plan = self._plans.get(key)
         except TypeError:  # a number that is an array
             key, plan = None, None
         if plan is not None and package is not None:
             first, second = (b, a) if plan.swapped else (a, b)
-            addresses = [package.address(first), package.address(second), package.address(out)]
+            addresses = [package.address(first), package.address(second), *map(package.address, arrays[2:])]
         else:
-            plan = self._product(a, b, out, alpha, beta, 0 if stream is None else _stream(stream))
+            plan = self._product(arrays, alpha, beta, 0 if stream is None else _stream(stream))
             addresses = plan.addresses
             if len(self._plans) >= _MOST_REMEMBERED:
                 self._plans.clear()
@@ -179,25 +186,35 @@ class Library:
         self._enqueue(plan, addresses, stream, workspace)
         return out
 
-    def _product(self, a: Any, b: Any, out: Any, alpha: complex, beta: complex, on: int) -> _Call:
+    def _product(self, arrays: Sequence[Any], alpha: complex, beta: complex, on: int) -> _Call:
         """Return what a product passes; a LibraryError where shapes or strides are not those of the case."""
         named = {parameter["name"]: parameter for parameter in self.document["parameters"]}
-        x, y, z = (_read(array, named[name], on) for array, name in zip((a, b, out), "ABC", strict=True))
+        names = ("A", "B", "C", *(["bias"] if self.has_bias else []))
+        if len(arrays) != len(names):
+            raise LibraryError(f"{self.name} takes {'a' if self.has_bias else 'no'} bias; its formula says what it is.")
+        x, y, z, *bias = (_read(array, named[name], on) for array, name in zip(arrays, names, strict=True))
         if any(len(matrix.shape) != 2 for matrix in (x, y, z)):
             raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
             raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
-        trans = [str(self.document["problem"].get(f"trans_{side}")) for side in "ab"]
+        problem = self.document["problem"]
+        trans = [str(problem.get(f"trans_{side}")) for side in "ab"]
+        axis = 0 if str(problem.get("epilogue", "")).startswith("bias_m") else 1
         for first, second, third in ((x, y, z), (y.transposed, x.transposed, z.transposed)):
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
-            if None not in leading and {*trans} <= {"N", "T"}:
+            fits = all((vector.shape, vector.strides) == ((third.shape[axis],), (1,)) for vector in bias)
+            if None not in leading and fits and {*trans} <= {"N", "T"}:
                 values: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), leading, strict=True))
                 values |= {"m": third.shape[0], "n": third.shape[1], "k": first.shape[1], "alpha": alpha, "beta": beta}
-                names = [self.parameters[place] for place in self._scalars]
-                scalars = [_given(values[name], named[name]) for name in names]
-                words, package = self._values.pack(*(value for value, _ in scalars)), package_of(type(out))
-                addresses, device = [first.address, second.address, third.address], package and package.device(out)
+                scalars = [
+                    _given(values[name], named[name]) for name in map(self.parameters.__getitem__, self._scalars)
+                ]
+                words, package = self._values.pack(*(value for value, _ in scalars)), package_of(type(arrays[2]))
+                addresses = [array.address for array in (first, second, third, *bias)]
+                device = package and package.device(arrays[2])
                 return _Call(package, device, addresses, words, [kept for _, kept in scalars], first is not x)
+        if bias and bias[0].shape not in {(extent,) for extent in z.shape}:
+            raise LibraryError(f"a bias has as many elements as C along it, got shapes {bias[0].shape} and {z.shape}.")
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
@@ -208,8 +225,9 @@ class Library:
         """Register the operation as ``torch.ops.mltune.NAME``, and return the operator.
 
         ``torch.compile`` and ``torch.export`` keep a call of it. A product of matrices is ``operator(a, b, alpha=1.0)``
-        and returns a new tensor, stored by rows; its gradients are products of PyTorch. Other operations have the
-        parameters of C, write to their outputs, and have no gradients. Another library of its name takes its place.
+        or, with a bias, ``operator(a, b, bias, alpha=1.0)``, and returns a new tensor, stored by rows; its gradients
+        are products of PyTorch. Other operations have the parameters of C, write to their outputs, and have no
+        gradients. Another library of its name takes its place.
 
         Examples
         --------

@@ -37,6 +37,7 @@ class _LibraryTable(_Table):
 
     operation: _Text
     trans: Annotated[StrictStr, Field(max_length=2)] | None = None
+    epilogue: _Text | None = None
     kernel: Annotated[list[_Text], Field(max_length=20)] = []
     accuracy: Annotated[StrictStr, Field(max_length=20)] | None = None
     name: Annotated[StrictStr, matching(NAME, "be a name of small letters, digits and _")] | None = None

@@ -13,6 +13,7 @@ from mltune.errors import ProblemError
 from mltune.files.text import printable
 from mltune.problem import gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
+from mltune.problem.gemm_epilogue import Epilogue, parse_epilogue
 from mltune.problem.gemm_operands import (
     HALF_PRECISION,
     LARGEST_INTEGER,
@@ -46,8 +47,8 @@ class GemmProblem:
     letter (``s``, ``d``, ``c``, ``z``); ``h`` or ``b``, FP16 or BF16 with scalars and sums in FP32; ``hs`` or ``bs``,
     the same with C in FP32; or ``dd``, double-double with real elements. op is ``N``, ``T`` or ``C``, which becomes
     ``T`` for a real matrix. As in the BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``. Leading
-    dimensions are in elements; 0 is replaced by the smallest. A ProblemError tells of an impossible value, or of an
-    operand of 2**47 bytes or more.
+    dimensions are in elements; 0 is replaced by the smallest. An `epilogue`, such as ``"bias_m+gelu"``, is applied
+    before a result is stored. A ProblemError tells of an impossible value, or of an operand of 2**47 bytes or more.
     """
 
     precision: str
@@ -62,6 +63,7 @@ class GemmProblem:
     ldb: int = 0
     ldc: int = 0
     batch: int = 1
+    epilogue: str = ""
 
     kind: ClassVar[str] = "gemm"
     is_product: ClassVar[bool] = True
@@ -80,6 +82,9 @@ class GemmProblem:
         self._set("batch", _whole("batch", self.batch, 1, LARGEST_BATCH, str(LARGEST_BATCH)))
         if self.batch > 1 and self.types.is_sum:
             raise ProblemError(f"there is no batched {self.name}, got batch={self.batch}.")
+        self._set("epilogue", "+".join(filter(None, parse_epilogue(self.epilogue))))
+        if self.epilogue and (self.is_complex or not self.types.has_wider_on_gpu):
+            raise ProblemError(f"there is no epilogue of {self.name}, got {self.epilogue}.")
         for field in ("alpha", "beta"):
             self._set(field, self._scalar(field))
         for field, (rows, columns) in zip(("lda", "ldb", "ldc"), self.shapes(), strict=True):
@@ -135,8 +140,13 @@ class GemmProblem:
 
     @property
     def case(self) -> str:
-        """Precision and ops, such as ``"sgemm NT"``."""
-        return f"{self.name} {self.trans_a}{self.trans_b}"
+        """Precision, ops and epilogue, such as ``"sgemm NT"`` or ``"hgemm TN bias_m+gelu"``."""
+        return f"{self.name} {self.trans_a}{self.trans_b} {self.epilogue}".rstrip()
+
+    @property
+    def finish(self) -> Epilogue:
+        """The epilogue's parts."""
+        return parse_epilogue(self.epilogue)
 
     @property
     def label(self) -> str:
@@ -187,7 +197,7 @@ class GemmProblem:
     @property
     def reference(self) -> str:
         """``"cuBLAS"``, or empty where that has no such GEMM."""
-        return self.types.reference
+        return "" if self.epilogue else self.types.reference
 
     @property
     def flops(self) -> int:
@@ -227,7 +237,10 @@ class GemmProblem:
         """The computation in one line: ``"C = alpha A B^T + beta C, column-major as in the BLAS"``."""
         ops = {"N": "", "T": "^T", "C": "^H"}
         batch = f" for {self.batch} A, B and C" if self.batch > 1 else ""
-        return f"C = alpha A{ops[self.trans_a]} B{ops[self.trans_b]} + beta C{batch}, column-major as in the BLAS"
+        bias, activation = self.finish
+        value = f"alpha A{ops[self.trans_a]} B{ops[self.trans_b]} + beta C{' + bias' if bias else ''}"
+        value = f"{activation}({value})" if activation else value
+        return f"C = {value}{batch}, column-major as in the BLAS"
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -236,7 +249,13 @@ class GemmProblem:
             Buffer("A", "in", self.types.operand),
             Buffer("B", "in", self.types.operand),
             Buffer("C", "inout" if self.beta else "out", self.types.result),
+            *((Buffer("bias", "in", self.types.result),) if self.finish.bias else ()),
         )
+
+    @property
+    def bias_elements(self) -> int:
+        """The length of the bias, which all products of a batch share; 0 without one."""
+        return {"": 0, "bias_m": self.m, "bias_n": self.n}[self.finish.bias]
 
     @property
     def is_empty(self) -> bool:
@@ -251,12 +270,12 @@ class GemmProblem:
         1/64) that the precision of sums holds. A result in half precision is one that is rounded once.
         """
         scalars = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
-        if any(not (scalar * _SCALAR_DENOMINATOR).is_integer() for scalar in scalars):
+        if any(not (scalar * _SCALAR_DENOMINATOR).is_integer() for scalar in scalars) or not self.finish.is_exact:
             return False
         parts = 2 if self.is_complex else 1
         alpha, beta = (abs(scalar.real) + abs(scalar.imag) for scalar in (self.alpha, self.beta))
         product = self.k * parts * LARGEST_INTEGER**2
-        largest = product * max(1.0, alpha) + LARGEST_INTEGER * beta
+        largest = product * max(1.0, alpha) + LARGEST_INTEGER * (beta + bool(self.finish.bias))
         *_, overflow = self.types.rounding
         return largest <= overflow and largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.scalar_dtype).nmant + 1)
 
@@ -275,13 +294,15 @@ class GemmProblem:
             "fma_per_mac": 4 if self.is_complex else 1,
             "result_bytes": self.result_dtype.itemsize,
             "batch": self.batch,
+            "has_epilogue": int(bool(self.epilogue)),
         }
 
     def macros(self) -> dict[str, int]:
         """Return the macros that select the case when a kernel is compiled; ``BATCHED`` of a batch alone."""
         variables = self.variables()
         case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
-        return {"PRECISION": self.types.number, **case, **({"BATCHED": 1} if self.batch > 1 else {})}
+        batched = {"BATCHED": 1} if self.batch > 1 else {}
+        return {"PRECISION": self.types.number, **case, **batched, **self.finish.macros()}
 
     def operands(self, xp: Any, seed: int, *, integers: bool = False) -> dict[str, Any]:
         """Make the flat column-major buffers A, B and C; everything that must not be read is NaN.
@@ -293,7 +314,7 @@ class GemmProblem:
         generator = random_generator(xp, seed)
         leading = (self.lda, self.ldb, self.ldc)
         scalars, types = (self.alpha, self.alpha, self.beta), self.types
-        return {
+        matrices = {
             name: random_matrix(
                 xp,
                 generator,
@@ -307,17 +328,22 @@ class GemmProblem:
                 "ABC", (types.operand, types.operand, types.result), self.shapes(), leading, scalars, strict=True
             )
         }
+        if self.finish.bias:
+            extents = self.bias_elements, 1, max(1, self.bias_elements)
+            matrices["bias"] = random_matrix(xp, generator, types.result, extents, integers=integers, unread=False)
+        return matrices
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc.
 
-        Those of a batch are followed by stride_a, stride_b, stride_c and batch.
+        Those of a batch are followed by stride_a, stride_b, stride_c and batch, and all by the bias if there is one.
         """
         extents = {name: np.int64(getattr(self, name)) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
         scalars = {name: self.scalar_dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
         of_batch = dict(zip((*_STRIDES, "batch"), map(np.int64, (*self.strides, self.batch)), strict=True))
         values = {**extents, **scalars, **operands, **of_batch}
-        return {name: values[name] for name in (*_ARGUMENTS, *(of_batch if self.batch > 1 else ()))}
+        further = (*(of_batch if self.batch > 1 else ()), *(("bias",) if self.finish.bias else ()))
+        return {name: values[name] for name in (*_ARGUMENTS, *further)}
 
     def result(self, C: Any) -> Any:
         """Return the m x n matrices in a flat buffer C, as a view of shape (m, n), or (batch, m, n) of a batch."""
@@ -352,13 +378,15 @@ class GemmProblem:
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values: complex scalars as [real, imaginary], without a batch of one.
 
-        That of ``h`` and ``b`` has the type of the result: documents without one are older, and C was in FP32.
+        Nor is there an empty epilogue. Documents of ``h`` and ``b`` have the type of the result: those without one are
+        older, and C was in FP32.
         """
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.types.result in HALF_PRECISION:
             document["result"] = self.types.result
-        if self.batch == 1:
-            del document["batch"]
+        for name, usual in (("batch", 1), ("epilogue", "")):
+            if document[name] == usual:
+                del document[name]
         if self.is_complex:
             document |= {name: [document[name].real, document[name].imag] for name in ("alpha", "beta")}
         return document
@@ -402,7 +430,7 @@ def parse_problem(
     usual = default or GemmProblem("s", DEFAULT_TRANS[0], DEFAULT_TRANS[1], DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE)
     options: dict[str, Any] = {option: value for option, value in shape.items() if value is not None}
     trans = options.pop("trans", usual.trans_a + usual.trans_b)
-    extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch")}
+    extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch", "epilogue")}
     if "size" in options:
         extents |= dict.fromkeys("mnk", _extent("size", options.pop("size")))
     ops = trans.upper()

@@ -40,14 +40,16 @@ class _Table(BaseModel):
     ldb: _Leading = 0
     ldc: _Leading = 0
     batch: Annotated[StrictInt, Field(ge=1, le=LARGEST_BATCH)] = 1
+    epilogue: StrictStr = ""
 
 
 def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     """Yield the problems of a ``[[problems]]`` table, sizes outermost.
 
     The table has ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k),
-    and may have ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb``, ``ldc`` and
-    ``batch``. A missing key or impossible size raises a ProblemError, a malformed value a pydantic.ValidationError.
+    and may have ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb``, ``ldc``, ``batch``
+    and ``epilogue``. A missing key or impossible size raises a ProblemError, a malformed value a
+    pydantic.ValidationError.
     """
     missing = [name for name, field in _Table.model_fields.items() if field.is_required() and name not in table]
     if missing:
@@ -57,7 +59,7 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
             f"{'is' if len(missing) == 1 else 'are'} missing{unknown}."
         )
     cases = _Table.model_validate(table)
-    scalars = cases.model_dump(include={"alpha", "beta", "lda", "ldb", "ldc", "batch"})
+    scalars = cases.model_dump(include={"alpha", "beta", "lda", "ldb", "ldc", "batch", "epilogue"})
     for size in cases.sizes:
         extents = (size, size, size) if isinstance(size, int) else size
         for precision in cases.precisions:
@@ -74,7 +76,7 @@ def as_table(problem: GemmProblem) -> dict[str, Any]:
     {'precisions': ['s'], 'trans': ['NT'], 'sizes': [[8, 4, 2]], 'beta': 1.0}
     """
     extents = [problem.m, problem.n, problem.k]
-    usual = GemmProblem(problem.precision, problem.trans_a, problem.trans_b, *extents).to_json()
+    usual = GemmProblem(problem.precision, problem.trans_a, problem.trans_b, problem.m, problem.n, problem.k).to_json()
     return {
         "precisions": [problem.precision],
         "trans": [problem.trans_a + problem.trans_b],

@@ -64,7 +64,14 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
         result = alpha * (product(lhs, rhs) if is_long else lhs.astype(wider) @ rhs.astype(wider))
     if beta:
         result = result + beta * numbers(problem.result(operands["C"]), problem.types.result).astype(wider)
-    return result
+    if "bias" in operands:
+        result = result + _bias(problem, operands).astype(wider)
+    return problem.finish.activated(module(operands["C"]), result)
+
+
+def _bias(problem: Gemm, operands: Operands) -> Any:
+    bias = numbers(operands["bias"][: problem.bias_elements], problem.types.result)
+    return bias[:, None] if problem.finish.bias == "bias_m" else bias
 
 
 def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
@@ -86,10 +93,11 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     holds for either part with its 2 k products and one more rounding for the complex scaling.
     One rounding is added for the computation of :func:`answer`. The table of precisions
     (:mod:`~mltune.problem.gemm_operands`) derives the roundoff of tensor cores, which cut off sums, and that of
-    double-double arithmetic, for which the high parts alone make the bound. The rounding of a result to half precision
+    double-double arithmetic, for which the high parts alone make the bound. An epilogue adds its roundings, and an
+    activation multiplies the bound by its largest slope. The rounding of a result to half precision
     is added where the correct result is at hand (:func:`with_rounding`).
     """
-    roundings = (2 * problem.k + 4) if problem.is_complex else (problem.k + 3)
+    roundings = (2 * problem.k + 4) if problem.is_complex else (problem.k + 3 + problem.finish.roundings)
     unit = problem.types.roundoff
     gamma = roundings * unit / (1 - roundings * unit)
     shape, dtype = problem.result(operands["C"]).shape, "complex128" if problem.is_complex else "float64"
@@ -101,7 +109,9 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     if problem.beta:
         added = _leading_part(problem, numbers(problem.result(operands["C"]), problem.types.result))
         bound = bound + scale_moduli(problem.beta, moduli(added))
-    return gamma * bound
+    if "bias" in operands:
+        bound = bound + moduli(_bias(problem, operands))
+    return gamma * problem.finish.slope * bound
 
 
 def _leading_part(problem: Gemm, matrix: Any) -> Any:
@@ -143,7 +153,7 @@ def device_error(problem: Gemm, before: Operands, after: Operands, run_reference
     error may be as large, so the bound is doubled. Without one, some rows of some columns are computed, at least one in
     every 512th part of either; all others must be finite.
     """
-    if not problem.reference:
+    if problem.types.is_sum:
         return _error_of_sample(problem, before, after)
     bound = error_bound(problem, before)
     if problem.types.has_wider_on_gpu:
@@ -205,7 +215,9 @@ class GemmCase:
         operands = problem.operands(np, _SEED, integers=self.integers)
         offset_bytes = self.offset * problem.element_bytes
         inputs = {
-            name: CaseBuffer("in", problem.types.operand, operands[name], offset_bytes=offset_bytes) for name in "AB"
+            buffer.name: CaseBuffer("in", buffer.dtype, operands[buffer.name], offset_bytes=offset_bytes)
+            for buffer in problem.buffers
+            if buffer.name != "C"
         }
         return {**inputs, "C": self._output(operands)}
 
@@ -258,6 +270,7 @@ def verification_cases(problem: Gemm) -> tuple[GemmCase, ...]:
         GemmCase(verification_problem(problem, aligned=aligned), integers, 0 if aligned else 1)
         for aligned in (True, False)
         for integers in (False, True)
+        if not integers or problem.finish.is_exact
     )
 
 

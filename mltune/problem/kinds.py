@@ -74,7 +74,7 @@ def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
     )
 
 
-_SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1, batch=2)
+_SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1, batch=2, epilogue="relu")
 
 KINDS: Mapping[str, ProblemKind] = {
     GemmProblem.kind: ProblemKind(

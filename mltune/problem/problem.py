@@ -49,7 +49,8 @@ class ShapeOptions(TypedDict, total=False):
     """The shape of a problem; None, as a missing key, where an option is not given.
 
     ``trans`` is op(A) and op(B) of a GEMM, ``size`` its m = n = k, or maps the names of another kernel's sizes to
-    sizes; ``m``, ``n``, ``k`` are single extents, and ``batch`` is the number of products.
+    sizes; ``m``, ``n``, ``k`` are single extents, ``batch`` is the number of products, and ``epilogue`` what is done
+    with a result before it is stored.
     """
 
     trans: str | None
@@ -58,6 +59,7 @@ class ShapeOptions(TypedDict, total=False):
     n: int | None
     k: int | None
     batch: int | None
+    epilogue: str | None
 
 
 SHAPE: tuple[str, ...] = tuple(ShapeOptions.__annotations__)

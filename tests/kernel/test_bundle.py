@@ -241,7 +241,7 @@ def test_a_binary_file_is_refused(tmp_path: Path) -> None:
 def test_variables() -> None:
     assert set(device_variables(H200)) == set(DEVICE_VARIABLES)
     assert device_variables(H200)["compute_capability"] == 90
-    problem = parse_problem("sgemm", trans="NT", m=1, n=1, k=1, batch=2)
+    problem = parse_problem("sgemm", trans="NT", m=1, n=1, k=1, batch=2, epilogue="relu")
     assert problem.variables().keys() == KINDS["gemm"].variables
     assert problem.macros().keys() == KINDS["gemm"].macros
 

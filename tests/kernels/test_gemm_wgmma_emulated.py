@@ -191,6 +191,30 @@ def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     check_configurations(kernel, case, runtime, [next(drawn)], lambda c: [*sizes(c)][:2], FEW, batch=3)
 
 
+EPILOGUES = [
+    ("h", "bias_m", 1),
+    ("b", "bias_n+relu", 1),
+    ("h", "bias_m+gelu", 1),
+    ("hs", "bias_n+gelu_tanh", 1),
+    ("b", "silu", 1),
+    ("bs", "bias_m+silu", 1),
+    ("h", "bias_n+relu", 3),
+]
+
+
+@pytest.mark.parametrize(("precision", "epilogue", "batch"), EPILOGUES)
+@pytest.mark.sampled(1, system=7)
+def test_an_epilogue_is_applied_before_a_result_is_stored(
+    kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int
+) -> None:
+    configuration = {"BLK_M": 64, "BLK_N": 96, "BLK_K": 64, "WG_M": 64, "TEAMS": 2, "STAGES": 3, "CLUSTER": 1}
+    configuration |= {"PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 2, "SPLIT_K": 2 if batch == 1 else 1}
+    case, shapes = (precision, "T", "N"), [(65, 97, 130), (64, 96, 64), (5, 7, 0)]
+    check_configurations(
+        kernel, case, runtime, [configuration], lambda _: shapes[: 4 - batch], FEW, batch=batch, epilogue=epilogue
+    )
+
+
 FAULTS = {
     "products that are not awaited": ("wgmma_wait<1>();", "wgmma_wait<2>();", "error .* of the bound"),
     "a stage that is not free": ("barrier_wait(&empty[place.stage], place.parity ^ 1);", "", "got more"),

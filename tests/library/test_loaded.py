@@ -80,6 +80,47 @@ def run(library, code, **environment):
     return json.loads(done.stdout)
 
 
+def test_a_bias_lies_along_the_index_of_the_epilogue(tmp_path):
+    """By rows, where all is transposed, m counts the columns of a product."""
+    problem = parse_problem("hgemm", trans="TN", m=299, n=299, k=4096, epilogue="bias_m+gelu")
+    build_driver(tmp_path)
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    found = run(
+        tmp_path / "lib",
+        """
+x, w = np.zeros((30, 72), "f2"), np.zeros((72, 48), "f2", order="F")
+by_columns, by_rows = np.zeros((30, 48), "f2", order="F"), np.zeros((30, 48), "f2")
+space = Array(2**20, np.zeros(2**22, "u1"))
+def call(a, b, out, bias, **options):
+    arrays = [Array(256 * place, array) for place, array in enumerate((a, b, out), 1)]
+    bias = None if bias is None else Array(4096, bias)
+    def work():
+        lib.hgemm(arrays[0], arrays[1], out=arrays[2], bias=bias, workspace=space, **options)
+        found.append(list(last.arguments)[:12])
+    try:
+        work()
+    except MltuneError as error:
+        found.append(str(error))
+found = [list(lib.parameters), lib.name]
+call(x, w, by_rows, np.zeros(48, "f2"))
+call(x, w, by_columns, np.zeros(30, "f2"))
+call(x, w, by_rows, None)
+call(x, w, by_rows, np.zeros(31, "f2"))
+call(x, w, by_rows, np.zeros(48, "f4"))
+call(x, w, by_rows.astype("f4"), np.zeros(48, "f2"))
+""",
+    )
+    assert found[0][-2:] == ["ldc", "bias"]
+    assert found[1] == "hgemm_tn_bias_m_gelu"
+    unit = int(np.float32(1).view("i4"))
+    assert found[2] == [48, 30, 72, unit, 512, 72, 256, 72, 0, 768, 48, 4096]
+    assert found[3] == [30, 48, 72, unit, 256, 72, 512, 72, 0, 768, 30, 4096]
+    assert found[4] == "hgemm_tn_bias_m_gelu takes a bias; its formula says what it is."
+    assert found[5] == "a bias has as many elements as C along it, got shapes (31,) and (30, 48)."
+    assert found[6] == "bias must have elements of float16, got <f4."
+    assert found[7] == "C must have elements of float16, got <f4."
+
+
 def test_products_of_matrices_are_passed_as_the_case_has_them(library):
     """N T: `a` is stored by columns, `b` by rows. Of an `out` by rows all is transposed: `b` is first."""
     found = run(

@@ -88,6 +88,45 @@ found += [list(a.grad.shape), list(b.grad.shape)]
     assert found == [True] * 4 + [[30, 70], [70, 50]]
 
 
+@pytest.mark.parametrize("epilogue", ["bias_m+gelu", "bias_n+gelu_tanh", "bias_m+silu", "relu", "bias_n"])
+def test_gradients_of_an_epilogue_are_those_of_pytorch(tmp_path, epilogue):
+    """The functions of PyTorch on the CPU stand in for the library, whose results are tested on a GPU."""
+    build_driver(tmp_path)
+    problem = parse_problem("hgemm", trans="TN", m=299, n=299, k=4096, epilogue=epilogue)
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    found = run(
+        tmp_path / "lib",
+        """
+import torch
+from torch.nn import functional as F
+operator, epilogue = lib.torch_operator(), lib.document["problem"]["epilogue"]
+bias_name, _, name = epilogue.rpartition("+") if "+" in epilogue else (epilogue, "", "")
+bias_name, name = ("", epilogue) if epilogue == "relu" else (bias_name, name)
+activation = {"": lambda x: x, "relu": F.relu, "silu": F.silu, "gelu": F.gelu,
+              "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}[name]
+def product(a, b, *others):
+    *bias, alpha = (*others, 1.0) if len(others) == bool(bias_name) else others
+    sums = alpha * (a @ b)
+    return activation(sum((v[:, None] if bias_name == "bias_n" else v for v in bias), sums))
+operator.register_kernel("cpu")(product)
+def randn(*shape):
+    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+operands = [randn(3, 4), randn(4, 5)] + ([randn(3 if bias_name == "bias_n" else 5)] if bias_name else [])
+found = [torch.autograd.gradcheck(lambda *operands: operator(*operands, 1.5), operands)]
+compiled = torch.compile(lambda *operands: operator(*operands).sum(), backend="aot_eager", fullgraph=True)
+compiled(*operands).backward()
+gradients = [operand.grad for operand in operands]
+expected = torch.autograd.grad(product(*operands).sum(), operands)
+found.append(all(torch.allclose(*pair) for pair in zip(gradients, expected)))
+found.append(str(getattr(torch.ops.mltune, lib.name).default._schema))
+""",
+    )
+    assert found[:2] == [True, True]
+    assert found[2].endswith(
+        f"(Tensor a, Tensor b, {'Tensor bias, ' if 'bias' in epilogue else ''}Scalar alpha=1.) -> Tensor"
+    )
+
+
 def test_other_operations_write_to_their_outputs(tmp_path):
     build_driver(tmp_path)
     write_library(tmp_path / "lib", content_of("reduction", CASES["reduction"][1], ("n",)))

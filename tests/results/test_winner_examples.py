@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from emulation.host import COMPILER, HERE, HostKernel, compile_options
-from winners import HALVES, PROBLEMS, a_winner, cuda_include, split_k_winner
+from winners import HALVES, PROBLEMS, a_winner, cuda_include, epilogue_winner, split_k_winner
 
 from mltune.kernel.launch import Launch
 from mltune.problem.gemm import GemmProblem
@@ -51,22 +51,26 @@ class EmulatedModule:
         if of.batch > 1:
             of_batch, further = further[:4], further[4:]
             assert tuple(map(int, of_batch)) == (*of.strides, of.batch)
+        operands = {"A": A, "B": B, "C": C}
+        if of.finish.bias:
+            operands["bias"], *further = further
         launched = tuple(int(value) for value in further if not isinstance(value, np.ndarray))
         workspace = further[-1] if len(launched) < len(further) else None
         problem = GemmProblem(
             *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta),
             *map(int, (lda, ldb, ldc)),
             batch=of.batch,
+            epilogue=of.epilogue,
         )
         launch = Launch(grid, block, shared_mem, launched, None if workspace is None else workspace.nbytes)
-        self.kernel.launch(problem, {"A": A, "B": B, "C": C}, launch, workspace)
+        self.kernel.launch(problem, operands, launch, workspace)
         self.launches += 1
 
 
 def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
     """Return stand-ins for CuPy's modules that run the example with NumPy and the emulator."""
     cupy, cupyx, profiler = (ModuleType(name) for name in ("cupy", "cupyx", "cupyx.profiler"))
-    cupy.random, cupy.matmul, cupy.zeros = np.random, np.matmul, np.zeros
+    cupy.random, cupy.matmul, cupy.zeros, cupy.exp = np.random, np.matmul, np.zeros, np.exp
     cupy.RawModule = lambda path: EmulatedModule(path, runtime)
 
     def benchmark(function, arguments, keywords, *, n_repeat):
@@ -79,7 +83,7 @@ def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
 
 WINNERS = {precision: a_winner(problem) for precision, problem in PROBLEMS.items()}
 WINNERS |= {precision: split_k_winner(problem) for precision, problem in HALVES.items()}
-WINNERS |= {"workspace": split_k_winner(PROBLEMS["d"])}
+WINNERS |= {"workspace": split_k_winner(PROBLEMS["d"]), "epilogue": epilogue_winner()}
 
 
 @pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)
@@ -136,7 +140,7 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-RUN = ("s", "z", "h", "b", "hs", "dd", "batch", "workspace")
+RUN = ("s", "z", "h", "b", "hs", "dd", "batch", "workspace", "epilogue")
 """Winners whose C++ examples run: a case of each precision or of the call."""
 
 

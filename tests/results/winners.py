@@ -78,6 +78,15 @@ def split_k_winner(problem: GemmProblem) -> Winner:
     return replace(placed_with(winner, kernel=load_kernel(KERNELS / "split_k")), record=record)
 
 
+def epilogue_winner() -> Winner:
+    """Return a winner that applies an epilogue."""
+    problem = GemmProblem("h", "T", "N", 70, 45, 37, 0.5, epilogue="bias_m+gelu_tanh")
+    kernel, winner = load_kernel("gemm_wgmma"), a_winner(problem)
+    small = {"BLK_M": 64, "BLK_N": 64, "STAGES": 2, "CLUSTER": 1}
+    record = replace(winner.record, configuration=kernel.space.default | small)
+    return replace(placed_with(winner, kernel=kernel), record=record)
+
+
 def built_winner(problem: GemmProblem, **variant: int) -> Winner:
     """Return a winner with machine code compiled by NVRTC, in a variant of the compiler's parameters."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")

@@ -271,6 +271,11 @@ inline float widened(unsigned short element) {
 #endif
 }
 
+extern "C" float expf(float) noexcept;
+extern "C" float erff(float) noexcept;
+inline float exponential(float x) { return expf(x); }
+inline float quotient(float x, float y) { return x / y; }
+
 inline unsigned transposed(unsigned two, int line = __builtin_LINE()) {
   const int row = emulation_lane() / 4, column = emulation_lane() % 4 * 2;
   const unsigned first = emulation_shuffled(~0u, two, column * 4 + row / 2, line);

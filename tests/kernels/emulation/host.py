@@ -118,7 +118,7 @@ class HostKernel(HostLibrary):
             The kernel broke a rule.
         """
         self.library.emulation_forget_ranges()
-        for name in "ABC":
+        for name in operands:
             self.add_range(name, *_extent(problem, operands, name), writable=name == "C")
         addresses = {name: np.uint64(operand.ctypes.data) for name, operand in operands.items()}
         arguments = [*problem.kernel_arguments(addresses).values(), *map(np.int32, launch.arguments)]
@@ -151,6 +151,8 @@ def place(buffer: np.ndarray, offset: int) -> np.ndarray:
 
 def _extent(problem: GemmProblem, operands: dict[str, np.ndarray], name: str) -> tuple[int, int]:
     """Return address and size of the memory that a kernel may touch: the last column ends with its last row."""
+    if name == "bias":
+        return operands[name].ctypes.data, problem.bias_elements * operands[name].itemsize
     rows, columns = dict(zip("ABC", problem.shapes(), strict=True))[name]
     columns *= problem.batch
     leading = {"A": problem.lda, "B": problem.ldb, "C": problem.ldc}[name]

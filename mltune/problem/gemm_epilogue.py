@@ -1,0 +1,81 @@
+"""What a GEMM does with its sums before it stores them: it adds a bias, and applies an activation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mltune.errors import ProblemError
+from mltune.files.text import printable
+
+BIASES = {"": 0, "bias_m": 1, "bias_n": 2}
+"""Along which index of C a bias lies, with the values of the macro ``EPILOGUE_BIAS``."""
+
+ACTIVATIONS = {"": (0, 1.0), "relu": (1, 1.0), "gelu": (2, 1.13), "gelu_tanh": (3, 1.13), "silu": (4, 1.1)}
+"""Activations, with the values of the macro ``EPILOGUE_ACTIVATION`` and the largest moduli of their derivatives."""
+
+_ROUNDINGS = 4
+
+
+class Epilogue(NamedTuple):
+    """A bias and an activation, each of which may be missing: ``C = activation(alpha A B + beta C + bias)``."""
+
+    bias: str = ""
+    activation: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the epilogue of integers is one number for every correct kernel."""
+        return self.activation in ("", "relu")
+
+    @property
+    def slope(self) -> float:
+        """By how much an error may grow."""
+        return ACTIVATIONS[self.activation][1]
+
+    @property
+    def roundings(self) -> int:
+        """The roundings of a kernel, each of 2**-22 of the sum of moduli: activations go through exponentials."""
+        return (1 if self.bias else 0) + (0 if self.is_exact else _ROUNDINGS)
+
+    def macros(self) -> dict[str, int]:
+        """Return the macros that select it; none without an epilogue."""
+        values = {"EPILOGUE_BIAS": BIASES[self.bias], "EPILOGUE_ACTIVATION": ACTIVATIONS[self.activation][0]}
+        return values if any(values.values()) else {}
+
+    def activated(self, xp: Any, values: Any) -> Any:
+        """Return the activation of numbers in double precision, arrays of module `xp`."""
+        if self.activation == "relu":
+            return xp.maximum(values, 0.0)
+        if self.activation == "silu":
+            return values / (1.0 + xp.exp(-values))
+        if self.activation == "gelu_tanh":
+            return 0.5 * values * (1.0 + xp.tanh(math.sqrt(2.0 / math.pi) * (values + 0.044715 * values**3)))
+        return 0.5 * values * (1.0 + _erf(xp, values / math.sqrt(2.0))) if self.activation == "gelu" else values
+
+
+def parse_epilogue(text: object) -> Epilogue:
+    """Read an epilogue, such as ``"bias_m+gelu"``; a ProblemError tells of what is none.
+
+    >>> parse_epilogue("bias_m+gelu")
+    Epilogue(bias='bias_m', activation='gelu')
+    """
+    words = text.split("+") if isinstance(text, str) and text else []
+    bias = words.pop(0) if words and words[0] in BIASES else ""
+    if not isinstance(text, str) or len(words) > 1 or not {*words} <= {*ACTIVATIONS} - {""}:
+        names = (name for name in (*BIASES, *ACTIVATIONS) if name)
+        raise ProblemError(
+            f"an epilogue is a bias, an activation, or both, joined by +, of {', '.join(names)}, "
+            f"got {printable(repr(text), 80)}."
+        )
+    return Epilogue(bias, *words)
+
+
+def _erf(xp: Any, values: Any) -> Any:
+    if xp is np:
+        from scipy.special import erf
+    else:
+        from cupyx.scipy.special import erf
+    return erf(values)
