@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from mltune.api.datasets import list_datasets
 from mltune.api.display import interruptible, shown, warn
 from mltune.api.places import check_places
+from mltune.files.text import many
 
 if TYPE_CHECKING:
     from mltune.comparison.comparison import Report as ComparisonReport
+    from mltune.comparison.journal import Job
     from mltune.comparison.results import Comparison, PartialComparison
     from mltune.comparison.strategies import Given as Strategies
 
@@ -137,7 +140,7 @@ def compare(
     Warns
     -----
     MltuneWarning
-        A table or a dataset is not as it should be, and there is no `progress` to tell.
+        Runs of a strategy failed; or a table or a dataset is not as it should be, and there is no `progress` to tell.
 
     Examples
     --------
@@ -166,6 +169,7 @@ def compare(
     check_places(results, overwrite=overwrite)
     with shown(progress, "ComparisonDisplay") as report, interruptible(interrupt) as interrupted:
         comparison = run(request, report, interrupted)
+    warn(_failures(comparison.errors))
     if isinstance(comparison, PartialComparison):
         return comparison
     if report is None:
@@ -174,6 +178,12 @@ def compare(
     pages = {"table.md": page.markdown(summary), "scoreboard.html": page.html(summary)}
     write_results(comparison, request.output, pages, overwrite=overwrite)
     return comparison
+
+
+def _failures(errors: Mapping[Job, str]) -> Iterator[str]:
+    """Yield what failed: each error of a strategy once, with the number of its runs."""
+    for (strategy, error), count in Counter((job.strategy, error) for job, error in errors.items()).items():
+        yield f"{strategy} failed in {many(count, 'run')}, which are left out: {error}"
 
 
 SCOREBOARD = ("mltune", "mltune-raw", "tpe", "hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "random")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from mltune.errors import UsageError
 from mltune.files.text import printable
@@ -50,9 +50,8 @@ class Search:
     --------
     >>> import mltune
     >>> search = mltune.Search({"block": [32, 64, 128], "unroll": [1, 2, 4]}, restrictions=["block * unroll <= 256"])
-    >>> while configurations := search.ask():
-    ...     for configuration in configurations:
-    ...         search.tell(configuration, 1e-3 * (abs(configuration["block"] - 64) + configuration["unroll"]))
+    >>> while (configuration := search.ask()) is not None:
+    ...     search.tell(configuration, 1e-3 * (abs(configuration["block"] - 64) + configuration["unroll"]))
     >>> len(search.results), search.best, search.best_result
     (8, {'block': 64, 'unroll': 1}, 0.001)
     """
@@ -69,6 +68,15 @@ class Search:
         from mltune.kernel.configurations import list_configurations, plain_values
         from mltune.search.plain_search import PlainSearch
 
+        if scale not in ("log", "symlog"):
+            raise UsageError(
+                f"scale is 'log' for times or 'symlog' for any other objective, got {printable(repr(scale), 60)}; "
+                "results on a linear scale take 'symlog'."
+            )
+        if isinstance(restrictions, str):
+            text = printable(repr(restrictions), 200)
+            raise UsageError(f"restrictions are a sequence of conditions, got the text {text}; write [{text}].")
+        self._scale = scale
         self._table = list_configurations(plain_values(parameters), restrictions)
         self._search = PlainSearch(self._table, seed=seed, scale=scale, maximise=maximise)
         self._maximise = maximise
@@ -78,24 +86,55 @@ class Search:
         """Return the number of configurations."""
         return len(self._table)
 
-    def ask(self, count: int = 1) -> list[dict[str, Any]]:
-        """Propose configurations to measure, which are then under way.
+    @overload
+    def ask(self) -> dict[str, Any] | None: ...
+
+    @overload
+    def ask(self, count: int) -> list[dict[str, Any]]: ...
+
+    def ask(self, count: int | None = None) -> dict[str, Any] | list[dict[str, Any]] | None:
+        """Propose a configuration to measure, or a list of ``count``; they are then under way.
 
         Returns
         -------
-        list of dict
-            Fewer than ``count`` once all others are measured or under way; empty when nothing is left.
+        dict, list of dict, or None
+            Without ``count`` one configuration, None when nothing is left. With it a list, which is shorter than
+            ``count`` once all others are measured or under way, and empty when nothing is left.
         """
-        return [dict(zip(self._table.names, self._table[row], strict=True)) for row in self._search.ask(count)]
+        rows = self._search.ask(1 if count is None else count)
+        configurations = [dict(zip(self._table.names, self._table[row], strict=True)) for row in rows]
+        return next(iter(configurations), None) if count is None else configurations
 
-    def tell(self, configuration: Mapping[str, Any], result: float | None) -> None:
-        """Report the result of a configuration, proposed or not; None if it failed. Of several results the last counts.
+    def tell(
+        self,
+        configuration: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        result: float | Sequence[float | None] | None,
+    ) -> None:
+        """Report the result of a configuration, proposed or not, or the results of a list of them.
+
+        Parameters
+        ----------
+        configuration : dict or list of dict
+        result : float or None, or a list of these
+            None if the configuration failed, and so does what is not finite. Of several results the last counts.
 
         Raises
         ------
         UsageError
-            It is no configuration of this search.
+            It is no configuration of this search; or a result on a logarithmic scale is not positive. What stands
+            before it in a list is told.
         """
+        if isinstance(configuration, Mapping):
+            return self._tell(configuration, result)
+        results = [*result] if isinstance(result, Sequence) else [result]
+        if len(results) != len(configuration):
+            raise UsageError(
+                f"a list of configurations has a list with as many results, got {len(results)} of {len(configuration)}."
+            )
+        for single, its_result in zip(configuration, results, strict=True):
+            self._tell(single, its_result)
+
+    def _tell(self, configuration: Mapping[str, Any], result: Any) -> None:
         values = tuple(configuration[name] for name in self._table.names if name in configuration)
         row = self._table.row_of(values) if len(values) == len(configuration) == len(self._table.names) else -1
         if row < 0:
@@ -103,8 +142,14 @@ class Search:
                 f"a result is of a configuration of {', '.join(self._table.names)} that satisfies the restrictions, "
                 f"got {printable(dict(configuration), 300)}."
             )
-        self._search.tell(row, result)
-        self.results[values] = math.nan if result is None else float(result)
+        number = math.nan if result is None else float(result)
+        if self._scale == "log" and math.isfinite(number) and number <= 0:
+            raise UsageError(
+                f"a result on a logarithmic scale is positive, got {number}; give None for a failure, or make the "
+                "search with scale='symlog' for an objective of any sign."
+            )
+        self._search.tell(row, number)
+        self.results[values] = number
 
     @property
     def best(self) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from mltune.cli import inventory, libraries, runs, streams, tuning, wisdom
-from mltune.cli.application import app
+from mltune.cli.application import INTERRUPTED, app
 from mltune.cli.completion import COMPLETING
 from mltune.cli.shortage import shortage, spare_memory
 from mltune.errors import MltuneError, MltuneWarning, UsageError
@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(error, 2 if isinstance(error, UsageError) else 1)
     except _Misuse as error:
         _fail(_misuse(error), 2)
-    except typer.Abort:
-        _fail("aborted", 1)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", INTERRUPTED)
     except Exception as error:
         if text := shortage(error) or _unusable(error):
             _fail(text, 1)

@@ -168,7 +168,11 @@ def say_resumed_by(*words: object) -> None:
     table.write(f"interrupted; resume with: mltune {shlex.join(map(str, words))}", stderr=True)
 
 
-def fail_if(failed: object) -> None:
-    """End the command with exit code 1 if its task has failed."""
-    if failed:
-        raise typer.Exit(1)
+INTERRUPTED = 130
+"""Exit code of every command that Ctrl-C or SIGTERM has ended, whatever it found before."""
+
+
+def fail_if(failed: object, interrupted: object = False) -> None:
+    """End the command with exit code 1 if its task has failed, or with another one if a signal has ended it."""
+    if interrupted or failed:
+        raise typer.Exit(INTERRUPTED if interrupted else 1)

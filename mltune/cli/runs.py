@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import typer
 from mltune import api
 from mltune.api.campaigns import export_runs, local_runs, stored_runs
 from mltune.api.display import attended
-from mltune.cli.application import Given, answer, command, command_group, fail_if, say_resumed_by
+from mltune.cli.application import INTERRUPTED, Given, answer, command, command_group, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import argument, file, flag, is_database, number, run_directory, text
 from mltune.errors import UsageError
@@ -61,7 +60,8 @@ def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> No
     if result.report is not None:
         table.write(f"written: {result.report.html}", stderr=True)
     best = {entry["choice"] or entry["slug"]: entry["best"] for entry in document["problems"] if entry["chosen"]}
-    fail_if(document["failed"] or len(best) < document["distinct"] or not all(best.values()))
+    failed = document["failed"] or len(best) < document["distinct"] or not all(best.values())
+    fail_if(failed, result.interrupted)
 
 
 @command(api.plan, plan=argument("NAME|FILE", "A plan (TOML), or the name of a built-in one: quick."))
@@ -135,8 +135,8 @@ def show(
         following = ("show", documents[0]["run"]) if documents else ("tune", "sgemm")
         return answer(documents, as_json, lambda: [tables.local_runs(documents)], *following)
     directory = run_directory(run)
-    if follow and not _follow(directory, as_json):
-        return
+    if follow:
+        fail_if(failed=False, interrupted=not _follow(directory, as_json))
     for line in () if export is None else export_runs(directory, export):
         table.write(line, stderr=True)
     document = api.summarise(directory, **options)
@@ -179,11 +179,14 @@ def dashboard(run: str, port: int = 8080, browser: bool = False) -> None:
 
     studies = Studies(run_directory(run))
     table.write(f"written: {studies.path}", stderr=True)
-    with contextlib.suppress(KeyboardInterrupt), served(studies, port) as address:
-        table.write(f"serving {address}; Ctrl-C ends it", stderr=True)
-        if browser:
-            typer.launch(address)
-        studies.keep_up_to_date()
+    try:
+        with served(studies, port) as address:
+            table.write(f"serving {address}; Ctrl-C ends it", stderr=True)
+            if browser:
+                typer.launch(address)
+            studies.keep_up_to_date()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @command(

@@ -13,7 +13,7 @@ from mltune import api
 from mltune.api.comparing import USUAL
 from mltune.api.display import attended
 from mltune.api.models import card_of
-from mltune.cli.application import Given, again, answer, command, fail_if, say_resumed_by
+from mltune.cli.application import INTERRUPTED, Given, again, answer, command, fail_if, say_resumed_by
 from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import (
     OPTIONS,
@@ -113,7 +113,7 @@ def _tune_shapes(
     except KeyboardInterrupt:
         ending.interrupted = True
         say_resumed_by(*sys.argv[1:])
-        raise typer.Exit(1) from None
+        raise typer.Exit(INTERRUPTED) from None
     failed = sum("error" in row for row in document["shapes"])
     ending.run, ending.summary = document["run"], f"{many(failed, 'shape')} of {len(document['shapes'])} failed"
     answer(document, as_json, lambda: tables.shapes(document))
@@ -143,7 +143,7 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
     if result.interrupted:
         say_resumed_by(*sys.argv[1:], *(() if options["run"] else ("--run", document["run"])))
     answer(document, as_json, lambda: tables.tuned(document), "report", document["run"])
-    fail_if(document["best"] is None)
+    fail_if(document["best"] is None, result.interrupted)
 
 
 @command(
@@ -173,7 +173,7 @@ def sweep(options: Given, as_json: bool = False) -> None:
         if not interrupt.args:
             raise
         say_resumed_by(*sys.argv[1:], *(() if options["run"] else ("--run", *interrupt.args)))
-        raise typer.Exit(1) from None
+        raise typer.Exit(INTERRUPTED) from None
     document = swept.to_json()
     pruned = [] if swept.pruned is None else [tables.pruned(document)]
     answer(document, as_json, lambda: [*pruned, str(swept.dataset)], "train", swept.dataset, "--out", "MODEL")
@@ -349,13 +349,12 @@ def _compare(function: Callable[..., Any], options: Given, as_json: bool) -> Non
     with attended("ComparisonDisplay", patience_s=PATIENCE_S) as attendance:
         comparison = function(**options, **attendance)
     table.write(f"written: {comparison.directory}", stderr=True)
-    for job, error in comparison.errors.items():
-        table.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
     if comparison.missing:
         table.write(f"stopped: {many(comparison.missing, 'run')} missing; the same command goes on", stderr=True)
     document = comparison.to_json()
     following = () if comparison.missing or options["share"] is not None else _after_comparison(options, document)
     answer(document, as_json, lambda: tables.comparison(document) if options["share"] is None else [], *following)
+    fail_if(comparison.errors, interrupted=comparison.missing)
 
 
 def _after_comparison(options: Given, document: Given) -> Iterable[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Complex
 from typing import Any, ClassVar, Unpack
@@ -432,7 +433,14 @@ def parse_problem(
     trans = options.pop("trans", usual.trans_a + usual.trans_b)
     extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch", "epilogue")}
     if "size" in options:
-        extents |= dict.fromkeys("mnk", _extent("size", options.pop("size")))
+        size = options.pop("size")
+        if isinstance(size, Mapping):
+            names = " ".join(f"--{name.lower()} {value}" for name, value in size.items())
+            raise ProblemError(
+                f"the extents of a GEMM have no names in size, got {printable(size, 80)}; size is m, n and k at once, "
+                f"and each has an option of its own: {printable(names, 80)} (m=, n=, k= and batch= in Python)."
+            )
+        extents |= dict.fromkeys("mnk", _extent("size", size))
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.device.peaks import has_unit, peak_flops
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.problem.problem import ACCURACIES, STRICTEST, Problem, accepts, check_accuracy
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def named_kernel(
 
 def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: Shape, device: str = "auto") -> Problem:
     """Return the problem of a name or a kernel (:func:`named_kernel`) at a shape."""
+    from mltune.dataset.dataset import list_datasets
     from mltune.problem.kinds import kind_of_name, problem_from_name
 
     shape = given_options(shape)
@@ -184,6 +185,13 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
         except ProblemError as error:
             if kind_of_name(problem):
                 raise
+            if recordings := [
+                dataset.name for dataset in list_datasets() if problem in (dataset.kernel, dataset.problem.name)
+            ]:
+                raise ProblemError(
+                    f"{problem} can only be replayed: there are {many(len(recordings), 'dataset')} of it, and no "
+                    f"kernel. Replay one, such as --device replay:{recordings[0]}, without a problem."
+                ) from None
             raise ProblemError(
                 f"{error} It may also be a kernel with sizes of its own, its folder, or FILE.py:KERNEL with --shapes."
             ) from error

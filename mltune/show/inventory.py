@@ -78,7 +78,7 @@ def check(document: JsonObject) -> Iterator[RenderableType]:
         number("registers", "registers", spare=3),
         number("spilled", "spill_bytes", spare=2),
         number("seconds", "compile_s", "{:.2f}".format, spare=1),
-        Column("error", lambda build: _error(build, firsts.get(build["detail"], build)), wraps=True),
+        Column("error", lambda build: _error(build, firsts.get(build["detail"]) or build), wraps=True),
     ]
     yield Table(builds, columns)
     for build in sorted(firsts.values(), key=lambda build: build["number"]):

@@ -347,7 +347,7 @@ def predicted(document: JsonObject) -> list[RenderableType]:
     columns = [
         number("", "rank"),
         Column("source", "source"),
-        *(number(name, ("configuration", name)) for name in (choices[0]["configuration"] if choices else ())),
+        Column("configuration", lambda choice: configuration(choice["configuration"]), wraps=True),
     ]
     expected = document["expected"]
     quality = "how good such choices are has not been measured on recorded spaces"

@@ -38,7 +38,8 @@ def test_it_asks_and_is_told_in_plain_dicts():
     assert len({tuple(one.values()) for one in proposed}) == len(proposed)
     assert search.best == {"block": 64, "unroll": 1, "order": "row", "pad": False}
     assert search.best_result == time_of(search.best)
-    assert search.ask() == []
+    assert search.ask() is None
+    assert search.ask(2) == []
 
 
 def test_the_same_seed_proposes_the_same():
@@ -61,9 +62,41 @@ def test_it_learns_what_it_did_not_propose_and_larger_may_be_better():
 def test_a_result_of_no_configuration_is_refused(wrong):
     search = mltune.Search(PARAMETERS)
     with pytest.raises(UsageError, match="a result is of a configuration of block, unroll, order, pad"):
-        search.tell({**search.ask()[0], **wrong}, 1.0)
+        search.tell({**search.ask(), **wrong}, 1.0)
     with pytest.raises(UsageError, match="a result is of a configuration"):
         search.tell({"block": 16}, 1.0)
+
+
+def test_one_configuration_is_a_dict_and_several_are_a_list():
+    single, listed = (mltune.Search(PARAMETERS, seed=5) for _ in range(2))
+    for _ in range(6):
+        configuration = single.ask()
+        assert [configuration] == listed.ask(1)
+        single.tell(configuration, time_of(configuration))
+        listed.tell([configuration], [time_of(configuration)])
+    pair = listed.ask(2)
+    listed.tell(pair, list(map(time_of, pair)))
+    assert len(listed.results) == 8
+    with pytest.raises(UsageError, match="as many results, got 1 of 2"):
+        listed.tell(pair, [1.0])
+
+
+@pytest.mark.parametrize("result", [0.0, -1e-3])
+def test_a_result_that_has_no_logarithm_is_refused(result):
+    search = mltune.Search(PARAMETERS)
+    configuration = search.ask()
+    with pytest.raises(UsageError, match=r"is positive, got .*scale='symlog'"):
+        search.tell(configuration, result)
+    assert not search.results
+    search.tell(configuration, math.inf)
+    assert search.best is None
+
+
+def test_other_scales_and_restrictions_that_are_a_text_are_refused():
+    with pytest.raises(UsageError, match=r"got 'linear'; .* take 'symlog'"):
+        mltune.Search(PARAMETERS, scale="linear")
+    with pytest.raises(UsageError, match=r"write \['block > 1'\]"):
+        mltune.Search(PARAMETERS, "block > 1")
 
 
 def test_a_search_needs_a_configuration():

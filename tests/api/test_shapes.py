@@ -220,5 +220,5 @@ def test_ctrl_c_ends_the_command_and_says_how_it_goes_on(tune, tmp_path):
         time.sleep(0.02)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=30)
-    assert running.returncode == 1
+    assert running.returncode == 130
     assert said.splitlines()[-1] == f"interrupted; resume with: mltune tune {' '.join(words)}"

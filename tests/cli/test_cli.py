@@ -283,6 +283,7 @@ class TestTune:
                 time.sleep(0.2)
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130
         assert "Traceback" not in stderr
         resumed = f"interrupted; resume with: mltune tune sgemm --time 10m {' '.join(SIMPLE)} --run {tmp_path / 'run'}"
         assert resumed in stderr
@@ -319,7 +320,7 @@ main()
 
 def test_an_interrupted_sweep_says_what_resumes_it(tmp_path):
     stopped = python(STOPPED_SWEEP, cwd=tmp_path)
-    assert stopped.returncode == 1
+    assert stopped.returncode == 130
     (run,) = (tmp_path / "runs").iterdir()
     *_, said = stopped.stderr.splitlines()
     text, _, resuming = said.partition(": mltune ")
@@ -378,7 +379,7 @@ class TestShow:
                 _, errors = process.communicate(timeout=30)
             finally:
                 process.kill()  # it goes on where SIGINT is ignored, as in a shell's background
-        assert (process.returncode, errors) == (0, b"")
+        assert (process.returncode, errors) == (130, b"")
 
     def test_following_is_for_people(self, tuned):
         assert_refused(command("show", tuned[1], "--follow", "--json"), "--json", "events.jsonl")
@@ -556,7 +557,7 @@ class TestCompare:
             time.sleep(0.1)
         os.killpg(process.pid, number)
         output, errors = process.communicate(timeout=100)
-        assert process.returncode == 0, errors
+        assert process.returncode == 130, errors
         assert "Traceback" not in errors
         assert "257 rows, 257 distinct, 1 failed" in errors
         assert "10000 runs in runs/compare-" in errors

@@ -51,3 +51,14 @@ def test_what_is_no_strategy_is_refused_by_name(tmp_path: Path, named: str, word
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_strategy_that_fails_is_a_warning_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    broken = STRATEGY.replace("simulation.begin()", "simulation.begin(); raise ValueError('no seed of mine')")
+    (tmp_path / "mine.py").write_text(broken)
+    done = compared(tmp_path, "random,mine:Backwards")
+
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["strategies"].keys() == {"random"}
+    failures = [line for line in done.stderr.splitlines() if "no seed of mine" in line]
+    assert failures == ["mine:Backwards failed in 2 runs, which are left out: ValueError: no seed of mine"]

@@ -65,6 +65,20 @@ def test_a_problem_where_a_kernel_is_asked_for_is_answered_with_kernels():
     assert_refused(command("check", "hgemm"), "hgemm is a problem, not a kernel", "gemm_wgmma")
 
 
+def test_extents_of_a_gemm_by_name_are_answered_with_their_options():
+    assert_refused(command("tune", "sgemm", "--size", "M=512"), "got {'M': 512}", "--m 512")
+
+
+def test_a_kernel_of_recordings_alone_is_answered_with_its_replay():
+    assert_refused(command("tune", "triton_fp8_matmul"), "can only be replayed", "--device replay:h100-fp8-matmul")
+
+
+def test_a_prediction_fits_a_narrow_terminal():
+    said = command("predict", "sgemm", "--device", "h200", "--top", "2", COLUMNS="80")
+    assert "BLK_M=" in said.stdout
+    assert max(map(len, said.stdout.splitlines())) <= 80
+
+
 def test_the_gate_takes_the_launch_of_the_first_source(folder):
     answer("init", "--from", "scale.cu", "scale", cwd=folder)
     (folder / "new.cu").write_text(SCALE.replace("2 * in[i]", "in[i] + in[i]"))
