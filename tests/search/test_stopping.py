@@ -27,9 +27,6 @@ def test_a_search_ends_when_half_of_its_measurements_and_so_many_gained_little(r
     ("hopes", "is_certain"),
     [((1.0,), False), ((1e-3,), True), ((1e-4, 1e-3), True), ((1e-9,), False), ((1e-3, 0.5), False)],
 )
-    ("hopes", "is_certain"),
-    [((1.0,), False), ((1e-3,), True), ((1e-4, 1e-3), True), ((1e-9,), False), ((1e-3, 0.5), False)],
-)
 def test_fewer_measurements_are_enough_where_the_model_is_certain_and_knows_the_best(hopes, is_certain):
     for count, certain in ((1000, FEWEST), (10_000, 180), (100_000, MEASURED)):
         needed = certain if is_certain else MEASURED
