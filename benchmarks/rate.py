@@ -417,7 +417,9 @@ def main() -> None:
                 own = {
                     **os.environ,
                     "XDG_CACHE_HOME": cache,
-                    "PYTHONPATH": str(options.package or Path(__file__).parents[1]),
+                    "PYTHONPATH": os.pathsep.join(
+                        [str(options.package or Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+                    ),
                 }
                 command = [sys.executable, __file__, "--one", case, arm, "--most", str(options.most)]
                 command += ["--time", str(options.time), *["--profile"] * options.profile]

@@ -223,9 +223,9 @@ class GaussianProposer:
     slow configurations carry no information about the fast ones.
 
     A batch is chosen greedily: each proposal assumes that the earlier ones, and the running ones, turn out as predicted
-    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). ``hopes`` is how many of the last candidates each
-    belief expects to be faster than the best by :data:`mltune.search.stopping.GAIN`. Hyperparameters are fitted to the earliest
-    measurements on a fixed schedule from the same starting point, so that a resumed run has the same ones.
+    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). Hyperparameters are fitted to the earliest measurements
+    on a fixed schedule from the same starting point, so that a resumed run has the same ones. ``hopes`` is how many of
+    the last candidates each belief expects to be faster than the best by :data:`mltune.search.stopping.GAIN`.
     """
 
     name = "model"
