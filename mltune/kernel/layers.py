@@ -350,7 +350,7 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         continued = [i for i in moved if last[i] != name]
         sizes |= {i: automata[i].sizes[name] for i in continued}
         number, arrivals = number_rows(
-            [targets[i][alive] for i in continued], [sizes[i] for i in continued], np.count_nonzero(alive)
+            [targets[i][alive] for i in continued], [sizes[i] for i in continued], int(alive.sum())
         )
         moves = np.full(alive.shape, -1, dtype=np.int32)
         moves[alive] = number
