@@ -27,7 +27,7 @@ from mltune.kernel.coding import Codes, number_rows
 from mltune.kernel.parts import Restriction
 
 BEAM = 400
-"""Number of sets of bound parameters that the search keeps at each step."""
+"""Number of sets of bound parameters that the search keeps at each step; the indices of a space depend on it."""
 
 _LARGEST_TABLE = 1 << 17
 _MOST_ELEMENTS = 1 << 27
