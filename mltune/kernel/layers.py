@@ -27,7 +27,7 @@ from mltune.kernel.coding import Codes, number_rows
 from mltune.kernel.parts import Restriction
 
 BEAM = 400
-"""Number of sets of bound parameters that the search keeps at each step."""
+"""Number of sets of bound parameters that the search keeps at each step; the indices of a space depend on it."""
 
 _LARGEST_TABLE = 1 << 17
 _MOST_ELEMENTS = 1 << 27
@@ -350,7 +350,7 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         continued = [i for i in moved if last[i] != name]
         sizes |= {i: automata[i].sizes[name] for i in continued}
         number, arrivals = number_rows(
-            [targets[i][alive] for i in continued], [sizes[i] for i in continued], np.count_nonzero(alive)
+            [targets[i][alive] for i in continued], [sizes[i] for i in continued], int(alive.sum())
         )
         moves = np.full(alive.shape, -1, dtype=np.int32)
         moves[alive] = number

@@ -56,7 +56,6 @@ class Job:
     futures: list[Future[Build]] = field(default_factory=list)
     begun: float = 0.0  # on the farm
     failures: int = 0  # of the farm
-    expected: bool = False  # made though nothing waits for it yet
 
 
 class Farm(Protocol):
@@ -106,8 +105,8 @@ class CompilePool:
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
         self._lost: dict[str, Build] = {}
-        self._expected: dict[str, Build] = {}
         self._recent: dict[str, Build] = {}
+        self._expected: dict[tuple[str, tuple[str, ...]], Future[Build]] = {}
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._open = False
         self._count = max(1, workers if workers is not None else available_cores())
@@ -156,6 +155,8 @@ class CompilePool:
         The future raises :class:`~mltune.errors.WorkerError` when no compile process can be started, and is cancelled
         when the pool is closed.
         """
+        if (expected := self._expected.pop((macros, options), None)) is not None:
+            return expected
         key = cache_key(self.source, macros, self._version, options)
         future: Future[Build] = Future()
         with self._lock:
@@ -164,9 +165,6 @@ class CompilePool:
             job = self._jobs.get(key)
             if job is not None:
                 job.futures.append(future)
-                return future
-            if key in self._expected:
-                future.set_result(self._expected.pop(key))
                 return future
             finished = self._lost.get(key) or self._recent.get(key)
             if finished is None and self._cache is not None:
@@ -180,13 +178,8 @@ class CompilePool:
         return future
 
     def expect(self, macros: str, options: tuple[str, ...] = ()) -> None:
-        """Begin a build that :meth:`build` asks for later, and then returns as if it had begun it."""
-        key = cache_key(self.source, macros, self._version, options)
-        with self._lock:
-            if key in self._jobs or (self._cache is not None and self._cache.get(key) is not None):
-                return
-            job = self._jobs[key] = Job(key, macros, options, expected=True)
-        self._queue.put(job)
+        """Begin a build that :meth:`build` asks for later."""
+        self._expected[macros, options] = self.build(macros, options)
 
     def _remember(self, key: str, build: Build | None) -> None:
         if build is not None:
@@ -261,7 +254,7 @@ class CompilePool:
         with self._lock:
             if self._jobs.get(job.key) is not job:  # the farm has made it meanwhile, or another compiler
                 return False
-            if self._open and (job.expected or not all(future.cancelled() for future in job.futures)):
+            if self._open and not all(future.cancelled() for future in job.futures):
                 return True
             del self._jobs[job.key]
         for future in job.futures:
@@ -299,8 +292,6 @@ class CompilePool:
                 self._lost[job.key] = outcome
             elif isinstance(outcome, Build) and self._cache is not None:
                 self._remember(job.key, outcome)
-            if isinstance(outcome, Build) and self._open and job.expected and not job.futures:
-                self._expected[job.key] = outcome
         for position, future in enumerate(job.futures):
             if not future.set_running_or_notify_cancel():
                 continue

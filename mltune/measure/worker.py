@@ -19,16 +19,8 @@ from threadpoolctl import threadpool_limits
 from mltune.device.query import Nvml, pci_bus_id, query_device, summarize
 from mltune.errors import DeviceError
 from mltune.kernel.launch import Launch
-from mltune.measure import messages
-from mltune.measure.gpu import (
-    CudaError,
-    Fault,
-    LoadedKernel,
-    fault_of,
-    gpu_memory,
-    open_context,
-    problem_arguments,
-)
+from mltune.measure import gpu, messages
+from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments
 from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
@@ -47,7 +39,7 @@ _UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real 
 
 def make_worker(device_index: int) -> Callable[[Request], Answer]:
     """Return the function that serves the requests to this process, for one problem after the other."""
-    opening = Thread(target=open_context, args=(device_index,), name="mltune-context")
+    opening = Thread(target=gpu.open_context, args=(device_index,), name="mltune-context")
     opening.start()
     with contextlib.suppress(Exception):  # the first request says what is missing
         import cupy  # noqa: F401 - it takes a second, in which the first builds are made

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 from mltune.cost.bound import hardware_limits
 from mltune.device.facts import Device
 from mltune.errors import DeviceError, MltuneWarning, RunError, UsageError
+from mltune.kernel.layers import BEAM
 from mltune.kernel.placed import PlacedKernel
+from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.header import DATASET_HASH, RunHeader
@@ -275,8 +277,10 @@ def batch_size(problem: Problem, device: Device) -> int:
 
 
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
-    """Return the header of a run; in replay, its settings identify the content of the dataset."""
-    content = {} if session.recorded is None else {DATASET_HASH: session.recorded.manifest.sha256}
+    """Return the header of a run; its settings identify the content of the dataset, or the order of a counted space."""
+    counted, recorded = session.placed.space, session.recorded
+    content: dict[str, Any] = {"beam": BEAM} if isinstance(counted, ConstrainedSpace) else {}
+    content |= {} if recorded is None else {DATASET_HASH: recorded.manifest.sha256}
     placed = session.placed
     kernel, space = placed.kernel, placed.space
     return RunHeader(
