@@ -318,7 +318,7 @@ def profile_parent(parts: Parts) -> None:
 
     def timed_call(self: Child, request: Any, *arguments: Any) -> Any:
         started = time.perf_counter()
-        if type(request).__name__ not in ("Measure", "Batch"):
+        if type(request).__name__ not in ("Measure", "MeasureAll"):
             return call(self, request, *arguments)
         if seen["last"]:
             parts.add("runner: between requests", started - seen["last"])
@@ -352,7 +352,7 @@ def make_worker(device_index: int) -> Callable[[Any], Any]:
 
     def profiled(request: Any) -> Any:
         started = time.perf_counter()
-        if type(request).__name__ in ("Measure", "Batch"):
+        if type(request).__name__ in ("Measure", "MeasureAll"):
             parts.add("idle before a request", started - written["idle"])
         answer = serve(request)
         now = time.perf_counter()

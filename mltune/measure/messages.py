@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mltune.measure.pipeline import SamplingRule
@@ -59,13 +58,9 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class MeasureAll:
-    """Measure builds in turn: the last answer is that of the request, those before it are messages (:func:`in_turn`).
-
-    No time below `least_s` is possible, and so none becomes the best.
-    """
+    """Measure builds in turn: the last answer is that of the request, earlier ones are messages (:func:`in_turn`)."""
 
     requests: tuple[Measure, ...]
-    least_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +136,13 @@ def in_turn(serve: Callable[[Request], Answer]) -> Callable[[Request | MeasureAl
     def serve_all(request: Request | MeasureAll) -> Answer:
         if not isinstance(request, MeasureAll):
             return serve(request)
-        ends, best_s = time.monotonic() + SLICE_S, math.inf
-        for count, measure in enumerate(request.requests, 1):
-            best_s = min(best_s, math.inf if measure.best_s is None else measure.best_s)
-            answer = serve(replace(measure, best_s=None if best_s == math.inf else best_s))
-            result = answer.result
-            if count == len(request.requests) or answer.retire or result is None or time.monotonic() >= ends:
-                break
+        ends = time.monotonic() + SLICE_S
+        *earlier, last = request.requests
+        for measure in earlier:
+            answer = serve(measure)
+            if answer.retire or answer.result is None or time.monotonic() >= ends:
+                return answer
             send_to_parent(answer)
-            if isinstance(result, Measurement) and result.state is TrialState.OK and result.median_s is not None:
-                best_s = min(best_s, result.median_s if result.median_s >= request.least_s else math.inf)
-        return answer
+        return serve(last)
 
     return serve_all

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from mltune.device.peaks import peak_flops
@@ -23,7 +23,7 @@ from mltune.errors import (
 from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
-from mltune.measure.timing import BUDGET_S, MARGIN, RaceResult, within_limits
+from mltune.measure.timing import BUDGET_S, RaceResult, within_limits
 from mltune.measure.turns import turn
 from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mltune.problem.problem import RunnableProblem
 
 Returned = TypeVar("Returned")
+Waiting = tuple[messages.Measure, Future[Measurement]]
 Kind = TypeVar("Kind", Measurement, RaceResult, messages.Outputs)
 
 REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, limited_noise=0.002)
@@ -96,7 +97,7 @@ class GpuRunner:
         self._target, self._arguments = worker, (device_index,)
         self._serves: int | None = None  # the process that has begun the problem
         self._under_way: set[Future[Any]] = set()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._at_once = 1
         self._closing = threading.Event()
         self._served = False
@@ -144,10 +145,10 @@ class GpuRunner:
         request = messages.Measure(
             build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s
         )
-        waiting = _Waiting(request, self._note(Future()))
-        self._waiting.append(waiting)
+        future: Future[Measurement] = self._note(Future())
+        self._waiting.append((request, future))
         self._worker.thread.submit(self._measure_waiting)
-        return waiting.future
+        return future
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation as the kernels are timed; ``LAUNCH_ERROR`` where it cannot be used."""
@@ -203,41 +204,41 @@ class GpuRunner:
 
     def _measure_waiting(self) -> None:
         """Measure the first builds that wait: as many of short ones as the worker measures in a slice of time."""
-        batch: deque[_Waiting] = deque()
+        batch: deque[Waiting] = deque()
         while self._waiting and len(batch) < self._at_once:
-            waiting = self._waiting.popleft()
-            if batch or waiting.begins():
-                batch.append(waiting)
+            request, future = self._waiting.popleft()
+            if batch or future.set_running_or_notify_cancel():
+                batch.append((request, future))
         if not batch:
             return
 
         def keep(result: Result) -> None:
-            waiting = batch.popleft()
+            _, future = batch.popleft()
             measured = self._accept(_of_kind(Measurement, result))
-            if not waiting.future.cancelled():
-                waiting.future.set_result(measured)
+            if not future.cancelled():
+                future.set_result(measured)
 
         def go_on(answer: Answer) -> None:
             assert answer.result is not None  # noqa: S101 - a lost GPU ends the request
             keep(answer.result)
-            batch[0].begins()
+            batch[0][1].set_running_or_notify_cancel()
 
         try:
             keep(self._request(lambda: self._message(batch), self._deadline_s(), go_on))
         except Exception as error:
-            if not (future := batch.popleft().future).cancelled():
+            _, future = batch.popleft()
+            if not future.cancelled():
                 future.set_exception(error)
-        self._waiting.extendleft(waiting for waiting in reversed(batch) if not waiting.future.cancelled())
+        self._waiting.extendleft(waiting for waiting in reversed(batch) if not waiting[1].cancelled())
 
-    def _message(self, batch: Iterable[_Waiting]) -> Request | messages.MeasureAll:
+    def _message(self, batch: Iterable[Waiting]) -> messages.Measure | messages.MeasureAll:
         """Return the request to measure builds, with the best time known now: others have been timed meanwhile."""
-        best_s = None if self._best is None else self._best.median_s
+        known = () if self._best is None else (self._best.median_s,)
         requests = []
-        for request in (waiting.request for waiting in batch):
-            bests_s = [one_s for one_s in (request.best_s, best_s) if one_s is not None]
+        for request, _ in batch:
+            bests_s = [best_s for best_s in (request.best_s, *known) if best_s is not None]
             requests.append(replace(request, best_s=min(bests_s, default=None)))
-        least_s = self._problem.flops / (MARGIN * self._peak_flops)
-        return messages.MeasureAll(tuple(requests), least_s) if len(requests) > 1 else requests[0]
+        return messages.MeasureAll(tuple(requests)) if len(requests) > 1 else requests[0]
 
     def _accept(self, measured: Measurement) -> Measurement:
         """Return a measurement, checked, and learn from it."""
@@ -345,18 +346,6 @@ class GpuRunner:
             if self._closing.wait(pause_s):
                 break
         raise DeviceLostError(_lost(reason))
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A build that waits for the worker, and the future of its measurement."""
-
-    request: messages.Measure
-    future: Future[Measurement]
-
-    def begins(self) -> bool:
-        """Return whether it is measured now; not once it is cancelled."""
-        return self.future.running() or self.future.set_running_or_notify_cancel()
 
 
 def start_worker(pool: ChildPool, device_index: int) -> None:

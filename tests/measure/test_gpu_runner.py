@@ -127,14 +127,13 @@ def test_a_worker_that_is_killed_from_outside_costs_no_trial(serving):
 
 
 def test_of_several_builds_that_wait_each_failure_costs_itself_alone(serving):
-    deeds = ["", "say the best", "die", "", "retire", "be killed, once", ""]
+    deeds = ["", "", "die", "", "retire", "be killed, once", ""]
     with imaginary_runner(pool=serving.pool) as runner:
         ask(runner, "").result()
         measured = [future.result() for future in [ask(runner, deed) for deed in deeds]]
 
     ok, crashed = TrialState.OK, TrialState.CRASHED
     assert [result.state for result in measured] == [ok, ok, crashed, ok, crashed, ok, ok]
-    assert measured[1].detail == "0.002", "the worker knows the best of those before"
     assert runner.restarts == 4
 
 
