@@ -55,7 +55,7 @@ def expected_end(scores: Floats, count: int) -> int:
     """Return after how many measurements a search is expected to end: soon after it may, or as it gains no more.
 
     >>> expected_end(np.array([-2.0, -1.0]), 1500), expected_end(np.array([-2.0, -1.0]), 120)
-    (289, 46)
+    (288, 115)
     """
     measured = scores[np.isfinite(scores)]
     gained = int(np.argmax(measured > measured.max() - math.log1p(GAIN))) if len(measured) else 0
