@@ -795,8 +795,11 @@ __device__ __forceinline__ float number(Half element) { return widened(element);
 __device__ __forceinline__ float activated(float x) {
 #if EPILOGUE_ACTIVATION == 1  // ReLU
   return x < 0.0f ? 0.0f : x;
-#elif EPILOGUE_ACTIVATION == 2  // GELU
-  return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+#elif EPILOGUE_ACTIVATION == 2  // GELU: the error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26), without branches
+  const float y = fabsf(x) * 0.70710678f, t = quotient(1.0f, 1.0f + 0.3275911f * y);
+  const float series = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+  const float tail = 0.5f * x * series * exponential(-y * y);
+  return x < 0.0f ? tail : x - tail;
 #elif EPILOGUE_ACTIVATION == 3  // its form with tanh, here as a logistic function
   return quotient(x, 1.0f + exponential(-1.59576912f * (x + 0.044715f * x * x * x)));
 #elif EPILOGUE_ACTIVATION == 4  // SiLU
@@ -806,7 +809,7 @@ __device__ __forceinline__ float activated(float x) {
 #endif
 }
 
-constexpr int MOVED = 16;  // sums of a thread that are stored at a time
+constexpr int MOVED = EPILOGUE_BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;  // sums of a thread that are stored at a time
 
 struct Result {
   long long m, n;

@@ -27,3 +27,13 @@ def test_it_is_written_again_as_it_was(tmp_path):
     before, after = (json.loads((folder / f"{NAME}.json").read_text()) for folder in (GOLDEN, tmp_path / "new"))
     assert after | {"sha256": ""} == before | {"sha256": ""}, "other versions of pyarrow write other bytes"
     assert load_dataset(tmp_path / "new" / NAME).table.equals(dataset.table)
+
+
+def test_half_precision_that_was_recorded_had_a_result_in_single():
+    """What hgemm and bgemm were when it was recorded is hsgemm and bsgemm; models and forecasts go by the operands."""
+    recorded = sorted((GOLDEN.parents[2] / "datasets" / "gemm_wgmma" / "searches").glob("*.json"))
+    problems = [load_dataset(path).manifest.problem for path in recorded]
+    assert {problem.name for problem in problems} == {"hsgemm", "bsgemm"}
+    assert {problem.result_dtype.name for problem in problems} == {"float32"}
+    assert {problem.cost_class for problem in problems} == {"h", "b"}
+    assert "hgemm TN" in {problem.cost_case for problem in problems}

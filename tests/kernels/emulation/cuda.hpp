@@ -272,7 +272,6 @@ inline float widened(unsigned short element) {
 }
 
 extern "C" float expf(float) noexcept;
-extern "C" float erff(float) noexcept;
 inline float exponential(float x) { return expf(x); }
 inline float quotient(float x, float y) { return x / y; }
 
