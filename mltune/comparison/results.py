@@ -28,6 +28,7 @@ from mltune.errors import StoreError
 from mltune.files.atomic import write_product
 from mltune.files.owned import FIGURE, PAGE, PARQUET_KEY, ROWS, SUMMARY, TEXT
 from mltune.files.reading import reason
+from mltune.files.text import many
 from mltune.kernel.coding import Floats
 from mltune.records.versions import installed_versions
 
@@ -88,6 +89,9 @@ class Comparison:
     directory: Path = Path()
     missing: int = 0
     cores: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.strategies)} on {many(len(self.recordings), 'dataset')}, {self.directory})"
 
     def fraction(self, name: str, dataset: str) -> Floats:
         """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.

@@ -18,6 +18,7 @@ import numpy as np
 from mltune.cost.encoding import Source
 from mltune.cost.features import signed_log2
 from mltune.device.facts import NO_CUDA, Device
+from mltune.files.text import many
 from mltune.kernel.coding import Columns, Floats
 from mltune.problem.problem import Problem
 
@@ -136,6 +137,9 @@ class PretrainedModel:
     same_problem: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
+
+    def __repr__(self) -> str:
+        return f"PretrainedModel({self.kernel}, of {many(len(self.members), 'sweep')})"
 
     def closest(self, problem: Problem, device: Device) -> PretrainedModel | None:
         """Return the model of the sweeps that are closest to a problem and a device.

@@ -111,6 +111,9 @@ class Manifest:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "arbitrary_types_allowed": True}
 
+    def __repr__(self) -> str:
+        return f"Manifest({self.name}: {self.rows:,} configurations of {self.kernel}, {self.problem.label})"
+
     def __post_init__(self) -> None:
         fastest = None if self.best is None else self.best.median_s
         times = [time for time in (self.reference_median_s, fastest) if time is not None]

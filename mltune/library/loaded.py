@@ -73,6 +73,9 @@ class Library:
     _plans: dict[Any, _Call] = field(default_factory=dict)
     _kinds: dict[type, list[Any]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Library({self.name}({', '.join(self.parameters)}))"
+
     def __post_init__(self) -> None:
         """Prepare what all calls share: which parameters are arrays, and how the words of the others are packed."""
         described = self.document["parameters"]

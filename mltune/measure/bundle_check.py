@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.errors import BundleError, DeviceError
+from mltune.files.text import many
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
 from mltune.kernel.space import ConstrainedSpace
@@ -194,6 +195,11 @@ class KernelCheck:
     problem: Problem
     device: Device
     checked: BundleCheck
+
+    def __repr__(self) -> str:
+        faults = [fault.reason for fault in self.checked.faults] + self.checked.errors
+        built = f"{self.checked.compiled} of {many(len(self.checked.builds), 'build')} compiled"
+        return f"KernelCheck({self.problem.label}: {'; '.join([built, *faults])})"
 
     @property
     def passed(self) -> bool:
