@@ -213,9 +213,13 @@ class GemmCase:
         """Make A and B, and C with everything that a correct kernel leaves there."""
         problem = self.problem
         operands = problem.operands(np, _SEED, integers=self.integers)
-        offset_bytes = self.offset * problem.element_bytes
         inputs = {
-            buffer.name: CaseBuffer("in", buffer.dtype, operands[buffer.name], offset_bytes=offset_bytes)
+            buffer.name: CaseBuffer(
+                "in",
+                buffer.dtype,
+                operands[buffer.name],
+                offset_bytes=self.offset * operands[buffer.name].dtype.itemsize,
+            )
             for buffer in problem.buffers
             if buffer.name != "C"
         }

@@ -12,10 +12,17 @@ from tests.environment import importing
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/your-kernel.md"
+MINE = """#define BLOCK 128
+extern "C" __global__ void scale(float* out, const float* in, int n) {
+  int i = blockIdx.x * BLOCK + threadIdx.x;
+  if (i < n) out[i] = 2 * in[i];
+}
+"""
 FILES = {"cuda": "blur/kernel.cu", "toml": "blur/kernel.toml"}
 
 
 def test_the_page_runs(tmp_path):
+    (tmp_path / "mine.cu").write_text(MINE)
     for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
         if language in FILES:
             (tmp_path / FILES[language]).write_text(text)
