@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack, suppress
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Protocol, Self
 
 import numpy as np
@@ -95,15 +95,19 @@ class Compression:
         return expand(target, self.knee_, self.slope)
 
 
+_importing = Lock()
+
+
 def preload(*, trees: bool = True) -> None:
     """Import the modules that the Gaussian process needs, and those of the trees, which take three times as long."""
     import importlib
 
-    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", *(["sklearn.ensemble"] if trees else [])):
-        importlib.import_module(name)
+    with _importing:  # two threads that import the same modules may see them half initialised
+        for name in ("scipy.linalg", "scipy.optimize", "scipy.special", *(["sklearn.ensemble"] if trees else [])):
+            importlib.import_module(name)
 
 
-def one_thread(*, fits_models: bool = True, trees: bool = True) -> AbstractContextManager[object]:
+def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
     """Return a context of one thread for computations, with the modules of the models imported.
 
     Matrices are small and every other core compiles: threads would compete with the compilers. Sums also depend on the
@@ -112,7 +116,7 @@ def one_thread(*, fits_models: bool = True, trees: bool = True) -> AbstractConte
     from threadpoolctl import threadpool_limits
 
     if fits_models:
-        preload(trees=trees)
+        preload()
     limits: AbstractContextManager[object] = threadpool_limits(limits=1)
     return limits
 
@@ -138,7 +142,7 @@ class Preloading:
 
     def _import(self) -> None:
         for trees, stage in enumerate(self._stages):
-            with suppress(Exception):  # whoever waits imports again, and reports the error
+            with suppress(Exception):  # whoever uses them reports the error
                 preload(trees=bool(trees))
             stage.set()
 
@@ -153,7 +157,7 @@ class Preloading:
         stages = len(self._stages) if trees else min(1, len(self._stages))
         for stage in range(self._finished, stages):
             self._stages[stage].wait()
-            self._limits.enter_context(one_thread(trees=bool(stage)))  # of these modules, too
+            self._limits.enter_context(one_thread(fits_models=False))  # of these modules, too
             self._finished = stage + 1
 
 
