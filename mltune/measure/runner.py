@@ -233,10 +233,10 @@ class GpuRunner:
 
     def _message(self, batch: Iterable[Waiting]) -> messages.Measure | messages.MeasureAll:
         """Return the request to measure builds, with the best time known now: others have been timed meanwhile."""
-        known = () if self._best is None else (self._best.median_s,)
+        best = () if self._best is None else (self._best.median_s,)
         requests = []
         for request, _ in batch:
-            bests_s = [best_s for best_s in (request.best_s, *known) if best_s is not None]
+            bests_s = [best_s for best_s in (request.best_s, *best) if best_s is not None]
             requests.append(replace(request, best_s=min(bests_s, default=None)))
         return messages.MeasureAll(tuple(requests)) if len(requests) > 1 else requests[0]
 
