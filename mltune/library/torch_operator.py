@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from mltune.problem.array_values import STORAGE
-from mltune.problem.gemm_epilogue import Epilogue, parse_epilogue
 
 _TYPES = {"i": "int", "u": "int", "f": "float", "c": "Scalar", "b": "bool"}
 
@@ -48,7 +48,7 @@ def torch_operator(library: Any) -> Any:
     operator = torch.library.custom_op(name, run, mutates_args=written, device_types="cuda", schema=schema)
     operator.register_fake(fake)
     if library.is_product:
-        epilogue = parse_epilogue(library.document["problem"].get("epilogue", ""))
+        epilogue = str(library.document["problem"].get("epilogue", "")).split("+")
         operator.register_autograd(partial(_gradients, torch, epilogue), setup_context=_keep)
     return operator
 
@@ -58,14 +58,14 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*operands)
 
 
-def _gradients(torch: Any, epilogue: Epilogue, context: Any, gradient: Any) -> tuple[Any, ...]:
+def _gradients(torch: Any, epilogue: Sequence[str], context: Any, gradient: Any) -> tuple[Any, ...]:
     """Return the gradients of a product alpha a b with an epilogue, which are products of PyTorch."""
     a, b, *bias = context.saved_tensors
     of_a, of_b, *_ = context.needs_input_grad
-    by_rows = epilogue.bias == "bias_n"  # the product is stored by rows, and the library's by columns
-    if epilogue.activation:
+    by_rows = "bias_n" in epilogue  # the product is stored by rows, and the library's by columns
+    if epilogue[-1] not in ("", "bias_m", "bias_n"):
         sums = sum((vector[:, None] if by_rows else vector for vector in bias), context.alpha * (a @ b))
-        gradient = _before(torch, epilogue.activation, gradient.to(sums.dtype), sums)
+        gradient = _before(torch, epilogue[-1], gradient.to(sums.dtype), sums)
     alpha = context.alpha.conjugate() if isinstance(context.alpha, complex) else context.alpha
     scaled = (alpha * gradient).to(a.dtype)
     of_bias = (gradient.sum(1 if by_rows else 0).to(vector.dtype) for vector in bias)
