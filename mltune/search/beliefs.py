@@ -120,14 +120,13 @@ class Outlook:
         gain: Floats = np.logaddexp.reduce(gains)
         return gain
 
-    def hopes(self, gain: float) -> list[float]:
-        """Return how many candidates each belief expects to be above the best by a gain of the target."""
+    def hopes(self, gain: float) -> float:
+        """Return how many candidates the likeliest belief expects to be above the best by a gain of the target."""
         from scipy.special import ndtr
 
-        return [
-            float(ndtr((mean - best - gain) / posterior.spread).sum())
-            for mean, posterior, best in zip(self.means, self.posteriors, self.bests, strict=True)
-        ]
+        likeliest = int(np.argmax(self.logs))
+        above = self.means[likeliest] - self.bests[likeliest] - gain
+        return float(ndtr(above / self.posteriors[likeliest].spread).sum())
 
     def among(self, positions: Indices) -> Outlook:
         """Return the outlook on some of the candidates."""

@@ -112,7 +112,7 @@ class BatchPlanner:
     varied: Mapping[str, Sequence[int]] = field(default_factory=dict)
     scored: DistinctCount = field(default_factory=DistinctCount)
     skipped: DistinctCount = field(default_factory=DistinctCount)
-    hopes: Sequence[float] = field(default=(math.inf,), init=False)
+    hopes: float = field(default=math.inf, init=False)
 
     def __post_init__(self) -> None:
         valid_values = {

@@ -225,7 +225,8 @@ class GaussianProposer:
     A batch is chosen greedily: each proposal assumes that the earlier ones, and the running ones, turn out as predicted
     (kriging believer: Ginsbourger, Le Riche and Carraro, 2010). Hyperparameters are fitted to the earliest measurements
     on a fixed schedule from the same starting point, so that a resumed run has the same ones. ``hopes`` is how many of
-    the last candidates each belief expects to be faster than the best by :data:`mltune.search.stopping.GAIN`.
+    the last candidates the likeliest belief expects to be faster than the best by
+    :data:`mltune.search.stopping.GAIN`.
     """
 
     name = "model"
@@ -236,11 +237,11 @@ class GaussianProposer:
         self.seed = seed
         self._target = Compression()
         self._beliefs = Beliefs(encoding)
-        self.hopes: Sequence[float] = (math.inf,)
+        self.hopes = math.inf
 
     def propose(self, context: ProposalContext, count: int) -> Proposals:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
-        history, rng, self.hopes = context.history, context.rng, (math.inf,)
+        history, rng, self.hopes = context.history, context.rng, math.inf
         candidates = context.free(self.pool.draw(history.best(len(history.indices)), context.taken, rng))
         if len(candidates) == 0 or count < 1:
             return Proposals(candidates[:0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,17 +30,17 @@ FALSE = 0.05
 """Largest share of such searches, of recorded and synthetic spaces, that gain so much by as many measurements again."""
 
 
-def little_gained(scores: Floats, count: int, hopes: Sequence[float] = (math.inf,)) -> str:
+def little_gained(scores: Floats, count: int, hopes: float = math.inf) -> str:
     """Return why a search ends that has gained little for long; an empty text while it continues.
 
     The promise is about the search, not about the space: as many measurements again hardly ever find more;
     docs/explanation/search.md has the evidence. Scores are log shares of peak in the order of trials; NaN, which does
-    not count, for failures. ``hopes`` is how many of its candidates each belief of the model expects to gain so much.
+    not count, for failures. ``hopes`` is how many of its candidates its likeliest belief expects to gain so much.
     """
     measured = scores[np.isfinite(scores)]
     total = len(measured)
-    is_certain = all(CERTAIN[0] < expected < CERTAIN[1] for expected in hopes)
-    last = math.ceil(max(total / 2, _fewest(ROOTS * math.sqrt(count) if is_certain else count / 3)))
+    enough = ROOTS * math.sqrt(count) if CERTAIN[0] < hopes < CERTAIN[1] else count / 3
+    last = math.ceil(max(total / 2, _fewest(enough)))
     if last >= total or measured.max() - measured[: total - last].max() >= math.log1p(GAIN):
         return ""
     gain = f"{100 * GAIN:g} %"
