@@ -36,8 +36,8 @@ HONEST = {
     "target": INPUTS,
 }
 MADE = {"versions": honest_repository, "shapes": shapes, "specification": specification, "formulas": write_formulas}
-OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 1},
-    ("shapes", "tune_shapes"): {0, 2}, ("specification", "build_from_specification"): {2}, ("target", "run_to"): {0, 1}}  # fmt: skip
+OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 130},
+    ("shapes", "tune_shapes"): {0, 2}, ("specification", "build_from_specification"): {2}, ("target", "run_to"): {0, 130}}  # fmt: skip
 """A bundle of GEMM is not replayed from a dataset of another kernel, there may be no GPU to sweep on, no Triton, and a campaign may be
 ended by its test before all of its problems have begun."""
 KINDS = [kind for kind in COMMANDS_OF if kind != "run folder"]  # has the input and the commands of a store
