@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -46,6 +47,9 @@ from mltune.cost.pretrained import Member, PretrainedModel, Sweep, fit_member
 from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.tuning.training import as_sweeps
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from misleading import mirrored
 
 AT = (1, 5, 10, 25, 50, 100)
 TARGETS = {1: 0.95, 5: 0.975, 10: 0.985, 25: 0.99}
@@ -111,15 +115,6 @@ def cases(datasets: list[Dataset], searches: list[Dataset]) -> list[Case]:
                 misleading = replace(model, members=tuple(opposite[member.sweep] for member in model.members))
             found.append(Case(sweep.name, between, recording, model, portable_order(sweep, others), misleading))
     return found
-
-
-def mirrored(sweep: Sweep) -> Sweep:
-    """Return a sweep in which each value of a parameter is replaced by that of the opposite end of the list."""
-    columns = {}
-    for name, column in sweep.columns.items():
-        values, places = np.unique(column, return_inverse=True)
-        columns[name] = values[::-1][places]
-    return replace(sweep, columns=columns)
 
 
 def is_part(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the code of a CUDA kernel says of its launch and its arrays: blocks, grid and shapes, where that is plain."""
+"""Read the launch and the arrays of a CUDA kernel from its code: blocks, grid and shapes, where these are plain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GEMM does with its sums before it stores them: it adds a bias, and applies an activation."""
+"""The epilogue of a GEMM: a bias and an activation, which it applies to its sums before it stores them."""
 
 from __future__ import annotations
 

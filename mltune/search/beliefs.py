@@ -41,17 +41,18 @@ class Belief:
             self.hyperparameters = Hyperparameters.most_likely(points, residual, self._prior, self._deviation)
             self._key = key
 
-    def condition(self, points: Floats, basis: Floats, target: Floats, measured: int) -> None:
-        """Learn targets."""
+    def condition(self, points: Floats, basis: Floats, target: Floats, measured: int, *, is_compared: bool) -> float:
+        """Learn targets; return the evidence for a belief that is compared with others, otherwise 0."""
         points, basis = self._own(points, basis)
         self._weights = self._mean_function.fit(basis[:measured], target[:measured])
         residual = target - basis[: len(target)] @ self._weights
         process = self._process = GaussianProcess(self.hyperparameters)
-        self.evidence = process.fit(points[:measured], residual[:measured]).evidence()
-        if len(target) > measured:
+        evidence = process.fit(points[:measured], residual[:measured]).evidence() if is_compared else 0.0
+        if len(target) > measured or not is_compared:
             process.fit(points[: len(target)], residual)
         if len(points) > len(target):
             process.fit(points, np.concatenate([residual, process.mean(points[len(target) :])]))
+        return evidence
 
     def posterior(self, points: Floats, basis: Floats) -> tuple[Floats, Posterior]:
         """Return the expected targets of configurations, and their joint distribution about the mean function."""
@@ -82,19 +83,21 @@ class Beliefs:
             belief.learn(points, basis, target, key=key)
 
     def condition(self, points: Floats, basis: Floats, target: Floats, measured: int) -> None:
-        """See :meth:`Belief.condition`."""
-        for belief in self.beliefs:
-            belief.condition(points, basis, target, measured)
-
-    def outlook(self, points: Floats, basis: Floats, best: float) -> Outlook:
-        """Return what is expected of candidates beside the best target so far.
+        """Learn targets (see :meth:`Belief.condition`), and weigh the beliefs.
 
         A belief counts as likely as it makes each measurement, given the others (Geisser and Eddy, 1979, "A predictive
         approach to model selection"). The likelihood of all together would trust a source too early.
         """
-        evidence = np.array([belief.evidence for belief in self.beliefs])
+        several = len(self.beliefs) > 1
+        evidence = np.array(
+            [belief.condition(points, basis, target, measured, is_compared=several) for belief in self.beliefs]
+        )
+        self._logs = evidence - np.logaddexp.reduce(evidence)
+
+    def outlook(self, points: Floats, basis: Floats, best: float) -> Outlook:
+        """Return what is expected of candidates beside the best target so far."""
         means, posteriors = zip(*(belief.posterior(points, basis) for belief in self.beliefs), strict=True)
-        return Outlook(evidence - np.logaddexp.reduce(evidence), means, posteriors, np.full(len(means), best))
+        return Outlook(self._logs, means, posteriors, np.full(len(means), best))
 
 
 @dataclass(eq=False, slots=True)

@@ -1,4 +1,4 @@
-"""What a call on a GPU begins before it looks at its arguments: the driver, and the worker process of the GPU."""
+"""An early start of the driver and the worker process of a GPU, before a call looks at its arguments."""
 
 from __future__ import annotations
 

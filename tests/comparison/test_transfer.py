@@ -1,27 +1,17 @@
 """A search with physics and models of other hardware finds no less than one without, on recorded spaces."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from mltune.comparison.baselines import ShippedSearch
 from mltune.comparison.simulation import Recording, record, simulate
-from mltune.cost.pretrained import PretrainedModel, Sweep, fit_member
+from mltune.cost.pretrained import PretrainedModel, fit_member
 from mltune.dataset.dataset import load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.tuning.training import as_sweeps
+from tests.misleading import mirrored
 
 AT = (10, 25, 50)
-
-
-def mirrored(sweep: Sweep) -> Sweep:
-    """Return a sweep in which each value of a parameter is replaced by that of the opposite end of the list."""
-    columns = {}
-    for name, column in sweep.columns.items():
-        values, places = np.unique(column, return_inverse=True)
-        columns[name] = values[::-1][places]
-    return replace(sweep, columns=columns)
 
 
 def model_of(names: list[str], recording: Recording, *, misleads: bool = False) -> PretrainedModel | None:

@@ -28,6 +28,16 @@ def _hold(index, begun):
         time.sleep(60)
 
 
+def _holder():
+    """Start a process that keeps its turn at GPU 0."""
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    holder = context.Process(target=_hold, args=(0, begun))
+    holder.start()
+    assert begun.wait(30)
+    return holder
+
+
 def _take_and_end(index):
     with turns.turn(index):
         pass
@@ -55,27 +65,19 @@ def test_others_wait_for_the_end_of_a_turn_but_not_at_another_gpu():
 
 def test_a_turn_that_ends_in_a_warning_as_an_error_is_free_for_others(monkeypatch):
     monkeypatch.setattr(locks, "SPEAK_S", 0.1)
-    context = multiprocessing.get_context("fork")
-    begun = context.Event()
-    holder = context.Process(target=_hold, args=(0, begun))
-    holder.start()
-    assert begun.wait(30)
+    holder = _holder()
     with pytest.raises(MltuneWarning, match="the turn at GPU 0 is not free"), turns.turn(0):
         pass
     os.kill(holder.pid, signal.SIGKILL)
     holder.join()
-    other = context.Process(target=_take_and_end, args=(0,))
+    other = multiprocessing.get_context("fork").Process(target=_take_and_end, args=(0,))
     other.start()
     other.join(30)
     assert other.exitcode == 0
 
 
 def test_the_turn_of_a_killed_process_ends():
-    context = multiprocessing.get_context("fork")
-    begun = context.Event()
-    holder = context.Process(target=_hold, args=(0, begun))
-    holder.start()
-    assert begun.wait(30)
+    holder = _holder()
     os.kill(holder.pid, signal.SIGKILL)
     with turns.turn(0):
         pass
@@ -104,11 +106,7 @@ def test_nobody_waits_without_a_gpu(monkeypatch, gpus):
 def test_a_stopped_process_keeps_nobody_from_a_gpu(monkeypatch):
     """It measures nothing; others wait for it once."""
     monkeypatch.setattr(locks, "SPEAK_S", 0.3)
-    context = multiprocessing.get_context("fork")
-    begun = context.Event()
-    holder = context.Process(target=_hold, args=(0, begun))
-    holder.start()
-    assert begun.wait(30)
+    holder = _holder()
     os.kill(holder.pid, signal.SIGSTOP)
     with pytest.warns(MltuneWarning, match=rf"process {holder.pid} .*is stopped.*measures beside it"), turns.turn(0):
         pass
