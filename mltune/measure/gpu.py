@@ -205,6 +205,15 @@ def worker_kernel(file: str, name: str, options: tuple[str, ...] = ()) -> Any:
     return cupy.RawKernel((_FOLDER / file).read_text("utf-8"), name, options)
 
 
+def copied(array: Any) -> Any:
+    """Return a copy of a contiguous array of CuPy, without a kernel that CuPy would have to compile."""
+    import cupy
+
+    copy = cupy.empty_like(array)
+    copy.data.copy_from_device_async(array.data, array.nbytes)
+    return copy
+
+
 def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:
     """Return the arguments of a problem whose buffers have some device addresses, one value per array."""
     pointers = {name: np.uint64(address) for name, address in addresses.items()}

@@ -20,7 +20,7 @@ from mltune.device.query import Nvml, pci_bus_id, query_device, summarize
 from mltune.errors import DeviceError
 from mltune.kernel.launch import Launch
 from mltune.measure import gpu, messages
-from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments
+from mltune.measure.gpu import CudaError, Fault, LoadedKernel, copied, fault_of, gpu_memory, problem_arguments
 from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
@@ -104,7 +104,7 @@ class Worker:
                 return
             operands = _operands(problem, on_host)
             written = {buffer.name: operands[buffer.name] for buffer in problem.buffers if buffer.role == "inout"}
-            self._use(operands, {name: array.copy() for name, array in written.items()})
+            self._use(operands, {name: copied(array) for name, array in written.items()})
 
     def _use(self, operands: Operands, initial: Operands) -> None:
         """Time kernels on given operands, some of which have initial values that are restored before each run."""
@@ -224,7 +224,7 @@ class Worker:
         fresh = dict(self._operands)
         for buffer in self.problem.buffers:
             if buffer.role == "inout":
-                fresh[buffer.name] = self._initial[buffer.name].copy()
+                fresh[buffer.name] = copied(self._initial[buffer.name])
             elif buffer.role == "out":
                 fresh[buffer.name] = cupy.empty_like(fresh[buffer.name])
                 fresh[buffer.name].data.memset_async(_UNWRITTEN, fresh[buffer.name].nbytes)

@@ -1,4 +1,4 @@
-// The changed bytes of guard zones.
+// The changed bytes of guard zones, and the bytes in which two buffers differ.
 #define FIRST ((long long)blockIdx.x * blockDim.x + threadIdx.x)
 #define STEP ((long long)gridDim.x * blockDim.x)
 
@@ -11,4 +11,11 @@ extern "C" __global__ void count_changed(const unsigned long long* zones, unsign
 #pragma unroll 4
   for (long long i = FIRST; i < bytes; i += STEP) changed += zone[i] != guard;
   if (changed) atomicAdd(&results[blockIdx.y], changed);
+}
+
+extern "C" __global__ void count_different(const unsigned char* buffer, const unsigned char* other, long long bytes,
+                                           unsigned long long* result) {
+  unsigned long long different = 0;
+  for (long long i = FIRST; i < bytes; i += STEP) different += buffer[i] != other[i];
+  if (different) atomicAdd(result, different);
 }
