@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mltune.measure.messages import Answer, Begin, Check, Measure, Race, TimeReference, in_turn
+from mltune.measure.messages import Answer, Begin, Check, Measure, Prepare, Race, TimeReference, in_turn
 from mltune.measure.timing import RaceResult, Series, UsualClock, run_rounds
 from mltune.records.trial import Measurement, TrialState
 
@@ -59,6 +59,10 @@ def _answer(folder: Path, begun: list[Any], request: Any) -> Answer:
         alone = request.orders or (folder / NO_REFERENCE).exists()
         reference = [] if alone else [{"time_s": REFERENCE_S, "noise": 0.001}]
         return Answer(_race(behaviours, reference, request.budget_s, request.orders))
+    if isinstance(request, Prepare):
+        with (folder / "prepared").open("a") as prepared:
+            prepared.write(f"{request.problem.label}\n")
+        return Answer(Measurement(TrialState.OK))
     assert isinstance(request, Measure | Check)
     behaviour = json.loads(request.cubin)
     if isinstance(request, Check):

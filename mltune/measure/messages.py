@@ -74,6 +74,13 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make the own cases of a problem, which a later :class:`Check` needs; the answer says that the worker goes on."""
+
+    problem: RunnableProblem
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """Run a build once on the buffers of the timed case; the answer holds them."""
 
@@ -98,7 +105,7 @@ class Race:
     orders: tuple[tuple[int, ...], ...] = ()
 
 
-Request = Begin | Measure | Check | Run | TimeReference | Race
+Request = Begin | Measure | Check | Prepare | Run | TimeReference | Race
 
 
 @dataclass(frozen=True, slots=True)

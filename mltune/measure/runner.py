@@ -98,6 +98,7 @@ class GpuRunner:
         self._serves: int | None = None  # the process that has begun the problem
         self._under_way: set[Future[Any]] = set()
         self._waiting: deque[Waiting] = deque()
+        self._unprepared: deque[RunnableProblem] = deque()
         self._at_once = 1
         self._closing = threading.Event()
         self._served = False
@@ -190,6 +191,20 @@ class GpuRunner:
             measurements[problem] = self._ask(Measurement, check, timeout_s)
         return measurements
 
+    def expect_winner(self) -> None:
+        """Prepare the verification of a winner while no build waits, one problem after the other.
+
+        With a baseline nothing is kept: its arrays may be as large as the timed ones.
+        """
+        if self._make_baseline is None:
+            self._unprepared.extend((self._problem, *self._problem.winner_problems()))
+            self._submit(self._prepare)
+
+    def _prepare(self) -> None:
+        if self._unprepared and not self._waiting and not self._closing.is_set():
+            self._request(messages.Prepare(self._unprepared.popleft()), _CHECK_TIMEOUT_S)
+            self._submit(self._prepare)
+
     def _submit(self, function: Callable[..., Returned], *arguments: Any) -> Future[Returned]:
         """Call a function in the thread of the worker, after those that were submitted before."""
         return self._note(self._worker.thread.submit(function, *arguments))
@@ -230,6 +245,7 @@ class GpuRunner:
             if not future.cancelled():
                 future.set_exception(error)
         self._waiting.extendleft(waiting for waiting in reversed(batch) if not waiting[1].cancelled())
+        self._prepare()
 
     def _message(self, batch: Iterable[Waiting]) -> messages.Measure | messages.MeasureAll:
         """Return the request to measure builds, with the best time known now: others have been timed meanwhile."""

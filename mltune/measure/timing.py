@@ -283,7 +283,7 @@ class ClockMonitor:
 BUDGET_S = 3.0
 """Most seconds of runs and rests in a race."""
 
-SHARE, LEAST_S = 0.2, 0.3
+SHARE, LEAST_S = 0.12, 0.3
 """Most of a race as a share of the seconds of the run before it, and the least of that."""
 
 MAX_ROUNDS = 31
@@ -344,7 +344,7 @@ def budget_after(run_s: float) -> float:
     """Return the most seconds of a race after a run that took some seconds.
 
     >>> budget_after(0.5), budget_after(5.0), budget_after(60.0)
-    (0.3, 1.0, 3.0)
+    (0.3, 0.6, 3.0)
     """
     return min(BUDGET_S, max(LEAST_S, SHARE * run_s))
 
@@ -357,7 +357,7 @@ def finals_s(time_s: float) -> float:
     """Return the seconds of a run's time that are kept for the finals.
 
     >>> finals_s(0.5), finals_s(5.0), finals_s(3600.0)
-    (0.25, 1.3, 3.9000000000000004)
+    (0.25, 0.78, 3.9000000000000004)
     """
     return min(FINALS * budget_after(time_s), time_s / 2)
 
@@ -366,7 +366,7 @@ def race_within(left_s: float, run_s: float) -> float:
     """Return the most seconds of a race after a run that took some seconds, with some seconds left of its time.
 
     >>> race_within(1.3, 5.0), race_within(-2.0, 5.0), race_within(math.inf, 60.0)
-    (1.0, 0.3, 3.0)
+    (0.6, 0.3, 3.0)
     """
     return max(LEAST_S, min(left_s / FINALS, budget_after(run_s)))
 

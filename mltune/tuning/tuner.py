@@ -277,6 +277,8 @@ class Tuner:
     def _run(self) -> TuneResult:
         self._store.set_fact("limit", {"trials": self._request.trials, "time_s": self._request.time_s})
         interrupted, loop = False, self._loop()
+        if self._session.gpu is not None and self._request.finals:
+            self._session.gpu.expect_winner()
         try:
             loop.run()
         except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runner
+from imaginary_gpu import FOLDER, PROBLEM, REFERENCE_S, ImaginaryBuilder, imaginary_runner
 
 from mltune.errors import BundleError, DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
@@ -322,3 +322,23 @@ def test_a_race_in_which_the_worker_dies_has_no_times(serving):
 
     assert result.state is TrialState.CRASHED
     assert result.rounds == 0
+
+
+def test_the_verification_of_a_winner_is_prepared_while_no_build_waits(serving):
+    problems = [PROBLEM, *PROBLEM.winner_problems()]
+    with imaginary_runner(pool=serving.pool) as runner:
+        runner.expect_winner()
+        assert ask(runner, "").result().state is TrialState.OK
+        until = time.monotonic() + 60
+        while runner._unprepared or runner._under_way:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    assert (serving.folder / "prepared").read_text().splitlines() == [problem.label for problem in problems]
+
+
+def test_with_a_baseline_nothing_is_prepared(folder):
+    with imaginary_runner(baseline=lambda: Baseline(b"", "", ())) as runner:
+        runner.expect_winner()
+        assert ask(runner, "").result().state is TrialState.OK
+    assert not (folder / "prepared").exists()
