@@ -23,6 +23,7 @@ def swept(family, number, seed):
     return pruner, int((fast & ~pruner.measured).sum())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "number", "seed"), [("mirrored", 2, 0), ("isolated", 0, 2), ("narrow", 0, 0)])
 def test_all_that_is_fast_is_measured(family, number, seed):
     pruner, missed = swept(family, number, seed)
