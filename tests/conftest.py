@@ -41,7 +41,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["MLTUNE_WISDOM"] = "none"  # that of the user is neither read nor written
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and tables fit it
 # Machines are shared: time is measured by benchmarks. A test finds the same in every run.
-settings.register_profile("mltune", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("mltune", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("many", deadline=None, derandomize=True, max_examples=1000)  # --hypothesis-profile=many
 settings.load_profile("mltune")
 

@@ -45,14 +45,14 @@ stop = false
 LEARNED = """
 [plan]
 title = "Three problems"
-budget = "320 trials"
-minimum = "64 trials"
+budget = "160 trials"
+minimum = "32 trials"
 produce = ["report", "winners"]
 
 [[problems]]
 datasets = ["h200-sgemm-nt-4096-random", "convolution_mi250x_gcd", "xgemm_rtx_2080_ti"]
 """
-PLAN = LEARNED.replace("320", "96").replace("64", "24") + SIMPLE
+PLAN = LEARNED.replace("160", "96").replace("32", "24") + SIMPLE
 
 
 class Here:

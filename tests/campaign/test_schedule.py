@@ -55,7 +55,6 @@ def plans(draw):
 
 
 class TestLaws:
-    @settings(max_examples=60, deadline=None)
     @given(plans(), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 5))
     @pytest.mark.system
     def test_of_a_whole_campaign(self, make_plan, arguments, stops, fails, jump):

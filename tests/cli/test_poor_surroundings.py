@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from mltune.records.store import Store
+from tests.cli.program import command
 from tests.environment import ROOT, importing
 
 PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
@@ -56,15 +57,15 @@ def test_commands_work_in_an_ascii_locale(tmp_path):
 
 
 def test_commands_work_in_a_directory_whose_name_is_no_utf_8(tmp_path):
-    place = os.path.join(os.fsencode(tmp_path), b"\xff")
+    place = f"{tmp_path}/{os.fsdecode(bytes([255]))}"
     os.mkdir(place)
     again = [*TUNE, "--trials", "12"]
     for words in [*COMMANDS, again, ["show", "a_run", "--export", "exported"], ["show"]]:
-        done = mltune(*words, cwd=place)
-        assert done.returncode == 0, (words, said(done))
-    for words in (["show", os.path.join(place, b"a_run")], ["report", os.path.join(place, b"a_run")]):
-        done = mltune(*words, cwd=tmp_path)
-        assert done.returncode == 0, (words, said(done))
+        done = command(*words, cwd=place)
+        assert done.returncode == 0, (words, done.stderr)
+    for words in (["show", f"{place}/a_run"], ["report", f"{place}/a_run"]):
+        done = command(*words, cwd=tmp_path)
+        assert done.returncode == 0, (words, done.stderr)
 
 
 @pytest.mark.parametrize("megabytes", [60, 200])

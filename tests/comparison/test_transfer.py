@@ -35,9 +35,9 @@ def recorded(name: str) -> Recording:
     return record(dataset, load_kernel(dataset.manifest.kernel))
 
 
-OF_SYSTEM = {
-    "convolution_mi250x_gcd": ["convolution_w6600"],
+MORE = {
     "convolution_rtx_a6000": [],
+    "convolution_mi250x_gcd": ["convolution_w6600"],
     "xgemm_rtx_2080_ti": ["xgemm_rtx_3060_laptop", "xgemm_rtx_a4000"],
     "xgemm_titan_rtx": ["xgemm_rtx_3060_laptop", "xgemm_rtx_a4000"],
     "xgemm_rtx_3060_laptop": ["xgemm_rtx_2080_ti", "xgemm_titan_rtx"],
@@ -50,9 +50,10 @@ OF_SYSTEM = {
     [
         ("convolution_w6600", ["convolution_mi250x_gcd"]),
         ("convolution_rtx_a4000", ["convolution_mi250x_gcd", "convolution_w6600"]),
-        *(pytest.param(name, others, marks=pytest.mark.system) for name, others in OF_SYSTEM.items()),
+        *MORE.items(),
     ],
 )
+@pytest.mark.sampled(2, system=4)
 def test_knowledge_of_other_architectures_never_hurts(name, others):
     recording = recorded(name)
     warm = shares(recording, ShippedSearch(pretrained=model_of(others, recording)), seeds=3)
@@ -61,7 +62,7 @@ def test_knowledge_of_other_architectures_never_hurts(name, others):
     assert (warm >= without - 0.02).all()
 
 
-@pytest.mark.system
+@pytest.mark.sampled(0, system=1)
 @pytest.mark.parametrize("name", ["h200-reduction-67108864-random", "h200-stencil-8192x8192x4-random"])
 def test_physics_that_ranks_badly_is_overcome_within_25_measurements(name):
     """Within ten it may still be .03 to .06 behind."""

@@ -367,7 +367,7 @@ def test_messages_hold_no_control_characters(tmp_path: Path) -> None:
         assert str(refusal.value).isprintable()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), suffix=st.sampled_from([".csv", ".parquet", ".json"]))
 def test_whatever_a_file_holds_it_is_a_table_or_refused(tmp_path: Path, data: bytes, suffix: str) -> None:
     path = tmp_path / f"file{suffix}"
@@ -386,7 +386,7 @@ _ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.text(max_size=3), st.fixed_dictionaries({"a": _ANYTHING, "time": _ANYTHING}), max_size=3)
     | _ANYTHING,

@@ -67,7 +67,7 @@ def test_all_facts_are_forged():
     assert {*FACTS} == NAMES
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_fact_is_ignored_or_refused(name, base, sandbox, tmp_path):
     fact, value = FORGED[name]

@@ -9,7 +9,7 @@ from tests.hostile.test_hostile_senders import KINDS as SENT
 KINDS = COMMANDS_OF.keys() - {*SENT}
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(30)
 def test_an_input_is_answered(case, tmp_path, base, sandbox, record_property):
     assert examine(case, tmp_path / "input", base, sandbox, record_property) == []
 

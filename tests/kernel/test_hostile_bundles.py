@@ -336,7 +336,7 @@ TOKENS = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(TOKENS, max_size=40).map("".join))
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     columns = {"P0": np.array([-3, 0, 7]), "P1": np.array([1, 2, 2**31 - 1]), "n": 4096}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mltune.errors import BundleError
@@ -168,7 +168,6 @@ TEXT = st.lists(LINE, max_size=8).map("".join)
 MARKED = "#error the canary"
 
 
-@settings(max_examples=75, deadline=None)
 @given(
     source=TEXT,
     texts=st.dictionaries(st.sampled_from(("a.h", "b.h", "more/a.h", "more/b.h", "include/a.h")), TEXT),

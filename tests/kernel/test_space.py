@@ -84,7 +84,7 @@ def kernels(draw_: st.DrawFn) -> Kernel:
     return make_kernel(parameters, restrictions, derived)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(kernel=kernels(), p=st.integers(1, 3))
 def test_ranks_are_a_bijection_with_the_valid_configurations(kernel: Kernel, p: int) -> None:
     variables = {"p": p}

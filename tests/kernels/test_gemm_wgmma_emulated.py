@@ -105,7 +105,7 @@ def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, st
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
 @pytest.mark.parametrize(("teams", "split"), [(1, 1), (1, 2), (2, 1), (1, 0)])
-@pytest.mark.sampled(4, system=12)
+@pytest.mark.sampled(2, system=4)
 def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, str], teams: int, split: int) -> None:
     """One operand or both, from any address and leading dimension; with blocks that have no tile, in either order.
 
@@ -144,7 +144,7 @@ def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> 
 
 
 @pytest.mark.parametrize(("parts", "processors", "teams"), [(1, 2, 1), (2, 3, 1), (3, 6, 2), (5, 5, 1), (8, 9, 1)])
-@pytest.mark.sampled(2, system=5)
+@pytest.mark.sampled(2, system=1)
 def test_any_number_of_parts(kernel: Kernel, runtime: Path, parts: int, processors: int, teams: int) -> None:
     """One, and more than fit on the device at a time; some of them empty."""
     configuration = {
@@ -203,7 +203,7 @@ EPILOGUES = [
 
 
 @pytest.mark.parametrize(("precision", "epilogue", "batch"), EPILOGUES)
-@pytest.mark.sampled(1, system=7)
+@pytest.mark.sampled(1, system=3)
 def test_an_epilogue_is_applied_before_a_result_is_stored(
     kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int
 ) -> None:
@@ -256,7 +256,7 @@ FAULTS |= PACKING_FAULTS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.sampled(3, system=15)
+@pytest.mark.sampled(3, system=6)
 def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path, fault: str) -> None:
     line, instead, message = FAULTS[fault]
     source = (kernel.folder / "gemm_wgmma.cu").read_text()

@@ -83,10 +83,10 @@ class TestWriting:
         environment = importing(ROOT / "tests/known")
         started = [
             subprocess.Popen([sys.executable, "-c", code, str(path), str(number)], env=environment)
-            for number in range(4)
+            for number in range(3)
         ]
-        assert [process.wait(timeout=120) for process in started] == [0] * 4
-        assert len(Wisdom.load(path)) == 40
+        assert [process.wait(timeout=120) for process in started] == [0] * 3
+        assert len(Wisdom.load(path)) == 30
 
     def test_a_file_that_another_process_holds_is_not_waited_for_endlessly(self, path, monkeypatch):
         monkeypatch.setattr(files.locked.__wrapped__, "__defaults__", (0.05,))

@@ -64,7 +64,7 @@ def refused_or_done(work, folder):
     assert process_time() - begun < 1
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 4))
 def test_a_changed_document_is_read_or_refused(library, tmp_path, seed, count):
     rng, folder = Random(seed), tmp_path / "lib"  # noqa: S311
@@ -91,7 +91,7 @@ def test_a_changed_document_is_read_or_refused(library, tmp_path, seed, count):
         refused_or_done(work, folder)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(["sgemm_nt.c", "sgemm_nt.h", SHARED, "library.json"]))
 def test_a_changed_file_is_read_or_refused(library, tmp_path, seed, name):
     folder = tmp_path / "lib"

@@ -144,10 +144,10 @@ def test_python_formulas_and_c_have_one_value_or_all_refuse(tmp_path):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_thousands_of_expressions_have_one_value_or_all_refuse(tmp_path, seed):
-    rng = np.random.default_rng(seed)
-    check(tmp_path, [drawn(rng, int(rng.integers(1, 6))) for _ in range(1000)])
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_large_expressions_have_one_value_or_all_refuse(tmp_path, count):
+    rng = np.random.default_rng(1)
+    check(tmp_path, [drawn(rng, int(rng.integers(1, 6))) for _ in range(count)])
 
 
 @pytest.mark.parametrize("text", SEEN)

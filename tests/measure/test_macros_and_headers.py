@@ -55,6 +55,7 @@ def build(tmp_path: Path, source: str, parameters: Any, **options: Any) -> Build
 
 
 @needs.nvrtc
+@pytest.mark.sampled(0, system=3)
 @pytest.mark.parametrize("header", HEADERS)
 def test_parameters_are_defined_behind_headers_that_use_their_names(tmp_path: Path, header: str) -> None:
     total = " + ".join(NAMES)

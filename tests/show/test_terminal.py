@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -68,7 +68,6 @@ def test_a_picture_on_a_terminal_is_plain_text(picture: object, monkeypatch: pyt
 
 
 @given(st.text())
-@settings(max_examples=50)
 def test_no_text_draws_on_the_terminal(text: str) -> None:
     out = table.console()
     out.file, out.width, out.no_color = io.StringIO(), 500, True

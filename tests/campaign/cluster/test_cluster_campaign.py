@@ -25,9 +25,9 @@ pytestmark = pytest.mark.system
 PLAN = """
 [plan]
 title = "As many trials for each problem, whoever runs them"
-budget = "144 trials"
-minimum = "48 trials"
-maximum = "48 trials"
+budget = "96 trials"
+minimum = "32 trials"
+maximum = "32 trials"
 produce = ["winners"]
 
 [[problems]]

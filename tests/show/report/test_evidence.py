@@ -7,7 +7,7 @@ import numpy as np
 import optuna
 import pytest
 from campaigns import HOSTILE, RECORDS, REFERENCES, REPLAYED, replayed, stored, trial
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mltune.errors import RunDirectoryError
@@ -114,7 +114,6 @@ def test_a_matrix_of_each_operand_crosses_the_bus_once(evidence_of):
 
 
 @given(st.dictionaries(st.sampled_from([*TIME_USE, "total", "time"]).filter("rest".__ne__), st.floats(0.0, 1e6)))
-@settings(max_examples=50)
 def test_parts_of_the_time_are_never_negative(seconds):
     parts = time_use(seconds)
     assert parts.keys() == TIME_USE.keys()
