@@ -236,6 +236,11 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
                : "memory");
 }
 
+// Brings a multiple of 16 bytes into L2.
+__device__ __forceinline__ void prefetch(const Half* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 // By the thread that copies, before its first copy.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
@@ -257,6 +262,19 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int
         "l"(map), "r"(inner), "r"(outer), "r"(product), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>((1 << TARGETS) - 1))
         : "memory");
 }
+
+// From shared memory, as those were laid there.
+__device__ __forceinline__ void store_box(const TensorMap* map, const void* shared, int inner, int outer, int product) {
+  asm volatile("cp.async.bulk.tensor." DIMENSIONS ".global.shared::cta.bulk_group [%0, " AT "], [%1];" ::"l"(map),
+               "r"(shared_address(shared)), "r"(inner), "r"(outer), "r"(product)
+               : "memory");
+}
+
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until all groups of the thread but the last PENDING have been read.
+template <int PENDING>
+__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 
 // -- Tensor cores.
 
@@ -299,8 +317,16 @@ __device__ __forceinline__ unsigned transposed(unsigned two) {
   return other;
 }
 
+// Four matrices of 8 x 8 elements, as above, are stored transposed: thread 8 i + j has the place of column j of matrix i.
+__device__ __forceinline__ void store_transposed(void* shared, unsigned first, unsigned second, unsigned third, unsigned fourth) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "r"(first),
+               "r"(second), "r"(third), "r"(fourth)
+               : "memory");
+}
+
 // Nor what is made from `value`.
 __device__ __forceinline__ void forget(long long& value) { asm volatile("" : "+l"(value)); }
+__device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
 
 template <int REGISTERS>
 __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
@@ -315,33 +341,73 @@ __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sy
 // Keeps the compiler from moving a use of `value` across.
 __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(value)::"memory"); }
 
-// The operands of the instruction by its width: names of the sums, the sums, names of what follows them.
-#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_64 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_96 NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define NAMES_128 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES_160 NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define NAMES_192 NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define NAMES_224 NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define NAMES_256 NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUMS_32 SIXTEEN(0)
-#define SUMS_64 SUMS_32, SIXTEEN(16)
-#define SUMS_96 SUMS_64, SIXTEEN(32)
-#define SUMS_128 SUMS_96, SIXTEEN(48)
-#define SUMS_160 SUMS_128, SIXTEEN(64)
-#define SUMS_192 SUMS_160, SIXTEEN(80)
-#define SUMS_224 SUMS_192, SIXTEEN(96)
-#define SUMS_256 SUMS_224, SIXTEEN(112)
-#define REST_32 "%16, %17, 1, 1, 1, %18, %19"
-#define REST_64 "%32, %33, 1, 1, 1, %34, %35"
-#define REST_96 "%48, %49, 1, 1, 1, %50, %51"
-#define REST_128 "%64, %65, 1, 1, 1, %66, %67"
-#define REST_160 "%80, %81, 1, 1, 1, %82, %83"
-#define REST_192 "%96, %97, 1, 1, 1, %98, %99"
-#define REST_224 "%112, %113, 1, 1, 1, %114, %115"
-#define REST_256 "%128, %129, 1, 1, 1, %130, %131"
+// The operands of the instruction by its width: names of the sums, and the sums. Behind them the numbers of names would depend on
+// the width, so descriptions are before them, as if they were changed.
+#define NAMES_8 "%2, %3, %4, %5"
+#define NAMES_16 NAMES_8 ", %6, %7, %8, %9"
+#define NAMES_24 NAMES_16 ", %10, %11, %12, %13"
+#define NAMES_32 NAMES_24 ", %14, %15, %16, %17"
+#define NAMES_40 NAMES_32 ", %18, %19, %20, %21"
+#define NAMES_48 NAMES_40 ", %22, %23, %24, %25"
+#define NAMES_56 NAMES_48 ", %26, %27, %28, %29"
+#define NAMES_64 NAMES_56 ", %30, %31, %32, %33"
+#define NAMES_72 NAMES_64 ", %34, %35, %36, %37"
+#define NAMES_80 NAMES_72 ", %38, %39, %40, %41"
+#define NAMES_88 NAMES_80 ", %42, %43, %44, %45"
+#define NAMES_96 NAMES_88 ", %46, %47, %48, %49"
+#define NAMES_104 NAMES_96 ", %50, %51, %52, %53"
+#define NAMES_112 NAMES_104 ", %54, %55, %56, %57"
+#define NAMES_120 NAMES_112 ", %58, %59, %60, %61"
+#define NAMES_128 NAMES_120 ", %62, %63, %64, %65"
+#define NAMES_136 NAMES_128 ", %66, %67, %68, %69"
+#define NAMES_144 NAMES_136 ", %70, %71, %72, %73"
+#define NAMES_152 NAMES_144 ", %74, %75, %76, %77"
+#define NAMES_160 NAMES_152 ", %78, %79, %80, %81"
+#define NAMES_168 NAMES_160 ", %82, %83, %84, %85"
+#define NAMES_176 NAMES_168 ", %86, %87, %88, %89"
+#define NAMES_184 NAMES_176 ", %90, %91, %92, %93"
+#define NAMES_192 NAMES_184 ", %94, %95, %96, %97"
+#define NAMES_200 NAMES_192 ", %98, %99, %100, %101"
+#define NAMES_208 NAMES_200 ", %102, %103, %104, %105"
+#define NAMES_216 NAMES_208 ", %106, %107, %108, %109"
+#define NAMES_224 NAMES_216 ", %110, %111, %112, %113"
+#define NAMES_232 NAMES_224 ", %114, %115, %116, %117"
+#define NAMES_240 NAMES_232 ", %118, %119, %120, %121"
+#define NAMES_248 NAMES_240 ", %122, %123, %124, %125"
+#define NAMES_256 NAMES_248 ", %126, %127, %128, %129"
+#define SUMS_8 FOUR(0)
+#define SUMS_16 SUMS_8, FOUR(4)
+#define SUMS_24 SUMS_16, FOUR(8)
+#define SUMS_32 SUMS_24, FOUR(12)
+#define SUMS_40 SUMS_32, FOUR(16)
+#define SUMS_48 SUMS_40, FOUR(20)
+#define SUMS_56 SUMS_48, FOUR(24)
+#define SUMS_64 SUMS_56, FOUR(28)
+#define SUMS_72 SUMS_64, FOUR(32)
+#define SUMS_80 SUMS_72, FOUR(36)
+#define SUMS_88 SUMS_80, FOUR(40)
+#define SUMS_96 SUMS_88, FOUR(44)
+#define SUMS_104 SUMS_96, FOUR(48)
+#define SUMS_112 SUMS_104, FOUR(52)
+#define SUMS_120 SUMS_112, FOUR(56)
+#define SUMS_128 SUMS_120, FOUR(60)
+#define SUMS_136 SUMS_128, FOUR(64)
+#define SUMS_144 SUMS_136, FOUR(68)
+#define SUMS_152 SUMS_144, FOUR(72)
+#define SUMS_160 SUMS_152, FOUR(76)
+#define SUMS_168 SUMS_160, FOUR(80)
+#define SUMS_176 SUMS_168, FOUR(84)
+#define SUMS_184 SUMS_176, FOUR(88)
+#define SUMS_192 SUMS_184, FOUR(92)
+#define SUMS_200 SUMS_192, FOUR(96)
+#define SUMS_208 SUMS_200, FOUR(100)
+#define SUMS_216 SUMS_208, FOUR(104)
+#define SUMS_224 SUMS_216, FOUR(108)
+#define SUMS_232 SUMS_224, FOUR(112)
+#define SUMS_240 SUMS_232, FOUR(116)
+#define SUMS_248 SUMS_240, FOUR(120)
+#define SUMS_256 SUMS_248, FOUR(124)
 #define FOUR(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3])
-#define SIXTEEN(I) FOUR(I), FOUR(I + 4), FOUR(I + 8), FOUR(I + 12)
 #define JOIN_(A, B) A##B
 #define JOIN(A, B) JOIN_(A, B)
 #define TEXT_(A) #A
@@ -351,13 +417,19 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #else
 #define OPERANDS "bf16.bf16"
 #endif
+#if TRANS_A
+#define IS_TRANSPOSED_A 0
+#else
+#define IS_TRANSPOSED_A 1
+#endif
 
 // d += a * b: 64 x BLK_N sums, 16 steps of k. Lines lie along k, or, transposed, along the other index.
 template <bool TRANSPOSES_A, bool TRANSPOSES_B>
 __device__ __forceinline__ void wgmma(float (&d)[SUMS], Bits64 a, Bits64 b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, " JOIN(REST_, BLK_N) ";"
-               : JOIN(SUMS_, BLK_N)
-               : "l"(a), "l"(b), "n"(TRANSPOSES_A), "n"(TRANSPOSES_B));
+  static_assert(TRANSPOSES_A == IS_TRANSPOSED_A && TRANSPOSES_B == TRANS_B, "as the text of the instruction says");
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, %0, %1, 1, 1, 1, " TEXT(
+                   IS_TRANSPOSED_A) ", " TEXT(TRANS_B) ";"
+               : "+l"(a), "+l"(b), JOIN(SUMS_, BLK_N));
 }
 
 #endif
@@ -396,6 +468,16 @@ struct Operand {
 
   __device__ __forceinline__ void make(TensorMap* shared) const {
     make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
+  }
+
+  // Brings `depth` steps of k of a panel near. By a warpgroup, of an operand that is aligned.
+  __device__ __forceinline__ void bring_near(int line, int step, int depth, int product) const {
+    const int inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
+    const int elements = min(K_CONTIGUOUS ? depth : PANEL, static_cast<int>(inner) - inner0) / CHUNK * CHUNK;
+    const int lines = elements > 0 ? min(K_CONTIGUOUS ? PANEL : depth, static_cast<int>(outer) - outer0) : 0;
+#pragma unroll 1
+    for (int l = threadIdx.x % WARPGROUP; l < lines; l += WARPGROUP)
+      prefetch(X + product * stride + (outer0 + l) * ld + inner0, elements * 2);
   }
 
   // By one thread.
@@ -454,10 +536,10 @@ struct Operand {
   // Shift each line to its place, in the warp that has copied it. If both operands lie along k, a thread has two chunks at a time, of
   // two lines or of the blocks of one, so that one wait is enough; else there are no registers for that.
   __device__ __forceinline__ void shift(unsigned char* image, int product) const {
-    constexpr bool TWO_LINES = ALONG_K && BLOCKS == 1;
+    constexpr bool TWO_LINES = ALONG_K && BLOCKS == 1 && LINES % (2 * AT_ONCE) == 0;
     constexpr int TOGETHER = TWO_LINES ? 2 : ALONG_K ? BLOCKS : 1, APART = TWO_LINES ? AT_ONCE * LINE : BLOCK;
     constexpr int STRIDE = TWO_LINES ? 2 * AT_ONCE : AT_ONCE;  // lines
-    static_assert(LINES % STRIDE == 0, "all threads have as many lines");
+    static_assert(LINES % (AT_ONCE * WARP / WARPGROUP) == 0, "all threads of a warp have as many lines");
     const unsigned thread = thread_again();
     const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, skipped = early(first, product);
 #pragma unroll 1
@@ -585,6 +667,8 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
       wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
 
+constexpr int MAPS = STORE > 0 ? 3 : 2;  // of a block
+
 // The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
 struct Workspace {
@@ -595,7 +679,7 @@ struct Workspace {
   __device__ __forceinline__ Workspace(void* memory, const Tiles& tiles) : arrived(static_cast<unsigned*>(memory) + 64 * PACK) {
     const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * WARPS;
     maps = reinterpret_cast<TensorMap*>(arrived + ((counters + 63u) & ~63u));
-    sums = reinterpret_cast<float*>(maps + 2 * blocks());
+    sums = reinterpret_cast<float*>(maps + MAPS * blocks());
   }
 
   // What lies behind the sums: packed operands.
@@ -605,7 +689,8 @@ struct Workspace {
 
   // Brings the sums of a part; true, with all in `sums`, for the last to come. Sums of several parts are on their way at a time.
   __device__ __forceinline__ bool join(Sums& mine, int tile, int warp, int part) const {
-    constexpr int FOURS = INSTRUCTIONS * SUMS / 4, AT_ONCE = SPLIT_K > 0 || FOURS > 12 ? 1 : 24 / FOURS;
+    constexpr int FOURS = INSTRUCTIONS * SUMS / 4, FIT = FOURS > 12 ? 1 : FOURS > 3 ? 24 / FOURS : 8;
+    constexpr int AT_ONCE = SPLIT_K > 0 && SPLIT_K < FIT ? SPLIT_K : FIT;
     const int lane = threadIdx.x % WARP, place = tile * WARPS + warp;
     Four* const all = reinterpret_cast<Four*>(sums) + static_cast<long long>(place) * parts() * FOURS * WARP + lane;
 #pragma unroll
@@ -809,7 +894,8 @@ __device__ __forceinline__ float activated(float x) {
 #endif
 }
 
-constexpr int MOVED = EPILOGUE_BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;  // sums of a thread that are stored at a time
+// Sums of a thread that are stored at a time.
+constexpr int MOVED = SUMS % 8 ? 4 : SUMS % 16 || EPILOGUE_BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;
 
 struct Result {
   long long m, n;
@@ -840,6 +926,11 @@ struct Result {
     return activated(EPILOGUE_BIAS ? value + added : value);
   }
 
+  // Whether the copy engine can store.
+  __device__ __forceinline__ bool is_aligned(long long stride) const {
+    return ldc % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(C) % 16 == 0;
+  }
+
   // A warp's 16 rows of an instruction, from `row` and `column` on. By a loop that stays one, because unrolled it takes longer
   // to compile than all else. Registers have no index: sums move to those that are stored.
   __device__ __forceinline__ void store(const float (&sums)[SUMS], long long row, long long column) const {
@@ -853,7 +944,7 @@ struct Result {
           for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
         }
       const bool inside = row + 16 <= m && column + 2 * MOVED <= n;
-      if (inside && beta == 0.0f && are_pairs())
+      if (STORE == 0 && inside && beta == 0.0f && are_pairs())
         store<true, false>(mine, row, column);
       else
         store<false, true>(mine, row, column);
@@ -933,6 +1024,72 @@ struct Result {
 #endif
 };
 
+#if STORE > 0
+// The way of a warpgroup's results through shared memory: boxes of 64 rows, STORE of them at a time, which its first thread has the
+// copy engine store while others are filled, or the next tile is multiplied.
+struct Outbox {
+  static constexpr int COLUMNS = 2 * MOVED, BOX = COLUMNS * LINE;  // bytes
+
+  unsigned char* boxes;
+  Bits64* free;  // barriers of each box, and behind them those of full ones
+  const TensorMap* map;
+  unsigned number = 0;  // boxes so far
+
+  // By one thread of each block.
+  static __device__ __forceinline__ void init(Bits64* barriers) {
+#pragma unroll 1
+    for (int i = 0; i < 2 * STORE * CONSUMERS; i++) barrier_init(&barriers[i], i / STORE % 2 ? WARPGROUP / WARP : 1);
+  }
+
+  __device__ __forceinline__ Outbox(unsigned char* boxes, Bits64* barriers, const TensorMap* map)
+      : boxes(boxes + threadIdx.x / WARPGROUP * STORE * BOX), free(barriers + threadIdx.x / WARPGROUP * 2 * STORE), map(map) {}
+
+  __device__ __forceinline__ bool is_mine() const { return threadIdx.x % WARPGROUP == 0; }
+
+  // The warpgroup's 64 rows of an instruction.
+  __device__ __forceinline__ void store(const Result& result, const float (&sums)[SUMS], int row, int column, int product) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
+#pragma unroll(EPILOGUE_ACTIVATION > 1 ? 1 : SUMS / MOVED)
+    for (int chunk = 0; chunk < SUMS; chunk += MOVED, column += COLUMNS, number++) {
+      float mine[MOVED], added[MOVED];
+#pragma unroll
+      for (int c = 0; c < SUMS; c += MOVED)
+        if (c == chunk) {
+#pragma unroll
+          for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
+        }
+      result.load_bias(added, row + warp * 16, column);
+      const unsigned at = number % STORE, parity = number / STORE % 2;
+      unsigned char* const box = boxes + at * BOX;
+      barrier_wait(&free[at], parity ^ 1);
+#pragma unroll
+      for (int i = 0; i < MOVED; i += 8) {  // 16 x 16 elements
+        unsigned two[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          const int first = i + j * 2;
+          two[j] = rounded(result.finished(result.alpha * mine[first], added[first]),
+                           result.finished(result.alpha * mine[first + 1], added[first + 1]));
+        }
+        const int line = i * 2 + lane / 16 * 8 + lane % 8, place = warp * 2 + lane / 8 % 2;
+        store_transposed(box + line * LINE + (place ^ line % 8) * 16, two[0], two[1], two[2], two[3]);
+      }
+      fence_proxy();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&free[STORE + at], cluster_rank());
+      if (is_mine()) {
+        barrier_wait(&free[STORE + at], parity);
+        store_box(map, box, row, column, product);
+        bulk_commit();
+        bulk_wait_read<STORE - 1>();
+        if (number >= STORE - 1) barrier_arrive(&free[(number + 1) % STORE], cluster_rank());
+      }
+      __syncwarp();
+    }
+  }
+};
+#endif
+
 // ---- The kernel.
 
 #if CLUSTER > 1
@@ -958,8 +1115,13 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   constexpr const Element* bias = nullptr;
 #endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
-  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
-  Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + 2);
+#if STORE > 0
+  constexpr int BOXES = CONSUMERS * STORE * Outbox::BOX;
+#else
+  constexpr int BOXES = 0;
+#endif
+  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE + BOXES);
+  Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + MAPS);
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
@@ -968,7 +1130,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   if (!PACK && cluster >= tiles.all) return;
 
   const Workspace workspace(memory, tiles);
-  TensorMap* const maps = workspace.maps + 2 * this_block();
+  TensorMap* const maps = workspace.maps + MAPS * this_block();
   OperandA a(A, lda, m, k, stride_a, batch, maps);
   OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
 #if PACK
@@ -994,13 +1156,31 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       barrier_init(&empty[i], ARRIVALS);
     }
     for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], WARPS);
+#if STORE > 0
+    Outbox::init(turn + TEAMS + PACK);
+#endif
     barrier_init_fence();
   }
+#if STORE > 0
+  int boxed = beta == 0.0f && Result{m, n, alpha, beta, C, ldc, bias}.is_aligned(stride_c);
+  if (boxed && threadIdx.x / WARP == 3)
+    make_map(maps + 2, shared_maps + 2, C, static_cast<unsigned>(m), static_cast<unsigned>(n), ldc, Outbox::COLUMNS,
+             static_cast<unsigned>(batch), stride_c);
+#endif
   if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
   if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
+  const int warpgroup = threadIdx.x / WARPGROUP;
+  if (!PACK && mapped && warpgroup == CONSUMERS) {  // until the maps are made
+    int panel_m, panel_n, product;
+    int number = cluster;
+    forget(number);  // else what follows from it stays in registers
+    tiles.locate(number, panel_m, panel_n, product);
+    const int first = number % parts() * tiles_k * BLK_K, depth = min(tiles_k, STAGES) * BLK_K;
+    a.bring_near(panel_m * BLK_M, first, depth, product);
+    b.bring_near(panel_n * BLK_N, first, depth, product);
+  }
   block_or_cluster_sync();
 
-  const int warpgroup = threadIdx.x / WARPGROUP;
   if (warpgroup == CONSUMERS) {  // the producer
     registers_give<PRODUCER_REGISTERS>();
     const bool first_thread = threadIdx.x == CONSUMERS * WARPGROUP;
@@ -1082,6 +1262,10 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     };
     Place place;
     place.skip(team * tiles_k);
+#if STORE > 0
+    Outbox outbox(shared_storage + STAGES * STAGE, turn + TEAMS + PACK, maps + 2);
+    if (boxed && outbox.is_mine()) acquire_map(maps + 2);
+#endif
     unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
 #pragma unroll 1
     for (int number = cluster + team * clusters; number < tiles.all; number += TEAMS * clusters) {
@@ -1119,9 +1303,21 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n + panel_n, warp, number % parts())) continue;
       const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
       const Result result{m, n, alpha, beta, C + product * stride_c, ldc, bias};
+#if STORE > 0
+      forget(boxed);  // else there are two loops
+      if (boxed) {
+#pragma unroll
+        for (int part = 0; part < INSTRUCTIONS; part++)
+          outbox.store(result, sums[part], panel_m * BLK_M + first_row + part * HIGH, panel_n * BLK_N, product);
+        continue;
+      }
+#endif
 #pragma unroll
       for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, static_cast<long long>(panel_n) * BLK_N);
     }
+#if STORE > 0
+    bulk_wait_read<0>();
+#endif
   }
   if (CLUSTER > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
 }
