@@ -11,7 +11,7 @@
 //
 // Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. Every block makes its own in the
 // workspace. The tiles of all products of a batch are taken one after the other, so a block needs its maps and its start once.
-// Blocks of a cluster lie one above the other: they share a tile of B, of which each copies a part to all.
+// CLUSTER blocks one above the other share a tile of B, and CLUSTER_N side by side one of A, of which each copies a part to all.
 //
 // The copy engine reads from multiples of 16 bytes only. If an operand's address, leading dimension or stride is none, threads
 // copy both operands: they bring the aligned chunks of 16 bytes that cover a line, asynchronously, and later shift each line
@@ -57,7 +57,7 @@ constexpr int CHUNK = 8;                     // elements of 16 bytes: what the s
 constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps of k
 constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
 constexpr int WARPS = GROUPS * WARPGROUP / WARP;  // of a team
-constexpr int ARRIVALS = WARPS * CLUSTER;  // that free a stage
+constexpr int ARRIVALS = WARPS * CLUSTER * CLUSTER_N;  // that free a stage
 
 // Where threads copy: steps of k of a tile that are not zero. A line along k has one chunk for its last elements; lines along m
 // or n have theirs in the place of an eighth of the lines.
@@ -143,7 +143,7 @@ __device__ __forceinline__ void barrier_expect(Bits64* barrier, int bytes) {
 
 // Arrive at the barrier at the same place of a block of the cluster.
 __device__ __forceinline__ void barrier_arrive(Bits64* barrier, int block) {
-#if CLUSTER == 1
+#if CLUSTER * CLUSTER_N == 1
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #else
   asm volatile(
@@ -162,7 +162,7 @@ __device__ __forceinline__ void barrier_wait(Bits64* barrier, unsigned parity) {
 }
 
 __device__ __forceinline__ void block_or_cluster_sync() {
-#if CLUSTER == 1
+#if CLUSTER * CLUSTER_N == 1
   __syncthreads();
 #else
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
@@ -170,7 +170,7 @@ __device__ __forceinline__ void block_or_cluster_sync() {
 }
 
 __device__ __forceinline__ int cluster_rank() {
-#if CLUSTER == 1
+#if CLUSTER * CLUSTER_N == 1
   return 0;
 #else
   int rank;
@@ -246,7 +246,7 @@ __device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
-// To shared memory; to the same place of all blocks of the cluster if there are several TARGETS.
+// To shared memory; to the same place of all blocks of the cluster if it has several that share the tile.
 template <int TARGETS>
 __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int inner, int outer, int product, Bits64* barrier) {
   if constexpr (TARGETS == 1)
@@ -592,7 +592,8 @@ struct Operand {
   }
 };
 
-typedef Operand<TRANS_A == 1, BLK_M, 1> OperandA;
+static_assert(CLUSTER == 1 || CLUSTER_N == 1, "all blocks of a cluster share one operand");
+typedef Operand<TRANS_A == 1, BLK_M, CLUSTER_N> OperandA;
 typedef Operand<TRANS_B == 0, BLK_N, CLUSTER> OperandB;
 constexpr int STAGE = OperandA::IMAGE + OperandB::IMAGE;
 
@@ -623,12 +624,13 @@ __device__ __forceinline__ unsigned blocks() { return SPLIT_K == 0 ? gridDim.x *
 __device__ __forceinline__ unsigned this_block() { return SPLIT_K == 0 ? blockIdx.y * gridDim.x + blockIdx.x : blockIdx.x; }
 
 // The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be, and of each the parts of k; then
-// those of the next product. A cluster takes CLUSTER tiles, one above the other.
+// those of the next product. A cluster takes CLUSTER tiles, one above the other, or CLUSTER_N side by side: a panel.
 struct Tiles {
   int panels_m, panels_n, all, raster_group;
 
   __device__ __forceinline__ Tiles(long long m, long long n, long long products, int raster_group)
-      : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))), panels_n(static_cast<int>((n + BLK_N - 1) / BLK_N)),
+      : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))),
+        panels_n(static_cast<int>((n + CLUSTER_N * BLK_N - 1) / (CLUSTER_N * BLK_N))),
         all(panels_m * panels_n * parts() * static_cast<int>(products)), raster_group(min(raster_group, panels_m)) {}
 
   // Where a tile is, in tiles, and of which product.
@@ -642,8 +644,8 @@ struct Tiles {
 #endif
     const int group_tiles = raster_group * panels_n, group = tile / group_tiles, within = tile % group_tiles;
     const int height = min(raster_group, panels_m - group * raster_group);
-    panel_m = (group * raster_group + within % height) * CLUSTER + cluster_rank();
-    panel_n = within / height;
+    panel_m = (group * raster_group + within % height) * CLUSTER + (CLUSTER > 1 ? cluster_rank() : 0);
+    panel_n = within / height * CLUSTER_N + (CLUSTER_N > 1 ? cluster_rank() : 0);
   }
 };
 
@@ -677,14 +679,14 @@ struct Workspace {
   float* sums;
 
   __device__ __forceinline__ Workspace(void* memory, const Tiles& tiles) : arrived(static_cast<unsigned*>(memory) + 64 * PACK) {
-    const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * WARPS;
+    const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * CLUSTER_N * WARPS;
     maps = reinterpret_cast<TensorMap*>(arrived + ((counters + 63u) & ~63u));
     sums = reinterpret_cast<float*>(maps + MAPS * blocks());
   }
 
   // What lies behind the sums: packed operands.
   __device__ __forceinline__ Half* packed(const Tiles& tiles) const {
-    return reinterpret_cast<Half*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * BLK_M * BLK_N));
+    return reinterpret_cast<Half*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * CLUSTER_N * BLK_M * BLK_N));
   }
 
   // Brings the sums of a part; true, with all in `sums`, for the last to come. Sums of several parts are on their way at a time.
@@ -1092,8 +1094,8 @@ struct Outbox {
 
 // ---- The kernel.
 
-#if CLUSTER > 1
-#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#if CLUSTER * CLUSTER_N > 1
+#define CLUSTERED __cluster_dims__(CLUSTER * CLUSTER_N, 1, 1)
 #else
 #define CLUSTERED
 #endif
@@ -1126,7 +1128,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
   const Tiles tiles(m, n, batch, raster_group);
-  const int cluster = this_block() / CLUSTER, clusters = blocks() / CLUSTER;
+  const int cluster = this_block() / (CLUSTER * CLUSTER_N), clusters = blocks() / (CLUSTER * CLUSTER_N);
   if (!PACK && cluster >= tiles.all) return;
 
   const Workspace workspace(memory, tiles);
@@ -1258,7 +1260,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     const int lane = threadIdx.x % WARP, team = warpgroup / GROUPS, first_row = warpgroup % GROUPS * WG_M;
     const Bits64 from_a = OperandA::place(shared_storage, first_row), from_b = OperandB::place(shared_storage + OperandA::IMAGE, 0);
     auto release = [&](int stage) {
-      if (lane < CLUSTER) barrier_arrive(&empty[stage], lane);
+      if (lane < CLUSTER * CLUSTER_N) barrier_arrive(&empty[stage], lane);
     };
     Place place;
     place.skip(team * tiles_k);
@@ -1300,7 +1302,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       int panel_m, panel_n, product;
       tiles.locate(number, panel_m, panel_n, product);
       const int warp = threadIdx.x / WARP % WARPS;
-      if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n + panel_n, warp, number % parts())) continue;
+      if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n * CLUSTER_N + panel_n, warp, number % parts())) continue;
       const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
       const Result result{m, n, alpha, beta, C + product * stride_c, ldc, bias};
 #if STORE > 0
@@ -1319,5 +1321,5 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     bulk_wait_read<0>();
 #endif
   }
-  if (CLUSTER > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
+  if (CLUSTER * CLUSTER_N > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
 }
