@@ -36,6 +36,18 @@
 #define EPILOGUE_ACTIVATION 0
 #endif
 
+// With SWAP the product is C^T = op(B)^T op(A)^T, from here on: what is called A is the caller's B, m its n, and so on. Only the
+// stores differ.
+#if SWAP
+#define A_ALONG_K (1 - TRANS_B)  // whether lines of an operand lie along k
+#define B_ALONG_K TRANS_A
+#define BIAS ((3 - EPILOGUE_BIAS) % 3)
+#else
+#define A_ALONG_K TRANS_A
+#define B_ALONG_K (1 - TRANS_B)
+#define BIAS EPILOGUE_BIAS
+#endif
+
 typedef unsigned short Half;  // the bits of an element of A or B
 #if IS_HALF_RESULT
 typedef Half Element;  // of C
@@ -61,7 +73,7 @@ constexpr int ARRIVALS = WARPS * CLUSTER * CLUSTER_N;  // that free a stage
 
 // Where threads copy: steps of k of a tile that are not zero. A line along k has one chunk for its last elements; lines along m
 // or n have theirs in the place of an eighth of the lines.
-constexpr bool ALONG_K = TRANS_A && !TRANS_B;  // lines of both operands
+constexpr bool ALONG_K = A_ALONG_K && B_ALONG_K;  // lines of both operands
 constexpr int STEPS = ALONG_K ? BLK_K - CHUNK : BLK_K / 8 * 7;
 constexpr int AHEAD = STAGES - 2;  // tiles that they copy ahead: a stage is free when the tile after its own is complete
 static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
@@ -417,18 +429,23 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #else
 #define OPERANDS "bf16.bf16"
 #endif
-#if TRANS_A
+#if A_ALONG_K
 #define IS_TRANSPOSED_A 0
 #else
 #define IS_TRANSPOSED_A 1
+#endif
+#if B_ALONG_K
+#define IS_TRANSPOSED_B 0
+#else
+#define IS_TRANSPOSED_B 1
 #endif
 
 // d += a * b: 64 x BLK_N sums, 16 steps of k. Lines lie along k, or, transposed, along the other index.
 template <bool TRANSPOSES_A, bool TRANSPOSES_B>
 __device__ __forceinline__ void wgmma(float (&d)[SUMS], Bits64 a, Bits64 b) {
-  static_assert(TRANSPOSES_A == IS_TRANSPOSED_A && TRANSPOSES_B == TRANS_B, "as the text of the instruction says");
+  static_assert(TRANSPOSES_A == IS_TRANSPOSED_A && TRANSPOSES_B == IS_TRANSPOSED_B, "as the text of the instruction says");
   asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, %0, %1, 1, 1, 1, " TEXT(
-                   IS_TRANSPOSED_A) ", " TEXT(TRANS_B) ";"
+                   IS_TRANSPOSED_A) ", " TEXT(IS_TRANSPOSED_B) ";"
                : "+l"(a), "+l"(b), JOIN(SUMS_, BLK_N));
 }
 
@@ -593,8 +610,8 @@ struct Operand {
 };
 
 static_assert(CLUSTER == 1 || CLUSTER_N == 1, "all blocks of a cluster share one operand");
-typedef Operand<TRANS_A == 1, BLK_M, CLUSTER_N> OperandA;
-typedef Operand<TRANS_B == 0, BLK_N, CLUSTER> OperandB;
+typedef Operand<A_ALONG_K == 1, BLK_M, CLUSTER_N> OperandA;
+typedef Operand<B_ALONG_K == 1, BLK_N, CLUSTER> OperandB;
 constexpr int STAGE = OperandA::IMAGE + OperandB::IMAGE;
 
 // ---- Order.
@@ -666,7 +683,7 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
   for (int step = 0; step < BLK_K; step += DEPTH)
 #pragma unroll
     for (int part = 0; part < INSTRUCTIONS; part++)
-      wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
+      wgmma<!A_ALONG_K, !B_ALONG_K>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
 
 constexpr int MAPS = STORE > 0 ? 3 : 2;  // of a block
@@ -897,7 +914,7 @@ __device__ __forceinline__ float activated(float x) {
 }
 
 // Sums of a thread that are stored at a time.
-constexpr int MOVED = SUMS % 8 ? 4 : SUMS % 16 || EPILOGUE_BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;
+constexpr int MOVED = SUMS % 8 ? 4 : SUMS % 16 || BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;
 
 struct Result {
   long long m, n;
@@ -912,10 +929,10 @@ struct Result {
     column += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < MOVED; i++) {
-#if EPILOGUE_BIAS == 1
+#if BIAS == 1
       const long long at = row + i % 4 / 2 * 8;
       added[i] = i > 3 ? added[i % 4] : i % 2 ? added[i - 1] : at < m ? number(load_global(bias + at)) : 0.0f;
-#elif EPILOGUE_BIAS == 2
+#elif BIAS == 2
       const long long at = column + i / 4 * 8 + i % 2;
       added[i] = i % 4 > 1 ? added[i - 2] : at < n ? number(load_global(bias + at)) : 0.0f;
 #else
@@ -959,38 +976,42 @@ struct Result {
 
   // Of four sums the elements of rows i and i + 8 are a word of an 8 x 8 matrix, whose columns are those rows of two columns in turns.
   // Transposed it has two rows of a column in a thread, so that eight threads store a column of 16 rows: 32 bytes, a sector.
+  // With SWAP rows are contiguous, and so are the two sums of a row.
   template <bool INSIDE, bool MAY_READ_C>
   __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
     constexpr int PAIRS = MOVED / 2;
     float added[MOVED];
     load_bias(added, row, column);
     const int lane = threadIdx.x % WARP;
-    row += lane / 4 % 2 * 8 + lane % 4 * 2;
-    column += lane / 8 * 2;
+    row += SWAP ? lane / 4 : lane / 4 % 2 * 8 + lane % 4 * 2;
+    column += SWAP ? lane % 4 * 2 : lane / 8 * 2;
     const bool pairs = INSIDE || are_pairs(), reads = MAY_READ_C && beta != 0.0f;
     Half* to[PAIRS];
     int there[PAIRS];  // elements
     unsigned old[PAIRS];
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-      to[i] = C + row + (column + i / 2 * 8 + i % 2) * ldc;
-      there[i] = INSIDE ? 2 : column + i / 2 * 8 + i % 2 < n ? (row < m) + (row + 1 < m) : 0;
+      const long long first = SWAP ? column + i / 2 * 8 : row, line = SWAP ? row + i % 2 * 8 : column + i / 2 * 8 + i % 2;
+      const long long end = SWAP ? n : m;
+      to[i] = C + first + line * ldc;
+      there[i] = INSIDE ? 2 : line < (SWAP ? m : n) ? (first < end) + (first + 1 < end) : 0;
       if (!reads) continue;
       old[i] = 0;
       if (pairs && there[i] == 2) old[i] = load_global(reinterpret_cast<const unsigned*>(to[i]));
       if (!pairs && there[i] == 2) old[i] = static_cast<unsigned>(load_global(to[i] + 1)) << 16;
       if (there[i] == 1 || (!pairs && there[i] == 2)) old[i] |= load_global(to[i]);
-      old[i] = transposed(old[i]);
+      if (!SWAP) old[i] = transposed(old[i]);
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-      const int first = i / 2 * 4 + i % 2, second = first + 2;
+      const int first = SWAP ? i * 2 : i / 2 * 4 + i % 2, second = first + (SWAP ? 1 : 2);
       float low = alpha * mine[first], high = alpha * mine[second];
       if (reads) {
         low += beta * widened(static_cast<Half>(old[i]));
         high += beta * widened(static_cast<Half>(old[i] >> 16));
       }
-      const unsigned two = transposed(rounded(finished(low, added[first]), finished(high, added[second])));
+      unsigned two = rounded(finished(low, added[first]), finished(high, added[second]));
+      if (!SWAP) two = transposed(two);
       if (pairs && there[i] == 2) {
         store_global(reinterpret_cast<unsigned*>(to[i]), two);
       } else {
@@ -1013,7 +1034,8 @@ struct Result {
     float *to[MOVED], old[MOVED];
 #pragma unroll
     for (int i = 0; i < MOVED; i++) {
-      to[i] = C + row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * ldc;
+      const long long of_m = row + i % 4 / 2 * 8, of_n = column + i / 4 * 8 + i % 2;
+      to[i] = C + (SWAP ? of_n + of_m * ldc : of_m + of_n * ldc);
       there[i] = INSIDE || (row + i % 4 / 2 * 8 < m && column + i / 4 * 8 + i % 2 < n);
       if (MAY_READ_C && beta != 0.0f && there[i]) old[i] = load_global(to[i]);
     }
@@ -1026,6 +1048,7 @@ struct Result {
 #endif
 };
 
+static_assert(STORE == 0 || (IS_HALF_RESULT && SPLIT_K == 1 && !SWAP && BLK_N % 16 == 0), "all warps of a warpgroup store, in words");
 #if STORE > 0
 // The way of a warpgroup's results through shared memory: boxes of 64 rows, STORE of them at a time, which its first thread has the
 // copy engine store while others are filled, or the next tile is multiplied.
@@ -1101,10 +1124,18 @@ struct Outbox {
 #endif
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
+#if SWAP
+gemm(long long n, long long m, long long k, float alpha, const Half* B, long long ldb, const Half* A, long long lda, float beta,
+     Element* C, long long ldc,
+#ifdef BATCHED
+     long long stride_b, long long stride_a, long long stride_c, long long batch,
+#endif
+#else
 gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
      Element* C, long long ldc,
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long batch,
+#endif
 #endif
 #if EPILOGUE_BIAS
      const Element* bias,

@@ -25,7 +25,7 @@ SMALL |= {"CLUSTER": (1,), "CLUSTER_N": (1,)}
 """Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
 
 PLAIN = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": 1, "STAGES": 3, "SPLIT_K": 1, "CLUSTER": 1}
-PLAIN |= {"CLUSTER_N": 1, "PACK": 0, "STORE": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1}
+PLAIN |= {"CLUSTER_N": 1, "PACK": 0, "SWAP": 0, "STORE": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1}
 """A configuration of one warpgroup that multiplies."""
 
 FEW = replace(H200, sm_count=1)
@@ -116,8 +116,8 @@ def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, s
     Each problem is launched twice with one workspace. One block runs at a time: it must never wait for another.
     """
     device = replace(H200, sm_count=4)
-    configuration = PLAIN | {"TEAMS": teams, "PACK": 1, "STORE": 2 * (split == 2), "SPLIT_K": split}
-    configuration["STORE"] *= case[0] in ("h", "b")
+    configuration = PLAIN | {"TEAMS": teams, "PACK": 1, "SWAP": int(split == 0), "SPLIT_K": split}
+    configuration["STORE"] = 2 * (teams == 2 and case[0] in ("h", "b"))
     host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
     helped = [
         (m, n, k)
@@ -141,7 +141,7 @@ def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, s
 @pytest.mark.system
 def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> None:
     """The counters of the workspace are set back: each problem is launched twice with one workspace."""
-    configuration = PLAIN | {"BLK_M": 128, "BLK_N": 96, "WG_M": 128, "TEAMS": teams, "STAGES": 2, "STORE": 2}
+    configuration = PLAIN | {"BLK_M": 128, "BLK_N": 96, "WG_M": 128, "TEAMS": teams, "STAGES": 2, "SWAP": teams - 1}
     configuration |= {"RASTER_GROUP": 2, "SPLIT_K": split}
     sizes = [(65, 97, 130 * split), (130, 100, 65 * split), (64, 97, 64), (5, 7, 0)]
     check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, replace(H200, sm_count=2))
@@ -184,7 +184,8 @@ def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: in
 @pytest.mark.sampled(3, system=12)
 def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: int) -> None:
     """Numbers of columns that no power of two divides well; their results are stored in both ways where that is possible."""
-    configuration = PLAIN | {"BLK_N": columns, "SPLIT_K": columns // 8 % 2 * 2, "STORE": 2 * (columns % 16 == 0)}
+    way = {"SPLIT_K": 2, "SWAP": int(columns > 8)} if columns % 16 else {"STORE": 2}
+    configuration = PLAIN | {"BLK_N": columns} | way
     sizes = [(72, columns, 136), (65, columns + 1, 8 * 65), (1, 1, 1)]
     check_configurations(kernel, ("b", *ops), runtime, [configuration], lambda _: sizes, FEW)
 
@@ -208,13 +209,18 @@ EPILOGUES = [
 
 
 @pytest.mark.parametrize(("precision", "epilogue", "batch"), EPILOGUES)
-@pytest.mark.parametrize("store", [0, 4])
-@pytest.mark.sampled(2, system=14)
+@pytest.mark.parametrize("way", ["split", "swap", "store"])
+@pytest.mark.sampled(3, system=21)
 def test_an_epilogue_is_applied_before_a_result_is_stored(
-    kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int, store: int
+    kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int, way: str
 ) -> None:
-    configuration = PLAIN | {"BLK_N": 96, "TEAMS": 2, "RASTER_GROUP": 2, "SPLIT_K": 2 if batch == 1 else 1}
-    configuration["STORE"] = store if precision in ("h", "b") else 0
+    configuration = PLAIN | {"BLK_N": 96, "TEAMS": 2, "RASTER_GROUP": 2}
+    if way == "split" and batch == 1:
+        configuration["SPLIT_K"] = 2
+    elif way == "swap":
+        configuration["SWAP"] = 1
+    elif precision in ("h", "b"):
+        configuration["STORE"] = 4
     case, shapes = (precision, "T", "N"), [(65, 97, 130), (64, 96, 64), (5, 7, 0)]
     check_configurations(
         kernel, case, runtime, [configuration], lambda _: shapes[: 4 - batch], FEW, batch=batch, epilogue=epilogue
