@@ -1205,10 +1205,8 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   const int warpgroup = threadIdx.x / WARPGROUP;
   if (!PACK && mapped && warpgroup == CONSUMERS) {  // until the maps are made
     int panel_m, panel_n, product;
-    int number = cluster;
-    forget(number);  // else what follows from it stays in registers
-    tiles.locate(number, panel_m, panel_n, product);
-    const int first = number % parts() * tiles_k * BLK_K, depth = min(tiles_k, STAGES) * BLK_K;
+    tiles.locate(cluster, panel_m, panel_n, product);
+    const int first = cluster % parts() * tiles_k * BLK_K, depth = min(tiles_k, STAGES) * BLK_K;
     a.bring_near(panel_m * BLK_M, first, depth, product);
     b.bring_near(panel_n * BLK_N, first, depth, product);
   }
