@@ -11,7 +11,7 @@
 //
 // Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. Every block makes its own in the
 // workspace. The tiles of all products of a batch are taken one after the other, so a block needs its maps and its start once.
-// Blocks of a cluster lie one above the other: they share a tile of B, of which each copies a part to all.
+// CLUSTER blocks one above the other share a tile of B, and CLUSTER_N side by side one of A, of which each copies a part to all.
 //
 // The copy engine reads from multiples of 16 bytes only. If an operand's address, leading dimension or stride is none, threads
 // copy both operands: they bring the aligned chunks of 16 bytes that cover a line, asynchronously, and later shift each line
@@ -36,6 +36,18 @@
 #define EPILOGUE_ACTIVATION 0
 #endif
 
+// With SWAP the product is C^T = op(B)^T op(A)^T, from here on: what is called A is the caller's B, m its n, and so on. Only the
+// stores differ.
+#if SWAP
+#define A_ALONG_K (1 - TRANS_B)  // whether lines of an operand lie along k
+#define B_ALONG_K TRANS_A
+#define BIAS ((3 - EPILOGUE_BIAS) % 3)
+#else
+#define A_ALONG_K TRANS_A
+#define B_ALONG_K (1 - TRANS_B)
+#define BIAS EPILOGUE_BIAS
+#endif
+
 typedef unsigned short Half;  // the bits of an element of A or B
 #if IS_HALF_RESULT
 typedef Half Element;  // of C
@@ -57,11 +69,11 @@ constexpr int CHUNK = 8;                     // elements of 16 bytes: what the s
 constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps of k
 constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
 constexpr int WARPS = GROUPS * WARPGROUP / WARP;  // of a team
-constexpr int ARRIVALS = WARPS * CLUSTER;  // that free a stage
+constexpr int ARRIVALS = WARPS * CLUSTER * CLUSTER_N;  // that free a stage
 
 // Where threads copy: steps of k of a tile that are not zero. A line along k has one chunk for its last elements; lines along m
 // or n have theirs in the place of an eighth of the lines.
-constexpr bool ALONG_K = TRANS_A && !TRANS_B;  // lines of both operands
+constexpr bool ALONG_K = A_ALONG_K && B_ALONG_K;  // lines of both operands
 constexpr int STEPS = ALONG_K ? BLK_K - CHUNK : BLK_K / 8 * 7;
 constexpr int AHEAD = STAGES - 2;  // tiles that they copy ahead: a stage is free when the tile after its own is complete
 static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
@@ -143,7 +155,7 @@ __device__ __forceinline__ void barrier_expect(Bits64* barrier, int bytes) {
 
 // Arrive at the barrier at the same place of a block of the cluster.
 __device__ __forceinline__ void barrier_arrive(Bits64* barrier, int block) {
-#if CLUSTER == 1
+#if CLUSTER * CLUSTER_N == 1
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #else
   asm volatile(
@@ -162,7 +174,7 @@ __device__ __forceinline__ void barrier_wait(Bits64* barrier, unsigned parity) {
 }
 
 __device__ __forceinline__ void block_or_cluster_sync() {
-#if CLUSTER == 1
+#if CLUSTER * CLUSTER_N == 1
   __syncthreads();
 #else
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
@@ -170,7 +182,7 @@ __device__ __forceinline__ void block_or_cluster_sync() {
 }
 
 __device__ __forceinline__ int cluster_rank() {
-#if CLUSTER == 1
+#if CLUSTER * CLUSTER_N == 1
   return 0;
 #else
   int rank;
@@ -236,12 +248,17 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
                : "memory");
 }
 
+// Brings a multiple of 16 bytes into L2.
+__device__ __forceinline__ void prefetch(const Half* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 // By the thread that copies, before its first copy.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
-// To shared memory; to the same place of all blocks of the cluster if there are several TARGETS.
+// To shared memory; to the same place of all blocks of the cluster if it has several that share the tile.
 template <int TARGETS>
 __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int inner, int outer, int product, Bits64* barrier) {
   if constexpr (TARGETS == 1)
@@ -257,6 +274,19 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int
         "l"(map), "r"(inner), "r"(outer), "r"(product), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>((1 << TARGETS) - 1))
         : "memory");
 }
+
+// From shared memory, as those were laid there.
+__device__ __forceinline__ void store_box(const TensorMap* map, const void* shared, int inner, int outer, int product) {
+  asm volatile("cp.async.bulk.tensor." DIMENSIONS ".global.shared::cta.bulk_group [%0, " AT "], [%1];" ::"l"(map),
+               "r"(shared_address(shared)), "r"(inner), "r"(outer), "r"(product)
+               : "memory");
+}
+
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until all groups of the thread but the last PENDING have been read.
+template <int PENDING>
+__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 
 // -- Tensor cores.
 
@@ -299,8 +329,16 @@ __device__ __forceinline__ unsigned transposed(unsigned two) {
   return other;
 }
 
+// Four matrices of 8 x 8 elements, as above, are stored transposed: thread 8 i + j has the place of column j of matrix i.
+__device__ __forceinline__ void store_transposed(void* shared, unsigned first, unsigned second, unsigned third, unsigned fourth) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "r"(first),
+               "r"(second), "r"(third), "r"(fourth)
+               : "memory");
+}
+
 // Nor what is made from `value`.
 __device__ __forceinline__ void forget(long long& value) { asm volatile("" : "+l"(value)); }
+__device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
 
 template <int REGISTERS>
 __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
@@ -315,33 +353,73 @@ __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sy
 // Keeps the compiler from moving a use of `value` across.
 __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(value)::"memory"); }
 
-// The operands of the instruction by its width: names of the sums, the sums, names of what follows them.
-#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_64 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_96 NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define NAMES_128 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES_160 NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define NAMES_192 NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define NAMES_224 NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define NAMES_256 NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUMS_32 SIXTEEN(0)
-#define SUMS_64 SUMS_32, SIXTEEN(16)
-#define SUMS_96 SUMS_64, SIXTEEN(32)
-#define SUMS_128 SUMS_96, SIXTEEN(48)
-#define SUMS_160 SUMS_128, SIXTEEN(64)
-#define SUMS_192 SUMS_160, SIXTEEN(80)
-#define SUMS_224 SUMS_192, SIXTEEN(96)
-#define SUMS_256 SUMS_224, SIXTEEN(112)
-#define REST_32 "%16, %17, 1, 1, 1, %18, %19"
-#define REST_64 "%32, %33, 1, 1, 1, %34, %35"
-#define REST_96 "%48, %49, 1, 1, 1, %50, %51"
-#define REST_128 "%64, %65, 1, 1, 1, %66, %67"
-#define REST_160 "%80, %81, 1, 1, 1, %82, %83"
-#define REST_192 "%96, %97, 1, 1, 1, %98, %99"
-#define REST_224 "%112, %113, 1, 1, 1, %114, %115"
-#define REST_256 "%128, %129, 1, 1, 1, %130, %131"
+// The operands of the instruction by its width: names of the sums, and the sums. Behind them the numbers of names would depend on
+// the width, so descriptions are before them, as if they were changed.
+#define NAMES_8 "%2, %3, %4, %5"
+#define NAMES_16 NAMES_8 ", %6, %7, %8, %9"
+#define NAMES_24 NAMES_16 ", %10, %11, %12, %13"
+#define NAMES_32 NAMES_24 ", %14, %15, %16, %17"
+#define NAMES_40 NAMES_32 ", %18, %19, %20, %21"
+#define NAMES_48 NAMES_40 ", %22, %23, %24, %25"
+#define NAMES_56 NAMES_48 ", %26, %27, %28, %29"
+#define NAMES_64 NAMES_56 ", %30, %31, %32, %33"
+#define NAMES_72 NAMES_64 ", %34, %35, %36, %37"
+#define NAMES_80 NAMES_72 ", %38, %39, %40, %41"
+#define NAMES_88 NAMES_80 ", %42, %43, %44, %45"
+#define NAMES_96 NAMES_88 ", %46, %47, %48, %49"
+#define NAMES_104 NAMES_96 ", %50, %51, %52, %53"
+#define NAMES_112 NAMES_104 ", %54, %55, %56, %57"
+#define NAMES_120 NAMES_112 ", %58, %59, %60, %61"
+#define NAMES_128 NAMES_120 ", %62, %63, %64, %65"
+#define NAMES_136 NAMES_128 ", %66, %67, %68, %69"
+#define NAMES_144 NAMES_136 ", %70, %71, %72, %73"
+#define NAMES_152 NAMES_144 ", %74, %75, %76, %77"
+#define NAMES_160 NAMES_152 ", %78, %79, %80, %81"
+#define NAMES_168 NAMES_160 ", %82, %83, %84, %85"
+#define NAMES_176 NAMES_168 ", %86, %87, %88, %89"
+#define NAMES_184 NAMES_176 ", %90, %91, %92, %93"
+#define NAMES_192 NAMES_184 ", %94, %95, %96, %97"
+#define NAMES_200 NAMES_192 ", %98, %99, %100, %101"
+#define NAMES_208 NAMES_200 ", %102, %103, %104, %105"
+#define NAMES_216 NAMES_208 ", %106, %107, %108, %109"
+#define NAMES_224 NAMES_216 ", %110, %111, %112, %113"
+#define NAMES_232 NAMES_224 ", %114, %115, %116, %117"
+#define NAMES_240 NAMES_232 ", %118, %119, %120, %121"
+#define NAMES_248 NAMES_240 ", %122, %123, %124, %125"
+#define NAMES_256 NAMES_248 ", %126, %127, %128, %129"
+#define SUMS_8 FOUR(0)
+#define SUMS_16 SUMS_8, FOUR(4)
+#define SUMS_24 SUMS_16, FOUR(8)
+#define SUMS_32 SUMS_24, FOUR(12)
+#define SUMS_40 SUMS_32, FOUR(16)
+#define SUMS_48 SUMS_40, FOUR(20)
+#define SUMS_56 SUMS_48, FOUR(24)
+#define SUMS_64 SUMS_56, FOUR(28)
+#define SUMS_72 SUMS_64, FOUR(32)
+#define SUMS_80 SUMS_72, FOUR(36)
+#define SUMS_88 SUMS_80, FOUR(40)
+#define SUMS_96 SUMS_88, FOUR(44)
+#define SUMS_104 SUMS_96, FOUR(48)
+#define SUMS_112 SUMS_104, FOUR(52)
+#define SUMS_120 SUMS_112, FOUR(56)
+#define SUMS_128 SUMS_120, FOUR(60)
+#define SUMS_136 SUMS_128, FOUR(64)
+#define SUMS_144 SUMS_136, FOUR(68)
+#define SUMS_152 SUMS_144, FOUR(72)
+#define SUMS_160 SUMS_152, FOUR(76)
+#define SUMS_168 SUMS_160, FOUR(80)
+#define SUMS_176 SUMS_168, FOUR(84)
+#define SUMS_184 SUMS_176, FOUR(88)
+#define SUMS_192 SUMS_184, FOUR(92)
+#define SUMS_200 SUMS_192, FOUR(96)
+#define SUMS_208 SUMS_200, FOUR(100)
+#define SUMS_216 SUMS_208, FOUR(104)
+#define SUMS_224 SUMS_216, FOUR(108)
+#define SUMS_232 SUMS_224, FOUR(112)
+#define SUMS_240 SUMS_232, FOUR(116)
+#define SUMS_248 SUMS_240, FOUR(120)
+#define SUMS_256 SUMS_248, FOUR(124)
 #define FOUR(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3])
-#define SIXTEEN(I) FOUR(I), FOUR(I + 4), FOUR(I + 8), FOUR(I + 12)
 #define JOIN_(A, B) A##B
 #define JOIN(A, B) JOIN_(A, B)
 #define TEXT_(A) #A
@@ -351,13 +429,24 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #else
 #define OPERANDS "bf16.bf16"
 #endif
+#if A_ALONG_K
+#define IS_TRANSPOSED_A 0
+#else
+#define IS_TRANSPOSED_A 1
+#endif
+#if B_ALONG_K
+#define IS_TRANSPOSED_B 0
+#else
+#define IS_TRANSPOSED_B 1
+#endif
 
 // d += a * b: 64 x BLK_N sums, 16 steps of k. Lines lie along k, or, transposed, along the other index.
 template <bool TRANSPOSES_A, bool TRANSPOSES_B>
 __device__ __forceinline__ void wgmma(float (&d)[SUMS], Bits64 a, Bits64 b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, " JOIN(REST_, BLK_N) ";"
-               : JOIN(SUMS_, BLK_N)
-               : "l"(a), "l"(b), "n"(TRANSPOSES_A), "n"(TRANSPOSES_B));
+  static_assert(TRANSPOSES_A == IS_TRANSPOSED_A && TRANSPOSES_B == IS_TRANSPOSED_B, "as the text of the instruction says");
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, %0, %1, 1, 1, 1, " TEXT(
+                   IS_TRANSPOSED_A) ", " TEXT(IS_TRANSPOSED_B) ";"
+               : "+l"(a), "+l"(b), JOIN(SUMS_, BLK_N));
 }
 
 #endif
@@ -396,6 +485,16 @@ struct Operand {
 
   __device__ __forceinline__ void make(TensorMap* shared) const {
     make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
+  }
+
+  // Brings `depth` steps of k of a panel near. By a warpgroup, of an operand that is aligned.
+  __device__ __forceinline__ void bring_near(int line, int step, int depth, int product) const {
+    const int inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
+    const int elements = min(K_CONTIGUOUS ? depth : PANEL, static_cast<int>(inner) - inner0) / CHUNK * CHUNK;
+    const int lines = elements > 0 ? min(K_CONTIGUOUS ? PANEL : depth, static_cast<int>(outer) - outer0) : 0;
+#pragma unroll 1
+    for (int l = threadIdx.x % WARPGROUP; l < lines; l += WARPGROUP)
+      prefetch(X + product * stride + (outer0 + l) * ld + inner0, elements * 2);
   }
 
   // By one thread.
@@ -454,10 +553,10 @@ struct Operand {
   // Shift each line to its place, in the warp that has copied it. If both operands lie along k, a thread has two chunks at a time, of
   // two lines or of the blocks of one, so that one wait is enough; else there are no registers for that.
   __device__ __forceinline__ void shift(unsigned char* image, int product) const {
-    constexpr bool TWO_LINES = ALONG_K && BLOCKS == 1;
+    constexpr bool TWO_LINES = ALONG_K && BLOCKS == 1 && LINES % (2 * AT_ONCE) == 0;
     constexpr int TOGETHER = TWO_LINES ? 2 : ALONG_K ? BLOCKS : 1, APART = TWO_LINES ? AT_ONCE * LINE : BLOCK;
     constexpr int STRIDE = TWO_LINES ? 2 * AT_ONCE : AT_ONCE;  // lines
-    static_assert(LINES % STRIDE == 0, "all threads have as many lines");
+    static_assert(LINES % (AT_ONCE * WARP / WARPGROUP) == 0, "all threads of a warp have as many lines");
     const unsigned thread = thread_again();
     const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, skipped = early(first, product);
 #pragma unroll 1
@@ -510,8 +609,9 @@ struct Operand {
   }
 };
 
-typedef Operand<TRANS_A == 1, BLK_M, 1> OperandA;
-typedef Operand<TRANS_B == 0, BLK_N, CLUSTER> OperandB;
+static_assert(CLUSTER == 1 || CLUSTER_N == 1, "all blocks of a cluster share one operand");
+typedef Operand<A_ALONG_K == 1, BLK_M, CLUSTER_N> OperandA;
+typedef Operand<B_ALONG_K == 1, BLK_N, CLUSTER> OperandB;
 constexpr int STAGE = OperandA::IMAGE + OperandB::IMAGE;
 
 // ---- Order.
@@ -541,12 +641,13 @@ __device__ __forceinline__ unsigned blocks() { return SPLIT_K == 0 ? gridDim.x *
 __device__ __forceinline__ unsigned this_block() { return SPLIT_K == 0 ? blockIdx.y * gridDim.x + blockIdx.x : blockIdx.x; }
 
 // The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be, and of each the parts of k; then
-// those of the next product. A cluster takes CLUSTER tiles, one above the other.
+// those of the next product. A cluster takes CLUSTER tiles, one above the other, or CLUSTER_N side by side: a panel.
 struct Tiles {
   int panels_m, panels_n, all, raster_group;
 
   __device__ __forceinline__ Tiles(long long m, long long n, long long products, int raster_group)
-      : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))), panels_n(static_cast<int>((n + BLK_N - 1) / BLK_N)),
+      : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))),
+        panels_n(static_cast<int>((n + CLUSTER_N * BLK_N - 1) / (CLUSTER_N * BLK_N))),
         all(panels_m * panels_n * parts() * static_cast<int>(products)), raster_group(min(raster_group, panels_m)) {}
 
   // Where a tile is, in tiles, and of which product.
@@ -560,8 +661,8 @@ struct Tiles {
 #endif
     const int group_tiles = raster_group * panels_n, group = tile / group_tiles, within = tile % group_tiles;
     const int height = min(raster_group, panels_m - group * raster_group);
-    panel_m = (group * raster_group + within % height) * CLUSTER + cluster_rank();
-    panel_n = within / height;
+    panel_m = (group * raster_group + within % height) * CLUSTER + (CLUSTER > 1 ? cluster_rank() : 0);
+    panel_n = within / height * CLUSTER_N + (CLUSTER_N > 1 ? cluster_rank() : 0);
   }
 };
 
@@ -582,8 +683,10 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
   for (int step = 0; step < BLK_K; step += DEPTH)
 #pragma unroll
     for (int part = 0; part < INSTRUCTIONS; part++)
-      wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
+      wgmma<!A_ALONG_K, !B_ALONG_K>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
+
+constexpr int MAPS = STORE > 0 ? 3 : 2;  // of a block
 
 // The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
@@ -593,19 +696,20 @@ struct Workspace {
   float* sums;
 
   __device__ __forceinline__ Workspace(void* memory, const Tiles& tiles) : arrived(static_cast<unsigned*>(memory) + 64 * PACK) {
-    const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * WARPS;
+    const unsigned counters = SPLIT_K == 1 ? 0 : tiles.panels_m * CLUSTER * tiles.panels_n * CLUSTER_N * WARPS;
     maps = reinterpret_cast<TensorMap*>(arrived + ((counters + 63u) & ~63u));
-    sums = reinterpret_cast<float*>(maps + 2 * blocks());
+    sums = reinterpret_cast<float*>(maps + MAPS * blocks());
   }
 
   // What lies behind the sums: packed operands.
   __device__ __forceinline__ Half* packed(const Tiles& tiles) const {
-    return reinterpret_cast<Half*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * BLK_M * BLK_N));
+    return reinterpret_cast<Half*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * CLUSTER_N * BLK_M * BLK_N));
   }
 
   // Brings the sums of a part; true, with all in `sums`, for the last to come. Sums of several parts are on their way at a time.
   __device__ __forceinline__ bool join(Sums& mine, int tile, int warp, int part) const {
-    constexpr int FOURS = INSTRUCTIONS * SUMS / 4, AT_ONCE = SPLIT_K > 0 || FOURS > 12 ? 1 : 24 / FOURS;
+    constexpr int FOURS = INSTRUCTIONS * SUMS / 4, FIT = FOURS > 12 ? 1 : FOURS > 3 ? 24 / FOURS : 8;
+    constexpr int AT_ONCE = SPLIT_K > 0 && SPLIT_K < FIT ? SPLIT_K : FIT;
     const int lane = threadIdx.x % WARP, place = tile * WARPS + warp;
     Four* const all = reinterpret_cast<Four*>(sums) + static_cast<long long>(place) * parts() * FOURS * WARP + lane;
 #pragma unroll
@@ -809,7 +913,8 @@ __device__ __forceinline__ float activated(float x) {
 #endif
 }
 
-constexpr int MOVED = EPILOGUE_BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;  // sums of a thread that are stored at a time
+// Sums of a thread that are stored at a time.
+constexpr int MOVED = SUMS % 8 ? 4 : SUMS % 16 || BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;
 
 struct Result {
   long long m, n;
@@ -824,10 +929,10 @@ struct Result {
     column += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < MOVED; i++) {
-#if EPILOGUE_BIAS == 1
+#if BIAS == 1
       const long long at = row + i % 4 / 2 * 8;
       added[i] = i > 3 ? added[i % 4] : i % 2 ? added[i - 1] : at < m ? number(load_global(bias + at)) : 0.0f;
-#elif EPILOGUE_BIAS == 2
+#elif BIAS == 2
       const long long at = column + i / 4 * 8 + i % 2;
       added[i] = i % 4 > 1 ? added[i - 2] : at < n ? number(load_global(bias + at)) : 0.0f;
 #else
@@ -838,6 +943,11 @@ struct Result {
 
   __device__ __forceinline__ float finished(float value, float added) const {
     return activated(EPILOGUE_BIAS ? value + added : value);
+  }
+
+  // Whether the copy engine can store.
+  __device__ __forceinline__ bool is_aligned(long long stride) const {
+    return ldc % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(C) % 16 == 0;
   }
 
   // A warp's 16 rows of an instruction, from `row` and `column` on. By a loop that stays one, because unrolled it takes longer
@@ -853,7 +963,7 @@ struct Result {
           for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
         }
       const bool inside = row + 16 <= m && column + 2 * MOVED <= n;
-      if (inside && beta == 0.0f && are_pairs())
+      if (STORE == 0 && inside && beta == 0.0f && are_pairs())
         store<true, false>(mine, row, column);
       else
         store<false, true>(mine, row, column);
@@ -866,38 +976,42 @@ struct Result {
 
   // Of four sums the elements of rows i and i + 8 are a word of an 8 x 8 matrix, whose columns are those rows of two columns in turns.
   // Transposed it has two rows of a column in a thread, so that eight threads store a column of 16 rows: 32 bytes, a sector.
+  // With SWAP rows are contiguous, and so are the two sums of a row.
   template <bool INSIDE, bool MAY_READ_C>
   __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
     constexpr int PAIRS = MOVED / 2;
     float added[MOVED];
     load_bias(added, row, column);
     const int lane = threadIdx.x % WARP;
-    row += lane / 4 % 2 * 8 + lane % 4 * 2;
-    column += lane / 8 * 2;
+    row += SWAP ? lane / 4 : lane / 4 % 2 * 8 + lane % 4 * 2;
+    column += SWAP ? lane % 4 * 2 : lane / 8 * 2;
     const bool pairs = INSIDE || are_pairs(), reads = MAY_READ_C && beta != 0.0f;
     Half* to[PAIRS];
     int there[PAIRS];  // elements
     unsigned old[PAIRS];
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-      to[i] = C + row + (column + i / 2 * 8 + i % 2) * ldc;
-      there[i] = INSIDE ? 2 : column + i / 2 * 8 + i % 2 < n ? (row < m) + (row + 1 < m) : 0;
+      const long long first = SWAP ? column + i / 2 * 8 : row, line = SWAP ? row + i % 2 * 8 : column + i / 2 * 8 + i % 2;
+      const long long end = SWAP ? n : m;
+      to[i] = C + first + line * ldc;
+      there[i] = INSIDE ? 2 : line < (SWAP ? m : n) ? (first < end) + (first + 1 < end) : 0;
       if (!reads) continue;
       old[i] = 0;
       if (pairs && there[i] == 2) old[i] = load_global(reinterpret_cast<const unsigned*>(to[i]));
       if (!pairs && there[i] == 2) old[i] = static_cast<unsigned>(load_global(to[i] + 1)) << 16;
       if (there[i] == 1 || (!pairs && there[i] == 2)) old[i] |= load_global(to[i]);
-      old[i] = transposed(old[i]);
+      if (!SWAP) old[i] = transposed(old[i]);
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-      const int first = i / 2 * 4 + i % 2, second = first + 2;
+      const int first = SWAP ? i * 2 : i / 2 * 4 + i % 2, second = first + (SWAP ? 1 : 2);
       float low = alpha * mine[first], high = alpha * mine[second];
       if (reads) {
         low += beta * widened(static_cast<Half>(old[i]));
         high += beta * widened(static_cast<Half>(old[i] >> 16));
       }
-      const unsigned two = transposed(rounded(finished(low, added[first]), finished(high, added[second])));
+      unsigned two = rounded(finished(low, added[first]), finished(high, added[second]));
+      if (!SWAP) two = transposed(two);
       if (pairs && there[i] == 2) {
         store_global(reinterpret_cast<unsigned*>(to[i]), two);
       } else {
@@ -920,7 +1034,8 @@ struct Result {
     float *to[MOVED], old[MOVED];
 #pragma unroll
     for (int i = 0; i < MOVED; i++) {
-      to[i] = C + row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * ldc;
+      const long long of_m = row + i % 4 / 2 * 8, of_n = column + i / 4 * 8 + i % 2;
+      to[i] = C + (SWAP ? of_n + of_m * ldc : of_m + of_n * ldc);
       there[i] = INSIDE || (row + i % 4 / 2 * 8 < m && column + i / 4 * 8 + i % 2 < n);
       if (MAY_READ_C && beta != 0.0f && there[i]) old[i] = load_global(to[i]);
     }
@@ -933,19 +1048,94 @@ struct Result {
 #endif
 };
 
+static_assert(STORE == 0 || (IS_HALF_RESULT && SPLIT_K == 1 && !SWAP && BLK_N % 16 == 0), "all warps of a warpgroup store, in words");
+#if STORE > 0
+// The way of a warpgroup's results through shared memory: boxes of 64 rows, STORE of them at a time, which its first thread has the
+// copy engine store while others are filled, or the next tile is multiplied.
+struct Outbox {
+  static constexpr int COLUMNS = 2 * MOVED, BOX = COLUMNS * LINE;  // bytes
+
+  unsigned char* boxes;
+  Bits64* free;  // barriers of each box, and behind them those of full ones
+  const TensorMap* map;
+  unsigned number = 0;  // boxes so far
+
+  // By one thread of each block.
+  static __device__ __forceinline__ void init(Bits64* barriers) {
+#pragma unroll 1
+    for (int i = 0; i < 2 * STORE * CONSUMERS; i++) barrier_init(&barriers[i], i / STORE % 2 ? WARPGROUP / WARP : 1);
+  }
+
+  __device__ __forceinline__ Outbox(unsigned char* boxes, Bits64* barriers, const TensorMap* map)
+      : boxes(boxes + threadIdx.x / WARPGROUP * STORE * BOX), free(barriers + threadIdx.x / WARPGROUP * 2 * STORE), map(map) {}
+
+  __device__ __forceinline__ bool is_mine() const { return threadIdx.x % WARPGROUP == 0; }
+
+  // The warpgroup's 64 rows of an instruction.
+  __device__ __forceinline__ void store(const Result& result, const float (&sums)[SUMS], int row, int column, int product) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
+#pragma unroll(EPILOGUE_ACTIVATION > 1 ? 1 : SUMS / MOVED)
+    for (int chunk = 0; chunk < SUMS; chunk += MOVED, column += COLUMNS, number++) {
+      float mine[MOVED], added[MOVED];
+#pragma unroll
+      for (int c = 0; c < SUMS; c += MOVED)
+        if (c == chunk) {
+#pragma unroll
+          for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
+        }
+      result.load_bias(added, row + warp * 16, column);
+      const unsigned at = number % STORE, parity = number / STORE % 2;
+      unsigned char* const box = boxes + at * BOX;
+      barrier_wait(&free[at], parity ^ 1);
+#pragma unroll
+      for (int i = 0; i < MOVED; i += 8) {  // 16 x 16 elements
+        unsigned two[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          const int first = i + j * 2;
+          two[j] = rounded(result.finished(result.alpha * mine[first], added[first]),
+                           result.finished(result.alpha * mine[first + 1], added[first + 1]));
+        }
+        const int line = i * 2 + lane / 16 * 8 + lane % 8, place = warp * 2 + lane / 8 % 2;
+        store_transposed(box + line * LINE + (place ^ line % 8) * 16, two[0], two[1], two[2], two[3]);
+      }
+      fence_proxy();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&free[STORE + at], cluster_rank());
+      if (is_mine()) {
+        barrier_wait(&free[STORE + at], parity);
+        store_box(map, box, row, column, product);
+        bulk_commit();
+        bulk_wait_read<STORE - 1>();
+        if (number >= STORE - 1) barrier_arrive(&free[(number + 1) % STORE], cluster_rank());
+      }
+      __syncwarp();
+    }
+  }
+};
+#endif
+
 // ---- The kernel.
 
-#if CLUSTER > 1
-#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#if CLUSTER * CLUSTER_N > 1
+#define CLUSTERED __cluster_dims__(CLUSTER * CLUSTER_N, 1, 1)
 #else
 #define CLUSTERED
 #endif
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
+#if SWAP
+gemm(long long n, long long m, long long k, float alpha, const Half* B, long long ldb, const Half* A, long long lda, float beta,
+     Element* C, long long ldc,
+#ifdef BATCHED
+     long long stride_b, long long stride_a, long long stride_c, long long batch,
+#endif
+#else
 gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
      Element* C, long long ldc,
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long batch,
+#endif
 #endif
 #if EPILOGUE_BIAS
      const Element* bias,
@@ -958,17 +1148,22 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   constexpr const Element* bias = nullptr;
 #endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
-  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
-  Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + 2);
+#if STORE > 0
+  constexpr int BOXES = CONSUMERS * STORE * Outbox::BOX;
+#else
+  constexpr int BOXES = 0;
+#endif
+  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE + BOXES);
+  Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + MAPS);
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
   const Tiles tiles(m, n, batch, raster_group);
-  const int cluster = this_block() / CLUSTER, clusters = blocks() / CLUSTER;
+  const int cluster = this_block() / (CLUSTER * CLUSTER_N), clusters = blocks() / (CLUSTER * CLUSTER_N);
   if (!PACK && cluster >= tiles.all) return;
 
   const Workspace workspace(memory, tiles);
-  TensorMap* const maps = workspace.maps + 2 * this_block();
+  TensorMap* const maps = workspace.maps + MAPS * this_block();
   OperandA a(A, lda, m, k, stride_a, batch, maps);
   OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
 #if PACK
@@ -994,13 +1189,29 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       barrier_init(&empty[i], ARRIVALS);
     }
     for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], WARPS);
+#if STORE > 0
+    Outbox::init(turn + TEAMS + PACK);
+#endif
     barrier_init_fence();
   }
+#if STORE > 0
+  int boxed = beta == 0.0f && Result{m, n, alpha, beta, C, ldc, bias}.is_aligned(stride_c);
+  if (boxed && threadIdx.x / WARP == 3)
+    make_map(maps + 2, shared_maps + 2, C, static_cast<unsigned>(m), static_cast<unsigned>(n), ldc, Outbox::COLUMNS,
+             static_cast<unsigned>(batch), stride_c);
+#endif
   if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
   if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
+  const int warpgroup = threadIdx.x / WARPGROUP;
+  if (!PACK && mapped && warpgroup == CONSUMERS) {  // until the maps are made
+    int panel_m, panel_n, product;
+    tiles.locate(cluster, panel_m, panel_n, product);
+    const int first = cluster % parts() * tiles_k * BLK_K, depth = min(tiles_k, STAGES) * BLK_K;
+    a.bring_near(panel_m * BLK_M, first, depth, product);
+    b.bring_near(panel_n * BLK_N, first, depth, product);
+  }
   block_or_cluster_sync();
 
-  const int warpgroup = threadIdx.x / WARPGROUP;
   if (warpgroup == CONSUMERS) {  // the producer
     registers_give<PRODUCER_REGISTERS>();
     const bool first_thread = threadIdx.x == CONSUMERS * WARPGROUP;
@@ -1078,10 +1289,14 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     const int lane = threadIdx.x % WARP, team = warpgroup / GROUPS, first_row = warpgroup % GROUPS * WG_M;
     const Bits64 from_a = OperandA::place(shared_storage, first_row), from_b = OperandB::place(shared_storage + OperandA::IMAGE, 0);
     auto release = [&](int stage) {
-      if (lane < CLUSTER) barrier_arrive(&empty[stage], lane);
+      if (lane < CLUSTER * CLUSTER_N) barrier_arrive(&empty[stage], lane);
     };
     Place place;
     place.skip(team * tiles_k);
+#if STORE > 0
+    Outbox outbox(shared_storage + STAGES * STAGE, turn + TEAMS + PACK, maps + 2);
+    if (boxed && outbox.is_mine()) acquire_map(maps + 2);
+#endif
     unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
 #pragma unroll 1
     for (int number = cluster + team * clusters; number < tiles.all; number += TEAMS * clusters) {
@@ -1116,12 +1331,24 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       int panel_m, panel_n, product;
       tiles.locate(number, panel_m, panel_n, product);
       const int warp = threadIdx.x / WARP % WARPS;
-      if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n + panel_n, warp, number % parts())) continue;
+      if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n * CLUSTER_N + panel_n, warp, number % parts())) continue;
       const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
       const Result result{m, n, alpha, beta, C + product * stride_c, ldc, bias};
+#if STORE > 0
+      forget(boxed);  // else there are two loops
+      if (boxed) {
+#pragma unroll
+        for (int part = 0; part < INSTRUCTIONS; part++)
+          outbox.store(result, sums[part], panel_m * BLK_M + first_row + part * HIGH, panel_n * BLK_N, product);
+        continue;
+      }
+#endif
 #pragma unroll
       for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, static_cast<long long>(panel_n) * BLK_N);
     }
+#if STORE > 0
+    bulk_wait_read<0>();
+#endif
   }
-  if (CLUSTER > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
+  if (CLUSTER * CLUSTER_N > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
 }

@@ -229,11 +229,11 @@ def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans, pa
     configurations = [{one: int(column[at]) for one, column in columns.items()} for at in range(12)]
     with Rig(kernel, problem, device) as rig:
         builds = [(one, rig.builder.submit(one).result()) for one in configurations]
-        sound = [(one, build) for one, build in builds if build.spill_bytes == 0]  # ptxas may be wrong about others
+        sound = [(one, build) for one, build in builds if build.state is TrialState.OK and build.spill_bytes <= 200]
         measured = [rig.runner.submit(*one).result() for one in sound]
         checks = [check for one in sound for check in rig.runner.verify_winner(*one, problems_besides=others).values()]
 
-    assert {one["CLUSTER"] for one, _ in sound} == {1, 2}
+    assert {one["CLUSTER"] * one["CLUSTER_N"] for one, _ in sound} == {1, 2}
     assert {one["PACK"] for one, _ in sound} == {pack}
     assert all(one.state in MEASURED for one in measured), [*zip([one for one, _ in sound], measured, strict=True)]
     assert all(check.state is TrialState.OK for check in checks), checks

@@ -20,8 +20,13 @@ from mltune.problem.gemm_operands import transpositions
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
 CASES = [(precision, *ops) for precision in ("h", "b", "hs", "bs") for ops in transpositions(precision)]
-SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64,), "STAGES": (2, 3), "CLUSTER": (1,), "PACK": (0,)}
+SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64,), "STAGES": (2, 3), "PACK": (0,)}
+SMALL |= {"CLUSTER": (1,), "CLUSTER_N": (1,)}
 """Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
+
+PLAIN = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": 1, "STAGES": 3, "SPLIT_K": 1, "CLUSTER": 1}
+PLAIN |= {"CLUSTER_N": 1, "PACK": 0, "SWAP": 0, "STORE": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1}
+"""A configuration of one warpgroup that multiplies."""
 
 FEW = replace(H200, sm_count=1)
 """So few multiprocessors that a block has more than one tile."""
@@ -88,9 +93,8 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
 @pytest.mark.sampled(1, system=2)
 def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Every remainder of leading dimension and address by 16 bytes; less and more than a tile; two parts of k."""
-    for tile, depth, stages, split in [((64, 64), 128, 2, 1), ((128, 96), 64, 4, 2)]:
-        configuration = {"BLK_M": tile[0], "BLK_N": tile[1], "BLK_K": depth, "WG_M": 64, "TEAMS": 1, "STAGES": stages}
-        configuration |= {"CLUSTER": 1, "PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": split}
+    for tile, depth, stages, split in [((64, 64), 128, 2, 1), ((128, 96), 64, 4, 2), ((64, 8), 64, 3, 1)]:
+        configuration = PLAIN | {"BLK_M": tile[0], "BLK_N": tile[1], "BLK_K": depth, "STAGES": stages, "SPLIT_K": split}
         host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
         for remainder in range(8):
             m, n, k = (
@@ -112,8 +116,8 @@ def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, s
     Each problem is launched twice with one workspace. One block runs at a time: it must never wait for another.
     """
     device = replace(H200, sm_count=4)
-    configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": teams, "STAGES": 3, "CLUSTER": 1}
-    configuration |= {"PACK": 1, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": split}
+    configuration = PLAIN | {"TEAMS": teams, "PACK": 1, "SWAP": int(split == 0), "SPLIT_K": split}
+    configuration["STORE"] = 2 * (teams == 2 and case[0] in ("h", "b"))
     host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
     helped = [
         (m, n, k)
@@ -137,8 +141,8 @@ def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, s
 @pytest.mark.system
 def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> None:
     """The counters of the workspace are set back: each problem is launched twice with one workspace."""
-    configuration = {"BLK_M": 128, "BLK_N": 96, "BLK_K": 64, "WG_M": 128, "TEAMS": teams, "STAGES": 2, "CLUSTER": 1}
-    configuration |= {"PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 2, "SPLIT_K": split}
+    configuration = PLAIN | {"BLK_M": 128, "BLK_N": 96, "WG_M": 128, "TEAMS": teams, "STAGES": 2, "SWAP": teams - 1}
+    configuration |= {"RASTER_GROUP": 2, "SPLIT_K": split}
     sizes = [(65, 97, 130 * split), (130, 100, 65 * split), (64, 97, 64), (5, 7, 0)]
     check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, replace(H200, sm_count=2))
 
@@ -147,15 +151,7 @@ def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> 
 @pytest.mark.sampled(2, system=1)
 def test_any_number_of_parts(kernel: Kernel, runtime: Path, parts: int, processors: int, teams: int) -> None:
     """One, and more than fit on the device at a time; some of them empty."""
-    configuration = {
-        "BLK_M": 64,
-        "BLK_N": 96 if teams > 1 else 64,
-        "BLK_K": 64,
-        "WG_M": 64,
-        "TEAMS": teams,
-        "STAGES": 3,
-    }
-    configuration |= {"CLUSTER": 1, "PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
+    configuration = PLAIN | {"BLK_N": 96 if teams > 1 else 64, "TEAMS": teams, "SPLIT_K": 0}
     divided = replace(kernel, space=replace(kernel.space, derived={**kernel.space.derived, "parts": parse(str(parts))}))
     sizes = [(65, 97, 130 * parts), (130, 60, 65 * parts), (64, 64, 64), (5, 7, 0)]
     device = replace(H200, sm_count=processors)
@@ -177,11 +173,21 @@ def test_any_number_of_parts(kernel: Kernel, runtime: Path, parts: int, processo
 )
 def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: int) -> None:
     """In one turn, or in turns that are fuller than those of whole tiles; where neither helps there is one part."""
-    configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 128, "WG_M": 64, "TEAMS": 1, "STAGES": 4, "CLUSTER": 1}
-    configuration |= {"PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 0}
+    configuration = PLAIN | {"BLK_K": 128, "STAGES": 4, "SPLIT_K": 0}
     variables = variables_of(GemmProblem("h", "T", "N", m, n, k), H200)
     blocks, rows, _ = kernel.launch(configuration, variables).grid
     assert (rows, blocks) == (parts, min(-(-m // 64) * -(-n // 64), 132 // parts))
+
+
+@pytest.mark.parametrize("columns", [8, 16, 24, 40, 72, 80])
+@pytest.mark.parametrize("ops", ["TN", "NT"])
+@pytest.mark.sampled(3, system=12)
+def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: int) -> None:
+    """Numbers of columns that no power of two divides well; their results are stored in both ways where that is possible."""
+    way = {"SPLIT_K": 2, "SWAP": int(columns > 8)} if columns % 16 else {"STORE": 2}
+    configuration = PLAIN | {"BLK_N": columns} | way
+    sizes = [(72, columns, 136), (65, columns + 1, 8 * 65), (1, 1, 1)]
+    check_configurations(kernel, ("b", *ops), runtime, [configuration], lambda _: sizes, FEW)
 
 
 @pytest.mark.system
@@ -203,12 +209,18 @@ EPILOGUES = [
 
 
 @pytest.mark.parametrize(("precision", "epilogue", "batch"), EPILOGUES)
-@pytest.mark.sampled(1, system=3)
+@pytest.mark.parametrize("way", ["split", "swap", "store"])
+@pytest.mark.sampled(2, system=7)
 def test_an_epilogue_is_applied_before_a_result_is_stored(
-    kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int
+    kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int, way: str
 ) -> None:
-    configuration = {"BLK_M": 64, "BLK_N": 96, "BLK_K": 64, "WG_M": 64, "TEAMS": 2, "STAGES": 3, "CLUSTER": 1}
-    configuration |= {"PACK": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 2, "SPLIT_K": 2 if batch == 1 else 1}
+    configuration = PLAIN | {"BLK_N": 96, "TEAMS": 2, "RASTER_GROUP": 2}
+    if way == "split" and batch == 1:
+        configuration["SPLIT_K"] = 2
+    elif way == "swap":
+        configuration["SWAP"] = 1
+    elif precision in ("h", "b"):
+        configuration["STORE"] = 4
     case, shapes = (precision, "T", "N"), [(65, 97, 130), (64, 96, 64), (5, 7, 0)]
     check_configurations(
         kernel, case, runtime, [configuration], lambda _: shapes[: 4 - batch], FEW, batch=batch, epilogue=epilogue
@@ -252,18 +264,24 @@ PACKING_FAULTS = {
         "waits for what no thread",
     ),
 }
-FAULTS |= PACKING_FAULTS
+STORING_FAULTS = {
+    "a box that is not read yet": ("barrier_wait(&free[at], parity ^ 1);", "", "error .* of the bound|got more"),
+    "a box that is not full": ("barrier_wait(&free[STORE + at], parity);", "", "never written|without a fence|of the bound"),
+    "boxes that the copy engine may not see": ("fence_proxy();\n      __syncwarp();", "__syncwarp();", "without a fence after it"),
+    "boxes that are not awaited": ("bulk_wait_read<0>();", "", "ends before copies"),
+}
+FAULTS |= PACKING_FAULTS | STORING_FAULTS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.sampled(3, system=6)
+@pytest.mark.sampled(4, system=8)
 def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path, fault: str) -> None:
     line, instead, message = FAULTS[fault]
     source = (kernel.folder / "gemm_wgmma.cu").read_text()
     assert line in source
     (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
-    configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": 2, "STAGES": 2, "CLUSTER": 1}
-    configuration |= {"PACK": int(fault in PACKING_FAULTS), "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 1}
+    configuration = PLAIN | {"TEAMS": 2, "STAGES": 2, "PACK": int(fault in PACKING_FAULTS)}
+    configuration["STORE"] = 2 * (fault in STORING_FAULTS)
     broken, device = replace(kernel, folder=tmp_path), replace(H200, sm_count=1 + configuration["PACK"])
     with pytest.raises(pytest.fail.Exception, match=message):
         check_configurations(broken, ("h", "N", "T"), runtime, [configuration], lambda _: [(130, 130, 300)], device)

@@ -281,3 +281,14 @@ inline unsigned transposed(unsigned two, int line = __builtin_LINE()) {
   const unsigned second = emulation_shuffled(~0u, two, (column + 1) * 4 + row / 2, line);
   return (first >> row % 2 * 16 & 0xffff) | (second >> row % 2 * 16) << 16;
 }
+
+// Four of them are stored transposed: thread 8 i + j has the place of column j of matrix i, and stores a word of what others have.
+inline void store_transposed(void* shared, unsigned first, unsigned second, unsigned third, unsigned fourth, int line = __builtin_LINE()) {
+  const int lane = emulation_lane();
+  const unsigned mine[] = {first, second, third, fourth}, place = shared_address(shared);
+  for (int i = 0; i < 4; i++) {
+    const unsigned two = transposed(mine[i], line);
+    const unsigned at = emulation_shuffled(~0u, place, 8 * i + lane / 4, line) + lane % 4 * 4;
+    *reinterpret_cast<unsigned*>(static_cast<char*>(shared) - place + at) = two;
+  }
+}

@@ -12,6 +12,7 @@ bool emulation_barrier_passed(void* barrier, unsigned parity);
 void emulation_transfer_begin(void* barrier);
 void emulation_transfer_piece(unsigned long to, const void* from, int valid, int bytes);
 void emulation_store(void* global, const void* shared, int bytes);
+void emulation_store_piece(void* global, unsigned long from, int bytes);
 void emulation_store_commit();
 void emulation_store_wait(int pending);
 unsigned emulation_shared_address(const void* shared);
@@ -21,6 +22,7 @@ void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigne
 void emulation_wgmma_commit();
 void emulation_wgmma_wait(int pending);
 void emulation_check_aligned(const void* address, int bytes);
+void emulation_check_load(const void* global, int bytes);
 }
 
 typedef unsigned long long Bits;
@@ -99,6 +101,26 @@ UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int p
       const unsigned short* const from = map.X + product * map.stride + y * map.ld + x;
       emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, from, valid < 8 ? valid * 2 : 16, 16);
     }
+}
+
+// The way back: what lies outside of the matrix is left out.
+template <typename Map>
+UNCHECKED void store_box(const Map* at, const void* shared, int inner, int outer, int product) {
+  const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
+  emulation_check_aligned(shared, 128);
+  for (int line = 0; line < map.box_outer && outer + line < map.outer; line++)
+    for (int element = 0; element < 64 && inner + element < map.inner; element += 8) {
+      const unsigned long logical = shared_address(shared) + line * 128 + element * 2;
+      const long long x = inner + element, valid = map.inner - x < 8 ? map.inner - x : 8;
+      emulation_store_piece(const_cast<unsigned short*>(map.X) + product * map.stride + (outer + line) * map.ld + x,
+                            logical ^ (logical >> 7 & 7) << 4, static_cast<int>(valid) * 2);
+    }
+}
+
+inline void prefetch(const void* global, int bytes) {
+  emulation_check_aligned(reinterpret_cast<const void*>(static_cast<Bits>(bytes)), 16);
+  emulation_check_load(global, 16);
+  emulation_check_load(static_cast<const char*>(global) + bytes - 16, 16);
 }
 
 // ---- Products.
