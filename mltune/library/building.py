@@ -35,7 +35,7 @@ from mltune.library.content import (
 )
 from mltune.library.dispatcher import expected
 from mltune.library.measured import Measured, choose
-from mltune.library.portfolio import choose_portfolio
+from mltune.library.portfolio import MOST, choose_portfolio
 from mltune.library.spec import Spec, representatives
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
@@ -381,7 +381,7 @@ class Building:
     def _shortlist(self, measured: Measured) -> list[int]:
         """Return the best portfolio, the best of what is left, and so on, as long as there is room."""
         settings, speed = self.spec.library, measured.speed()
-        shortlist, length = list[int](), min(_SHORTLIST * settings.most, speed.shape[1])
+        shortlist, length = list[int](), min(_SHORTLIST * (settings.most or MOST), speed.shape[1])
         while len(shortlist) < length:
             rest = np.setdiff1d(np.arange(speed.shape[1]), shortlist)
             fallback = measured.is_fallback[rest]

@@ -241,6 +241,23 @@ class Library:
 
         return torch_operator(self)
 
+    def replace_linears(self, model: Any) -> int:
+        """Replace the ``torch.nn.Linear`` layers of a model, and return how many were replaced.
+
+        The library is a product TN with results of the type of its operands: without an epilogue for layers without a
+        bias, with ``epilogue = "bias_m"`` for those with one. Layers of another type, and subclasses, stay as they
+        are. The new layers have the same parameters by the same names, so that a state of the model still fits, and
+        the gradients of :meth:`torch_operator`.
+
+        Examples
+        --------
+        >>> mltune.load_library("hgemm_tn").replace_linears(model)  # doctest: +SKIP
+        224
+        """
+        from mltune.library.torch_linear import replace_linears
+
+        return replace_linears(self, model)
+
     def choice(self, *, workspace_bytes: int = 2**62, **sizes: int) -> dict[str, Any]:
         """Return the configuration that a call of some sizes runs with a workspace of some bytes."""
         lacking = [size for size in self.document["sizes"] if size not in sizes]

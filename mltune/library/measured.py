@@ -50,7 +50,7 @@ class Measured:
         times_s[remaining] = np.where(np.isfinite(times_s[remaining]), times_s[remaining], elsewhere_s)
         return shares(times_s)
 
-    def portfolio(self, *, most: int, floor: float) -> list[int]:
+    def portfolio(self, *, most: int | None, floor: float) -> list[int]:
         """Return the candidates that a library holds."""
         return choose_portfolio(self.speed(), self.weights, self.is_fallback, most=most, floor=floor)
 
@@ -135,7 +135,7 @@ def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], tiles: NDArray[np.flo
     return next((number for number in order if np.isfinite(tiles[number, 0])), order[0])
 
 
-def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
+def choose(measured: Measured, *, most: int | None, floor: float) -> Chosen:
     """Choose a portfolio and its dispatcher, and find what both lose at sizes which they have not seen.
 
     Every size at which all candidates were timed is left out once, with an eighth of the others and what their tuning
