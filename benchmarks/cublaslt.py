@@ -1,4 +1,4 @@
-"""The candidates of cuBLASLt's heuristic for a linear layer in half precision, by its C API: the opponent of benchmarks."""
+"""The candidates of cuBLASLt's heuristic for linear layers in half precision, by its C API: benchmarks' opponent."""
 
 from __future__ import annotations
 

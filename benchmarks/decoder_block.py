@@ -92,7 +92,7 @@ def measured(calls: Mapping[str, Callable[[], object]]) -> dict[str, dict[str, f
 
 
 def host_seconds(library: Any, dtype: Any, count: int = 300) -> dict[str, float]:
-    """Return the host's median seconds of one small layer: of PyTorch's product, the operator, and a call of multiply."""
+    """Return the host's median seconds of a small layer: of PyTorch's product, the operator, and ``multiply``."""
     import torch
 
     x, weight = (torch.randn(rows, HIDDEN, device="cuda", dtype=dtype) for rows in (16, 1024))

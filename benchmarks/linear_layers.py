@@ -1,7 +1,7 @@
 """Libraries built for linear layers beside cuBLAS: half precision in and out, plain, with a bias, with bias and GELU.
 
     python benchmarks/linear_layers.py build plain --time 10m --library FOLDER --output FILE
-    python benchmarks/linear_layers.py compare plain=FOLDER bias=FOLDER gelu=FOLDER --shapes 60 --seconds 100 --output FILE
+    python benchmarks/linear_layers.py compare plain=FOLDER gelu=FOLDER --shapes 60 --seconds 100 --output FILE
     python benchmarks/linear_layers.py compare plain=FOLDER --shard 0/4 --output FILE       # one of four GPUs
     python benchmarks/linear_layers.py merge FILE FILE FILE FILE --output FILE
 

@@ -45,7 +45,7 @@ def child_dtype(module: Any) -> Any:
 def _linear() -> Any:
     import torch
 
-    class LibraryLinear(torch.nn.Module):
+    class LibraryLinear(torch.nn.Module):  # type: ignore[misc]  # of a package without types
         """A linear layer with the parameters of the one that it replaces."""
 
         def __init__(self, operator: Any, weight: Any, bias: Any) -> None:
