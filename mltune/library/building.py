@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,8 @@ from mltune.library.content import (
     tiles_at,
 )
 from mltune.library.dispatcher import expected
-from mltune.library.measured import Measured, choose
-from mltune.library.portfolio import choose_portfolio
+from mltune.library.measured import Chosen, Measured, choose
+from mltune.library.portfolio import MOST, choose_portfolio
 from mltune.library.spec import Spec, representatives
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
@@ -143,6 +143,7 @@ class Building:
         self._is_fallback = cache(lambda candidate: self._described(candidate, Build(TrialState.OK)).is_fallback)
         self.candidates = self._found()
         self._tiles = self._tiles_of(self.candidates)
+        self._opponent = "" if self.problems[0].needs_baseline else self.problems[0].reference
         recorded_times = [self._known.times.get(problem.label, {}) for problem in self.problems]
         self._times = np.array(
             [
@@ -151,11 +152,13 @@ class Building:
             ]
         )
 
+        self._opponent_s = np.array([of_size.get(self._opponent) or np.nan for of_size in recorded_times])
+
     def content(self) -> Content:
         """Time candidates, choose, compile the choice, and return the content, or raise a RunError where that fails."""
         measured = self.measured()
         spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
-        chosen = choose(measured, most=spec.library.most, floor=spec.library.floor)
+        chosen = choose(measured, most=spec.library.most, floor=spec.library.floor, are_listed=spec.are_listed)
         timed_sizes = {*map(tuple, measured.sizes[measured.timed].tolist())}
         used = [self.candidates[number] for number in chosen.chosen]
         return Content(
@@ -175,7 +178,8 @@ class Building:
             chosen.dispatcher,
             {"mltune": __version__, **run.header.versions},
             {
-                **chosen.report(measured),
+                **chosen.report(measured, self._opponent_s),
+                "opponent": self._against(chosen, measured),
                 "tuned": len({tune.problem for tune in self.tunes}),
                 "not_timed": [size for size in spec.sizes if tuple(size.values()) not in timed_sizes],
                 "failed": [
@@ -183,6 +187,14 @@ class Building:
                 ],
             },
         )
+
+    def _against(self, chosen: Chosen, measured: Measured) -> dict[str, Any] | None:
+        """Return the speed of what is dispatched, that of the vendor's library being 1; None where there is none."""
+        groups = chosen.against(measured, self._opponent_s)
+        if not groups:
+            return None
+        (result,) = {buffer.dtype for buffer in self.problems[0].buffers if buffer.role != "in"}
+        return {"name": self._opponent, "result": result, **groups}
 
     def measured(self) -> Measured:
         """Time the candidates and return what is known.
@@ -346,10 +358,11 @@ class Building:
         for source in dict.fromkeys(self.candidates[number].source for number in lacking):
             of_source = [number for number in lacking if self.candidates[number].source == source]
             candidates = [self.candidates[number] for number in of_source]
+            unknown = self._opponent and np.isnan(self._opponent_s[place])
+            tell = partial(self._keep_opponent, place) if unknown else None
             try:
-                times_s = self.time(
-                    candidates[0].kernel, problem, [candidate.configuration for candidate in candidates], until=until
-                )
+                configurations = [candidate.configuration for candidate in candidates]
+                times_s = self.time(candidates[0].kernel, problem, configurations, until=until, tell_reference=tell)
             except (BundleError, DeviceError) as error:
                 self._failed[place] = str(error)
                 return 0
@@ -360,6 +373,11 @@ class Building:
                 if perf_counter() > self._saved + _SAVE_EVERY_S:
                     self._save()
         return len(lacking)
+
+    def _keep_opponent(self, place: int, time_s: float) -> None:
+        with self._lock:
+            self._opponent_s[place] = time_s
+            self._known.times.setdefault(self.problems[place].label, {})[self._opponent] = time_s
 
     def _keep_affordable(self, sizes: int) -> None:
         """Keep as many candidates as can be timed at the first remaining sizes, one of them valid at every size."""
@@ -381,7 +399,7 @@ class Building:
     def _shortlist(self, measured: Measured) -> list[int]:
         """Return the best portfolio, the best of what is left, and so on, as long as there is room."""
         settings, speed = self.spec.library, measured.speed()
-        shortlist, length = list[int](), min(_SHORTLIST * settings.most, speed.shape[1])
+        shortlist, length = list[int](), min(_SHORTLIST * (settings.most or MOST), speed.shape[1])
         while len(shortlist) < length:
             rest = np.setdiff1d(np.arange(speed.shape[1]), shortlist)
             fallback = measured.is_fallback[rest]

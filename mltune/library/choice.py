@@ -28,7 +28,7 @@ def choice(document: LibraryDocument, sizes: Mapping[str, int]) -> int | None:
         return None
     trees = document.dispatcher
     nodes = list(map(Node._make, trees.nodes))
-    dispatcher = Dispatcher(trees.waves, trees.processors, nodes, trees.roots, trees.longer)
+    dispatcher = Dispatcher(trees.waves, trees.processors, nodes, trees.roots, trees.longer, trees.exact)
     with np.errstate(all="ignore"):  # coefficients may be of any size
         order = dispatcher.order([values[name] for name in document.extents], [pair or (_NONE,) * 2 for pair in tiles])
     return next(number for number in order if tiles[number] is not None)

@@ -7,6 +7,7 @@ tiles, corrected by small trees over logarithms and alignments of the sizes.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -54,7 +55,8 @@ class Dispatcher:
 
     Each configuration has in `waves` coefficients of :func:`wave_terms`, whose sum is its expected time. A tree begins
     at its root, a node or a leaf; the leaf ``-1 - child`` is a row of `longer`: factors of the times, for each
-    configuration one.
+    configuration one. Rows of `exact`, in ascending order, are sizes and the number of the configuration that was the
+    fastest there.
     """
 
     waves: Sequence[Sequence[float]]
@@ -62,6 +64,7 @@ class Dispatcher:
     nodes: Sequence[Node] = ()
     roots: Sequence[int] = ()
     longer: Sequence[Sequence[float]] = ()
+    exact: Sequence[Sequence[int]] = ()
 
     def leaves(self, sizes: Sequence[int]) -> list[int]:
         """Return the leaf of each tree for the sizes of a call."""
@@ -83,7 +86,11 @@ class Dispatcher:
         terms = wave_terms(np.array(tiles, dtype=float), np.array([sizes]), self.processors)
         longer = np.array([self.longer[leaf] for leaf in leaves], dtype=np.float32).prod(axis=0) if leaves else 1.0
         expected = np.add.accumulate(terms * np.array(self.waves), axis=1)[:, -1] * longer  # rounded as in C
-        return tuple(np.argsort(np.where(np.isfinite(expected), expected, np.inf), kind="stable").tolist())
+        expected = np.where(np.isfinite(expected), expected, np.inf)
+        place = bisect_left(self.exact, [*sizes], key=lambda row: [*row[:-1]])
+        if place < len(self.exact) and [*self.exact[place][:-1]] == [*sizes]:
+            expected[self.exact[place][-1]] = -np.inf
+        return tuple(np.argsort(expected, kind="stable").tolist())
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -93,6 +100,7 @@ class Dispatcher:
             "waves": [list(terms) for terms in self.waves],
             "longer": [list(terms) for terms in self.longer],
             "processors": self.processors,
+            "exact": [list(row) for row in self.exact],
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
@@ -13,8 +14,11 @@ from mltune.files.validation import matching
 from mltune.kernel.expressions import MAX_TEXT
 from mltune.problem.array_values import DTYPES
 
-FORMAT = 2
+FORMAT = 3
 """Version of the document's format."""
+
+READABLE = (2, FORMAT)
+"""Versions that are read: before 3 a dispatcher has no exact sizes."""
 
 ABI = 1
 """Version of the interface in C, and of the document."""
@@ -30,7 +34,7 @@ C_TYPES = {
 NAME = r"[a-z][a-z0-9_]{0,39}"
 """Names of libraries, which are names in C."""
 
-MOST_CONFIGURATIONS = 255
+MOST_CONFIGURATIONS, MOST_EXACT = 255, 10_000
 
 HASH = "document_sha256"
 """The key of the document's own hash."""
@@ -114,9 +118,10 @@ class _Dispatcher(_Table):
     waves: list[list[_Number]]
     longer: Annotated[list[list[_Number]], Field(max_length=5000)]
     processors: Annotated[StrictInt, Field(ge=1, lt=2**31)]
+    exact: Annotated[list[list[_Count]], Field(max_length=MOST_EXACT)] = []
 
     def check(self, extents: int, configurations: int) -> None:
-        """Check its shape; a child of a node comes after it, so that every walk ends."""
+        """Check its shape; a child of a node comes after it, so that every walk ends, and exact sizes ascend."""
         inputs = extents * (extents + 1) + (extents > 2)
         children = [(child, at + 1) for at, node in enumerate(self.nodes) for child in node[2:]]
         children += [(root, 0) for root in self.roots]
@@ -126,6 +131,8 @@ class _Dispatcher(_Table):
             or not all(-len(self.longer) <= child < len(self.nodes) and not 0 <= child < at for child, at in children)
             or any(len(row) != length for table, length in rows for row in table)
             or len(self.waves) != configurations
+            or any(len(row) != extents + 1 or row[-1] >= configurations for row in self.exact)
+            or any(before[:-1] >= row[:-1] for before, row in pairwise(self.exact))
         ):
             raise ValueError(
                 "the trees and coefficients of its dispatcher must fit its extents and configurations, but do not"
@@ -135,7 +142,7 @@ class _Dispatcher(_Table):
 class LibraryDocument(_Table):
     """A ``library.json``; see docs/reference/library.md."""
 
-    format: Literal[FORMAT]  # type: ignore[valid-type]
+    format: Literal[READABLE]  # type: ignore[valid-type]
     abi: Literal[ABI]  # type: ignore[valid-type]
     name: _Name
     formula: _Text

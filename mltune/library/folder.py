@@ -22,7 +22,7 @@ from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
 from mltune.library.content import Content
-from mltune.library.document import ABI, FORMAT, HASH, LibraryDocument, hash_of
+from mltune.library.document import ABI, FORMAT, HASH, READABLE, LibraryDocument, hash_of
 from mltune.library.source import c_files
 
 DOCUMENT = "library.json"
@@ -145,7 +145,7 @@ def read_document(folder: Path) -> LibraryDocument:
     content: Any = None
     try:
         content = parse_json(read_file(folder / DOCUMENT, _MAX_DOCUMENT_BYTES, inside=folder))
-        if isinstance(content, dict) and (content.get("format"), content.get("abi")) != (FORMAT, ABI):
+        if isinstance(content, dict) and not (content.get("format") in READABLE and content.get("abi") == ABI):
             raise ValueError(
                 f"it has format {printable(content.get('format'), 20)} and ABI {printable(content.get('abi'), 20)}, "
                 f"and this mltune reads format {FORMAT} and ABI {ABI}; build it again"

@@ -189,6 +189,20 @@ class Library:
         self._enqueue(plan, addresses, stream, workspace)
         return out
 
+    def repeated(self, a: Any, b: Any, out: Any, alpha: complex = 1.0, *bias: Any) -> Callable[..., None]:
+        """Return a function that enqueues this product for arrays ``(a, b, out, *bias)`` of the same kinds.
+
+        What follows from types, shapes, strides and the GPU is checked and prepared once; the function does not check
+        its arrays, which are those of CuPy or PyTorch.
+        """
+        plan, package = self._product((a, b, out, *bias), alpha, 0.0, 0), package_of(type(out))
+        if package is None or plan.device is None:
+            raise LibraryError(f"a product is repeated with arrays of CuPy or PyTorch, got {type(out).__name__}.")
+        address, enqueue = package.address, self._enqueue
+        if plan.swapped:
+            return lambda a, b, *others: enqueue(plan, [address(b), address(a), *map(address, others)], None, None)
+        return lambda *arrays: enqueue(plan, [*map(address, arrays)], None, None)
+
     def _product(self, arrays: Sequence[Any], alpha: complex, beta: complex, on: int) -> _Call:
         """Return what a product passes; a LibraryError where shapes or strides are not those of the case."""
         named = {parameter["name"]: parameter for parameter in self.document["parameters"]}
@@ -203,7 +217,8 @@ class Library:
         problem = self.document["problem"]
         trans = [str(problem.get(f"trans_{side}")) for side in "ab"]
         axis = 0 if str(problem.get("epilogue", "")).startswith("bias_m") else 1
-        for first, second, third in ((x, y, z), (y.transposed, x.transposed, z.transposed)):
+        ways = [(x, y, z), (y.transposed, x.transposed, z.transposed)]
+        for first, second, third in sorted(ways, key=lambda way: -way[2].shape[0]) if 1 in z.shape else ways:
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
             fits = all((vector.shape, vector.strides) == ((third.shape[axis],), (1,)) for vector in bias)
             if None not in leading and fits and {*trans} <= {"N", "T"}:
@@ -240,6 +255,23 @@ class Library:
         from mltune.library.torch_operator import torch_operator
 
         return torch_operator(self)
+
+    def replace_linears(self, model: Any) -> int:
+        """Replace the ``torch.nn.Linear`` layers of a model, and return how many were replaced.
+
+        The library is a product TN with results of the type of its operands: without an epilogue for layers without a
+        bias, with ``epilogue = "bias_m"`` for those with one. Layers of another type, and subclasses, stay as they
+        are. The new layers have the same parameters by the same names, so that a state of the model still fits, and
+        the gradients of :meth:`torch_operator`.
+
+        Examples
+        --------
+        >>> mltune.load_library("hgemm_tn").replace_linears(model)  # doctest: +SKIP
+        224
+        """
+        from mltune.library.torch_linear import replace_linears
+
+        return replace_linears(self, model)
 
     def choice(self, *, workspace_bytes: int = 2**62, **sizes: int) -> dict[str, Any]:
         """Return the configuration that a call of some sizes runs with a workspace of some bytes."""

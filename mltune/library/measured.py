@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from mltune.library.dispatcher import Dispatcher, expected, learn
 from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
 
 _PARTS = 8
+
+ALIGNED = 8
+"""Elements: half-precision lines that begin at multiples of 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,11 @@ class Measured:
         """The sizes at which there are times."""
         return np.flatnonzero(np.isfinite(self.times_s).any(axis=1))
 
+    def whole(self, chosen: Sequence[int]) -> NDArray[np.intp]:
+        """Return the sizes at which each of the chosen candidates that is valid has a time."""
+        lacking = np.isfinite(self.tiles[..., 0]) & ~np.isfinite(self.times_s)
+        return np.setdiff1d(self.timed, np.flatnonzero(lacking[:, [*chosen]].any(axis=1)))
+
     def speed(self) -> NDArray[np.float64]:
         """Return the shares that candidates are chosen by: as timed where all were, elsewhere as expected."""
         times_s, remaining = self.seen_s.copy(), ~self.crossed
@@ -50,7 +58,7 @@ class Measured:
         times_s[remaining] = np.where(np.isfinite(times_s[remaining]), times_s[remaining], elsewhere_s)
         return shares(times_s)
 
-    def portfolio(self, *, most: int, floor: float) -> list[int]:
+    def portfolio(self, *, most: int | None, floor: float) -> list[int]:
         """Return the candidates that a library holds."""
         return choose_portfolio(self.speed(), self.weights, self.is_fallback, most=most, floor=floor)
 
@@ -102,7 +110,24 @@ class Chosen:
         speed = shares(measured.times_s)[:, self.chosen]
         return [float(speed[row, place]) for row, place in zip(measured.timed, self.picked(measured), strict=True)]
 
-    def report(self, measured: Measured) -> dict[str, Any]:
+    def against(self, measured: Measured, opponent_s: NDArray[np.float64]) -> dict[str, Any]:
+        """Return the speeds of what is dispatched relative to the opponent's, of aligned sizes and of the others.
+
+        A size is aligned whose extents of 8 and more are multiples of 8.
+        """
+        at = measured.timed
+        time_s = measured.times_s[at, np.array(self.chosen)[self.picked(measured)]]
+        speed = opponent_s[at] / time_s
+        sizes, known = measured.sizes[at], np.isfinite(speed)
+        is_aligned = ((sizes % ALIGNED == 0) | (sizes < ALIGNED)).all(axis=1)
+        groups = {"aligned": known & is_aligned, "unaligned": known & ~is_aligned}
+        return {
+            name: {**_summary(speed[rows], measured.weights[at][rows]), "sizes": int(rows.sum())}
+            for name, rows in groups.items()
+            if rows.any()
+        }
+
+    def report(self, measured: Measured, opponent_s: NDArray[np.float64]) -> dict[str, Any]:
         """Return what is lost, and where each configuration wins, as plain JSON values."""
         picked, used, at = self.picked(measured), self.used(measured), measured.timed
         kept, weights = shares(measured.times_s)[:, self.chosen].max(axis=1)[at], measured.weights[at]
@@ -117,9 +142,10 @@ class Chosen:
                     "configuration": pick,
                     "share": float(share),
                     "best_s": float(np.nanmin(times)),
+                    "opponent_s": float(opponent) if np.isfinite(opponent) else None,
                 }
-                for size, weight, pick, share, times in zip(
-                    measured.sizes[at], weights, picked, used, measured.times_s[at], strict=True
+                for size, weight, pick, share, times, opponent in zip(
+                    measured.sizes[at], weights, picked, used, measured.times_s[at], opponent_s[at], strict=True
                 )
             ],
         }
@@ -135,8 +161,10 @@ def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], tiles: NDArray[np.flo
     return next((number for number in order if np.isfinite(tiles[number, 0])), order[0])
 
 
-def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
+def choose(measured: Measured, *, most: int | None, floor: float, are_listed: bool = False) -> Chosen:
     """Choose a portfolio and its dispatcher, and find what both lose at sizes which they have not seen.
+
+    Where the sizes `are_listed` by the description, each that was timed has the configuration that was the fastest.
 
     Every size at which all candidates were timed is left out once, with an eighth of the others and what their tuning
     alone found; where only one is known, nothing is held out.
@@ -157,4 +185,9 @@ def choose(measured: Measured, *, most: int, floor: float) -> Chosen:
             held_out.append(float(speed[size, left_out[chosen]][pick]))
     weights = measured.weights[np.concatenate(kept)] if kept else measured.weights[:0]
     chosen = measured.portfolio(most=most, floor=floor)
-    return Chosen(tuple(chosen), measured.learn(chosen), held_out, weights)
+    dispatcher = measured.learn(chosen)
+    if are_listed:
+        timed = measured.whole(chosen)
+        fastest = np.nanargmin(measured.times_s[timed][:, chosen], axis=1)
+        dispatcher = replace(dispatcher, exact=sorted(np.column_stack([measured.sizes[timed], fastest]).tolist()))
+    return Chosen(tuple(chosen), dispatcher, held_out, weights)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-MOST = 10
-"""Most configurations of a portfolio by default."""
+MOST, MOST_THAT_PAY, _PAYS = 10, 24, 0.01
+"""Most configurations of a portfolio by default, and where more gain 1 % of the mean speed."""
 
 FLOOR = 0.8
 """Share of the best at every size that comes before the mean, by default."""
@@ -32,10 +32,12 @@ def choose_portfolio(
     weights: NDArray[np.float64],
     is_fallback: NDArray[np.bool_],
     *,
-    most: int = MOST,
+    most: int | None = None,
     floor: float = FLOOR,
 ) -> list[int]:
     """Return at most `most` columns of `speed` whose best one is fast at the sizes, on the mean and at the worst.
+
+    By default they are at most :data:`MOST`, or :data:`MOST_THAT_PAY` where these gain more than 1 % of the mean.
 
     What is maximised is facility location: the weighted mean over the sizes of the best share among the chosen, and ten
     times the mean of that share cut off at the floor, where every size counts the same. Both are monotone and
@@ -46,6 +48,12 @@ def choose_portfolio(
     there are any. The choice ends where a further one gains less than 0.1 %.
     """
     share_of = weights / weights.sum()
+    if most is None:
+        few, many = (
+            choose_portfolio(speed, weights, is_fallback, most=count, floor=floor) for count in (MOST, MOST_THAT_PAY)
+        )
+        of_few, of_many = (share_of @ speed[:, columns].max(axis=1, initial=0.0) for columns in (few, many))
+        return many if of_many > (1 + _PAYS) * of_few else few
 
     def value(covered: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the value of the best shares, of shape (n_sizes, n_alternatives)."""

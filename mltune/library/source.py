@@ -29,6 +29,7 @@ COUNTERS = 1 << 18
 _WORDS = (
     "errno linux restrict typeof unix count arguments context grows is_other launch library memory s status stream "
     "undefined words workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load "
+    "compared exact exact_of "
     "place refused shifted_left shifted_right squared whole bad main whole_waves inputs_of is_power is_pow2 alloca "
     "assert offsetof signbit isfinite isnormal isgreater isgreaterequal isless islessequal islessgreater isunordered "
     "fpclassify isnan isinf fd_set uint ulong ushort std typeof_unqual i386"
@@ -102,6 +103,7 @@ def _values(content: Content) -> dict[str, Any]:
         "waves": [_braced(terms) for terms in dispatcher.waves],
         "longer": [_braced(terms) for terms in dispatcher.longer],
         "processors": dispatcher.processors,
+        "exact": [f"{{{', '.join(map(str, row))}}}" for row in dispatcher.exact],
         "most_aligned": MOST_ALIGNED,
         "counters": COUNTERS,
     }

@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from mltune.problem.array_values import STORAGE
 
+_MOST_REMEMBERED = 10_000
 _TYPES = {"i": "int", "u": "int", "f": "float", "c": "Scalar", "b": "bool"}
+
+
+class Operator:
+    """An operation of a library that is registered in PyTorch, which is called like the function of ``torch.ops``.
+
+    A call of plain tensors on a GPU without gradients, tracing and modes has no use for PyTorch's dispatcher, which
+    takes longer than the launch: it goes to the library at once.
+    """
+
+    def __init__(self, registered: Any, run: Callable[..., Any]) -> None:
+        import torch
+
+        self._registered, self._run = registered, run
+        self._plain = {torch.Tensor, torch.nn.Parameter}
+        self._is_traced, self._has_gradients = torch.compiler.is_compiling, torch.is_grad_enabled
+        self._modes = _mode_counters(torch)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Return the result of the operation."""
+        if not self._is_traced() and not options and self._is_direct(arguments):
+            return self._run(*arguments)
+        return self._registered(*arguments, **options)
+
+    def __deepcopy__(self, memo: Any) -> Operator:
+        """Return itself: copies of a model share the library."""
+        return self
+
+    def _is_direct(self, arguments: Sequence[Any]) -> bool:
+        tensors = arguments[:-1] if type(arguments[-1]) in (int, float) else arguments
+        if not all(type(tensor) in self._plain and tensor.is_cuda for tensor in tensors):
+            return False
+        if self._has_gradients() and any(tensor.requires_grad for tensor in tensors):
+            return False
+        return not any(count() for count in self._modes)
+
+    def register_kernel(self, device_type: str) -> Callable[[Any], Any]:
+        """Return a decorator that registers a function for tensors on another device."""
+        return self._registered.register_kernel(device_type)  # type: ignore[no-any-return]
+
+
+def _mode_counters(torch: Any) -> list[Callable[[], int]]:
+    """Return functions that count modes which see calls of tensors; of an unknown PyTorch one that counts one."""
+    own = torch._C
+    try:
+        functorch = own._functorch.maybe_current_level
+        return [own._len_torch_dispatch_stack, own._len_torch_function_stack, lambda: functorch() is not None]
+    except AttributeError:
+        return [lambda: 1]
 
 
 def torch_operator(library: Any) -> Any:
@@ -17,21 +66,36 @@ def torch_operator(library: Any) -> Any:
 
     described = library.document["parameters"]
     written = [parameter["name"] for parameter in described if parameter["role"] in ("out", "inout")]
+    dtype = getattr(torch, next((one["dtype"] for one in described if one["name"] == "C"), ""), None)
+    calls: dict[Any, Any] = {}
 
     def product(a: Any, b: Any, alpha: Any = 1.0) -> Any:
-        return product_with_bias(a, b, None, alpha)
+        key = a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(), alpha
+        return result_of(key, a, b, alpha)
 
     def product_with_bias(a: Any, b: Any, bias: Any, alpha: Any = 1.0) -> Any:
-        out = of_product(a, b)
-        with torch.no_grad():
-            library.multiply(a, b, out=out, bias=bias, alpha=alpha)
+        of_a, of_b = (a.shape, a.stride(), a.dtype, a.get_device()), (b.shape, b.stride(), b.dtype, b.get_device())
+        key = of_a, of_b, bias.shape, bias.stride(), bias.dtype, bias.get_device(), alpha
+        return result_of(key, a, b, alpha, bias)
+
+    def result_of(key: Any, a: Any, b: Any, alpha: Any, *bias: Any) -> Any:
+        repeat = calls.get(key)
+        if repeat is None:
+            out = of_product(a, b)
+            with torch.no_grad():
+                repeat = library.repeated(a, b, out, alpha, *bias)
+            if len(calls) >= _MOST_REMEMBERED:
+                calls.clear()
+            calls[key] = repeat
+        else:
+            out = a.new_empty((a.shape[0], b.shape[1])) if a.dtype is dtype else of_product(a, b)
+        repeat(a, b, out, *bias)
         return out
 
     def of_product(a: Any, b: Any, *others: Any, **scalars: Any) -> Any:
         fits = a.dim() == 2 and b.dim() == 2 and a.shape[1] == b.shape[0]
         torch._check(fits, lambda: f"the shapes of a product must fit, got {[*a.shape]} and {[*b.shape]}.")
-        dtype = next(parameter["dtype"] for parameter in described if parameter["name"] == "C")
-        return a.new_empty((a.shape[0], b.shape[1]), dtype=getattr(torch, dtype))
+        return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
     def call(*arguments: Any) -> None:
         with torch.no_grad():
@@ -47,10 +111,11 @@ def torch_operator(library: Any) -> Any:
     name = f"mltune::{library.name}"
     operator = torch.library.custom_op(name, run, mutates_args=written, device_types="cuda", schema=schema)
     operator.register_fake(fake)
-    if library.is_product:
-        epilogue = str(library.document["problem"].get("epilogue", "")).split("+")
-        operator.register_autograd(partial(_gradients, torch, epilogue), setup_context=_keep)
-    return operator
+    if not library.is_product:
+        return operator
+    epilogue = str(library.document["problem"].get("epilogue", "")).split("+")
+    operator.register_autograd(partial(_gradients, torch, epilogue), setup_context=_keep)
+    return Operator(operator, run)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,10 +31,12 @@ def time_configurations(
     pool: ChildPool | None = None,
     compilers: int | None = None,
     until: float = math.inf,
+    tell_reference: Callable[[float], None] | None = None,
 ) -> list[float | None]:
     """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
 
-    Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end.
+    Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end. `tell_reference` is called
+    with the seconds of the reference implementation, where they are known and there is time.
     """
     if not configurations:
         return []
@@ -51,4 +54,9 @@ def time_configurations(
                 break
             was_timed = measured is not None and measured.state in (TrialState.OK, TrialState.UNSTABLE)
             times.append(measured.median_s if measured and was_timed else None)  # its noise is no fault of it
+        if tell_reference is not None and perf_counter() < until:
+            reference = session.reference()
+            reference_s = session.recorded_reference_s if reference is None else reference.median_s
+            if reference_s is not None:
+                tell_reference(reference_s)
     return times

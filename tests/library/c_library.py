@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: in
     tiles = np.ceil(2 ** rng.uniform(2, 12, times_s.shape))
     of_tile = np.where(rng.random(times_s.shape) < 0.5, 0.0, 2 ** rng.uniform(8, 20, times_s.shape))
     dispatcher = learn(sizes, times_s, np.ones(len(sizes)), np.stack([tiles, of_tile], axis=-1), 132)
+    exact = [[*size.tolist(), number % count] for number, size in enumerate(sizes[::3])]  # as many as are listed
     return Content(
         name_of(problem),
         {"kind": problem.kind, **problem.to_json()},
@@ -70,7 +72,7 @@ def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: in
         alignment_of(kernel),
         {"name": H200.name, "compute_capability": (9, 0), "sm_count": H200.sm_count},
         tuple(configurations),
-        dispatcher,
+        replace(dispatcher, exact=exact),
         {},
         {},
     )

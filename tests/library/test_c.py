@@ -268,10 +268,12 @@ def test_python_chooses_from_the_document_what_the_library_chooses(tmp_path, bui
     document, rng = read_document(tmp_path / "lib"), np.random.default_rng(2)
     choose = getattr(ctypes.CDLL(built(content)), f"{content.name}_choice")
     choose.argtypes = [*[ctypes.c_int64] * len(content.sizes), ctypes.c_size_t, ctypes.c_void_p]
-    chosen = set()
+    chosen, exact = set(), content.dispatcher.exact
     for number in range(150):
         sizes = {size: int(2 ** rng.uniform(0, 14)) * (number % 50 > 0) for size in content.sizes}
         sizes |= {content.sizes[0]: 2**31} if number == 1 else {}
+        if number % 3 == 0:  # listed, with leading dimensions that are as small as can be, or any
+            sizes |= dict(zip(extents, exact[number % len(exact)], strict=False))
         of_c, of_python = choose(*sizes.values(), 2**62, None), choice(document, sizes)
         assert of_python == (None if of_c < 0 else of_c), sizes
         chosen.add(of_python)

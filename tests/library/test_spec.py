@@ -39,7 +39,7 @@ def test_ranges_are_drawn_evenly_on_a_logarithmic_scale_by_the_seed(written):
     sizes = "ranges = {m = [64, 8192], n = [64, 8192], k = [100, 100]}"
     spec = written(sizes, library=f"{LIBRARY}timed = 400\n")
     logs = np.log2([list(one.values()) for one in spec.sizes])
-    assert len(spec.sizes) == 400
+    assert 380 <= len(spec.sizes) <= 400, "draws that are equal count as one"
     assert logs[:, :2].min() >= 6
     assert logs[:, :2].max() <= 13
     assert abs(np.median(logs[:, 0]) - 9.5) < 0.4
@@ -48,6 +48,39 @@ def test_ranges_are_drawn_evenly_on_a_logarithmic_scale_by_the_seed(written):
     assert written(sizes, library=f"{LIBRARY}timed = 400\nseed = 1\n").sizes != spec.sizes
     uniform = written(f'{sizes}\ndistribution = "uniform"', library=f"{LIBRARY}timed = 400\n")
     assert abs(np.median([one["m"] for one in uniform.sizes]) - 4128) < 500
+
+
+def test_nine_of_ten_draws_are_multiples_of_8_or_of_what_the_description_says(written):
+    ranges = "ranges = {m = [64, 8192], n = [1, 4096], k = [100, 101]}"
+    for further, multiple, share in (
+        ("", {"m": 8, "n": 8}, 0.9),
+        ("\nmultiple_of = 64\naligned = 0.5", {"m": 64, "n": 64}, 0.5),
+        ("\nmultiple_of = {m = 96}\naligned = 1", {"m": 96}, 1.0),
+        ("\naligned = 0", {}, 0.0),
+    ):
+        sizes = written(f"{ranges}{further}", library=f"{LIBRARY}timed = 1000\n").sizes
+        whole = [all(one[name] % of == 0 or one[name] < of for name, of in multiple.items()) for one in sizes]
+        assert abs(np.mean(whole) - share) < 0.05 if multiple else len(sizes) > 900
+        assert all(64 <= one["m"] <= 8192 and 1 <= one["n"] <= 4096 and one["k"] in (100, 101) for one in sizes)
+    assert any(one["n"] < 8 for one in sizes), "small numbers stay"
+
+
+def test_linear_layers_have_tokens_on_a_logarithmic_grid_and_counts(written):
+    spec = written(
+        "linear_layers = [[4096, 14336], [28672, 4096, 3]]\ntokens = [1, 2000]", library=f"{LIBRARY}timed = 200\n"
+    )
+    assert spec.are_listed
+    assert spec.extents == ("m", "n", "k")
+    assert {(one["m"], one["k"]) for one in spec.sizes} == {(4096, 14336), (28672, 4096)}
+    for m, used in ((4096, 1.0), (28672, 3.0)):
+        tokens = [one["n"] for one in spec.sizes if one["m"] == m]
+        assert {*(2**power for power in range(11))} <= {*tokens}
+        assert 1 <= min(tokens) <= max(tokens) <= 2000
+        assert all(sum(low <= one < 2 * low for one in tokens) >= 4 for low in (32, 128, 512))
+        assert np.mean([one % 8 == 0 for one in tokens if one >= 8]) >= 0.8
+        weights = [weight for one, weight in zip(spec.sizes, spec.weights, strict=True) if one["m"] == m]
+        assert sum(weights) == pytest.approx(used)
+    assert not written("ranges = {n = [1, 90]}").are_listed
 
 
 def test_a_profile_is_a_csv_file_with_counts(written):
@@ -76,14 +109,23 @@ def test_equal_points_are_not_chosen_twice():
 @pytest.mark.parametrize(
     ("sizes", "rows", "message"),
     [
-        ("", "", "one of shapes, grid, ranges and csv must be there"),
-        ("shapes = [5]\ngrid = {m = [1]}", "", "one of shapes, grid, ranges and csv must be there"),
+        ("", "", "one of shapes, grid, ranges, linear_layers and csv must be there"),
+        ("shapes = [5]\ngrid = {m = [1]}", "", "one of shapes, grid, ranges, linear_layers and csv must be there"),
         ('shapes = [64, 128]\ndistribution = "uniform"', "", "distribution is that of ranges, but there are none"),
         ("shapes = [64]", "", "a library is for several sizes"),
         ("shapes = [0, 5]", "", "shapes"),
         ("shapes = [{m = 5}, {n = 5}]", "", "all sizes have the same names, but there are m and n"),
         ("shapes = [{}, {}]", "", "all sizes have the same names"),
         ("ranges = {m = [9, 5]}", "", "low <= high must hold for the range of m, got low=9, high=5"),
+        ("linear_layers = [[64, 64]]\ntokens = [9, 5]", "", "low <= high must hold for the range of tokens"),
+        ("linear_layers = []", "", "linear_layers"),
+        ("linear_layers = [[64]]", "", "linear_layers"),
+        ("linear_layers = [[64, 64, 0]]", "", "linear_layers"),
+        ("linear_layers = [[64, 64]]\nmultiple_of = {x = 8}", "", "multiple_of has sizes of the ranges, n, got x"),
+        ("ranges = {m = [5, 9]}\nmultiple_of = 0", "", "multiple_of"),
+        ("ranges = {m = [5, 9]}\naligned = 1.5", "", "aligned"),
+        ("ranges = {m = [5, 9]}\ntokens = [1, 2]", "", "tokens is that of linear_layers, but there are none"),
+        ("shapes = [5, 6]\naligned = 0.5", "", "aligned is that of ranges and linear_layers, but there are none"),
         ("ranges = {}", "", "all sizes have the same names"),
         ("grid = {a = [1, 2], b = []}", "", "grid"),
         (f"grid = {{a = {list(range(1, 400))}, b = {list(range(1, 400))}}}", "", "a grid has at most 100000 sizes"),

@@ -147,3 +147,135 @@ def test_tensors_and_parameters_of_modules_are_of_one_package():
     import torch
 
     assert package_of(torch.Tensor) is package_of(torch.nn.Parameter) is not None
+
+
+ON_A_GPU = """
+import ctypes, torch
+torch.Tensor.is_cuda, torch.Tensor.get_device = property(lambda tensor: True), lambda tensor: 0  # stand-ins
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+zeros = torch.zeros
+torch.zeros = lambda *extents, device=None, **options: zeros(*extents, **options)
+driver = ctypes.CDLL("libcuda.so.1")
+launches = ctypes.c_int64.in_dll(driver, "fake_count")
+"""
+
+
+@pytest.fixture
+def linear(tmp_path):
+    """Return a function that writes a library of linear layers in half precision."""
+    build_driver(tmp_path)
+
+    def written(epilogue="", precision="h", trans="TN"):
+        problem = parse_problem(f"{precision}gemm", trans=trans, m=299, n=299, k=4096, epilogue=epilogue)
+        write_library(tmp_path / f"lib{epilogue}", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+        return tmp_path / f"lib{epilogue}"
+
+    return written
+
+
+def test_plain_tensors_are_launched_without_the_dispatcher_of_pytorch(linear):
+    """Tensors of the host stand in for a GPU's; the function of torch.ops is not called, but where it must be."""
+    found = run(
+        linear(),
+        f"""{ON_A_GPU}
+operator, found = lib.torch_operator(), []
+registered = operator._registered
+operator._registered = lambda *arguments: found.append("dispatched")
+x, weight = torch.randn(16, 4096).half(), torch.randn(4096, 4096).half()
+with torch.no_grad():
+    for tokens in (16, 16, 1, 3):
+        before = launches.value
+        out = operator(x[:tokens], weight.T)
+        found.append([launches.value - before, [*out.shape], str(out.dtype)])
+weight.requires_grad_()
+operator(x, weight.T)
+weight.requires_grad_(False)
+with torch.overrides.BaseTorchFunctionMode():
+    operator(x, weight.T)
+wrong = []
+for a, b in ((x, x), (x.float(), weight.T.float()), (x, weight)):
+    try:
+        operator(a, b)
+    except Exception as error:
+        wrong.append(f"{{type(error).__name__}}: {{error}}")
+found.append(wrong)
+""",
+    )
+    assert found[:4] == [[1, [tokens, 4096], "torch.float16"] for tokens in (16, 16, 1, 3)]
+    assert found[4:6] == ["dispatched"] * 2
+    assert "the shapes of a product must fit" in found[6][0]
+    assert "A must have elements of float16, got <f4" in found[6][1]
+    assert "hgemm_tn is for A T and B N stored by columns" in found[6][2]
+
+
+def test_one_token_is_a_product_of_as_many_rows_as_outputs(linear):
+    """A vector is stored by rows and by columns; the library was built for m outputs and one token."""
+    found = run(
+        linear(),
+        f"""{ON_A_GPU}
+operator, seen = lib.torch_operator(), []
+product = type(lib)._product
+type(lib)._product = lambda self, *arguments: seen.append(product(self, *arguments)) or seen[-1]
+with torch.no_grad():
+    operator(torch.randn(1, 512).half(), torch.randn(256, 512).half().T)
+names = [lib.parameters[place] for place in lib._scalars]
+values = dict(zip(names, lib._values.unpack(seen[0].values)))
+found = [values[name] for name in "mnk"]
+""",
+    )
+    assert found == [256, 1, 512]
+
+
+@pytest.mark.parametrize("epilogue", ["", "bias_m"])
+def test_the_linear_layers_of_a_model_are_replaced_in_one_line(linear, epilogue):
+    """Layers of another type, with or without a bias, and subclasses stay; the state and the results are the same."""
+    found = run(
+        linear(epilogue),
+        """
+import copy, torch
+from torch import nn
+class Other(nn.Linear):
+    pass
+has_bias = lib.has_bias
+def product(a, b, *others):
+    return torch.nn.functional.linear(a, b.T, *(others if lib.has_bias else ()))
+model = nn.Sequential(nn.Linear(8, 16, bias=has_bias), nn.ReLU(), nn.Sequential(nn.Linear(16, 8, bias=has_bias)),
+                      nn.Linear(8, 8, bias=not has_bias), Other(8, 8, bias=has_bias)).half()
+model.append(nn.Linear(8, 4, bias=has_bias))
+before, x = copy.deepcopy(model[:5]), torch.randn(2, 3, 8).half()
+right, names = before(x), [*model.state_dict()]
+found = [lib.replace_linears(model), [type(module).__name__ for module in model], names == [*model.state_dict()]]
+operator = model[0].operator
+operator.register_kernel("cpu")(product)
+found.append(bool((model[:5](x) == right).all()))
+copied = copy.deepcopy(model)
+found.append(copied[0].operator is operator and copied[0].weight is not model[0].weight)
+kept = []
+def backend(graph, inputs):
+    kept.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+    return graph.forward
+torch.compile(model[:5], backend=backend, fullgraph=True)(x)
+found.append(len([name for name in kept if "gemm" in name]))
+model[:5](x.requires_grad_()).sum().backward()
+found.append(x.grad is not None and model[0].weight.grad is not None)
+""",
+    )
+    other = "LibraryLinear"
+    assert found[:3] == [2, [other, "ReLU", "Sequential", "Linear", "Other", "Linear"], True]
+    assert found[3:] == [True, True, 2, True]
+
+
+@pytest.mark.parametrize(("epilogue", "precision", "trans"), [("relu", "h", "TN"), ("", "hs", "TN"), ("", "h", "NN")])
+def test_a_library_of_another_operation_replaces_no_layer(linear, epilogue, precision, trans):
+    found = run(
+        linear(epilogue, precision, trans),
+        """
+import torch
+try:
+    lib.replace_linears(torch.nn.Linear(8, 8))
+except Exception as error:
+    found = [type(error).__name__, str(error)]
+""",
+    )
+    assert found[0] == "LibraryError"
+    assert "a library for linear layers is a product TN" in found[1]
