@@ -73,7 +73,7 @@ WAYS = [
     {"BLK_N": 128, "TEAMS": 2, "STORE": 2},
     {"BLK_N": 80, "STORE": 2, "CLUSTER": 1, "CLUSTER_N": 2, "PACK": 1},
 ]
-"""Narrow tiles, tiles of the transposed product, and results that the copy engine stores, beside all other parameters."""
+"""Narrow tiles, tiles of the transposed product, and results that the copy engine stores, beside other parameters."""
 
 
 @pytest.mark.parametrize("trans", ["NN", "TN", "NT"])
