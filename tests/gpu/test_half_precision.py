@@ -73,18 +73,26 @@ WAYS = [
     {"BLK_N": 128, "TEAMS": 2, "STORE": 2},
     {"BLK_N": 80, "STORE": 2, "CLUSTER": 1, "CLUSTER_N": 2, "PACK": 1},
 ]
-"""Narrow tiles, tiles of the transposed product, and results that the copy engine stores, beside all other parameters."""
+"""Narrow tiles, tiles of the transposed product, and results that the copy engine stores, beside other parameters."""
 
 
 @pytest.mark.parametrize("trans", ["NN", "TN", "NT"])
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_every_way_is_right(device: Device, trans: str, way: dict[str, int]) -> None:
-    """At sizes and leading dimensions that allow the copy engine, or forbid it, and several times with one workspace."""
+    """At sizes and leading dimensions that allow the copy engine, or forbid it; with one workspace for all."""
     kernel = load_kernel("gemm_wgmma")
     number = WAYS.index(way)
-    options = {"m": 1160, "n": 616, "k": 1608, "beta": 0.5 * (number % 2), "epilogue": EPILOGUES[number % len(EPILOGUES)]}
+    options = {
+        "m": 1160,
+        "n": 616,
+        "k": 1608,
+        "beta": 0.5 * (number % 2),
+        "epilogue": EPILOGUES[number % len(EPILOGUES)],
+    }
     problem = parse_problem("hb"[number % 2] + "gemm", trans=trans, **options)
-    besides = [replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in [*SIZES, (3584, 64, 4096), (64, 8, 8192)]]
+    besides = [
+        replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in [*SIZES, (3584, 64, 4096), (64, 8, 8192)]
+    ]
     besides += [replace(besides[-2], beta=0.0), replace(problem, beta=0.0)]
     configuration = {**kernel.space.default, **way}
     with (

@@ -183,7 +183,7 @@ def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: in
 @pytest.mark.parametrize("ops", ["TN", "NT"])
 @pytest.mark.sampled(3, system=12)
 def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: int) -> None:
-    """Numbers of columns that no power of two divides well; their results are stored in both ways where that is possible."""
+    """Numbers of columns that no power of two divides well, in all ways to store results."""
     way = {"SPLIT_K": 2, "SWAP": int(columns > 8)} if columns % 16 else {"STORE": 2}
     configuration = PLAIN | {"BLK_N": columns} | way
     sizes = [(72, columns, 136), (65, columns + 1, 8 * 65), (1, 1, 1)]
@@ -266,8 +266,16 @@ PACKING_FAULTS = {
 }
 STORING_FAULTS = {
     "a box that is not read yet": ("barrier_wait(&free[at], parity ^ 1);", "", "error .* of the bound|got more"),
-    "a box that is not full": ("barrier_wait(&free[STORE + at], parity);", "", "never written|without a fence|of the bound"),
-    "boxes that the copy engine may not see": ("fence_proxy();\n      __syncwarp();", "__syncwarp();", "without a fence after it"),
+    "a box that is not full": (
+        "barrier_wait(&free[STORE + at], parity);",
+        "",
+        "never written|without a fence|of the bound",
+    ),
+    "boxes that the copy engine may not see": (
+        "fence_proxy();\n      __syncwarp();",
+        "__syncwarp();",
+        "without a fence after it",
+    ),
     "boxes that are not awaited": ("bulk_wait_read<0>();", "", "ends before copies"),
 }
 FAULTS |= PACKING_FAULTS | STORING_FAULTS
