@@ -224,7 +224,7 @@ class Batches:
         room = self._trials - self._asked
         if self._search.waits or room < 1:
             return ()
-        if self._asked:  # the first batch needs no model
+        if self._search.fits_processes:
             self._preloading.finish(trees=self._search.fits_trees)
         before = {name: getattr(self._search, name) for name in ("stopping", "whole")}
         batch = self._search.ask(room)
