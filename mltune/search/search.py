@@ -415,7 +415,7 @@ def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) ->
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:
     """Return the sources of knowledge before anything is measured."""
     sources = []
-    if features.has_prior:
+    if features.has_prior and features.placed.kernel.resources.guides:
         sample = space.sample(SOME, np.random.default_rng(0))
         sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:
