@@ -1,9 +1,9 @@
-"""The flow of batches with 16 compilers, replayed: score over evaluations, and seconds by the clock of ``mltune compare``.
+"""The flow of batches with 16 compilers, replayed: score over evaluations, and seconds by the simulated clock.
 
-The search as shipped, of spaces of which parameters alone are known (no resources, no reports of the compiler), and with
-what the bundles know. ``--against`` compares in pairs of space and seed with the file of an earlier version: the mean over
-spaces of the change of score, and of the logs of the seconds to 95 and 99 % and to 100 trials, with standard errors. No
-constant was chosen on the held-out spaces. Ten minutes on two cores.
+The search as shipped, of spaces of which parameters alone are known (no resources, no reports of the compiler), and
+with what the bundles know. ``--against`` compares in pairs of space and seed with the file of an earlier version: the
+mean over spaces of the change of score, and of the logs of the seconds to 95 and 99 % and to 100 trials, with standard
+errors. No constant was chosen on the held-out spaces. Ten minutes on two cores.
 
     OMP_NUM_THREADS=1 python benchmarks/flow.py [--seeds 8] [--jobs 2] [--against FILE]
 """
@@ -98,9 +98,8 @@ def table(runs: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> str:
         changes: dict[str, list[float]] = {figure: [] for figure in FIGURES}
         for space, (figure, scale) in product(spaces, FIGURES.items()):
             pairs = [(run, before.get((run["space"], known, run["seed"]))) for run in space]
-            changes[figure].append(
-                float(np.mean([scale(run[figure]) - scale(old[figure]) for run, old in pairs if old is not None] or 0.0))
-            )
+            differences = [scale(run[figure]) - scale(old[figure]) for run, old in pairs if old is not None]
+            changes[figure].append(float(np.mean(differences or 0.0)))
         cells = [
             f"{np.mean(change):+.3f} +- {np.std(change, ddof=1) / np.sqrt(len(change)):.3f}"
             if len(change) > 1
@@ -128,8 +127,8 @@ def main() -> None:
         runs = list(pool.map(play, places))
     earlier = [] if arguments.against is None else json.loads(arguments.against.read_text())["runs"]
     text = table(runs, earlier)
-    write(arguments.output, {**provenance(*SEARCHING, of="one core; thinking is its processor time"), "runs": runs}, text)
-    print(text)
+    document = {**provenance(*SEARCHING, of="one core; thinking is its processor time"), "runs": runs}
+    write(arguments.output, document, text)
 
 
 if __name__ == "__main__":

@@ -254,6 +254,19 @@ def test_finds_better_than_chance():
     assert np.median(best) <= times_s[30]  # the best of 96 random draws is about the 40th of the 4,000 that run
 
 
+def test_where_physics_does_not_guide_the_search_begins_as_with_parameters_alone():
+    def first(**changes):
+        replay = Replay(SMALL)
+        placed = replay.search._features.placed
+        kernel = replace(placed.kernel, resources=replace(placed.kernel.resources, **changes))
+        features = Features(PlacedKernel(kernel, placed.problem, placed.device))
+        assert features.has_prior or "estimates" in changes
+        batch = KernelSearch(replay.search._space, features).ask()
+        return [candidate.index for candidate in batch.candidates]
+
+    assert first(guides=False) == first(estimates={}, accesses={}) != first()
+
+
 def test_the_default_configuration_comes_first_and_no_gate_skips_it():
     data = load_dataset(GATED)
     slow = int(np.nanargmax(data.numbers("median_s")))
