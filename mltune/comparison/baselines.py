@@ -210,17 +210,7 @@ class ShippedSearch:
             compilers=self.compilers,
         )
         search = KernelSearch(simulation.space, self._features(simulation), settings, Start(pretrained=pretrained))
-        measuring = _Measuring(simulation, search, after_compile=self.build)
-        in_flight: deque[tuple[Batch, list[TrialRecord], int]] = deque()
-        simulation.known = 0
-        simulation.begin()
-        while True:
-            while not search.waits and (batch := search.ask()).candidates:
-                in_flight.append((batch, measuring.results(batch.candidates), simulation.built))
-            if not in_flight:
-                return
-            batch, results, simulation.known = in_flight.popleft()
-            search.tell(batch, results)
+        _Measuring(simulation, search, after_compile=self.build).play()
 
     @property
     def adapts(self) -> bool:
@@ -253,7 +243,21 @@ class _Measuring:
         self._reports = {name: column.tolist() for name, column in simulation.recording.builds.items()}
         self._after_compile = after_compile and bool(self._reports)
 
-    def results(self, candidates: Sequence[Candidate]) -> list[TrialRecord]:
+    def play(self) -> None:
+        """Search until the search or the simulation ends."""
+        simulation, search = self._simulation, self._search
+        in_flight: deque[tuple[Batch, list[TrialRecord], int]] = deque()
+        simulation.known = 0
+        simulation.begin()
+        while True:
+            while not search.waits and (batch := search.ask()).candidates:
+                in_flight.append((batch, self._results(batch.candidates), simulation.built))
+            if not in_flight:
+                return
+            batch, results, simulation.known = in_flight.popleft()
+            search.tell(batch, results)
+
+    def _results(self, candidates: Sequence[Candidate]) -> list[TrialRecord]:
         """Build and measure candidates, except those that a gate skips."""
         if self._after_compile:
             candidates = self._search.decide([(candidate, self._build(candidate.index)) for candidate in candidates])

@@ -129,6 +129,7 @@ class _Maker:
                 estimates=estimates,
                 accesses={name: self.access(name, access, names) for name, access in document.access.items()},
                 unit=table.unit or "",
+                guides=table.physics,
             ),
             arrays=self.arrays(files, names) if self.is_arrays else None,
         )

@@ -206,12 +206,14 @@ class KernelResources:
     """What a kernel needs, by estimates before compiling, from which occupancy and features are computed.
 
     `accesses` are loads and stores of the main loop by name, for bank conflicts and cache traffic. `unit` makes the
-    multiply-adds, such as ``"tensor_fp64"``; empty for that of the problem's arithmetic.
+    multiply-adds, such as ``"tensor_fp64"``; empty for that of the problem's arithmetic. A search starts from physics
+    only where it `guides`.
     """
 
     estimates: Mapping[str, Expression] = field(default_factory=dict)
     accesses: Mapping[str, Access] = field(default_factory=dict)
     unit: str = ""
+    guides: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

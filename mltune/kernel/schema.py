@@ -108,6 +108,7 @@ class KernelTable(_Table):
     options: Annotated[tuple[CompilerOption, ...], Field(max_length=16)] = ()
     accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
     candidate: StrictBool = True
+    physics: StrictBool = True
     batched: StrictBool = False
     epilogues: StrictBool = False
     same_as: Annotated[tuple[SourceHash, ...], Field(max_length=16)] = ()

@@ -147,11 +147,6 @@ class Results:
         """Return whether builds wait for the runner; otherwise a skip after compiling saves no time."""
         return self.pace.trial_s > self.pace.compile_s / compilers
 
-    def occupancy(self, compilers: float) -> float:
-        """Return how many trials in flight keep the slower of compilers and runner busy (Little, 1961), or 1."""
-        alone_s = self.pace.compile_s + self.pace.trial_s
-        return 1.0 if math.isinf(compilers) or alone_s == 0.0 else alone_s / self.pace.busiest_s(compilers)
-
 
 def _extend(columns: Iterable[array[Any]], *new: NDArray[np.float64] | NDArray[np.int64]) -> None:
     for column, values in zip(columns, new, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,12 +23,13 @@ from mltune.records.facts import Stopping, Whole
 from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
+from mltune.search.flow import Flow
 from mltune.search.gates import EXPLORING, MINIMUM, Gates
-from mltune.search.history import History, Results
+from mltune.search.history import History, Pace, Results
 from mltune.search.planning import BatchPlanner, Proposal
 from mltune.search.proposers import Proposer, RandomProposer
 from mltune.search.stopping import ENOUGH, little_gained
-from mltune.search.whole import LARGEST, MOST_OF_ALL, WholeSpace, batch_size
+from mltune.search.whole import LARGEST, WholeSpace
 
 SOME = 1000
 """Random configurations: physics predicts shares of the speed of the fastest among them."""
@@ -77,12 +79,11 @@ class SearchSettings:
     batch : int
         Proposals of a batch.
     adapts : bool
-        Whether the size of a batch follows from the seconds of the trials so far: as many as keep compilers and runner
-        busy, at least 4, at most 48 and as many as all before. The first has at most ``batch``.
+        Whether the sizes of batches, and how many are in flight, follow from the seconds of the trials so far:
+        :class:`mltune.search.flow.Flow`. At most ``batch`` are proposed before any result.
     in_flight : callable
-        Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
-        :func:`gradually`; one where it adapts. The caller keeps to it: it asks only while not
-        :attr:`KernelSearch.waits`.
+        Where it does not adapt, most batches in flight once a batch is planned, itself among them, by the number of
+        that batch; such as :func:`gradually`. The caller asks only while not :attr:`KernelSearch.waits`.
     skip : bool
         Whether the gates skip: most proposals before they are compiled, and what is predicted to be slow after it.
     stop : bool
@@ -219,6 +220,8 @@ class KernelSearch:
         self._gates = Gates(features, self._results, space, settings.seed)
         self._open: dict[int, Batch] = {}
         self._recorded: dict[int, Proposal] = {}
+        design = self._planner.options.start_trials
+        self._flow = Flow(settings.adapts, settings.batch, settings.in_flight, settings.compilers, design)
         self._next = 0
         self._planned = 0
         self._asked = 0
@@ -226,12 +229,17 @@ class KernelSearch:
     @property
     def waits(self) -> bool:
         """Whether the next batch must be planned from more results than are reported."""
-        return len(self._open) >= self._settings.in_flight(self._next)
+        return self._flow.is_full(self._next, *self._told)
 
     @property
     def fits_trees(self) -> bool:
         """Whether the gates may be fitted for the next batch, so that their modules are needed."""
         return self._settings.skip and self._asked >= MINIMUM
+
+    @property
+    def fits_processes(self) -> bool:
+        """Whether a Gaussian process may be fitted for the next batch, so that its modules are needed."""
+        return self._next > len(self._open)
 
     def resume(self, trials: Trials, stopping: Stopping = BEGUN, whole: Whole = UNDECIDED) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.
@@ -259,16 +267,10 @@ class KernelSearch:
         trials = trials.by_number()
         unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
         complete = int(unknown[0] if len(unknown) else len(trials))
-        if self._settings.adapts:
-            while (end := self._planned + self._size()) <= complete:
-                self._learn(trials[self._planned : end])
-                self._next, self._planned = self._next + 1, end
-        else:
-            batches = complete // self._settings.batch
-            self._next = max(0, batches + 1 - self._settings.in_flight(batches))
-            self._planned = self._next * self._settings.batch
-            self._learn(trials[: self._planned])
-        self._asked = self._planned
+        self._next = self._flow.resume(trials, complete, whole)
+        for begin, end in pairwise(self._flow.ends[: self._next + 1]):
+            self._learn(trials[begin:end])
+        self._asked = self._planned = self._flow.ends[self._next]
         self._recorded = {
             record.number: Proposal(record.index, record.proposed_by, record.predicted)
             for record in trials[self._asked :]
@@ -293,8 +295,8 @@ class KernelSearch:
             return Batch(number)
         if self._planned > max(self._recorded, default=-1):
             self._consider_everything()
-        size, everything = self._size(), self.whole.covers(number)
-        places = range(self._planned, self._planned + size)
+        places, everything = self._flow.places(number, *self._told), self.whole.covers(number)
+        size = len(places)
         recorded = {at: self._recorded[place] for at, place in enumerate(places) if place in self._recorded}
         history = None if len(recorded) == size else self._results.history(self._running())
         skips = self._settings.skip and not everything
@@ -315,19 +317,14 @@ class KernelSearch:
             return self._ended(f"nothing is left to try: {fact}")
         batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
-        self._planned += size
+        self._planned = places.stop
         self._asked += len(batch.candidates)
         return batch
 
-    def _size(self) -> int:
-        """Return the number of proposals of the next batch."""
-        if not self._settings.adapts:
-            return self._settings.batch
-        if self._planned == 0:  # the initial design, and a further one for each compiler that would be idle
-            cores = 0 if math.isinf(self._settings.compilers) else int(self._settings.compilers)
-            return min(self._settings.batch, max(self._planner.options.start_trials, cores))
-        size = batch_size(self._results.occupancy(self._settings.compilers), self._planned)
-        return max(size, min(self._planned, MOST_OF_ALL)) if self.whole.covers(self._next) else size
+    @property
+    def _told(self) -> tuple[int, Pace, Whole]:
+        """What the flow of the next batch follows from."""
+        return self._next - len(self._open), self._results.pace, self.whole
 
     def _consider_everything(self) -> None:
         """Decide whether the next batch is one of those that measure everything."""
@@ -418,7 +415,7 @@ def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) ->
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:
     """Return the sources of knowledge before anything is measured."""
     sources = []
-    if features.has_prior:
+    if features.has_prior and features.placed.kernel.resources.guides:
         sample = space.sample(SOME, np.random.default_rng(0))
         sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:

@@ -13,6 +13,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Indices
 from mltune.kernel.space import SearchSpace
 from mltune.records.facts import Whole
+from mltune.search.flow import PLANNING_S, steady
 from mltune.search.history import History, Results
 from mltune.search.stopping import expected_end
 
@@ -22,22 +23,11 @@ LARGEST = 20_000
 TWICE, GIVEN_UP = 2.0, 2.5
 """Seconds of everything as a multiple of those of the search, up to which it is begun, and up to which it goes on."""
 
+SHORT_S = 2.0
+"""Seconds of everything beyond that multiple which do not matter: the answer is certain."""
+
 UNMEASURED = "not everything is measured"
 """The beginning of a decision against everything."""
-
-PLANNING_S = 0.05
-"""Seconds for which compilers and GPU wait while a batch is planned."""
-
-FEWEST, MOST = 4, 48
-"""Fewest and most proposals of a later batch of a search that adapts: larger ones learn too late."""
-
-MOST_OF_ALL = 160
-"""Most proposals of a batch while everything is measured: the seconds of choosing them grow with their square."""
-
-
-def batch_size(occupancy: float, planned: int) -> int:
-    """Return the proposals of a batch: as many as keep compilers and GPU busy, and at most as many as before it."""
-    return max(FEWEST, min(round(occupancy), planned, MOST))
 
 
 class Forecast(NamedTuple):
@@ -76,12 +66,12 @@ class WholeSpace:
             f"the search {forecast.search_s:.2g} s"
         )
         if whole.since is not None:
-            enough = forecast.everything_s <= GIVEN_UP * forecast.search_s
+            enough = forecast.everything_s <= GIVEN_UP * forecast.search_s + SHORT_S
             return whole if enough else Whole(since=whole.since, until=batch, detail=f"{UNMEASURED}: {detail}")
         left_s = math.inf if self.time_s is None else max(0.0, self.time_s - results.elapsed_s)
         if self.trials is not None and self.trials < self.count:
             detail = f"there are {self.count:,} configurations, and trials={self.trials:,}"
-        elif forecast.everything_s <= TWICE * forecast.search_s and not len(history.skipped):
+        elif forecast.everything_s <= TWICE * forecast.search_s + SHORT_S and not len(history.skipped):
             if forecast.remaining_s <= left_s:
                 return Whole(since=batch, detail=detail)
             detail += f", but {left_s:.2g} s are left"
@@ -98,11 +88,13 @@ class WholeSpace:
         untried = ~np.isin(configurations, configurations[tried])
         remaining = len(np.unique(configurations[untried]))
         new_builds = len(np.setdiff1d(builds[untried], builds[tried]))
-        build_s, batches = max(pace.build_s, last.build_s), math.ceil(remaining / MOST_OF_ALL)
+        build_s = max(pace.build_s, last.build_s)
         busy_s = max(new_builds * build_s / self.compilers, remaining * max(pace.trial_s, last.trial_s))
-        remaining_s = busy_s + batches * PLANNING_S + min(batches, new_builds) * build_s
-        size = batch_size(results.occupancy(self.compilers), len(tried))
-        search_s = pace.busiest_s(self.compilers) + (pace.compile_s + PLANNING_S) / size
+        remaining_s = busy_s + PLANNING_S + min(1, new_builds) * build_s
+        size, in_flight = steady(pace, self.compilers, len(tried))
+        search_s = pace.busiest_s(self.compilers)
+        if in_flight == 1:  # the GPU waits for the plan and the builds of each batch
+            search_s += (pace.compile_s + PLANNING_S) / size
         expected = max(len(tried), expected_end(history.scores, self.space.count))
         return Forecast(len(tried) * search_s + remaining_s, expected * search_s, remaining_s)
 

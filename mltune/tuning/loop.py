@@ -123,7 +123,6 @@ class Loop:
     ahead: int | None = None
     reference_every_s: float = math.inf
     _todo: deque[Candidate] = field(default_factory=deque, init=False)
-    _planned: int = field(default=0, init=False)
     measured: int = field(default=0, init=False)
 
     def __post_init__(
@@ -152,20 +151,22 @@ class Loop:
     def run(self) -> None:
         """Run the loop until its end."""
         try:
-            self._plan()
+            while self._plan():
+                pass
             self.meanwhile()
+            planned = False
             while (self._todo or len(self._pipeline)) and not self.stop():
                 self._submit()
                 if self.seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
                     self._time_reference()
                     if not self.measured:
                         self._ready_s = self.seconds.elapsed
-                self._keep(self._pipeline.advance(self._patience_s()))
+                self._keep(self._pipeline.advance(0.0 if planned else self._patience_s()))
                 with self.seconds.spent_on("record"):
                     self.observer.tell(self.seconds.elapsed)
                 if self._time_is_up():
                     break
-                self._plan()
+                planned = self._plan()
         finally:
             self._pipeline.abandon()
             if self.session.gpu is not None:
@@ -173,20 +174,21 @@ class Loop:
         if self._reference_due_s < math.inf and self._references_stale() and not self.stop():
             self._time_reference()
 
-    def _plan(self) -> None:
-        """Plan until results are missing; candidates on record have their results at once."""
-        before = self._planned
-        while not self._time_is_up() and not self.stop():
+    def _plan(self) -> bool:
+        """Begin the next candidates, after those on record; return whether there are any, so that there may be more."""
+        begun = False
+        while not begun and not self._time_is_up() and not self.stop():
             with self.seconds.spent_on("search"):
                 candidates = self.planner.plan()
             if not candidates:
                 break
-            self._planned += len(candidates)
             self._begin(candidates)
-        self._submit()
-        if self.measured and self._planned > before:
+            begun = bool(self._todo)
+            self._submit()
+        if begun and self.measured:
             with self.seconds.spent_on("record"):
                 self.store.set_seconds(self.seconds.to_json())
+        return begun
 
     def _begin(self, candidates: Sequence[Candidate]) -> None:
         for candidate in candidates:

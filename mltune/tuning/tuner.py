@@ -97,7 +97,7 @@ def tune(
         settings = {
             "target": "gpu" if target.dataset is None else str(target),
             "batch": session.batch,
-            "in_flight": "adapts",
+            "in_flight": "flow",
             "space": str(session.placed.space.count),
             "search": request.search,
             "skip": request.skip,
@@ -183,7 +183,7 @@ def _start_model(
 class Batches:
     """The planner of a search: its batches, several in flight, each told when it is complete, in their order.
 
-    At most one batch is told before the next is planned, so that no plan depends on the order of results.
+    A batch is told only where the next plan waits for it, so that no plan depends on the order of results.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Batches:
         room = self._trials - self._asked
         if self._search.waits or room < 1:
             return ()
-        if self._asked:  # the first batch needs no model
+        if self._search.fits_processes:
             self._preloading.finish(trees=self._search.fits_trees)
         before = {name: getattr(self._search, name) for name in ("stopping", "whole")}
         batch = self._search.ask(room)

@@ -227,7 +227,7 @@ def test_the_default_is_what_a_run_on_a_gpu_does() -> None:
     [
         ("mltune", [0, *range(8, 48, 4)]),
         ("mltune:compilers=2", [0, *range(8, 48, 4)]),
-        ("mltune:compilers=16", [0, 16, 32]),
+        ("mltune:compilers=16", [0, 8, 12, 16, 20, 24, 28]),
         ("mltune:batch=16:compilers=2", [0, 16, 32]),
         ("mltune:in_flight=1:compilers=2", [0, 16, 32]),
     ],

@@ -58,7 +58,7 @@ class Replay:
         )
         counts = {"skipped": options.pop("skipped", None)}
         self.search = KernelSearch(space, features, SearchSettings(**options), start, **counts)
-        self.records = {}
+        self.records, self.planned_from = {}, []
 
     def result(self, candidate):
         compile_s, time_s = self.seconds(candidate.index)
@@ -77,6 +77,7 @@ class Replay:
         waiting = deque(begun)
         for _ in range(batches):
             while not self.search.waits and (batch := self.search.ask()).candidates:
+                self.planned_from.append(batch.number - len(waiting))
                 for candidate in batch.candidates:
                     if candidate.number not in self.records:
                         self.records[candidate.number] = self.result(candidate)
@@ -147,21 +148,25 @@ def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, 
 
 
 @pytest.mark.parametrize(
-    ("compile_s", "time_s", "compilers", "sizes"),
+    ("compile_s", "time_s", "compilers", "sizes", "in_flight"),
     [
-        pytest.param(1.0, 0.02, 16, [16, 16, 16, 16], id="compiling dominates"),
-        pytest.param(1.0, 0.02, 64, [16, 16, 32, 48], id="many cores"),
-        pytest.param(1.0, 0.02, 2, [8, 4, 4, 4], id="few cores"),
-        pytest.param(0.1, 1.0, 16, [16, 4, 4, 4], id="measuring dominates"),
-        pytest.param(3.0, 0.5, 16, [16, 7, 7, 7], id="builds wait for the GPU, but it would for builds"),
-        pytest.param(1.0, 0.02, math.inf, [8, 4, 4, 4], id="builds take no time"),
-        pytest.param(0.0, 0.0, 16, [16, 4, 4, 4], id="no seconds"),
+        pytest.param(1.0, 0.02, 16, [8, 4, 4, 4], 5, id="compiling dominates"),
+        pytest.param(1.0, 0.02, 64, [8, 4, 4, 4], 14, id="many cores"),
+        pytest.param(1.0, 0.02, 2, [8, 4, 4, 4], 1, id="few cores"),
+        pytest.param(0.1, 1.0, 16, [8, 4, 4, 4], 1, id="measuring dominates"),
+        pytest.param(3.0, 0.5, 16, [8, 4, 4, 4], 2, id="builds wait for the GPU, but it would for builds"),
+        pytest.param(0.0, 1e-3, 16, [8, 4, 4, 16], 2, id="planning takes longer than measuring"),
+        pytest.param(1.0, 0.02, math.inf, [8, 4, 4, 4], 1, id="builds take no time"),
+        pytest.param(0.0, 0.0, 16, [8, 4, 4, 4], 1, id="no seconds"),
     ],
 )
-def test_a_batch_is_as_wide_as_the_seconds_of_the_trials_before_it_demand(compile_s, time_s, compilers, sizes):
-    options = {"skip": False, "stop": False, "adapts": True, "compilers": compilers}
-    records = Replay(GATED, lambda index: (compile_s, time_s), **options).run(4)
-    assert np.bincount([record.batch for record in records]).tolist() == sizes
+def test_batches_are_as_large_and_as_many_as_the_seconds_of_the_trials_demand(
+    compile_s, time_s, compilers, sizes, in_flight
+):
+    replay = Replay(GATED, lambda index: (compile_s, time_s), skip=False, stop=False, adapts=True, compilers=compilers)
+    records = replay.run(5)
+    assert np.bincount([record.batch for record in records]).tolist()[:4] == sizes
+    assert len(replay.search._open) == in_flight - 1
 
 
 def test_a_first_batch_is_no_larger_than_asked_for_and_builds_from_the_cache_take_no_time():
@@ -170,25 +175,27 @@ def test_a_first_batch_is_no_larger_than_asked_for_and_builds_from_the_cache_tak
     assert np.bincount([record.batch for record in replay.run(4)]).tolist() == [4, 4, 4, 4]
 
 
-@pytest.mark.parametrize("cut", [3, 47, 16, 25, 90])
+@pytest.mark.parametrize("cut", [3, 10, 16, 25, 47, 90])
 @pytest.mark.sampled(2, system=2)
-def test_a_resumed_search_has_the_same_batches(cut):
-    """What compiles for long comes late: the batches before and after the interruption differ in size."""
-    options = {"adapts": True, "compilers": 32, "stop": False}
+def test_a_resumed_search_has_the_same_batches_planned_from_the_same_results(cut):
+    """What is late compiles for long and is measured soon: sizes of batches change, and how many are in flight."""
+    options = {"adapts": True, "compilers": 16, "stop": False}
     seconds = {}
 
-    def growing(index):
-        return seconds.setdefault(index, (0.05 * len(seconds), 0.1))
+    def changing(index):
+        return seconds.setdefault(index, (0.004 * len(seconds), 0.3 / (1 + len(seconds)) ** 2))
 
-    whole = Replay(SMALL, growing, **options).run(12)
-    resumed = Replay(SMALL, growing, **options)
-    resumed.records = {record.number: record for record in whole if record.number < cut}
+    undisturbed = Replay(SMALL, changing, **options)
+    whole = undisturbed.run(20)
+    sizes = np.bincount([record.batch for record in whole])
+    assert len(set(sizes.tolist())) > 3
+    resumed = Replay(SMALL, changing, **options)
+    resumed.records = {record.number: record for record in whole if record.number < cut or record.number % 3 == 0}
     learned = resumed.search.resume(Trials.from_records(resumed.records.values(), resumed.search._space.names))
-    sizes = np.bincount([record.batch for record in whole]).tolist()
-    assert len(set(sizes)) > 3
+    incomplete = int(np.argmax(np.cumsum(sizes) > min(set(range(len(whole))) - {*resumed.records})))
     told = resumed.search._next
-    assert learned == sum(sizes[:told]) <= cut < sum(sizes[: told + 1])
-    assert resumed.run(12 - told) == whole
+    assert (told, learned) == (undisturbed.planned_from[incomplete], sizes[:told].sum())
+    assert resumed.run(20 - told) == whole
 
 
 def test_a_batch_that_was_interrupted_keeps_what_is_on_record_though_the_plan_is_another():
@@ -246,6 +253,19 @@ def test_finds_better_than_chance():
         best.append(min(record.median_s for record in records if record.median_s))
     times_s = np.sort(load_dataset(SMALL).numbers("median_s"))
     assert np.median(best) <= times_s[30]  # the best of 96 random draws is about the 40th of the 4,000 that run
+
+
+def test_where_physics_does_not_guide_the_search_begins_as_with_parameters_alone():
+    def first(**changes):
+        replay = Replay(SMALL)
+        placed = replay.search._features.placed
+        kernel = replace(placed.kernel, resources=replace(placed.kernel.resources, **changes))
+        features = Features(PlacedKernel(kernel, placed.problem, placed.device))
+        assert features.has_prior or "estimates" in changes
+        batch = KernelSearch(replay.search._space, features).ask()
+        return [candidate.index for candidate in batch.candidates]
+
+    assert first(guides=False) == first(estimates={}, accesses={}) != first()
 
 
 def test_the_default_configuration_comes_first_and_no_gate_skips_it():
