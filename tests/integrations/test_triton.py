@@ -34,7 +34,7 @@ from tests.environment import importing
 
 def test_without_triton_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(UsageError, match="pip install 'triton>=3'"):
+    with pytest.raises(UsageError, match="pip install 'triton>=3.3'"):
         autotune([], [])
 
 
