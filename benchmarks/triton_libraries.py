@@ -5,7 +5,7 @@ forward and backward. A line of JSON has the seconds of its first step, in which
 the GPU in a later step, what was chosen for each kernel, and with ``--timeline`` what mltune did when: tunes, compiles,
 measurements and finals, and the share of the cores that were busy in each half second.
 
-The libraries have to be importable: ``fla-core`` and ``einops``, ``liger-kernel``. Each process needs a cache of its own:
+The libraries have to be importable: ``fla-core`` and ``einops``, ``liger-kernel``. Each process needs its own cache:
 
     TRITON_CACHE_DIR=/tmp/a MLTUNE_WISDOM=/tmp/a.json python benchmarks/triton_libraries.py mltune retention gla
 """
