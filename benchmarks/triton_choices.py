@@ -48,7 +48,7 @@ def main() -> None:
                 tunes.append({case.configs.index(config): round(ms, 5) for config, ms in raced[-1].items()})
         fastest = Counter(min(tune, key=tune.__getitem__) for tune in tunes)
         outcome = {"kernel": name, "configurations": len(case.configs), "fastest": fastest, "ties decided": tied}
-        print(json.dumps({**outcome, "seconds": seconds, "medians": tunes, "ended": time.time()}), flush=True)  # noqa: T201
+        print(json.dumps({**outcome, "seconds": seconds, "medians": tunes, "ended": time.time()}), flush=True)
 
 
 if __name__ == "__main__":

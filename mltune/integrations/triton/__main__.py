@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from mltune.integrations.triton.switch import VARIABLE, install
+from mltune.integrations.triton import VARIABLE, install
 
 USAGE = """usage: python -m mltune.integrations.triton PROGRAM ...
        python -m mltune.integrations.triton -m MODULE ...

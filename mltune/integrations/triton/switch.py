@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
-import os
 import warnings
 from typing import Any
 
@@ -13,9 +12,6 @@ from mltune.errors import MltuneWarning
 from mltune.integrations.host import require
 from mltune.integrations.triton.decorator import Adapter, Settings, own_autotuner, own_run
 from mltune.integrations.triton.keys import innermost
-
-VARIABLE = "MLTUNE_TRITON"
-"""Environment variable that is 1 where programs that import PyTorch are to be switched."""
 
 _ADAPTER = "_mltune_adapter"  # of a tuner
 
@@ -60,12 +56,6 @@ def install(**settings: Any) -> None:
     _settings = checked
 
 
-def install_if_asked() -> None:
-    """Install if the environment says so: what ``import torch`` calls, by an entry point of this package."""
-    if os.environ.get(VARIABLE) == "1":
-        install()
-
-
 _settings: Settings | None = None
 
 
@@ -95,5 +85,6 @@ def not_taken_over() -> dict[str, str]:
 
 def _report() -> None:
     if reasons := not_taken_over():
-        listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
-        warnings.warn(f"mltune tuned no calls of {len(reasons)} of Triton's kernels: {listed}", MltuneWarning, 2)
+        listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+        law = "mltune tunes kernels that go through the run of Triton's Autotuner"
+        warnings.warn(MltuneWarning(f"{law}, but these {len(reasons)} were tuned without it: {listed}."), stacklevel=2)
