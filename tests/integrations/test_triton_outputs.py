@@ -173,7 +173,9 @@ def test_a_first_that_does_not_run_is_no_reference(tune):
 def test_bits_are_those_of_the_first_also_where_the_contents_at_hand_do_not_show_it(tune, tmp_path, factor, right):
     def effect(meta, x, out, *_):
         scale = np.float32(factor if meta["BLOCK"] == WRONG else 1.0)
-        out.values[...] = np.trunc(x.values.reshape(64, 64)) + (x.values.reshape(64, 64) % 1) * scale  # integers hide it
+        out.values[...] = (
+            np.trunc(x.values.reshape(64, 64)) + (x.values.reshape(64, 64) % 1) * scale
+        )  # integers hide it
 
     tuner = tune(lambda tensor: tensor, effect=effect, tolerance="bits")
     assert (tuner.best_config.kwargs["BLOCK"] == WRONG) == right

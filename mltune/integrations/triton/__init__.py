@@ -32,9 +32,10 @@ def install_if_asked() -> None:
     """
     if os.environ.get(VARIABLE) == "1":
         from mltune.errors import MltuneError, MltuneWarning
-        from mltune.integrations.triton.switch import install
+        from mltune.integrations.triton.decorator import Settings
+        from mltune.integrations.triton.switch import switch
 
         try:
-            install()
+            switch(Settings())
         except MltuneError as error:
             warnings.warn(f"{VARIABLE}=1 has no effect: {error}", MltuneWarning, stacklevel=2)

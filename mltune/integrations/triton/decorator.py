@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mltune.errors import UsageError
 from mltune.integrations.host import QUICK, check_least, require
-from mltune.integrations.triton.compilers import compilers_of
+from mltune.integrations.triton.compilers import Compilers, compilers_of
 from mltune.integrations.triton.keys import Keys, innermost, plain
 from mltune.integrations.triton.outputs import BITS
 from mltune.integrations.triton.runner import FAILED, Runner
@@ -167,6 +167,16 @@ class Settings:
         check_least(trials=(self.trials, 1), time=(self.time, 0), compilers=(self.compilers, 1))
         check_least(tolerance=(tolerance, 0))
 
+    def shared_compilers(self) -> Compilers:
+        """Return the compile processes, which start if they do not run."""
+        return compilers_of(self.compilers or available_cores())
+
+    def start_compilers(self) -> None:
+        """Start the compile processes if no winner can be known: they are ready when they are needed."""
+        path = file_of_run(self.wisdom, replayed=False)
+        if effort() != "none" and not (path and path.exists()):
+            self.shared_compilers()
+
 
 class _NotMeasuredError(Exception):
     """Nothing is known of a call, and nothing may be measured."""
@@ -181,7 +191,6 @@ class Adapter:
 
     def __init__(self, tuner: Any, settings: Settings) -> None:
         self._tuner, self._settings = tuner, settings
-        self._compilers = settings.compilers or available_cores()
         self._stopwatch = Stopwatch() if getattr(tuner, "_do_bench", None) is None else None
         self._keys = Keys(tuner)
         self._locks = dict[int, Any]()  # by processes: a forked one has none of the threads
@@ -192,7 +201,7 @@ class Adapter:
         if len(tuner.configs) == 1:
             return self._launch(tuner.configs[0], args, kwargs)
         if not tuner.cache:
-            self._start_compilers()  # before the first key, for which Triton's driver starts
+            self._settings.start_compilers()  # before the first key, for which Triton's driver starts
         key = self._keys.of(args, kwargs)
         # what Triton has tuned before, or the library has put there, has Triton's key
         config = tuner.cache.get(key) or tuner.cache.get(self._keys.own_of(args, kwargs))
@@ -246,12 +255,6 @@ class Adapter:
             vars(self._tuner).update((name, value) for name, value in vars(call).items() if name in _OUTCOME)
             self._tuner.cache.update((key, config) for config in call.cache.values())
 
-    def _start_compilers(self) -> None:
-        """Start the compile processes if no winner can be known: they are ready when Triton's driver is."""
-        path = file_of_run(self._settings.wisdom, replayed=False)
-        if effort() != "none" and not (path and path.exists()):
-            compilers_of(self._compilers)
-
     def _tuned(
         self, call: Any, bench: Any, configs: list[Any], texts: tuple[str, str], kwargs: dict[str, Any]
     ) -> dict[Any, list[float]]:
@@ -264,7 +267,7 @@ class Adapter:
             return winner
         if level == "none" or len(configs) == 1:
             raise _NotMeasuredError
-        compilers = compilers_of(self._compilers)
+        compilers = settings.shared_compilers()
         with winners.locked():
             if winner := winners.best(configs):  # another process has tuned meanwhile
                 return winner

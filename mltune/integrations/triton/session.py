@@ -47,7 +47,7 @@ class TritonTuning:
         starts = search.is_started and self._most > 1 and runner.tolerance is None and math.isinf(end)
         self.started_from = "model" if search.is_started else "physics"
         self._planner = Planner(search, trials or 0, before_first=int(starts))
-        self._builder = Builder(compilers, runner)
+        self._builder = Builder(compilers, runner, impatient=not trials)
         self.times: dict[Any, list[float]] = {}
         self._error: Exception | None = None
         self._reason = ""

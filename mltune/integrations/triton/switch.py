@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import multiprocessing
 import warnings
 from typing import Any
 
@@ -40,8 +41,15 @@ def install(**settings: Any) -> None:
     >>> import mltune.integrations.triton
     >>> mltune.integrations.triton.install(trials=50)  # doctest: +SKIP
     """
-    global _settings
     checked = Settings(**settings)
+    switch(checked)
+    if multiprocessing.parent_process() is None:
+        checked.start_compilers()  # while the program imports its libraries
+
+
+def switch(settings: Settings) -> None:
+    """Replace the method of Triton's class; nothing is started."""
+    global _settings
     require("triton", "triton>=3.3", "3.")
     if _settings is None:
         tuner, own = own_autotuner(), own_run()
@@ -53,7 +61,7 @@ def install(**settings: Any) -> None:
 
         tuner.run = run
         atexit.register(_report)
-    _settings = checked
+    _settings = settings
 
 
 _settings: Settings | None = None
