@@ -29,6 +29,7 @@ class Builder:
     def __init__(self, compilers: Compilers, runner: Runner, *, impatient: bool) -> None:
         self._compilers, self._runner, self._impatient = compilers, runner, impatient
         self._running_since = dict[Future[Compiled], float]()
+        self._took_s = list[float]()  # of what ran here, as it is seen: with the start of its process
         self._compile_s: list[float] = []
         self.building: dict[Future[Compiled], int] = {}
         self.begun = 0
@@ -61,6 +62,8 @@ class Builder:
             number, compiled = self.building.pop(future), future.result()
             if compiled.compile_s > KNOWN_S and compiled.state == "ok":
                 self._compile_s.append(compiled.compile_s)
+                if future in self._running_since:
+                    self._took_s.append(time.monotonic() - self._running_since[future])
             yield number, compiled
         for future in late:
             yield self.building.pop(future), Compiled("killed", "it takes much longer to compile than others")
@@ -73,9 +76,9 @@ class Builder:
         now = time.monotonic()
         running = [future for future in self.building if future.running()]
         self._running_since = {future: self._running_since.get(future, now) for future in running}
-        if not self._impatient or len(self._compile_s) < ENOUGH:
+        if not self._impatient or len(self._took_s) < ENOUGH:
             return set()
-        limit_s = max(PATIENT_S, PATIENCE * statistics.median(self._compile_s))
+        limit_s = max(PATIENT_S, PATIENCE * statistics.median(self._took_s))
         return {future for future, since in self._running_since.items() if now - since > limit_s}
 
     def abandon(self) -> None:
