@@ -114,7 +114,7 @@ class HostTensor:
     data_ptr = lambda self: self.address  # noqa: E731
     numel = lambda self: self.values.size  # noqa: E731
     is_floating_point = lambda self: True  # noqa: E731
-    float = lambda self: self  # noqa: E731
+    float = lambda self: HostTensor(self.values.copy())  # noqa: E731
     all = lambda self: self.values.all()  # noqa: E731
     max = lambda self: self.values.max()  # noqa: E731
     abs = lambda self: HostTensor(abs(self.values))  # noqa: E731
@@ -125,6 +125,43 @@ class HostTensor:
 
     def copy_(self, source):
         self.values[...] = source.values
+
+    def fill_(self, value):
+        self.values[...] = value
+        return self
+
+    def flatten(self):
+        return HostTensor(self.values.flatten())
+
+    def reshape(self, shape):
+        return HostTensor(self.values.reshape(shape))
+
+    def cumsum(self, axis):
+        return HostTensor(self.values.cumsum(axis))
+
+    def remainder(self, divisor):
+        return HostTensor(self.values % np.float32(divisor))
+
+    def sin(self):
+        return HostTensor(np.sin(self.values))
+
+    def __mul__(self, factor):
+        return HostTensor(self.values * np.float32(factor))
+
+    def __sub__(self, other):
+        return HostTensor(self.values - np.float32(other))
+
+    def __getitem__(self, part):
+        return HostTensor(self.values[part])
+
+    def element_size(self):
+        return self.values.itemsize
+
+    def int(self):
+        return self.values.astype(np.int32)
+
+    def view(self, dtype):
+        return self.values.view(dtype)
 
     def nan_to_num(self, *values):
         return HostTensor(np.nan_to_num(self.values, *values))

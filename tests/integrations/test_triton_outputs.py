@@ -112,10 +112,17 @@ def test_containers_of_all_kinds_are_looked_into(triton, wrapper):
     if wrapper is Slots:
         holder = SimpleNamespace(data_ptr=tensor.data_ptr, base=holder.base)
     outputs = Outputs({"x": holder, "n": 4})
-    tensor.values += 1
-    assert outputs.are_right(0.0)
-    tensor.values[1] += 1
-    assert not outputs.are_right(1e-3)
+
+    def adding(*numbers):
+        def launch():
+            tensor.values += numbers
+            return True
+
+        return launch
+
+    assert outputs.are_right(0.0, adding(1, 1))
+    assert not outputs.are_right(1e-3, adding(1, 2))
+    assert outputs.are_right(1e-3, adding(1, 1))
     outputs.restore()
     assert tensor.values.tolist() == [1.0, 2.0]
     assert outputs.are_changed
@@ -126,7 +133,7 @@ def test_something_that_holds_itself_is_looked_into_once(triton):
 
     holder = [HostTensor([1.0])]
     holder.append(holder)
-    assert Outputs({"x": holder}).are_right(0.0)
+    assert Outputs({"x": holder}).are_right(0.0, lambda: True)
 
 
 def test_what_is_behind_an_address_alone_cannot_be_compared(tune, tmp_path):
@@ -160,6 +167,44 @@ def test_a_first_that_does_not_run_is_no_reference(tune):
         out.values += x.values.reshape(64, 64)
 
     assert tune(lambda tensor: tensor, effect=effect, tolerance=1e-3).best_config.kwargs["BLOCK"] == WRONG
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.0 + 2**-23, False)])
+def test_bits_are_those_of_the_first_also_where_the_contents_at_hand_do_not_show_it(tune, tmp_path, factor, right):
+    def effect(meta, x, out, *_):
+        scale = np.float32(factor if meta["BLOCK"] == WRONG else 1.0)
+        out.values[...] = (
+            np.trunc(x.values.reshape(64, 64)) + (x.values.reshape(64, 64) % 1) * scale
+        )  # integers hide it
+
+    tuner = tune(lambda tensor: tensor, effect=effect, tolerance="bits")
+    assert (tuner.best_config.kwargs["BLOCK"] == WRONG) == right
+    (entry,) = entries(tmp_path)
+    assert entry.verified
+    tolerant = tune(lambda tensor: tensor, effect=effect, tolerance=1e-3)
+    assert tolerant.best_config.kwargs["BLOCK"] == WRONG
+    assert len(entries(tmp_path)) == 2  # the winner of the one is not that of the other
+
+
+def test_signs_of_zeros_and_kinds_of_nan_are_bits(triton):
+    from simulated_gpu import HostTensor
+
+    tensor = HostTensor([0.0, math.nan])
+
+    def leaving(*numbers):
+        def launch():
+            tensor.values[...] = numbers
+            return True
+
+        return launch
+
+    outputs = Outputs({"x": tensor})
+    assert outputs.are_right("bits", leaving(0.0, math.nan))
+    assert outputs.are_right("bits", leaving(0.0, math.nan))
+    assert not outputs.are_right("bits", leaving(-0.0, math.nan))
+    assert not outputs.are_right("bits", leaving(0.0, -math.nan))
+    outputs.restore()
+    assert not np.signbit(tensor.values).any()
 
 
 @pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0.0, -1.0, None])

@@ -54,3 +54,16 @@ tuned = triton.autotune(configs=CONFIGS, key=["M"], do_bench=doubtful)(Kernel())
     row = facts_of(triton_file(tmp_path, doubtful), shape={"M": 128}, trials=20)
     assert row["configuration"]["BLOCK_SIZE_M"] == 64
     assert row["median_s"] > 0
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(1.003, 64), (1.02, 32)])
+def test_the_first_stays_where_nothing_is_faster_by_more_than_the_noise(tmp_path, gain, taken):
+    close = f"""
+def close(call, quantiles):
+    bench(call, quantiles)
+    return {{64: {gain}, 32: 1.0}}.get(calls[-1][3]["BLOCK_SIZE_M"], 2.0)
+order = sorted(CONFIGS, key=lambda config: config.kwargs["BLOCK_SIZE_M"] != 64)
+tuned = triton.autotune(configs=order, key=["M"], do_bench=close)(Kernel())
+"""
+    row = facts_of(triton_file(tmp_path, close), shape={"M": 128}, trials=20)
+    assert row["configuration"]["BLOCK_SIZE_M"] == taken

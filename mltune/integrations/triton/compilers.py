@@ -6,6 +6,7 @@ import ast
 import contextlib
 import copy
 import functools
+import importlib
 import io
 import math
 import os
@@ -104,7 +105,12 @@ def source_of(fn: Any, *arguments: Any, **meta: Any) -> bytes | Compiled:
 
     file = io.BytesIO()
     _pickler()(file, protocol=5).dump((source, target, options))
-    return pickle.dumps((file.getvalue(), get_cache_invalidating_env_vars(), knobs.cache.dir))
+    return pickle.dumps((file.getvalue(), get_cache_invalidating_env_vars(), knobs.cache.dir, False))
+
+
+def launcher_of(job: bytes) -> bytes:
+    """Return the job that builds only what launches the kernel of a job: C code, with which the first launch waits."""
+    return pickle.dumps((*pickle.loads(job)[:-1], True))  # noqa: S301 - from this process
 
 
 def _capturing(fn: Any) -> Any:
@@ -209,8 +215,11 @@ def _compiled(key: str, job: bytes) -> Compiled:
     if key:
         cache.triton_key = lambda: key
     try:
-        pickled, environment, knobs.cache.dir = pickle.loads(job)  # noqa: S301 - from the parent
+        pickled, environment, knobs.cache.dir, is_launcher = pickle.loads(job)  # noqa: S301 - from the parent
         source, target, options = pickle.loads(pickled)  # noqa: S301
+        if is_launcher:
+            _build_launcher(source, target)
+            return Compiled("unknown")
         state = "refused"
         kernel = triton.compile(source, target=target, options=options, _env_vars=environment)
     except Exception as error:
@@ -219,6 +228,14 @@ def _compiled(key: str, job: bytes) -> Compiled:
             cause = cause.__context__  # Triton raises another error from it
         return Compiled("killed" if cause else state, f"{type(error).__name__}: {error}")
     return Compiled.of(kernel, time.monotonic() - began)
+
+
+def _build_launcher(source: Any, target: Any) -> None:
+    """Build what launches kernels with a signature, where Triton compiles C code for that (until 3.6)."""
+    module = importlib.import_module(f"triton.backends.{'nvidia' if target.backend == 'cuda' else 'amd'}.driver")
+    if hasattr(module, "make_launcher"):
+        with contextlib.suppress(AttributeError):  # it goes on with what only a compiled kernel has
+            getattr(module, "CudaLauncher" if target.backend == "cuda" else "HIPLauncher")(source, None)
 
 
 class Compilers:

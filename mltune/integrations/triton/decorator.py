@@ -9,13 +9,16 @@ import os
 import threading
 import time as clock
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from mltune.errors import UsageError
 from mltune.integrations.host import QUICK, check_least, require
-from mltune.integrations.triton.compilers import compilers_of
+from mltune.integrations.triton.compilers import Compilers, compilers_of
 from mltune.integrations.triton.keys import Keys, innermost, plain
-from mltune.integrations.triton.runner import Runner
+from mltune.integrations.triton.outputs import BITS
+from mltune.integrations.triton.runner import FAILED, Runner
 from mltune.integrations.triton.session import TritonTuning
 from mltune.integrations.triton.stopwatch import Stopwatch
 from mltune.integrations.triton.winners import Winners
@@ -25,7 +28,6 @@ from mltune.known.wisdom_file import AUTO, file_of_run
 from mltune.process.child import available_cores
 from mltune.search.launch_search import gpu_and_driver
 
-UNKNOWN = [math.nan] * 3
 _OUTCOME = ("best_config", "configs_timings", "bench_time", "started_from")
 
 _AFTER_KEY = (
@@ -45,7 +47,7 @@ def autotune(
     seed: int = 0,
     compilers: int | None = None,
     wisdom: str | Path = AUTO,
-    tolerance: float | None = None,
+    tolerance: float | Literal["bits"] | None = None,
     prior: str | Path = AUTO,
     **options: Any,
 ) -> Callable[[Any], Any]:
@@ -84,10 +86,11 @@ def autotune(
         Compile processes; by default one for each core. All kernels share them.
     wisdom : str or pathlib.Path
         A file, ``"auto"`` for the user's, or ``"none"``.
-    tolerance : float, optional
+    tolerance : float or "bits", optional
         If given, each configuration is launched once on copies of the same arguments, and one whose outputs differ from
         those of the first by more than this times their largest magnitude is wrong: it is not taken. Outputs are all
-        tensors that can be reached through an argument.
+        tensors that can be reached through an argument. With ``"bits"`` outputs must have the same bits, also where
+        the floating-point tensors hold integers, and where they hold numbers that are rounded.
     prior : str or pathlib.Path
         A model that says what is compiled and measured first: ``"auto"`` for the one that comes with mltune, learned
         from other kernels on an H200, ``"none"``, or a file. Where it does not know such a list of configurations,
@@ -114,21 +117,15 @@ def autotune(
     ... @triton.jit
     ... def kernel(x, n, BLOCK: tl.constexpr): ...  # doctest: +SKIP
     """
-    check_least(trials=(trials, 1), time=(time, 0), compilers=(compilers, 1), tolerance=(tolerance, 0))
-    require("triton", "triton>=3", "3.")
+    settings = Settings(trials, time, seed, compilers, wisdom, tolerance, prior)
+    require("triton", "triton>=3.3", "3.")
     named = dict(**_POSITIONAL.bind_partial(*arguments).arguments, **options)  # a TypeError if one is given twice
     named = {"reset_to_zero": None, "restore_value": None} | named
 
     def decorate(fn: Any) -> Any:
         tuner = own_autotuner()(fn, fn.arg_names, configs, key, **named)
-        stopwatch = None if {"do_bench", "warmup", "rep", "use_cuda_graph"} & named.keys() else Stopwatch()
-        if stopwatch is not None:
-            tuner.do_bench = stopwatch
-        search = {"trials": trials, "seed": seed, "prior": str(prior)}
-        time_s = math.inf if time is None else time
-        adapter = _Adapter(tuner, wisdom, compilers or available_cores(), time_s, (stopwatch, tolerance), search)
+        adapter = Adapter(tuner, settings)
         tuner.run, tuner.warmup = adapter.run, adapter.warmup
-        tuner.cache_results = False  # the wisdom keeps the winners
         tuner.started_from = ""
         return tuner
 
@@ -145,87 +142,141 @@ def own_autotuner() -> Any:
     return next(kind for kind in kinds if (kind.__module__, kind.__qualname__) == names)
 
 
-class _Adapter:
+def own_run() -> Callable[..., Any]:
+    """Return the method by which Triton itself tunes and launches, also where :func:`install` has replaced it."""
+    run: Callable[..., Any] = inspect.unwrap(own_autotuner().run)
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of the search; :func:`autotune` describes them."""
+
+    trials: int | None = None
+    time: float | None = None
+    seed: int = 0
+    compilers: int | None = None
+    wisdom: str | Path = AUTO
+    tolerance: float | Literal["bits"] | None = None
+    prior: str | Path = AUTO
+
+    def __post_init__(self) -> None:
+        tolerance = 0 if self.tolerance == BITS else self.tolerance
+        if isinstance(tolerance, str):
+            raise UsageError(f'tolerance is a number or "{BITS}", got {tolerance!r:.100}.')
+        check_least(trials=(self.trials, 1), time=(self.time, 0), compilers=(self.compilers, 1))
+        check_least(tolerance=(tolerance, 0))
+
+    def shared_compilers(self) -> Compilers:
+        """Return the compile processes, which start if they do not run."""
+        return compilers_of(self.compilers or available_cores())
+
+    def start_compilers(self) -> None:
+        """Start the compile processes if no winner can be known: they are ready when they are needed."""
+        path = file_of_run(self.wisdom, replayed=False)
+        if effort() != "none" and not (path and path.exists()):
+            self.shared_compilers()
+
+
+class _NotMeasuredError(Exception):
+    """Nothing is known of a call, and nothing may be measured."""
+
+
+class Adapter:
     """Replacements for methods of an ``Autotuner``, which may be called by several threads.
 
     Arguments and times of a tuning are those of a copy of the tuner. Of the threads that call it one at a time tunes:
     two would disturb each other's times.
     """
 
-    def __init__(self, tuner: Any, wisdom: str | Path, compilers: int, time_s: float, checks: Any, search: Any) -> None:
-        self._tuner, self._wisdom, self._compilers, self._time_s = tuner, wisdom, compilers, time_s
-        self._checks, self._search = checks, search  # a runner's stopwatch and tolerance; options of a session
+    def __init__(self, tuner: Any, settings: Settings) -> None:
+        self._tuner, self._settings = tuner, settings
+        self._stopwatch = Stopwatch() if getattr(tuner, "_do_bench", None) is None else None
         self._keys = Keys(tuner)
         self._locks = dict[int, Any]()  # by processes: a forked one has none of the threads
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch the kernel in the best configuration for the key of a call, which is tuned if it is new."""
         tuner = self._tuner
-        config = tuner.configs[0]
-        if len(tuner.configs) > 1 and not tuner.cache:
-            self._start_compilers()  # before the first key, for which Triton's driver starts
-        if len(tuner.configs) > 1 and (config := tuner.cache.get(key := self._keys.of(args, kwargs))) is None:
+        if len(tuner.configs) == 1:
+            return self._launch(tuner.configs[0], args, kwargs)
+        if not tuner.cache:
+            self._settings.start_compilers()  # before the first key, for which Triton's driver starts
+        key = self._keys.of(args, kwargs)
+        # what Triton has tuned before, or the library has put there, has Triton's key
+        config = tuner.cache.get(key) or tuner.cache.get(self._keys.own_of(args, kwargs))
+        if config is None:
             with self._locks.setdefault(os.getpid(), threading.RLock()):
                 if (config := tuner.cache.get(key)) is None:
                     return self._search_for(key, args, kwargs)
-        tuner.best_config = config
-        if config.pre_hook is not None:
-            config.pre_hook({**dict(zip(tuner.arg_names, args, strict=False)), **kwargs, **config.all_kwargs()})
-        return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
+        return self._launch(config, args, kwargs)
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Compile all configurations, as Triton does: nothing is measured."""
         return type(self._tuner).warmup(copy.copy(self._tuner), *args, **kwargs)
 
+    def _launch(self, config: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tuner = self._tuner
+        tuner.best_config = config
+        if config.pre_hook is not None:
+            config.pre_hook({**dict(zip(tuner.arg_names, args, strict=False)), **kwargs, **config.all_kwargs()})
+        return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
+
     def _search_for(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Tune for a new key, and launch, by Triton's own loop over what ``prune_configs`` returns.
 
-        That is what a session has measured; in the loop the times are looked up.
+        With its first benchmark a session measures; in the loop the times are looked up. So Triton reads and writes the
+        results on disk by itself, where the kernel has ``cache_results``.
         """
         times, call = dict[Any, list[float]](), copy.copy(self._tuner)
         prune, bench, call.cache = call.prune_configs, call._bench, {}
-        texts = canonical(plain(key[1:])), self._keys.older_text(args, kwargs)
+        texts, candidates = (canonical(plain(key[1:])), self._keys.older_text(args, kwargs)), list[Any]()
+        if self._stopwatch is not None:
+            call.do_bench = self._stopwatch
 
         def pruned(kwargs: dict[str, Any]) -> list[Any]:
-            kept = list(dict.fromkeys(prune(kwargs)))
-            if len(kept) > 1:
-                call.configs_timings = times
-                times.update(self._tuned(call, bench, kept, texts, kwargs))
-            return list(times) or kept
+            candidates[:] = prune(kwargs)
+            return candidates
 
-        call.prune_configs = pruned
-        call._bench = lambda *_, config, **__: times.get(config, UNKNOWN)
+        def measured(*_: Any, config: Any, **__: Any) -> list[float]:
+            if not times:
+                times.update(self._tuned(call, bench, list(dict.fromkeys(candidates)), texts, kwargs))
+            return times.get(config, FAILED)
+
+        call.prune_configs, call._bench = pruned, measured
         try:
-            return type(call).run(call, *args, **kwargs)
+            return own_run()(call, *args, **kwargs)
+        except _NotMeasuredError:
+            call.cache[key] = candidates[0]
+            return self._launch(candidates[0], args, kwargs)
         finally:
+            if times:
+                call.configs_timings = times
             vars(self._tuner).update((name, value) for name, value in vars(call).items() if name in _OUTCOME)
             self._tuner.cache.update((key, config) for config in call.cache.values())
-
-    def _start_compilers(self) -> None:
-        """Start the compile processes if no winner can be known: they are ready when Triton's driver is."""
-        path = file_of_run(self._wisdom, replayed=False)
-        if effort() != "none" and not (path and path.exists()):
-            compilers_of(self._compilers)
 
     def _tuned(
         self, call: Any, bench: Any, configs: list[Any], texts: tuple[str, str], kwargs: dict[str, Any]
     ) -> dict[Any, list[float]]:
-        """Return the milliseconds of what was measured, or the known winner alone."""
-        level = effort()
+        """Return the milliseconds of what was measured, or of the known winner alone."""
+        level, settings = effort(), self._settings
         gpu, driver = gpu_and_driver(_current_gpu())
-        winners = Winners.of(self._wisdom, innermost(call), texts, configs, gpu, driver)
-        candidates = winners.known(configs)
-        if len(candidates) == 1 or level == "none":
-            return {candidates[0]: UNKNOWN}
-        compilers = compilers_of(self._compilers)
+        checked = BITS if settings.tolerance == BITS else ""
+        winners = Winners.of(settings.wisdom, innermost(call), texts, configs, gpu, driver, checked)
+        if winner := winners.best(configs):
+            return winner
+        if level == "none" or len(configs) == 1:
+            raise _NotMeasuredError
+        compilers = settings.shared_compilers()
         with winners.locked():
-            candidates = winners.known(configs)  # another process may have tuned meanwhile
-            if len(candidates) == 1:
-                return {candidates[0]: UNKNOWN}
-            trials = self._search["trials"] or {"quick": QUICK, "full": len(candidates)}.get(level)
-            end = clock.monotonic() + self._time_s
-            runner = Runner(call, bench, kwargs, winners, *self._checks)
-            session = TritonTuning(candidates, runner, compilers, gpu, **{**self._search, "trials": trials, "end": end})
+            if winner := winners.best(configs):  # another process has tuned meanwhile
+                return winner
+            candidates = winners.allowed(configs)
+            trials = settings.trials or {"quick": QUICK, "full": len(candidates)}.get(level)
+            end = math.inf if settings.time is None else clock.monotonic() + settings.time
+            runner = Runner(call, bench, kwargs, winners, self._stopwatch, settings.tolerance)
+            search = {"trials": trials, "end": end, "seed": settings.seed, "prior": str(settings.prior)}
+            session = TritonTuning(candidates, runner, compilers, gpu, **search)
             times = session.run()
             call.started_from = session.started_from
             winners.keep(times, is_verified=runner.is_verified)

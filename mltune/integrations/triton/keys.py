@@ -47,6 +47,13 @@ class Keys:
         types = *map(type, values), *(type(bound[name]) for name in self._constants)
         return device, tuple(keys), values, tuple(compiled), types, str(sorted(options.items()) if options else "")
 
+    def own_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the key by which Triton's own method finds the winner of a call in this process."""
+        named = {**dict(zip(self._tuner.arg_names, args, strict=False)), **kwargs}
+        bound = {name: value for name, value in named.items() if name in self._tuner.arg_names}
+        types = [str(value.dtype) for value in bound.values() if hasattr(value, "dtype")]
+        return *(bound[name] for name in self._tuner.keys if name in bound), *types
+
     def older_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the text by which mltune 0.2 found the winner of a call; empty where another call may have the same.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import ismemberdescriptor
 from typing import Any
 
 from mltune.errors import UsageError
+
+BITS = "bits"
+"""In place of a tolerance: outputs have the same bits, on three contents of the floating-point tensors."""
 
 _OF_A_TENSOR = ("clone", "copy_", "isclose")
 
@@ -32,7 +35,7 @@ class Outputs:
             )
         self._tensors = [tensor.detach() if hasattr(tensor, "detach") else tensor for tensor in tensors.values()]
         self._before = [tensor.clone() for tensor in self._tensors]
-        self._expected: list[Any] = []
+        self._expected: list[list[Any]] = []
         self.are_changed = False
 
     def restore(self) -> None:
@@ -40,12 +43,38 @@ class Outputs:
         for tensor, content in zip(self._tensors, self._before, strict=True):
             tensor.copy_(content)
 
-    def are_right(self, tolerance: float) -> bool:
-        """Whether the tensors are as the first launch has left them, which is the first call's."""
+    def are_right(self, tolerance: float | str, launch: Callable[[], bool]) -> bool:
+        """Whether a launch leaves the tensors as the first one has left them, which is the first call's.
+
+        With :data:`BITS` it is launched three times: with the contents as they are, with integers and with others.
+        """
+        fills = (None, _integers, _rounded) if tolerance == BITS else (None,)
         if not self._expected:
-            self._expected = [tensor.clone() for tensor in self._tensors]
-            self.are_changed = not all(map(_is_close, self._expected, self._before, [0.0] * len(self._before)))
-        return all(map(_is_close, self._tensors, self._expected, [tolerance] * len(self._expected)))
+            self._expected = [[] for _ in fills]
+        contents = zip(fills, self._expected, strict=True)
+        return all(self._is_right(tolerance, launch, fill, expected) for fill, expected in contents)
+
+    def _is_right(self, tolerance: float | str, launch: Callable[[], bool], fill: Any, expected: list[Any]) -> bool:
+        self.restore()
+        for tensor in self._tensors if fill else ():
+            if tensor.is_floating_point() and tensor.numel():
+                index = tensor.float().flatten().fill_(1.0).cumsum(0).remainder(65521.0)
+                tensor.copy_(fill(index).reshape(tensor.shape))
+        if not launch():
+            return False
+        if not expected:
+            expected += [tensor.clone() for tensor in self._tensors]
+            self.are_changed |= not fill and not all(map(_is_close, expected, self._before, [0.0] * len(expected)))
+        same = _has_bits if tolerance == BITS else _is_close
+        return all(map(same, self._tensors, expected, [tolerance] * len(expected)))
+
+
+def _integers(index: Any) -> Any:
+    return index.remainder(7.0) - 3.0
+
+
+def _rounded(index: Any) -> Any:
+    return (index * 12.9898).sin()
 
 
 def _tensors(name: str, value: Any, around: tuple[int, ...] = ()) -> Iterator[Any]:
@@ -79,3 +108,10 @@ def _is_close(actual: Any, expected: Any, tolerance: float) -> bool:
     actual, expected = actual.float(), expected.float()
     largest = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
     return bool(actual.isclose(expected, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
+
+
+def _has_bits(actual: Any, expected: Any, _: Any) -> bool:
+    if not actual.is_floating_point() or not expected.numel():
+        return bool((actual == expected).all())
+    integer = getattr(actual.flatten()[:1], {1: "byte", 2: "short", 4: "int", 8: "long"}[actual.element_size()])().dtype
+    return bool((actual.view(integer) == expected.view(integer)).all())

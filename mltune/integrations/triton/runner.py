@@ -43,7 +43,7 @@ class Runner:
     kwargs: Mapping[str, Any]
     winners: Winners
     stopwatch: Stopwatch | None = None
-    tolerance: float | None = None
+    tolerance: float | str | None = None
     _outputs: Outputs | None = None
 
     def __post_init__(self) -> None:
@@ -114,15 +114,20 @@ class Runner:
         return quantiles_of(self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs))
 
     def _is_right(self, config: Any, outputs: Outputs) -> bool:
-        """Whether a configuration leaves the arguments as the first one does; it is launched once for that."""
+        """Whether a configuration leaves the arguments as the first one does; it is launched for that."""
+
+        def launch() -> bool:
+            launched = list[Any]()
+            timed, self.tuner.do_bench = self.tuner.do_bench, lambda call, quantiles: launched.append(call())
+            try:
+                self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
+            finally:
+                self.tuner.do_bench = timed
+            return bool(launched)
+
+        right = outputs.are_right(self.tolerance or 0.0, launch)
         outputs.restore()
-        launched = list[Any]()
-        timed, self.tuner.do_bench = self.tuner.do_bench, lambda call, quantiles: launched.append(call())
-        try:
-            self.bench(*self.tuner.nargs.values(), config=config, **self.kwargs)
-        finally:
-            self.tuner.do_bench = timed
-        return bool(launched) and outputs.are_right(self.tolerance or 0.0)
+        return right
 
     @contextlib.contextmanager
     def _watched(self, config: Any) -> Iterator[None]:

@@ -47,13 +47,13 @@ class TritonTuning:
         starts = search.is_started and self._most > 1 and runner.tolerance is None and math.isinf(end)
         self.started_from = "model" if search.is_started else "physics"
         self._planner = Planner(search, trials or 0, before_first=int(starts))
-        self._builder = Builder(compilers, runner)
+        self._builder = Builder(compilers, runner, impatient=not trials)
         self.times: dict[Any, list[float]] = {}
         self._error: Exception | None = None
         self._reason = ""
 
     def run(self) -> dict[Any, list[float]]:
-        """Measure, and return the times, those of the first configuration first."""
+        """Measure, and return the times in the order of the configurations."""
         planner, builder, count = self._planner, self._builder, len(self.configs)
         if not self._runner.can_capture:
             planner.todo, planner.ready = set(), planner.todo
@@ -67,9 +67,8 @@ class TritonTuning:
             raise self._error
         if not self.times:
             raise RunError(f"at least one configuration must compile, but none of {count} does: {self._reason}")
-        first = self.configs[0]
-        times = {config: self.times[config] for config in [first] if config in self.times} | self.times
-        return raced(times, first, self._runner)
+        times = {config: self.times[config] for config in self.configs if config in self.times}
+        return raced(times, self.configs[0], self._runner)
 
     def _step(self) -> bool:
         """Measure a configuration, or wait for one; return whether there was any."""

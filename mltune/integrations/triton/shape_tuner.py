@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import DeviceLostError, MltuneError, UsageError
+from mltune.integrations.triton.finals import preferred
 from mltune.integrations.triton.runner import quantiles_of
 
 FINALISTS = 5
@@ -85,13 +86,13 @@ def _tuned(arguments: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
     tuner.configs_timings = {}
     tuner[grid](*values)
     measured = {config: times_ms[0] for config, times_ms in tuner.configs_timings.items()}
+    measured = measured or {tuner.best_config: 0.0}
     ran = [config for config, time_ms in measured.items() if time_ms != math.inf] or [tuner.best_config]
     first = next((config for config in tuner.configs if config in measured), tuner.best_config)
     fastest = heapq.nsmallest(FINALISTS * len(launches), ran, key=lambda config: measured.get(config, 0.0))
-    total_s = {
-        config: _time_s(autotuned, launches, config) for config in dict.fromkeys([*fastest, *({first} & {*ran})])
-    }
-    best = min(total_s, key=total_s.__getitem__)
+    finalists = {*fastest} | ({first} & {*ran})
+    total_s = {config: _time_s(autotuned, launches, config) for config in measured if config in finalists}
+    best = preferred(total_s, first)  # the default stays where nothing is faster by more than the noise
     if total_s[best] == math.inf:
         raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
     return {

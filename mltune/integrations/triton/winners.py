@@ -46,8 +46,12 @@ class Winners:
         configs: Sequence[Any],
         gpu: Any,
         driver: str,
+        checked: str = "",
     ) -> Winners:
-        """Return those of a call: by the text of its key and that of mltune 0.2, and by what there is to choose."""
+        """Return those of a call: by the text of its key and that of mltune 0.2, and by what there is to choose.
+
+        What is `checked` of a winner is a part of its key: one that was not found that way is not taken.
+        """
         path = file_of_run(file, replayed=False)
         if path is None or gpu is None or not hasattr(kernel, "cache_key"):
             return cls(None, {})
@@ -56,7 +60,11 @@ class Winners:
         choice = triton.__version__, [sorted(configuration(config).items()) for config in configs]
         hooks = [config.pre_hook and getattr(config.pre_hook, "__qualname__", "") for config in configs]
         name = re.sub(r"[^a-z0-9_-]", "-", kernel.fn.__name__.lower())[:50]
-        sizes = [_size(text, *choice, *further) for text, further in zip(texts, ([hooks], ()), strict=True) if text]
+        sizes = [
+            _size(text, *choice, *further, *([checked] if checked else []))
+            for text, further in zip(texts, ([hooks], ()), strict=True)
+            if text
+        ]
         fields = {
             "kernel": f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"[-LONGEST_TEXT:],
             "source_hash": kernel.cache_key,
@@ -71,20 +79,27 @@ class Winners:
     def __bool__(self) -> bool:
         return self.path is not None
 
-    def known(self, configs: list[Any]) -> list[Any]:
-        """Return the winner alone, or all configurations but those that must not be launched again."""
-        if self.path is None:
-            return configs
-        outcomes: list[Outcome] = []
-        with _warning():
-            outcomes = list(Wisdom.load(self.path))
-        fitting = [outcome for outcome in outcomes if outcome.key in self.keys]
-        won = [outcome for outcome in fitting if isinstance(outcome, Entry)]
+    def best(self, configs: Sequence[Any]) -> dict[Any, list[float]]:
+        """Return the winner with quantiles of its milliseconds; empty where none is known."""
+        won = [outcome for outcome in self._fitting() if isinstance(outcome, Entry)]
         won = [outcome for outcome in won if outcome.key == self.keys[0]] or won
-        best = choose(won).configuration if won else None
-        failed = [outcome.configuration for outcome in fitting if isinstance(outcome, Failure)]
-        best_configs = [config for config in configs if configuration(config) == best][:1]
-        return best_configs or [config for config in configs if configuration(config) not in failed] or configs[:1]
+        if not won:
+            return {}
+        best = choose(won)
+        times = [1e3 * value for value in (best.median_s, best.low_s, best.high_s)]
+        return dict.fromkeys([config for config in configs if configuration(config) == best.configuration][:1], times)
+
+    def allowed(self, configs: Sequence[Any]) -> list[Any]:
+        """Return all configurations but those that must not be launched again; the first if there are no others."""
+        failed = [outcome.configuration for outcome in self._fitting() if isinstance(outcome, Failure)]
+        return [config for config in configs if configuration(config) not in failed] or [*configs[:1]]
+
+    def _fitting(self) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        if self.path is not None:
+            with _warning():
+                outcomes = list(Wisdom.load(self.path))
+        return [outcome for outcome in outcomes if outcome.key in self.keys]
 
     def keep(self, times: Mapping[Any, Sequence[float]], *, is_verified: bool) -> None:
         """Add the fastest of the configurations whose milliseconds are given, if one could be timed."""
