@@ -26,7 +26,7 @@ COMMANDS = {
     "first": f"tune sgemm --device {FIRST} --run runs/first",
     "rehearsal": "run rehearsal --run runs/rehearsal",
     "compare": "compare --strategies mltune,random --datasets h200-sgemm-nt-4096-random --seeds 3 --evaluations 100 "
-    "--output runs/compare",
+    "--out runs/compare",
 }
 KEPT = {
     "space": ("kernel", "label", "combinations", "valid"),

@@ -59,7 +59,7 @@ def test_commands_work_in_a_directory_whose_name_is_no_utf_8(tmp_path):
     place = os.path.join(os.fsencode(tmp_path), b"\xff")
     os.mkdir(place)
     again = [*TUNE, "--trials", "12"]
-    for words in [*COMMANDS, again, ["show", "a_run", "--export", "exported"], ["show"]]:
+    for words in [*COMMANDS, again, ["show", "a_run", "--dataset", "exported"], ["show"]]:
         done = mltune(*words, cwd=place)
         assert done.returncode == 0, (words, said(done))
     for words in (["show", os.path.join(place, b"a_run")], ["report", os.path.join(place, b"a_run")]):
@@ -98,7 +98,7 @@ class TestNoHome:
         assert done.returncode == 0, said(done)
 
     def test_what_can_go_on_without_it_goes_on(self, tmp_path):
-        done = self.run("predict", "sgemm", "--device", "H200", cwd=tmp_path)
+        done = self.run("predict", "sgemm", "--gpu", "H200", cwd=tmp_path)
         assert done.returncode == 0, said(done)
         assert "no wisdom is used or kept" in said(done)
         done = self.run(*TUNE, cwd=tmp_path)
