@@ -5,13 +5,13 @@ A figure in a page has its source behind it, in a comment that no reader sees::
     1.03<!-- gemm_4096.json#means/sgemm 4096/geometric_mean -->
     | 0.971 | 0.989<!-- scoreboard/summary.json#strategies/mltune/at/{25 50} --> |
 
-The file lies in benchmarks/results. Behind `#` is the path of the value, whose parts are keys or positions; `*` stands for
-all of them, `{A,B}` for some. `{A B}` are the sources of several numbers before the comment, the last of them last.
-`|min`, `|max`, `|mean`, `|count` or `|distinct` makes one value of many. A figure has the digits that the page gives it;
-before `%`, `ms`, `us`, `MB` and `TFLOPS` it is in that unit.
+The file lies in benchmarks/results. Behind `#` is the path of the value, whose parts are keys or positions; `*` stands
+for all of them, `{A,B}` for some. `{A B}` are the sources of several numbers before the comment, the last of them last.
+`|min`, `|max`, `|mean`, `|count` or `|distinct` makes one value of many. A figure has the digits that the page gives
+it; before `%`, `ms`, `us`, `MB` and `TFLOPS` it is in that unit.
 
-A picture in docs/images has an entry in SOURCES: the files that it was drawn from. docs/images/sources.json has their hash
-when it was drawn. `--write` corrects the figures, and `python benchmarks/pictures.py` draws the pictures.
+A picture in docs/images has an entry in SOURCES: the files that it was drawn from. docs/images/sources.json has their
+hash when it was drawn. `--write` corrects the figures, and `python benchmarks/pictures.py` draws the pictures.
 """
 
 from __future__ import annotations

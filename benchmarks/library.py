@@ -9,8 +9,8 @@
 Shapes are log-uniform in 64 to 8192 for each extent of a product and in RANGES of another kernel, those of a comparison
 by another seed than those of the build. A kernel that is no product is compared with its default configuration in place
 of cuBLAS. libraries.sh does both for several cases side by side. The file has what is compared so far after each shape.
-The summary has the shapes apart of which every column begins at a multiple of 16 bytes, which is what cuBLAS is made for. With
-`--layers` the shapes are those of linear layers of public models at 1 to 4,096 tokens, in place of random ones.
+The summary has the shapes apart of which every column begins at a multiple of 16 bytes, as cuBLAS wants them.
+With `--layers` the shapes are those of linear layers of public models at 1 to 4,096 tokens, in place of random ones.
 Kernels are timed in turns, each run behind a write of 256 MiB, which empties the L2 cache and hides the launch.
 `dispatch` needs no GPU: a driver that does nothing takes the launches.
 """
@@ -123,7 +123,13 @@ def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str
 
 
 def compare(
-    case: str, folder: Path, drawn: Sequence[dict[str, int]], tuned: int, tune_s: float, rounds: int, keep: Callable[[Any], None]
+    case: str,
+    folder: Path,
+    drawn: Sequence[dict[str, int]],
+    tuned: int,
+    tune_s: float,
+    rounds: int,
+    keep: Callable[[Any], None],
 ) -> list[dict[str, Any]]:
     """Time a library beside cuBLAS or the default at shapes, and at some of them beside the winner of a tune."""
     import cupy
@@ -323,8 +329,7 @@ def dispatch(folder: Path) -> dict[str, Any]:
 
 def opponent(case: str) -> dict[str, Any]:
     """Return what a library is compared with: its function, and the type of its results."""
-    name, _, trans = case.partition(" ")
-    if not trans:
+    if " " not in case:
         return {"name": "default configuration"}
     problem: Any = at_shape(case, dict.fromkeys(PRODUCT, ALIGNED_BYTES))[1]
     call = problem.reference_call(dict.fromkeys("ABC", 0))

@@ -2,8 +2,8 @@
 
 python benchmarks/pictures.py [NAME ...]
 
-report.png is the beginning of a report on the plan `rehearsal`, as Chromium shows it; the others are of the results of gemm.py,
-of library.py and of the scoreboard. Without names all are drawn.
+report.png is the beginning of a report on the plan `rehearsal`, as Chromium shows it; the others are of the results of
+gemm.py, of library.py and of the scoreboard. Without names all are drawn.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def report(path: Path) -> None:
 def main() -> None:
     """Draw."""
     parser = parser_of(__doc__)
-    parser.add_argument("pictures", nargs="*", metavar="NAME", default=["report.png", *(f"{name}.svg" for name in DRAWN)])
+    parser.add_argument(
+        "pictures", nargs="*", metavar="NAME", default=["report.png", *(f"{name}.svg" for name in DRAWN)]
+    )
     pictures = parser.parse_args().pictures
     images = ROOT / IMAGES
     for picture in pictures:

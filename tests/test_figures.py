@@ -11,7 +11,12 @@ SPEC = importlib.util.spec_from_file_location("figures_of_pages", ROOT / "benchm
 figures = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(figures)
 
-RESULT = {"spaces": {"a b": {"share": 0.9713}, "c": {"share": 0.5}}, "seconds": [0.0012], "count": 5320, "flops": 5.46e13}
+RESULT = {
+    "spaces": {"a b": {"share": 0.9713}, "c": {"share": 0.5}},
+    "seconds": [0.0012],
+    "count": 5320,
+    "flops": 5.46e13,
+}
 
 
 @pytest.fixture
@@ -86,5 +91,11 @@ def test_the_figures_and_pictures_of_the_pages_are_right():
 
 def test_pages_name_their_sources():
     """The pages that a newcomer reads first have sources, so that the comparison compares something."""
-    for path in ("README.md", "docs/index.md", "docs/tutorial.md", "docs/your-kernel.md", "docs/how-to/build-a-library.md"):
+    for path in (
+        "README.md",
+        "docs/index.md",
+        "docs/tutorial.md",
+        "docs/your-kernel.md",
+        "docs/how-to/build-a-library.md",
+    ):
         assert figures.COMMENT.search((ROOT / path).read_text()), path

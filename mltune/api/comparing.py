@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from mltune.api.datasets import list_datasets
 from mltune.api.display import interruptible, shown, warn
 from mltune.api.places import check_places
-from mltune.files.text import many
+from mltune.errors import UsageError
+from mltune.files.text import did_you_mean, many
 
 if TYPE_CHECKING:
     from mltune.comparison.comparison import Report as ComparisonReport
@@ -162,6 +163,10 @@ def compare(
     from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
     from mltune.show import scoreboard as page
 
+    known = [*CompareOptions.__optional_keys__, "strategies", "datasets", "share"]
+    for name in options:
+        if name not in known:
+            raise UsageError(f"a comparison has no argument {name!r}{did_you_mean(name, known) or '.'}")
     settings: dict[str, Any] = {**USUAL, **options}
     overwrite, progress, interrupt = (settings.pop(name) for name in ("overwrite", "progress", "interrupt"))
     request = CompareCall(strategies=strategies, datasets=datasets, share=share, **settings).request()
