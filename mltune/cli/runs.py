@@ -208,4 +208,7 @@ def report(options: Given, as_json: bool = False) -> None:
         "init",
         "FOLDER",
     )
-    fail_if(any(entry["state"] == "unreadable" for entry in paths.document["winners"]))
+    unreadable = [entry for entry in paths.document["winners"] if entry["state"] == "unreadable"]
+    for entry in unreadable:
+        table.write(f"{entry['slug']} cannot be read: {'; '.join(entry['notes'])}", stderr=True)
+    fail_if(unreadable)
