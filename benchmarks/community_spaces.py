@@ -133,7 +133,7 @@ def main() -> None:
         evaluations=arguments.evaluations,
         seeds=arguments.seeds,
         jobs=arguments.jobs,
-        output=arguments.output or arguments.work / "board",
+        out=arguments.output or arguments.work / "board",
     )
     print(board.directory / "scoreboard.html")
 

@@ -9,6 +9,8 @@
 Shapes are log-uniform in 64 to 8192 for each extent of a product and in RANGES of another kernel, those of a comparison
 by another seed than those of the build. A kernel that is no product is compared with its default configuration in place
 of cuBLAS. libraries.sh does both for several cases side by side. The file has what is compared so far after each shape.
+The summary has the shapes apart of which every column begins at a multiple of 16 bytes, as cuBLAS wants them.
+With `--layers` the shapes are those of linear layers of public models at 1 to 4,096 tokens, in place of random ones.
 Kernels are timed in turns, each run behind a write of 256 MiB, which empties the L2 cache and hides the launch.
 `dispatch` needs no GPU: a driver that does nothing takes the launches.
 """
@@ -35,6 +37,15 @@ RANGES = {
 }
 """Sizes of kernels that are no products of cuBLAS, by the name of their folder."""
 
+LAYERS = {
+    "Llama 3 8B": [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)],
+    "Llama 3 70B": [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)],
+    "Qwen 2.5 7B": [(4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944)],
+}
+"""Outputs and inputs of linear layers, from the models' published config.json: QKV, output, gate and up, down."""
+
+TOKENS = [2**power for power in range(13)]
+ALIGNED_BYTES = 16
 PRODUCT = {extent: [64, 8192] for extent in "mnk"}
 SEED_OF_SHAPES = 1000
 _FLUSH_BYTES = 1 << 28
@@ -52,6 +63,20 @@ def shapes(case: str, count: int, seed: int = SEED_OF_SHAPES) -> list[dict[str, 
     low, high = np.log(np.array([*ranges.values()], dtype=float)).T
     drawn = np.exp(np.random.default_rng(seed).uniform(low, high, (count, len(ranges))))
     return [dict(zip(ranges, map(int, np.rint(one)), strict=True)) for one in drawn]
+
+
+def shapes_of_layers() -> list[dict[str, int]]:
+    """Return the shapes of linear layers: C has a column of outputs for each token, as hgemm TN computes it."""
+    layers = sorted({layer for model in LAYERS.values() for layer in model})
+    return [{"m": outputs, "n": tokens, "k": inputs} for outputs, inputs in layers for tokens in TOKENS]
+
+
+def is_aligned(case: str, shape: Mapping[str, Any]) -> bool:
+    """Return whether every column of the matrices begins at a multiple of 16 bytes."""
+    problem: Any = at_shape(case, {extent: shape[extent] for extent in PRODUCT})[1]
+    leading_bytes = [problem.lda * problem.element_bytes, problem.ldb * problem.element_bytes]
+    leading_bytes.append(problem.ldc * problem.result_dtype.itemsize)
+    return all(length % ALIGNED_BYTES == 0 for length in leading_bytes)
 
 
 def build(case: str, folder: Path, budget: str, run: Path | None, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -98,7 +123,13 @@ def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str
 
 
 def compare(
-    case: str, folder: Path, count: int, tuned: int, tune_s: float, rounds: int, keep: Callable[[Any], None]
+    case: str,
+    folder: Path,
+    drawn: Sequence[dict[str, int]],
+    tuned: int,
+    tune_s: float,
+    rounds: int,
+    keep: Callable[[Any], None],
 ) -> list[dict[str, Any]]:
     """Time a library beside cuBLAS or the default at shapes, and at some of them beside the winner of a tune."""
     import cupy
@@ -106,7 +137,7 @@ def compare(
     import mltune
 
     library, rows = mltune.load_library(folder), []
-    for number, shape in enumerate(shapes(case, count)):
+    for number, shape in enumerate(drawn):
         tune, problem = at_shape(case, shape)
         operands = problem.operands(cupy, 0)
         arguments = problem.kernel_arguments(operands)
@@ -296,6 +327,25 @@ def dispatch(folder: Path) -> dict[str, Any]:
     return {"call_s": float(call_s), "failed": int(failed)}
 
 
+def opponent(case: str) -> dict[str, Any]:
+    """Return what a library is compared with: its function, and the type of its results."""
+    if " " not in case:
+        return {"name": "default configuration"}
+    problem: Any = at_shape(case, dict.fromkeys(PRODUCT, ALIGNED_BYTES))[1]
+    call = problem.reference_call(dict.fromkeys("ABC", 0))
+    return {"name": "cuBLAS", "function": call.function, "output": str(problem.result_dtype)}
+
+
+def apart(rows: list[dict[str, Any]], case: str) -> dict[str, Any]:
+    """Return the summary of all rows; of a product also of the aligned shapes and of the others."""
+    if " " not in case:
+        return summary(rows)
+    groups: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for row in rows:
+        groups[is_aligned(case, row)].append(row)
+    return summary(rows) | {"aligned": summary(groups[True]), "unaligned": summary(groups[False])}
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return geometric mean and least share of both comparisons."""
     found: dict[str, Any] = {"shapes": len(rows), "wrong": sum(not row["right"] for row in rows)}
@@ -318,6 +368,7 @@ def main() -> None:
     parser.add_argument("--sizes-timed", type=int, default=400)
     parser.add_argument("--most", type=int, default=10)
     parser.add_argument("--shapes", type=int, default=200)
+    parser.add_argument("--layers", action="store_true")
     parser.add_argument("--tuned", type=int, default=30)
     parser.add_argument("--tune-time", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=15)
@@ -334,11 +385,13 @@ def main() -> None:
         else:
 
             def keep(rows: list[dict[str, Any]]) -> None:
-                harness.write(given.output, {**head, "summary": summary(rows), "rows": rows})
+                harness.write(given.output, {**head, "summary": apart(rows, given.case), "rows": rows})
 
-            counts = given.shapes, given.tuned, given.tune_time, given.rounds
+            head |= {"opponent": opponent(given.case)}
+            drawn = shapes_of_layers() if given.layers else shapes(given.case, given.shapes)
+            counts = drawn, given.tuned, given.tune_time, given.rounds
             rows = compare(given.case, given.library, *counts, keep)
-            found = {"summary": summary(rows), "rows": rows}
+            found = {"summary": apart(rows, given.case), "rows": rows}
     harness.write(given.output, {**head, **found})
     print(json.dumps(found.get("summary", {one: value for one, value in found.items() if one != "report"}), indent=1))
 

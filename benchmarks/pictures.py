@@ -1,15 +1,23 @@
-"""Draw the pictures of README and of the site from the results of gemm.py, of library.py and of the scoreboard.
+"""Draw the pictures of README and of the site from files of results, and keep what they were drawn from.
 
-python benchmarks/pictures.py [--output docs/images]
+python benchmarks/pictures.py [NAME ...]
+
+report.png is the beginning of a report on the plan `rehearsal`, as Chromium shows it; the others are of the results of
+gemm.py, of library.py and of the scoreboard. Without names all are drawn.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
+from figures import IMAGES, ROOT, keep_hashes
 from harness import parser_of
 from matplotlib.axes import Axes
 
@@ -35,7 +43,7 @@ FIRST = 10
 def gemm_4096() -> str:
     """Draw what tunes of all cases of the BLAS found, as a share of cuBLAS."""
     found = json.loads((RESULTS / "gemm_4096.json").read_text())["problems"]
-    panel = axes(9.0, 2.9, left=0.72, top=0.3)
+    panel = axes(9.0, 2.9, left_in=0.72, top_in=0.3)
     names = []
     for precision, colour in zip("scdz", SERIES, strict=False):
         rows = [row for row in found if row["problem"].startswith(precision)]
@@ -60,7 +68,7 @@ def search_efficiency() -> str:
     """Draw the fraction of the optimum that strategies reach after some evaluations."""
     found = json.loads((RESULTS / "scoreboard" / "summary.json").read_text())
     spaces = len(found["datasets"])
-    panel = axes(9.0, 3.6, left=0.72, top=0.3)
+    panel = axes(9.0, 3.6, left_in=0.72, top_in=0.3)
     box = panel.get_position()
     panel.set_position((box.x0, box.y0, 0.65, box.height))  # the legend is beside it
     ends = {}
@@ -83,7 +91,9 @@ def search_efficiency() -> str:
 
 def libraries() -> str:
     """Draw the speed of libraries at shapes that their build has not seen over the size of the product."""
-    panel = axes(9.0, 2.9, left=0.72, top=0.3)
+    panel = axes(9.0, 2.9, left_in=0.72, top_in=0.3)
+    box = panel.get_position()
+    panel.set_position((box.x0, box.y0, 0.68, box.height))  # the legend is beside it
     for name, colour in zip(("sgemm_nn", "hgemm_tn", "dgemm_nt"), SERIES, strict=False):
         rows = json.loads((RESULTS / "library" / f"{name}_compare.json").read_text())["rows"]
         flops = [2.0 * row["m"] * row["n"] * row["k"] for row in rows]
@@ -103,7 +113,7 @@ def libraries() -> str:
     panel.set_yticks([0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0], ["0.5", "0.7", "1", "1.5", "2", "3", "5"])
     panel.set_xticks([1e6, 1e7, 1e8, 1e9, 1e10, 1e11], ["1 M", "10 M", "100 M", "1 G", "10 G", "100 G"])
     panel.minorticks_off()
-    panel.legend(loc="upper left", ncols=3, frameon=False)
+    panel.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), title="mean, cuBLAS = 1", frameon=False)
     panel.set_title("Libraries of ten configurations at 200 shapes not seen, NVIDIA H200")
     return standalone(panel, "libraries", "Speed of three libraries at 200 shapes each, relative to cuBLAS")
 
@@ -117,14 +127,36 @@ def standalone(panel: Axes, name: str, title: str) -> str:
     return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{colours}{style}</style>{body}\n'
 
 
+def report(path: Path) -> None:
+    """Carry out the plan `rehearsal`, and keep the beginning of its report as Chromium shows it."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        sys.exit("report.png needs Chromium: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        subprocess.run([sys.executable, "-m", "mltune", "run", "rehearsal", "--run", run], check=True, cwd=folder)
+        shown = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1280,1000", f"--screenshot={path}"]
+        subprocess.run([chromium, *shown, run / "report.html"], check=True, capture_output=True)
+
+
 def main() -> None:
     """Draw."""
-    parser = parser_of(__doc__, Path("docs/images"))
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    with plotting():
-        for draw in (gemm_4096, libraries, search_efficiency):
-            (arguments.output / f"{draw.__name__}.svg").write_text(draw())
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "pictures", nargs="*", metavar="NAME", default=["report.png", *(f"{name}.svg" for name in DRAWN)]
+    )
+    pictures = parser.parse_args().pictures
+    images = ROOT / IMAGES
+    for picture in pictures:
+        if picture == "report.png":
+            report(images / picture)
+        else:
+            with plotting():
+                (images / picture).write_text(DRAWN[picture.removesuffix(".svg")]())
+        keep_hashes(ROOT, [picture])
+
+
+DRAWN = {draw.__name__: draw for draw in (gemm_4096, libraries, search_efficiency)}
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def main() -> None:
         evaluations=arguments.evaluations,
         seeds=arguments.seeds,
         jobs=1,
-        output=arguments.work,
+        out=arguments.work,
     )
     summary = compared.to_json()
     figures: dict[str, Any] = {

@@ -241,7 +241,7 @@ class TestCompare:
     def test_compares_and_writes_the_results(self, capsys):
         seen = []
         found = mltune.compare(
-            ["random", "astra"], [self.ONE], evaluations=30, seeds=2, jobs=1, output="here", progress=seen.append
+            ["random", "astra"], [self.ONE], evaluations=30, seeds=2, jobs=1, out="here", progress=seen.append
         )
         assert found.strategies == ("random", "astra")
         assert found.summary["strategies"].keys() == {"random", "astra"}
@@ -277,7 +277,7 @@ class TestCompare:
         Path("script.py").write_text(
             "import mltune, mine\n"
             "for number, one in enumerate((mine.Backwards, mine.Backwards(), 'mine:Backwards')):\n"
-            f"    found = mltune.compare(['random', one], '{self.ONE}', {options}, output=f'here-{{number}}')\n"
+            f"    found = mltune.compare(['random', one], '{self.ONE}', {options}, out=f'here-{{number}}')\n"
             "    (name,) = set(found.strategies) - {'random'}\n"
             "    print(name, found.missing, found.errors)\n"
         )
@@ -292,7 +292,7 @@ class TestCompare:
             Path("mine.py").write_text(source)
             invalidate_caches()
             monkeypatch.delitem(sys.modules, "mine", raising=False)
-            return mltune.compare("mine:Backwards", self.ONE, evaluations=20, seeds=1, jobs=1, output="here")
+            return mltune.compare("mine:Backwards", self.ONE, evaluations=20, seeds=1, jobs=1, out="here")
 
         monkeypatch.syspath_prepend(tmp_path)
         for _ in range(2):

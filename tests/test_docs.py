@@ -262,7 +262,7 @@ def test_commands_print_what_a_page_shows(page, tmp_path):
         run_program(text, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_the_campaign_of_the_tutorial_prints_what_the_page_shows(tmp_path):
     assert check_commands("docs/tutorial.md", tmp_path, lambda command: CAMPAIGN in command) == 1
 

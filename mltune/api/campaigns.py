@@ -272,14 +272,14 @@ def summarise(run: str | Path | TuneResult, *, top: int = 10) -> dict[str, Any]:
     return summarise_run(stored, top) | {"why": why(stored)}
 
 
-def report(run: str | Path, *, output: str | Path | None = None, overwrite: bool = False) -> ReportPaths:
+def report(run: str | Path, *, out: str | Path | None = None, overwrite: bool = False) -> ReportPaths:
     """Write the report on a run, or on a plan, which may still go on: HTML, Markdown, and the winners as JSON.
 
     Parameters
     ----------
     run : str or pathlib.Path
         The directory of a run or of a plan.
-    output : str or pathlib.Path, optional
+    out : str or pathlib.Path, optional
         Directory of the files; by default that of the run.
     overwrite : bool
         Whether to replace files that mltune did not write.
@@ -309,7 +309,7 @@ def report(run: str | Path, *, output: str | Path | None = None, overwrite: bool
     """
     from mltune.show.report.writing import report_files, write_report
 
-    folder = None if output is None else Path(output)
+    folder = None if out is None else Path(out)
     check_places(report_files(Path(run) if folder is None else folder), overwrite=overwrite)
     return write_report(Path(run), folder, overwrite=overwrite)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from mltune.api.datasets import list_datasets
 from mltune.api.display import interruptible, shown, warn
 from mltune.api.places import check_places
-from mltune.files.text import many
+from mltune.errors import UsageError
+from mltune.files.text import did_you_mean, many
 
 if TYPE_CHECKING:
     from mltune.comparison.comparison import Report as ComparisonReport
@@ -24,7 +25,7 @@ class ScoreboardOptions(TypedDict, total=False):
 
     compile_cores: str | int | Sequence[int]
     jobs: int | None
-    output: str | Path | None
+    out: str | Path | None
     overwrite: bool
     progress: ComparisonReport | Literal["auto"] | None
     interrupt: Callable[[], bool] | None
@@ -83,7 +84,7 @@ def compare(
     """Compare search strategies on recorded timings.
 
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up. The
-    comparison is written to `output`: every run as it ends, then the summary, a table and figures.
+    comparison is written to `out`: every run as it ends, then the summary, a table and figures.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def compare(
         Names or paths of datasets, or folders that hold some. By default all that come with mltune.
     share : str, optional
         ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say. A call without `share` and with
-        the same `output` joins them.
+        the same `out` joins them.
     table : str or pathlib.Path, optional
         A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
     parameters : str or sequence of str, optional
@@ -112,7 +113,7 @@ def compare(
         (docs/explanation/comparison.md). Texts are separated by commas.
     jobs : int, optional
         Processes. By default one per processor.
-    output : str or pathlib.Path, optional
+    out : str or pathlib.Path, optional
         Directory of the comparison; an existing one is resumed. By default one under ``runs/`` that belongs to these
         arguments: the same call goes on.
     overwrite : bool
@@ -152,7 +153,7 @@ def compare(
     ...         for index in range(simulation.space.count):
     ...             simulation.evaluate(index)
     >>> compared = mltune.compare(
-    ...     ["random", FirstToLast], "h200-dgemm-nt-4096-random", evaluations=20, seeds=2, output=tempfile.mkdtemp()
+    ...     ["random", FirstToLast], "h200-dgemm-nt-4096-random", evaluations=20, seeds=2, out=tempfile.mkdtemp()
     ... )
     >>> compared.strategies, compared.fraction("random", "h200-dgemm-nt-4096-random").shape
     (('random', 'first_to_last'), (2, 20))
@@ -162,6 +163,10 @@ def compare(
     from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
     from mltune.show import scoreboard as page
 
+    known = [*CompareOptions.__optional_keys__, "strategies", "datasets", "share"]
+    for name in options:
+        if name not in known:
+            raise UsageError(f"a comparison has no argument {name!r}{did_you_mean(name, known) or '.'}")
     settings: dict[str, Any] = {**USUAL, **options}
     overwrite, progress, interrupt = (settings.pop(name) for name in ("overwrite", "progress", "interrupt"))
     request = CompareCall(strategies=strategies, datasets=datasets, share=share, **settings).request()
@@ -211,7 +216,7 @@ def scoreboard(
     evaluations, seeds : int
         As those of :func:`compare`; more seeds add to fewer.
     share, **options
-        As those of :func:`compare`: `compile_cores`, `jobs`, `output`, `overwrite`, `progress` and `interrupt`.
+        As those of :func:`compare`: `compile_cores`, `jobs`, `out`, `overwrite`, `progress` and `interrupt`.
 
     Returns
     -------
@@ -226,7 +231,7 @@ def scoreboard(
     Examples
     --------
     >>> import mltune, tempfile
-    >>> board = mltune.scoreboard("random", "convolution_w6600", seeds=2, output=tempfile.mkdtemp())
+    >>> board = mltune.scoreboard("random", "convolution_w6600", seeds=2, out=tempfile.mkdtemp())
     >>> (board.directory / "scoreboard.html").exists()
     True
     """

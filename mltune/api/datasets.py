@@ -59,7 +59,7 @@ def import_dataset(
     file: str | Path,
     *,
     kernel: str,
-    device: str,
+    gpu: str,
     out: str | Path,
     problem: str | None = None,
     overwrite: bool = False,
@@ -73,7 +73,7 @@ def import_dataset(
         A table (``.csv``, ``.parquet``) or a ``.json`` file of Kernel Tuner, T4, KTT, CLBlast or CLTune.
     kernel : str
         A built-in kernel, the folder of a bundle, or any name.
-    device : str
+    gpu : str
         A known GPU, a file with its facts, ``"cuda:N"`` or ``"unknown"`` (:func:`devices`).
     out : str or pathlib.Path
         Folder of the new dataset; made if missing.
@@ -126,7 +126,7 @@ def import_dataset(
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "mine.csv").write_text("block,time_ms\n32,1.5\n64,1.25\n")
     >>> found, notices = mltune.import_dataset(
-    ...     folder / "mine.csv", kernel="mine", device="a100", parameters="block", time="time_ms", out=folder / "data"
+    ...     folder / "mine.csv", kernel="mine", gpu="a100", parameters="block", time="time_ms", out=folder / "data"
     ... )
     >>> found.manifest.best.configuration, notices[0]
     ({'block': 64}, '2 rows, 2 distinct, 0 failed')
@@ -139,7 +139,7 @@ def import_dataset(
 
     file = Path(file)
     bundle = load_kernel(kernel) if is_bundle(kernel) else kernel
-    facts, facts_source = find_device(device)
+    facts, facts_source = find_device(gpu)
     settings: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     shape, layout, origin = (
         {option: settings.pop(option) for option in group if option in settings}

@@ -109,7 +109,7 @@ def check(
     size: int | Mapping[str, int] | None = None,
     precision: str | None = None,
     time: str | float = "8s",
-    device: str = "h200",
+    gpu: str = "h200",
 ) -> KernelCheck:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
@@ -122,7 +122,7 @@ def check(
         See :func:`space`.
     time : str or float
         Most time of all builds: ``"8s"``, ``"1m"``, or seconds. A build that has not ended in time does not count.
-    device : str
+    gpu : str
         A known GPU, the file of one, or ``"cuda:N"``; see :func:`devices`.
 
     Raises
@@ -143,9 +143,9 @@ def check(
     from mltune.resolve.request import parse_duration
 
     bundle, problem = _described(kernel, precision, trans, size)
-    gpu, _ = find_device(device)
-    checked = check_bundle(PlacedKernel(bundle, problem, gpu), parse_duration(str(time)))
-    return KernelCheck(bundle, problem, gpu, checked)
+    facts, _ = find_device(gpu)
+    checked = check_bundle(PlacedKernel(bundle, problem, facts), parse_duration(str(time)))
+    return KernelCheck(bundle, problem, facts, checked)
 
 
 def _described(

@@ -22,7 +22,7 @@ def bound(
     *,
     kernel: str | Path | None = None,
     accuracy: str | None = None,
-    device: str = "auto",
+    gpu: str = "auto",
     config: Mapping[str, int] | None = None,
     code: bool = False,
     **shape: Unpack[ShapeOptions],
@@ -36,7 +36,7 @@ def bound(
     ----------
     kernel : str or pathlib.Path, optional
         By default of all that solve the problem the one with the highest upper bound.
-    device : str
+    gpu : str
         ``"auto"``, the first GPU of this machine; ``"cuda:N"``; a known GPU, such as ``"a100"``; or a file with facts
         (:func:`devices`).
     config : mapping of str to int, optional
@@ -54,7 +54,7 @@ def bound(
     Examples
     --------
     >>> import mltune
-    >>> found = mltune.bound("sgemm", trans="NN", size=2048, kernel="gemm_shared", device="a100")
+    >>> found = mltune.bound("sgemm", trans="NN", size=2048, kernel="gemm_shared", gpu="a100")
     >>> found.kernel, found.best.time_s > found.hardware["arithmetic"]
     ('gemm_shared', True)
     """
@@ -63,7 +63,7 @@ def bound(
     from mltune.tuning.bound import upper_bound
 
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
-    return upper_bound(named, kernels, facts_of(device), config, code=code)
+    return upper_bound(named, kernels, facts_of(gpu), config, code=code)
 
 
 def predict(
@@ -71,7 +71,7 @@ def predict(
     *,
     kernel: str | Path | None = None,
     accuracy: str | None = None,
-    device: str = "auto",
+    gpu: str = "auto",
     top: int = 1,
     prior: str | Path = RunOptions.prior,
     wisdom: str | Path = RunOptions.wisdom,
@@ -89,7 +89,7 @@ def predict(
         How many, at most 8.
     problem, accuracy, prior, wisdom, **shape
         See :func:`tune`.
-    kernel, device
+    kernel, gpu
         See :func:`bound`.
 
     Raises
@@ -102,7 +102,7 @@ def predict(
     Examples
     --------
     >>> import mltune
-    >>> found = mltune.predict("transpose", size={"columns": 2048}, device="a100", wisdom="none")
+    >>> found = mltune.predict("transpose", size={"columns": 2048}, gpu="a100", wisdom="none")
     >>> [choice.source for choice in found.choices], "TILE_X" in found.choices[0].configuration
     (['expected'], True)
     """
@@ -113,7 +113,7 @@ def predict(
     from mltune.tuning.prediction import predict as choose
 
     named, kernels = named_kernels(problem, shape, kernel, accuracy)
-    facts = facts_of(device)
+    facts = facts_of(gpu)
     placed = PlacedKernel(kernels[0], named, facts) if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
     return choose(placed, top=top, prior=str(prior), wisdom=wisdom)
 

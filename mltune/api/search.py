@@ -142,7 +142,11 @@ class Search:
                 f"a result is of a configuration of {', '.join(self._table.names)} that satisfies the restrictions, "
                 f"got {printable(dict(configuration), 300)}."
             )
-        number = math.nan if result is None else float(result)
+        try:
+            number = math.nan if result is None else float(result)
+        except (TypeError, ValueError):
+            got = printable(repr(result), 100)
+            raise UsageError(f"a result is a number, or None for a failure, got {got}.") from None
         if self._scale == "log" and math.isfinite(number) and number <= 0:
             raise UsageError(
                 f"a result on a logarithmic scale is positive, got {number}; give None for a failure, or make the "

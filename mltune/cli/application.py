@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
+from typer.core import TyperCommand
 
 from mltune.cli.options import OPTIONS, Convert
 from mltune.problem.problem import SHAPE
@@ -67,10 +68,28 @@ def command(
         functools.update_wrapper(run, body)
         run.__annotations__ = {}
         run.__signature__ = inspect.Signature([*offered, *own])  # type: ignore[attr-defined]
-        group.command(name or body.__name__)(run)
+        group.command(name or body.__name__, cls=_Command)(run)
         return body
 
     return register
+
+
+RENAMED = {"--device": "--gpu", "--output": "--out", "--export": "--dataset"}
+"""Options of 0.2 that have other names since: taken in 0.3, with a notice, where a command has the new one alone."""
+
+
+class _Command(TyperCommand):
+    """A command that takes the options of the version before under their names of today."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        names = {name for parameter in self.params for name in parameter.opts}
+        for position, word in enumerate(args):
+            old, equals, value = word.partition("=")
+            new = RENAMED.get(old)
+            if new in names and old not in names:
+                table.write(f"{old} is called {new} now; the old name is taken until 0.4", stderr=True)
+                args[position] = f"{new}{equals}{value}"
+        return super().parse_args(ctx, args)
 
 
 def _parameters(

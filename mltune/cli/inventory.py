@@ -90,7 +90,7 @@ def space(options: Given, as_json: bool = False) -> None:
     api.check,
     kernel=KERNEL,
     time=text("TIME", "Most time of all builds: 8s, 1m."),
-    device=text("FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
+    gpu=text("FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
 )
 def check(options: Given, as_json: bool = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
@@ -135,7 +135,7 @@ def device(options: Given, as_json: bool = False) -> None:
     document = api.devices(**options)
     written = [] if options["out"] is None else [f"written: {options['out']}"]
     shown = options["out"] or next((device_document["spec"] for device_document in document["devices"]), None)
-    following = ("device", "--known") if shown is None else ("bound", "sgemm", "--device", shown)
+    following = ("device", "--known") if shown is None else ("bound", "sgemm", "--gpu", shown)
     answer(document, as_json, lambda: [*inventory.devices(document), *written], *following)
 
 
@@ -167,7 +167,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     group=group,
     file=argument("FILE", "A table (.csv, .parquet) or a .json file of Kernel Tuner, T4, KTT, ...", Path),
     kernel=text("NAME", "A built-in kernel, the folder of a bundle, or any name."),
-    device=text("FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
+    gpu=text("FACTS", "A known GPU, a file, cuda:N or unknown; see mltune device."),
     out=OUT,
     **{name: OPTIONS[name] for name in SHAPE},
     problem=text("NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),

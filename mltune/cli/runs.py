@@ -106,13 +106,13 @@ RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
     api.summarise,
     top=number("How many of the best configurations.", 0),
     run=argument("RUN", "Directory of a run, or of a plan; DATABASE, or DATABASE#RUN.", str | None, show_default=False),
-    export=file("FOLDER", "Write the trials there as a dataset (Parquet)."),
+    dataset=file("FOLDER", "Write the trials there as a dataset (Parquet)."),
     follow=flag("Show its progress until it ends, or until Ctrl-C."),
 )
 def show(
     options: Given,
     run: str | None = None,
-    export: Path | None = None,
+    dataset: Path | None = None,
     follow: bool = False,
     as_json: bool = False,
 ) -> None:
@@ -126,8 +126,8 @@ def show(
     from mltune.show import tables
 
     if run is None or (is_database(run) and "#" not in run):
-        if follow or export is not None:
-            raise UsageError("--follow and --export take one run, but none is named; list them: mltune show.")
+        if follow or dataset is not None:
+            raise UsageError("--follow and --dataset take one run, but none is named; list them: mltune show.")
         if run is not None:
             documents = stored_runs(run)
             return answer(documents, as_json, lambda: [tables.stored_runs(documents)])
@@ -137,7 +137,7 @@ def show(
     directory = run_directory(run)
     if follow:
         fail_if(failed=False, interrupted=not _follow(directory, as_json))
-    for line in () if export is None else export_runs(directory, export):
+    for line in () if dataset is None else export_runs(directory, dataset):
         table.write(line, stderr=True)
     document = api.summarise(directory, **options)
     if "problems" not in document:
@@ -192,7 +192,7 @@ def dashboard(run: str, port: int = 8080, browser: bool = False) -> None:
 @command(
     api.report,
     run=argument("RUN", RUN),
-    output=file("FOLDER", "Directory of the files.  [default: RUN]"),
+    out=file("FOLDER", "Directory of the files.  [default: RUN]"),
 )
 def report(options: Given, as_json: bool = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.
@@ -208,4 +208,7 @@ def report(options: Given, as_json: bool = False) -> None:
         "init",
         "FOLDER",
     )
-    fail_if(any(entry["state"] == "unreadable" for entry in paths.document["winners"]))
+    unreadable = [entry for entry in paths.document["winners"] if entry["state"] == "unreadable"]
+    for entry in unreadable:
+        table.write(f"{entry['slug']} cannot be read: {'; '.join(entry['notes'])}", stderr=True)
+    fail_if(unreadable)

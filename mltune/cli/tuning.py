@@ -182,7 +182,7 @@ def sweep(options: Given, as_json: bool = False) -> None:
 @command(
     api.bound,
     kernel=AnyKernel,
-    device=Facts,
+    gpu=Facts,
     config=texts("NAME=V", "Parameters of a configuration, all or some.", configuration),
     code=flag("Compile the configuration, and count the instructions of its main loop."),
 )
@@ -197,14 +197,14 @@ def bound(options: Given, as_json: bool = False) -> None:
 
     upper_bound = api.bound(**options)
     document = upper_bound.to_json()
-    following = "predict", options["problem"], *again(options, *SHAPE, "kernel", "accuracy", "device")
+    following = "predict", options["problem"], *again(options, *SHAPE, "kernel", "accuracy", "gpu")
     answer(document, as_json, lambda: bounded(document, upper_bound.rate), *following)
 
 
 @command(
     api.predict,
     kernel=AnyKernel,
-    device=Facts,
+    gpu=Facts,
     top=number("How many, at most 8.", 1, 8),
     wisdom=text("auto|none|FILE", "The best known configurations. auto is the user's file."),
 )
@@ -219,7 +219,7 @@ def predict(options: Given, as_json: bool = False) -> None:
     from mltune.show import tables
 
     document = api.predict(**options).to_json()
-    here = ("device",) if options["device"].startswith("cuda:") else ()
+    here = ("device",) if options["gpu"].startswith("cuda:") else ()
     if options["prior"] not in ("auto", "none"):  # a model is of one kernel
         options = {**options, "kernel": options["kernel"] or document["kernel"]}
     following = "tune", options["problem"], *again(options, *SHAPE, "kernel", "accuracy", "prior", "wisdom", *here)
@@ -297,7 +297,7 @@ COMPARED: Given = {
     "seeds": number("Runs of each strategy and dataset.", 1, 60_000),
     "compile_cores": text("N,M", "Compile cores of the clock for the score over time."),
     "jobs": number("Processes.  [default: one per processor]", 1),
-    "output": file("DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
+    "out": file("DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
     "share": text("I/N", "Do the I-th of N shares, one on each of N machines, say."),
     "overwrite": OPTIONS["overwrite"],
 }
@@ -322,7 +322,7 @@ def compare(options: Given, as_json: bool = False) -> None:
     random. Strategies of other packages, with the extra "peers": hybrid_vndx, adaptive_tabu_greywolf,
     genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. MODULE:CLASS is one of your own,
     such as my_module:MyStrategy. Ctrl-C ends the comparison with the runs that have ended; the same command goes on.
-    With --output, it also joins the shares of several machines.
+    With --out, it also joins the shares of several machines.
     """
     _compare(api.compare, options, as_json)
 
@@ -360,7 +360,7 @@ def _compare(function: Callable[..., Any], options: Given, as_json: bool) -> Non
 def _after_comparison(options: Given, document: Given) -> Iterable[object]:
     """Return the command that imports the searched table, or that searches the first dataset."""
     if options.get("table") is not None:
-        table = "--kernel", options["table"].stem, "--device", "unknown", "--out", "datasets"
+        table = "--kernel", options["table"].stem, "--gpu", "unknown", "--out", "datasets"
         return "datasets", "import", options["table"], *table, *again(options, "parameters", "time", "aggregate")
     first, *_ = (options["datasets"] or "all").split(",")
     first = next(iter(document["datasets"])) if first == "all" else first

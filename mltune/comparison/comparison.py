@@ -104,7 +104,7 @@ class CompareCall:
     evaluations: int
     seeds: int
     jobs: int | None = None
-    output: str | Path | None = None
+    out: str | Path | None = None
     share: str | None = None
     compile_cores: str | int | Sequence[int] = ()
 
@@ -128,7 +128,7 @@ class CompareCall:
             evaluations=self.evaluations,
             seeds=self.seeds,
             processes=self.jobs or os.cpu_count() or 1,
-            output=default_output(selected, sources, self.evaluations) if self.output is None else Path(self.output),
+            output=default_output(selected, sources, self.evaluations) if self.out is None else Path(self.out),
             share=(1, 1) if self.share is None else _share(self.share),
             fewer_seeds=limits,
             cores=tuple(dict.fromkeys(map(_cores, _split(self.compile_cores)))),

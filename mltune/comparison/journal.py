@@ -173,7 +173,7 @@ class Journal:
         if not facts and path.stat().st_size:
             raise DamagedRunError(
                 f"{path} must be the journal of a comparison, but it is damaged or something else; delete it, and its "
-                "runs are repeated, or choose another --output."
+                "runs are repeated, or choose another --out."
             )
         name = next((name for name, value in self._facts.items() if facts.get(name, value) != value), None)
         if name is not None:
@@ -181,7 +181,7 @@ class Journal:
             before, now = (printable(facts_at[name], longest=100) for facts_at in (facts, self._facts))
             raise RunDirectoryError(
                 f"all runs of a comparison have the same {what}, but in {path} it was {before}, and now it is "
-                f"{now}; choose another --output, or delete that file to begin anew."
+                f"{now}; choose another --out, or delete that file to begin anew."
             )
 
 
@@ -191,5 +191,5 @@ def _check_own(directory: Path) -> None:
         if path.name.startswith(_OWN) and kind_of(path) != "a regular file":
             raise RunDirectoryError(
                 f"the directory of a comparison holds its own files, but {path} is {kind_of(path)}; "
-                "remove it, or choose another --output."
+                "remove it, or choose another --out."
             )

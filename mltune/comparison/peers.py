@@ -159,7 +159,7 @@ class OptunaGp:
     name: str = "gp"
 
     def __post_init__(self) -> None:
-        _check_installed("torch", "gp")
+        _check_installed("torch", "gp", "gp")
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
@@ -247,9 +247,10 @@ ALGORITHMS = {
 """The modules and classes of pymoo's algorithms for one objective."""
 
 
-def _check_installed(package: str, name: str) -> None:
+def _check_installed(package: str, name: str, extra: str = "peers") -> None:
     if importlib.util.find_spec(package) is None:
-        raise UsageError(f"strategy {name} needs {package}, but it is not installed: pip install 'mltune-gpu[peers]'.")
+        installed = f"pip install 'mltune-gpu[{extra}]'"
+        raise UsageError(f"strategy {name} needs {package}, but it is not installed: {installed}.")
 
 
 @contextlib.contextmanager

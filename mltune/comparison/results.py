@@ -28,7 +28,7 @@ from mltune.errors import StoreError
 from mltune.files.atomic import write_product
 from mltune.files.owned import FIGURE, PAGE, PARQUET_KEY, ROWS, SUMMARY, TEXT
 from mltune.files.reading import reason
-from mltune.files.text import many
+from mltune.files.text import html_table, many
 from mltune.kernel.coding import Floats
 from mltune.records.versions import installed_versions
 
@@ -92,6 +92,10 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.strategies)} on {many(len(self.recordings), 'dataset')}, {self.directory})"
+
+    def _repr_html_(self) -> str:
+        scores = {name: f"score {row['score']:.3f}" for name, row in self.summary["strategies"].items()}
+        return html_table({"directory": self.directory, "datasets": ", ".join(self.recordings), **scores})
 
     def fraction(self, name: str, dataset: str) -> Floats:
         """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.

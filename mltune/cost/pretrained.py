@@ -18,7 +18,7 @@ import numpy as np
 from mltune.cost.encoding import Source
 from mltune.cost.features import signed_log2
 from mltune.device.facts import NO_CUDA, Device
-from mltune.files.text import many
+from mltune.files.text import html_table, many
 from mltune.kernel.coding import Columns, Floats
 from mltune.problem.problem import Problem
 
@@ -140,6 +140,11 @@ class PretrainedModel:
 
     def __repr__(self) -> str:
         return f"PretrainedModel({self.kernel}, of {many(len(self.members), 'sweep')})"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            {"kernel": self.kernel, "learned from": many(len(self.members), "sweep"), "hash": self.digest}
+        )
 
     def closest(self, problem: Problem, device: Device) -> PretrainedModel | None:
         """Return the model of the sweeps that are closest to a problem and a device.

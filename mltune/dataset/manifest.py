@@ -14,7 +14,7 @@ from mltune.dataset.parquet import LONGEST_S
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
 from mltune.files.reading import parse_json, read_file, reason
-from mltune.files.text import printable
+from mltune.files.text import html_table, printable
 from mltune.files.validation import adapter, problems_of
 from mltune.kernel.coding import labelled
 from mltune.problem.kinds import problem_from_json
@@ -113,6 +113,10 @@ class Manifest:
 
     def __repr__(self) -> str:
         return f"Manifest({self.name}: {self.rows:,} configurations of {self.kernel}, {self.problem.label})"
+
+    def _repr_html_(self) -> str:
+        facts = {"dataset": self.name, "kernel": self.kernel, "problem": self.problem.label, "device": self.device.name}
+        return html_table({**facts, "configurations": f"{self.rows:,}"})
 
     def __post_init__(self) -> None:
         fastest = None if self.best is None else self.best.median_s

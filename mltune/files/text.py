@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from html import escape
 
 _LONGEST_NAME = 200
 _FEWEST_LETTERS = 3
@@ -30,6 +31,12 @@ def many(count: float, noun: str) -> str:
     """
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
+
+
+def html_table(facts: Mapping[str, object]) -> str:
+    """Return facts as a table for a notebook."""
+    rows = (f"<tr><th>{escape(name)}</th><td>{escape(printable(value))}</td></tr>" for name, value in facts.items())
+    return f"<table>{''.join(rows)}</table>"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -80,6 +80,10 @@ class ConfigurationTable:
 
 def plain_values(parameters: Values) -> Values:
     """Return values as JSON writes them, without the types of numpy."""
+    for name, listed in parameters.items():
+        if isinstance(listed, str) or not isinstance(listed, Iterable):
+            got = printable(f"{name}={listed!r}", 200)
+            raise UsageError(f"a parameter has a list of values, such as [64, 128], got {got}.")
     plain = {
         name: [value.item() if isinstance(value, np.generic) else value for value in listed]
         for name, listed in parameters.items()

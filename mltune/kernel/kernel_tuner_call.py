@@ -34,6 +34,9 @@ class CallOptions:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
 
+_OWN = ("trials", "time", "seed", "run", "device")
+"""Arguments of mltune's own, which a wrong name may have meant."""
+
 _WITHOUT_EFFECT = {
     *("platform", "iterations", "strategy", "log", "cache", "objective_higher_is_better", "compiler"),
     *("parallel", "parallel_workers"),
@@ -72,7 +75,9 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
         if value and name in _REFUSED:
             raise UsageError(f"{name}={value!r:.60}: {_REFUSED[name]}.")
         if name not in {*_WITHOUT_EFFECT, *_REFUSED, *_READ}:
-            raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
+            raise UsageError(
+                f"tune_kernel has no argument {name!r}{did_you_mean(name, [*_WITHOUT_EFFECT, *_OWN]) or '.'}"
+            )
     options = dict(strategy_options or {})
     if isinstance(arguments.get("compiler_options"), str):
         text = arguments["compiler_options"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from mltune.device.gpu_arrays import Array, GradientError, Package, bytes_of, package_of, read_array
 from mltune.errors import DeviceError, LibraryError
-from mltune.files.text import printable
+from mltune.files.text import html_table, many, printable
 from mltune.library.document import ABI, C_TYPES
 from mltune.library.folder import read_library
 from mltune.problem.array_values import STORAGE
@@ -75,6 +75,10 @@ class Library:
 
     def __repr__(self) -> str:
         return f"Library({self.name}({', '.join(self.parameters)}))"
+
+    def _repr_html_(self) -> str:
+        configurations = many(len(self.document["configurations"]), "configuration")
+        return html_table({"library": self.name, "parameters": ", ".join(self.parameters), "holds": configurations})
 
     def __post_init__(self) -> None:
         """Prepare what all calls share: which parameters are arrays, and how the words of the others are packed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.errors import BundleError, DeviceError
-from mltune.files.text import many
+from mltune.files.text import html_table, many
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
 from mltune.kernel.space import ConstrainedSpace
@@ -200,6 +200,12 @@ class KernelCheck:
         faults = [fault.reason for fault in self.checked.faults] + self.checked.errors
         built = f"{self.checked.compiled} of {many(len(self.checked.builds), 'build')} compiled"
         return f"KernelCheck({self.problem.label}: {'; '.join([built, *faults])})"
+
+    def _repr_html_(self) -> str:
+        faults = [fault.reason for fault in self.checked.faults] + self.checked.errors
+        built = f"{self.checked.compiled} of {len(self.checked.builds)} compiled"
+        facts = {"kernel": self.kernel.name, "problem": self.problem.label, "device": self.device.name}
+        return html_table({**facts, "passed": self.passed, "builds": built, "wrong": "; ".join(faults) or "nothing"})
 
     @property
     def passed(self) -> bool:

@@ -109,6 +109,10 @@ def timed_problem(
     return RecordedProblem(name, size, flops, arithmetic, values or {})
 
 
+OF_A_RUN = ("device", "kernel", "seed", "time", "trials")
+"""Arguments beside those of a problem, which a wrong name may have meant."""
+
+
 def kind_of_name(name: str) -> ProblemKind | None:
     """Return the kind of the problems of a name; None where no kind has it."""
     return next((kind for kind in KINDS.values() if name.lower() in kind.names), None)
@@ -123,5 +127,6 @@ def problem_from_name(name: str, *, default: Problem | None = None, **options: A
             f"a problem is one of {', '.join(names)}, got {printable(repr(name), 80)}{did_you_mean(name, names) or '.'}"
         )
     if unknown := [option for option in options if option not in kind.options]:
-        raise ProblemError(f"the options of {name} are {', '.join(kind.options)}, got {', '.join(unknown)}.")
+        near = did_you_mean(unknown[0], [*kind.options, *OF_A_RUN]) or "."
+        raise ProblemError(f"the options of {name} are {', '.join(kind.options)}, got {', '.join(unknown)}{near}")
     return kind.parse(name.lower(), default=default if default and KINDS[default.kind] is kind else None, **options)

@@ -155,6 +155,11 @@ def named_kernel(
     from mltune.problem.kinds import kind_of_name
 
     problem = str(problem) if isinstance(problem, Path) else problem
+    if not isinstance(problem, str | None) and not hasattr(problem, "kind"):
+        got = printable(repr(problem), 100)
+        raise UsageError(
+            f"a problem is one name, such as 'sgemm', or the folder of a kernel, got {got}; call it for each."
+        )
     bundle = None if kernel is None else load_kernel(kernel)
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
         is_certain = is_folder(problem) or advice_on_source(problem)

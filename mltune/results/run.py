@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
+from mltune.files.text import html_table
 from mltune.problem.problem import STRICTEST, Problem
 from mltune.records.declaration import Declaration, Reference
 from mltune.records.directory import WINNER
@@ -434,8 +434,7 @@ class TuneResult:
             facts["configuration"] = configuration(self.best_config)
         facts["trials"] = f"{len(self.records)}: {states(self.counts)}"
         facts["time"] = spaced_duration(self.elapsed_s)
-        rows = (f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
-        return f"<table>{''.join(rows)}</table>"
+        return html_table(facts)
 
 
 def counts(trial_states: Iterable[TrialState | str]) -> dict[str, int]:

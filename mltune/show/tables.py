@@ -492,7 +492,7 @@ def forecast(document: JsonObject) -> Iterator[RenderableType]:
         number("priority", "priority", "{:g}".format, spare=2),
         number("minimum", "minimum", amount),
         number("even share", "share", amount, spare=4),
-        number("trials at most", lambda row: "unknown" if row["trials"] is None else row["trials"], spare=5),
+        number("trials in it", lambda row: "unknown" if row["trials"] is None else row["trials"], spare=5),
         number("operands", "operand_bytes", _bytes, spare=1),
         Column("recorded timings", "recorded", spare=3),
     ]

@@ -25,7 +25,7 @@ ALL = [(gpu, problem) for gpu in GPUS for problem in PROBLEMS if (gpu, problem) 
 def test_first_choices_compile(gpu, problem):
     """Where no configuration is possible on a GPU, that is said."""
     try:
-        found = mltune.predict(problem, device=gpu, top=5, wisdom="none")
+        found = mltune.predict(problem, gpu=gpu, top=5, wisdom="none")
     except SpaceError:
         return
     kernel = load_kernel(found.kernel)

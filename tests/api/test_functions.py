@@ -44,14 +44,14 @@ def printed(monkeypatch, capsys):
 
 SHAPE = {"trans": "NN", "size": 2048}
 DOCUMENTS = {
-    "bound sgemm --trans NN --size 2048 --kernel gemm_shared --device a100": lambda: mltune.bound(
-        "sgemm", **SHAPE, kernel="gemm_shared", device="a100"
+    "bound sgemm --trans NN --size 2048 --kernel gemm_shared --gpu a100": lambda: mltune.bound(
+        "sgemm", **SHAPE, kernel="gemm_shared", gpu="a100"
     ).to_json(),
-    "bound dgemm --size 512 --kernel gemm_shared --device a100 --config BLK_M=64": lambda: mltune.bound(
-        "dgemm", size=512, kernel="gemm_shared", device="a100", config={"BLK_M": 64}
+    "bound dgemm --size 512 --kernel gemm_shared --gpu a100 --config BLK_M=64": lambda: mltune.bound(
+        "dgemm", size=512, kernel="gemm_shared", gpu="a100", config={"BLK_M": 64}
     ).to_json(),
-    "predict transpose --size columns=2048 --device a100 --top 3 --wisdom none": lambda: mltune.predict(
-        "transpose", size={"columns": 2048}, device="a100", top=3, wisdom="none"
+    "predict transpose --size columns=2048 --gpu a100 --top 3 --wisdom none": lambda: mltune.predict(
+        "transpose", size={"columns": 2048}, gpu="a100", top=3, wisdom="none"
     ).to_json(),
     "plan quick": lambda: mltune.plan("quick"),
     "space gemm_shared --size 512 --precision d": lambda: mltune.space("gemm_shared", size=512, precision="d"),
@@ -70,12 +70,12 @@ def test_a_command_prints_the_document_of_its_function(command, printed):
 def test_the_records_of_a_run(printed, tmp_path):
     result = mltune.tune(trials=20, device=REPLAY, run="run", **SIMPLE)
     assert printed("show run --top 3 --json") == (json.loads(json.dumps(mltune.summarise("run", top=3))), 0)
-    written = mltune.report("run", output="here")
+    written = mltune.report("run", out="here")
     assert sorted(path.name for path in (tmp_path / "here").iterdir() if path.is_file()) == sorted(
         path.name for path in (written.html, written.markdown, written.winners)
     )
     assert written.document["winners"][0]["configuration"] == result.best_config
-    assert printed("report run --output here --json")[0]["winners"] == written.document["winners"]
+    assert printed("report run --out here --json")[0]["winners"] == written.document["winners"]
 
 
 @pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
@@ -134,7 +134,7 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
     for name, times in (("one", "32,1.5\n64,1.25\n"), ("two", "64,1.25\n128,2\n")):
         (tmp_path / f"{name}.csv").write_text(f"block,time_ms\n{times}")
         found, notices = mltune.import_dataset(
-            f"{name}.csv", kernel="mine", device="a100", parameters=["block"], time="time_ms", out="data"
+            f"{name}.csv", kernel="mine", gpu="a100", parameters=["block"], time="time_ms", out="data"
         )
         assert found.manifest.problem.name == "mine"
         assert notices[0].startswith("2 rows")

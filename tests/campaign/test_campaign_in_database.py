@@ -45,7 +45,7 @@ def test_killed_and_resumed_it_has_the_records_of_files(learned, postgres, tmp_p
     one, cache = listed[0], {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data")}
     shown = program.answer("show", f"{url}#{one['run'][:8]}", **cache)
     assert shown["best"][0]["median_s"] == one["best_s"]
-    report = program.answer("report", f"{url}#{one['run']}", "--output", tmp_path / "report", **cache)
+    report = program.answer("report", f"{url}#{one['run']}", "--out", tmp_path / "report", **cache)
     assert [winner["state"] for winner in report["winners"]] == ["declared"]
     assert "sgemm" in program.command("show", url).stdout
 

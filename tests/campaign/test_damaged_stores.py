@@ -124,7 +124,7 @@ def test_the_commands_go_on_and_say_what_failed(campaign, plans, tmp_path):
     DAMAGES["half of it cut off"](campaign / "problems" / DAMAGED)
 
     tuned = command("run", plan, "--run", campaign)
-    shown = command("show", campaign, "--export", tmp_path / "exported")
+    shown = command("show", campaign, "--dataset", tmp_path / "exported")
     document = json.loads(command("show", campaign, "--json").stdout)
     reported = command("report", campaign, "--json")
 

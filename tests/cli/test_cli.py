@@ -337,7 +337,7 @@ def test_an_interrupted_sweep_says_what_resumes_it(tmp_path):
 class TestShow:
     def test_exports_the_trials_as_a_dataset_that_can_be_replayed(self, tuned, tmp_path):
         _, directory = tuned
-        result = command("show", directory, "--export", tmp_path, "--json")
+        result = command("show", directory, "--dataset", tmp_path, "--json")
         assert result.returncode == 0, result.stderr
         arguments = ("--trials", 5, "--device", f"replay:{tmp_path / 'run.parquet'}", *SIMPLE)
         again = answer("tune", "sgemm", *arguments, cwd=tmp_path)
@@ -392,7 +392,7 @@ class TestShow:
         assert (shown["slug"], shown["state"], shown["trials"]) == ("sgemm-nt-4096", "declared", document["trials"])
         assert shown["best"]["tflops"] == document["best"]["tflops"]
         assert "sgemm-nt-4096" in command("show", tmp_path).stdout
-        assert command("show", tmp_path, "--export", tmp_path / "datasets").returncode == 0
+        assert command("show", tmp_path, "--dataset", tmp_path / "datasets").returncode == 0
         assert (tmp_path / "datasets/sgemm-nt-4096.parquet").exists()
 
 
@@ -425,7 +425,7 @@ class TestSpace:
 
 class TestBound:
     def test_prints_what_limits_the_hardware_and_the_kernel(self):
-        text = command("bound", "sgemm", "--kernel", "gemm_shared", "--device", "h200", "--config", "BLK_M=64").stdout
+        text = command("bound", "sgemm", "--kernel", "gemm_shared", "--gpu", "h200", "--config", "BLK_M=64").stdout
         assert "66.91 TFLOPS *" in text
         assert "any kernel" in text
         assert "with these values" in text
@@ -450,7 +450,7 @@ class TestBound:
         mix = {"arithmetic": "fp32", "load_bytes": 4, "per_load": 32.0, "threads": 1024, "dependent": True}
         path = tmp_path / "gpu.json"
         path.write_text(json.dumps({"device": facts | {"mixes": [mix | {"per_clock": 64.0}]}}))
-        arguments = ("bound", "sgemm", "--kernel", "gemm_simt:astra", "--device")
+        arguments = ("bound", "sgemm", "--kernel", "gemm_simt:astra", "--gpu")
         measured, sheet = answer(*arguments, path), answer(*arguments, "a100")
         assert (measured["mixes"], sheet["mixes"]) == (1, 0)
         assert measured["best"]["binding"] == "issue"
@@ -519,11 +519,11 @@ class TestCompare:
     def test_prints_the_figures_of_each_strategy(self, tmp_path):
         pytest.importorskip("matplotlib")
         options = ("--strategies", "random,astra", "--datasets", "h200-dgemm-nt-4096-random", "--evaluations", 30)
-        document = answer("compare", *options, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        document = answer("compare", *options, "--seeds", 2, "--jobs", 1, "--out", tmp_path)
         for found in document["strategies"].values():
             assert {"at", "to", "score", "seeds", "seconds"} <= found.keys()
         assert (tmp_path / "table.md").exists()
-        again = command("compare", *options, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        again = command("compare", *options, "--seeds", 2, "--jobs", 1, "--out", tmp_path)
         assert again.returncode == 0
         assert "random" in again.stdout
 
@@ -617,7 +617,7 @@ def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path)
     files = [Path(line) for line in result.stdout.splitlines()]
     assert [file.name for file in files] == ["report.html", "report.md", "winners.json"]
     elsewhere = tmp_path / "elsewhere"
-    document = answer("report", tmp_path / "run", "--output", elsewhere)
+    document = answer("report", tmp_path / "run", "--out", elsewhere)
     assert document == json.loads((elsewhere / "winners.json").read_text())
     assert document["winners"][0]["tflops"] > 0
 
@@ -634,7 +634,7 @@ def test_a_command_ends_with_the_one_that_follows(tuned, tmp_path):
     assert shown.stderr == f"next: mltune report {directory}\n"
     assert "next:" not in shown.stdout
     assert command("plan", "rehearsal").stderr.endswith("next: mltune run rehearsal\n")
-    assert command("report", directory, "--output", tmp_path).stderr.endswith("next: mltune init FOLDER\n")
+    assert command("report", directory, "--out", tmp_path).stderr.endswith("next: mltune init FOLDER\n")
     assert "next:" not in command("show", directory, "--json").stderr
 
 

@@ -49,7 +49,7 @@ def folder(tmp_path):
         ("check m", {"mine"}),
         ("check deep/", {"deep/mine"}),
         ("bound sgemm --kernel gemm_si", {"gemm_simt"}),
-        ("bound sgemm --device rtx_40", {"rtx_4080", "rtx_4090"}),
+        ("bound sgemm --gpu rtx_40", {"rtx_4080", "rtx_4090"}),
         ("device h2", {"h200"}),
         ("tune --device c", {"cuda:0"}),
         ("tune --device replay:convolution_w", {"replay:convolution_w6600"}),
@@ -90,7 +90,7 @@ def test_a_shell_that_asks_wrongly_sees_no_traceback(environment):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(("name", "option"), [("report", "--output"), ("dashboard", "--open"), ("show", "--follow")])
+@pytest.mark.parametrize(("name", "option"), [("report", "--out"), ("dashboard", "--open"), ("show", "--follow")])
 def test_a_database_is_not_opened(name, option, monkeypatch, capsys):
     """The directory of its run would be made."""
     opened = []
@@ -103,9 +103,7 @@ def test_a_database_is_not_opened(name, option, monkeypatch, capsys):
     assert opened == []
 
 
-@pytest.mark.parametrize(
-    "words", [("tune", ""), ("show", ""), ("bound", "--device", ""), ("compare", "--strategies", "")]
-)
+@pytest.mark.parametrize("words", [("tune", ""), ("show", ""), ("bound", "--gpu", ""), ("compare", "--strategies", "")])
 def test_nothing_slow_and_nothing_of_the_working_directory_is_imported(words, tmp_path):
     program = """
 import sys

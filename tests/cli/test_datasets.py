@@ -18,15 +18,15 @@ def test_from_a_table_to_a_comparison_and_back(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
     facts = answer("device", "a100")
     (tmp_path / "gpu.json").write_text(json.dumps(facts))
-    made = answer("datasets", "import", "t.csv", *OPTIONS, "--device", "gpu.json", "--out", "mine", cwd=tmp_path)
+    made = answer("datasets", "import", "t.csv", *OPTIONS, "--gpu", "gpu.json", "--out", "mine", cwd=tmp_path)
     assert made == {"dataset": "mine/t.parquet", "rows": 6, "counts": {"ok": 6}}
     tuned = answer("tune", "--device", "replay:mine/t.parquet", "--trials", 6, "--run", "run", cwd=tmp_path)
     assert tuned["best"]["configuration"] == {"block": 16, "tile": 1}
     assert (tuned["device"]["name"], tuned["problem"]["values"]) == ("NVIDIA A100-SXM4-80GB", {"n": 1000})
-    options = ("--strategies", "random", "--evaluations", 4, "--seeds", 2, "--output", "compared")
+    options = ("--strategies", "random", "--evaluations", 4, "--seeds", 2, "--out", "compared")
     assert answer("compare", "--datasets", "mine", *options, cwd=tmp_path)["missing"] == 0
     answer("datasets", "export", "mine/t.json", "cache.json", "--format", "kernel-tuner", cwd=tmp_path)
-    again = ("import", "cache.json", "--kernel", "vecAdd", "--size", "n=1000", "--flops", 1000, "--device", "a100")
+    again = ("import", "cache.json", "--kernel", "vecAdd", "--size", "n=1000", "--flops", 1000, "--gpu", "a100")
     answer("datasets", *again, "--out", "again", cwd=tmp_path)
     merged = answer("datasets", "merge", "mine/t.json", "again/cache.json", "--out", "merged", cwd=tmp_path)
     assert (merged["dataset"], merged["rows"]) == ("merged/t-merged.parquet", 6)
@@ -37,7 +37,7 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
     table = load_dataset("convolution_w6600").to_dataframe().assign(time_ms=lambda rows: 1e3 * rows.pop("median_s"))
     names = list(load_manifest("convolution_w6600").parameters)
     table[[*names, "time_ms"]].dropna().to_csv(tmp_path / "t.csv", index=False)
-    words = ("datasets", "import", "t.csv", "--kernel", "convolution", "--device", "a100", "--time", "time_ms")
+    words = ("datasets", "import", "t.csv", "--kernel", "convolution", "--gpu", "a100", "--time", "time_ms")
     for named in ((), ("--problem", "convolution")):
         answer(*words, *named, "--parameters", ",".join(names), "--out", "mine", "--overwrite", cwd=tmp_path)
         assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
@@ -47,7 +47,7 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
 
 def test_what_is_there_is_not_replaced(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
-    words = ("datasets", "import", "t.csv", *OPTIONS, "--device", "unknown", "--out")
+    words = ("datasets", "import", "t.csv", *OPTIONS, "--gpu", "unknown", "--out")
     assert_refused(command(*words, ".", cwd=tmp_path), "what is read is not replaced", "t.csv")
     assert command(*words, "mine", cwd=tmp_path).returncode == 0
     assert_refused(command(*words, "mine", cwd=tmp_path), "mine/t.json exists")
@@ -59,7 +59,7 @@ def test_what_is_there_is_not_replaced(tmp_path):
 
 def test_a_problem_of_any_name_has_named_sizes(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
-    words = ("datasets", "import", "t.csv", "--kernel", "vecAdd", "--size", 4096, "--device", "a100", "--out", "mine")
+    words = ("datasets", "import", "t.csv", "--kernel", "vecAdd", "--size", 4096, "--gpu", "a100", "--out", "mine")
     assert_refused(command(*words, cwd=tmp_path), "only a GEMM has one size", "--size NAME=N")
 
 
@@ -72,7 +72,7 @@ def test_all_that_is_shipped_is_verified():
 
 def test_a_damaged_dataset_is_named_and_the_exit_code_is_1(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
-    command("datasets", "import", "t.csv", *OPTIONS, "--device", "a100", "--out", "mine", cwd=tmp_path)
+    command("datasets", "import", "t.csv", *OPTIONS, "--gpu", "a100", "--out", "mine", cwd=tmp_path)
     with (tmp_path / "mine/t.parquet").open("ab") as file:
         file.write(b"x")
     found = command("datasets", "verify", "mine", cwd=tmp_path)

@@ -36,32 +36,32 @@ def following(words, folder):
         ("space stencil --size nx=64", "check stencil --size nx=64", None),
         ("space gemm_simt --trans TN --precision d", "check gemm_simt --trans TN --precision d", None),
         (
-            "bound sgemm --device t4 --trans TN --m 64 --n 32 --k 16 --config BLK_M=32",
-            "predict sgemm --trans TN --m 64 --n 32 --k 16 --device t4",
+            "bound sgemm --gpu t4 --trans TN --m 64 --n 32 --k 16 --config BLK_M=32",
+            "predict sgemm --trans TN --m 64 --n 32 --k 16 --gpu t4",
             "",
         ),
         (
-            "bound stencil --size nx=64 --size ny=32 --kernel stencil --device h200",
-            "predict stencil --size nx=64 --size ny=32 --kernel stencil --device h200",
+            "bound stencil --size nx=64 --size ny=32 --kernel stencil --gpu h200",
+            "predict stencil --size nx=64 --size ny=32 --kernel stencil --gpu h200",
             "",
         ),
-        ("predict sgemm --device t4 --accuracy fp32 --top 3", "tune sgemm --accuracy fp32", SEARCH),
-        ("predict sgemm --device t4 --prior none --wisdom none", "tune sgemm --prior none --wisdom none", SEARCH),
-        ("predict sgemm --device t4 --prior gemm_simt", "tune sgemm --kernel gemm_simt --prior gemm_simt", SEARCH),
+        ("predict sgemm --gpu t4 --accuracy fp32 --top 3", "tune sgemm --accuracy fp32", SEARCH),
+        ("predict sgemm --gpu t4 --prior none --wisdom none", "tune sgemm --prior none --wisdom none", SEARCH),
+        ("predict sgemm --gpu t4 --prior gemm_simt", "tune sgemm --kernel gemm_simt --prior gemm_simt", SEARCH),
         ("device", "device --known", ""),
-        ("device --known", "bound sgemm --device gtx_680", ""),
-        ("device a100 --out 'my gpu.json'", "bound sgemm --device 'my gpu.json'", ""),
+        ("device --known", "bound sgemm --gpu gtx_680", ""),
+        ("device a100 --out 'my gpu.json'", "bound sgemm --gpu 'my gpu.json'", ""),
         ("datasets", "tune --device replay:xgemm_rtx_2080_ti", SEARCH),
         ("datasets verify convolution_w6600", "compare --seeds 10 --datasets convolution_w6600", COMPARE),
         ("datasets export convolution_w6600 t4.json --format t4", "compare --seeds 10 --table t4.json", COMPARE),
         (
-            "datasets import t.csv --kernel t --device unknown --parameters block,tile --time time_ms --out mine",
+            "datasets import t.csv --kernel t --gpu unknown --parameters block,tile --time time_ms --out mine",
             "tune --device replay:mine/t.parquet",
             SEARCH,
         ),
         (
             f"compare --table t.csv --parameters block,tile --aggregate --time time_ms {COMPARE}",
-            "datasets import t.csv --kernel t --device unknown --out datasets --parameters block,tile --time time_ms "
+            "datasets import t.csv --kernel t --gpu unknown --out datasets --parameters block,tile --time time_ms "
             "--aggregate",
             "",
         ),
@@ -106,6 +106,6 @@ def test_a_comparison_that_is_not_whole_names_no_other_command(folder):
     assert (done.returncode, "next:" in done.stderr) == (0, False)
 
 
-@pytest.mark.parametrize("words", ["space convolution", "device --known", "bound sgemm --device t4", "datasets"])
+@pytest.mark.parametrize("words", ["space convolution", "device --known", "bound sgemm --gpu t4", "datasets"])
 def test_a_document_is_all(words):
     assert "next:" not in command(*words.split(), "--json").stderr

@@ -23,7 +23,7 @@ class Backwards:
 
 
 def compared(folder: Path, strategies: str) -> subprocess.CompletedProcess[str]:
-    options = ("--evaluations", 20, "--seeds", 2, "--jobs", 2, "--output", "here", "--json")
+    options = ("--evaluations", 20, "--seeds", 2, "--jobs", 2, "--out", "here", "--json")
     return command("compare", "--strategies", strategies, "--datasets", "convolution_mi250x_gcd", *options, cwd=folder)
 
 

@@ -60,7 +60,7 @@ def test_commands_work_in_a_directory_whose_name_is_no_utf_8(tmp_path):
     place = f"{tmp_path}/{os.fsdecode(bytes([255]))}"
     os.mkdir(place)
     again = [*TUNE, "--trials", "12"]
-    for words in [*COMMANDS, again, ["show", "a_run", "--export", "exported"], ["show"]]:
+    for words in [*COMMANDS, again, ["show", "a_run", "--dataset", "exported"], ["show"]]:
         done = command(*words, cwd=place)
         assert done.returncode == 0, (words, done.stderr)
     for words in (["show", f"{place}/a_run"], ["report", f"{place}/a_run"]):
@@ -99,7 +99,7 @@ class TestNoHome:
         assert done.returncode == 0, said(done)
 
     def test_what_can_go_on_without_it_goes_on(self, tmp_path):
-        done = self.run("predict", "sgemm", "--device", "H200", cwd=tmp_path)
+        done = self.run("predict", "sgemm", "--gpu", "H200", cwd=tmp_path)
         assert done.returncode == 0, said(done)
         assert "no wisdom is used or kept" in said(done)
         done = self.run(*TUNE, cwd=tmp_path)

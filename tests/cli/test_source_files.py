@@ -74,7 +74,7 @@ def test_a_kernel_of_recordings_alone_is_answered_with_its_replay():
 
 
 def test_a_prediction_fits_a_narrow_terminal():
-    said = command("predict", "sgemm", "--device", "h200", "--top", "2", COLUMNS="80")
+    said = command("predict", "sgemm", "--gpu", "h200", "--top", "2", COLUMNS="80")
     assert "BLK_M=" in said.stdout
     assert max(map(len, said.stdout.splitlines())) <= 80
 

@@ -58,7 +58,7 @@ def own_run(run: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mltune.compare(datasets="convolution_w6600", output=tmp_path_factory.mktemp("compared"), **TWO).directory
+    return mltune.compare(datasets="convolution_w6600", out=tmp_path_factory.mktemp("compared"), **TWO).directory
 
 
 SUFFIXES = {".json": b'{"accuracy": 0.9}', ".html": b"<!doctype html><title>mine</title>", ".md": MINE}
@@ -89,19 +89,19 @@ def test_a_report_keeps_files_of_others(own_run: Path, tmp_path: Path, name: str
         (folder / name).write_bytes(SUFFIXES[Path(name).suffix])
         before = contents(folder)
         with pytest.raises(UsageError, match=rf"{name} is not .*--overwrite"):
-            mltune.report(own_run, output=folder)
-        with pytest.raises(RunError, match=rf"{name} is not .*--output"):
+            mltune.report(own_run, out=folder)
+        with pytest.raises(RunError, match=rf"{name} is not .*--out"):
             write_report(own_run, folder)
         assert contents(folder) == before
-        mltune.report(own_run, output=folder, overwrite=True)
-        mltune.report(own_run, output=folder)
+        mltune.report(own_run, out=folder, overwrite=True)
+        mltune.report(own_run, out=folder)
 
 
 def test_a_link_in_the_place_of_a_report_is_kept(own_run: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.html").symlink_to(tmp_path / "elsewhere.html")
     with pytest.raises(UsageError, match=r"report\.html is a link to"):
-        mltune.report(own_run, output=tmp_path / "out")
+        mltune.report(own_run, out=tmp_path / "out")
     assert not (tmp_path / "elsewhere.html").exists()
 
 

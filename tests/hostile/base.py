@@ -225,7 +225,7 @@ def make_base(folder: Path) -> Path:
         shutil.copy(ROOT / "models" / f"clblast_xgemm.{suffix}", folder / f"model.{suffix}")
     (folder / MESSAGE).write_bytes(pickle.dumps(honest_message(folder / "store")))
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
-    mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, jobs=1, output=folder / "comparison")
+    mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, jobs=1, out=folder / "comparison")
     _make_library(folder)
     (folder / "tuned").mkdir()
     words = [ROOT / "tests" / "tuned_functions.py", folder / "tuned" / "add.json", "1000", ""]

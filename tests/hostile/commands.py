@@ -76,7 +76,7 @@ def follow(folder: Path) -> int:
 
 
 def export(folder: Path) -> int:
-    return _cli("show", folder / "named" / RUN, "--export", folder / "cwd" / "exported")
+    return _cli("show", folder / "named" / RUN, "--dataset", folder / "cwd" / "exported")
 
 
 def report(folder: Path) -> int:
@@ -84,7 +84,7 @@ def report(folder: Path) -> int:
 
 
 def report_elsewhere(folder: Path) -> int:
-    return _cli("report", folder / "named" / RUN, "--output", folder / "cwd" / "report")
+    return _cli("report", folder / "named" / RUN, "--out", folder / "cwd" / "report")
 
 
 def dashboard(folder: Path) -> int:
@@ -426,7 +426,7 @@ def _compare(folder: Path, *options: object, output: Path | None = None, command
     multiprocessing.get_context = lambda method=None: get_context("fork")
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))  # as after a spawn
     small = ("--strategies", "random", "--evaluations", 10, "--seeds", 1, "--jobs", 1)
-    return _cli(command, *options, *small, "--output", output or folder / "cwd" / "compared")
+    return _cli(command, *options, *small, "--out", output or folder / "cwd" / "compared")
 
 
 def _table(folder: Path) -> Path:
@@ -606,11 +606,11 @@ def _tune(run: Path, *options: object) -> int:
 
 
 def report_to(folder: Path) -> int:
-    return _cli("report", folder / "named" / RUN, "--output", _target(folder))
+    return _cli("report", folder / "named" / RUN, "--out", _target(folder))
 
 
 def export_trials_to(folder: Path) -> int:
-    return _cli("show", folder / "named" / RUN, "--export", _target(folder))
+    return _cli("show", folder / "named" / RUN, "--dataset", _target(folder))
 
 
 def compare_to(folder: Path) -> int:

@@ -265,9 +265,9 @@ def test_a_bundle_is_checked_for_the_device_that_is_named(tmp_path: Path) -> Non
     folder = bundle(tmp_path, ('"8 * width"', '"50000 * width"'))
 
     assert [fault.share for fault in mltune.check(folder).checked.faults] == []
-    found = mltune.check(folder, device="t4")
+    found = mltune.check(folder, gpu="t4")
 
     assert found.device.architecture == "sm_75"
     assert "from 0 to 65536 bytes" in found.checked.faults[0].reason
     assert {build.state for _, build in found.checked.builds} == {TrialState.OK}
-    assert not mltune.check(folder, device="mi250x_gcd").passed
+    assert not mltune.check(folder, gpu="mi250x_gcd").passed

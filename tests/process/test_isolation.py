@@ -14,11 +14,11 @@ from tests.planted import executed, plant
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
-    "compare --datasets convolution_w6600 --strategies random --evaluations 10 --seeds 1 --jobs 1 --output ../out/c",
+    "compare --datasets convolution_w6600 --strategies random --evaluations 10 --seeds 1 --jobs 1 --out ../out/c",
     "tune --device replay:convolution_w6600 --trials 20 --run ../out/new",
     "show ../run",
-    "show ../run --export ../out/exported",
-    "report ../run --output ../out/report",
+    "show ../run --dataset ../out/exported",
+    "report ../run --out ../out/report",
     "run ../plan.toml --run ../out/campaign",
     "plan ../plan.toml",
     "train h200-transpose-8192x8192-random --out ../out/model",
@@ -27,8 +27,8 @@ COMMANDS = (
     "device h200",
     "space gemm_simt",
     "check transpose --time 1s",
-    "bound sgemm --device h200 --size 512",
-    "predict sgemm --device h200 --size 512",
+    "bound sgemm --gpu h200 --size 512",
+    "predict sgemm --gpu h200 --size 512",
     "wisdom show ../wisdom.json",
     "init ../out/bundle",
     *(f"{name} --help" for name in ("sweep", "dashboard", "cluster check", "wisdom merge", "datasets import")),

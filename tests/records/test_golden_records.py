@@ -79,8 +79,8 @@ def test_commands_show_report_and_export_a_run(copy_of, tmp_path):
     directory = copy_of(NAME)
 
     shown = json.loads(output("show", directory, "--json"))
-    output("report", directory, "--output", tmp_path / "report")
-    output("show", directory, "--export", tmp_path / "exported")
+    output("report", directory, "--out", tmp_path / "report")
+    output("show", directory, "--dataset", tmp_path / "exported")
 
     assert shown["best"][0]["trial"] == 35
     assert "sgemm NT 4096" in (tmp_path / "report" / "report.md").read_text()
@@ -112,7 +112,7 @@ def test_commands_show_and_report_a_campaign(copy_of, tmp_path):
     directory = copy_of("campaign")
 
     shown = json.loads(output("show", directory, "--json"))
-    output("report", directory, "--output", tmp_path / "report")
+    output("report", directory, "--out", tmp_path / "report")
 
     assert [problem["slug"] for problem in shown["problems"]] == ["h200-sgemm-nt-4096-random", "convolution-mi250x-gcd"]
     assert [problem["trials"] for problem in shown["problems"]] == [40, 40]

@@ -36,7 +36,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> mltune.Comparison:
     output = tmp_path_factory.mktemp("scoreboard")
     options = {"evaluations": 30, "seeds": 2, "jobs": 1, "compile_cores": 4, "progress": None}
     with pytest.warns(mltune.MltuneWarning):
-        return mltune.scoreboard(["random", "mltune:prior=auto", Backwards()], SPACES, output=output, **options)
+        return mltune.scoreboard(["random", "mltune:prior=auto", Backwards()], SPACES, out=output, **options)
 
 
 def tables(text: str) -> dict[str, list[list[str]]]:

@@ -68,7 +68,7 @@ def test_run_says_that_the_source_has_changed(changed, tmp_path):
 
 def test_compare_says_that_the_source_has_changed(changed, tmp_path):
     with pytest.warns(MltuneWarning, match=NOTICE):
-        mltune.compare("random", str(changed), evaluations=5, seeds=1, jobs=1, output=tmp_path, progress=None)
+        mltune.compare("random", str(changed), evaluations=5, seeds=1, jobs=1, out=tmp_path, progress=None)
 
 
 def test_of_the_source_of_today_nothing_is_said(tmp_path):

@@ -63,7 +63,7 @@ def test_physics_ranks_where_the_card_shows_it_to_be_better():
     assert (named.source, named.by_model) == ("model", None)
     assert named.learned_from == "other problems on GPUs of the same architecture"
     assert predict(PlacedKernel(kernel, SGEMM, device), top=5, wisdom="none").expected.source == "model"
-    shown = command("predict", "dgemm", "--device", "t4", "--kernel", "gemm_simt", "--wisdom", "none").stdout
+    shown = command("predict", "dgemm", "--gpu", "t4", "--kernel", "gemm_simt", "--wisdom", "none").stdout
     text = " ".join(shown.split())
     assert f"ranked by physics; the first choice by physics alone reached {by_physics:.3f} of the optimum" in text
     assert f", with the model {by_model:.3f}: it is left out" in text

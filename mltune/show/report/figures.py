@@ -110,6 +110,10 @@ def predicted_and_measured(predictions: Predictions, name: str, label: str) -> P
     )
 
 
+LEAST_SPAN = 0.02
+"""Share of the largest value that the colours of a heat map span at least: smaller differences are noise."""
+
+
 def heat_map(cells: Cells, label: str) -> HeatMap:
     """Colour the best result in every cell of two parameters, as a table that screen readers can read."""
     import matplotlib
@@ -118,7 +122,8 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
     low, high = float(np.nanmin(cells.values)), float(np.nanmax(cells.values))
     if not math.isfinite(high - low):
         raise NotDrawableError(f"its cells hold {low:.3g} to {high:.3g} {cells.unit.name}")
-    shares = np.nan_to_num((cells.values - low) / ((high - low) or 1.0))
+    span = max(high - low, LEAST_SPAN * high) or 1.0
+    shares = np.nan_to_num((cells.values - low) / span)
     if not cells.unit.higher_is_better:
         shares = 1.0 - shares
     shades = matplotlib.colormaps["viridis"](shares)

@@ -206,11 +206,11 @@ def _into(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except ForeignFileError as error:
-        raise RunError(f"{error}; a report is written elsewhere with --output.") from error
+        raise RunError(f"{error}; a report is written elsewhere with --out.") from error
     except OSError as error:
         raise RunError(
             f"a report is written to a folder with room for it, but {folder} cannot be written: {reason(error)}; "
-            "write it elsewhere with --output."
+            "write it elsewhere with --out."
         ) from error
 
 
