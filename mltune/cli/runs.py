@@ -118,10 +118,10 @@ def show(
 ) -> None:
     """Show the results of a run; without RUN the newest runs below runs/ of the working directory.
 
-    The output has the best configurations, the trials by state, and the seconds by phase. For a plan it has the progress
-    of each problem. --follow shows a run that is under way in another terminal, and waits for one that has not started.
-    The exit code is 1 if a problem of a plan cannot be read. DATABASE is a URL, such as postgresql://host/name: its runs
-    are listed. DATABASE#RUN is one of them, by the first digits of its number.
+    The output has the best configurations, the trials by state, and the seconds by phase. For a plan it has the
+    progress of each problem. --follow shows a run of another terminal, and waits for one that has not started.
+    The exit code is 1 if a problem of a plan cannot be read. DATABASE is a URL, such as postgresql://host/name. Its
+    runs are listed. DATABASE#RUN is one of them, by the first digits of its number.
     """
     from mltune.show import tables
 

@@ -45,7 +45,9 @@ from mltune.show import table
 
 @command(
     api.tune,
-    problem=argument("PROBLEM", f"{PROBLEMS}. The default in replay is the recorded one.", str | None, show_default=False),
+    problem=argument(
+        "PROBLEM", f"{PROBLEMS}. The default in replay is the recorded one.", str | None, show_default=False
+    ),
     size=texts(*SIZES),
     kernel=texts(
         "KERNEL",
@@ -265,7 +267,11 @@ EXIT_CODES = {"slower": 3, "wrong": 4, "failed": 4, "undecided": 5}
     new=argument("NEW", "The new version, in the same forms."),
     problem=text("PROBLEM", "A GEMM, such as sgemm.  [default: that of a winner or a library]"),
     kernel=text("KERNEL", "The bundle of a source, or of a winner that is no GEMM.  [default: beside it]"),
-    config=texts("NAME=V", "A parameter of bundles and sources; may be repeated. Others have their default values.", configuration),
+    config=texts(
+        "NAME=V",
+        "A parameter of bundles and sources; may be repeated. Others have their default values.",
+        configuration,
+    ),
     within=share("Times that differ by less are equal.  [default: 1%]", 0.01, 50),
     confidence=share("Confidence of the verdict.  [default: 99%]", 50, 99.99),
     time=text("TIME", "The time limit of the timing, such as 20s or 5m."),

@@ -63,7 +63,9 @@ class RunOptions:
     enough: float | None = _option(
         None, "End the run when the best reaches this share of the upper bound (mltune bound).", is_share=True
     )
-    compilers: int | None = _option(None, "Number of compile processes. The default is one per core.", least=1, in_commands=False)
+    compilers: int | None = _option(
+        None, "Number of compile processes. The default is one per core.", least=1, in_commands=False
+    )
     prior: str = _option(
         "auto",
         "The pretrained model to start from. auto is the kernel's model, unless the physical model was better on "
