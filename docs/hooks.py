@@ -1,10 +1,11 @@
-"""Hook of the site: names of the Python interface, options of the commands, and roles of docstrings."""
+"""Hook of the site: names of the Python interface, options of the commands, roles of docstrings, the glossary."""
 
 import json
 import re
 from typing import Any
 
 import typer.main
+from mkdocs.structure.pages import Page
 
 import mltune
 from mltune.cli import app
@@ -12,15 +13,19 @@ from mltune.resolve.options import DECLARED, USUAL
 
 PUBLIC = re.compile(r"^::: mltune\.(\w+)\n(?:    options:\n)?", re.MULTILINE)
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code>")
+GLOSSARY = "reference/glossary.md"
 OPTIONS = "<!-- the options of all commands -->"
 OPTIONS_OF_A_RUN = "<!-- the options of a run -->"
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Show a name of ``mltune`` where it is defined, under its public name, and list options."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Show a name of ``mltune`` where it is defined, list options, and link to the glossary."""
     markdown = markdown.replace(OPTIONS_OF_A_RUN, "\n".join(_options_of_a_run()))
     if OPTIONS in markdown:
         markdown = markdown.replace(OPTIONS, "\n".join(_options(typer.main.get_command(app), "mltune")))
+    if not page.file.src_uri.endswith(GLOSSARY):
+        to_root = "../" * page.file.src_uri.count("/")
+        markdown += f"\n\n---\n\nSpecial words are in the [glossary]({to_root}{GLOSSARY}).\n"
     return PUBLIC.sub(_at_its_module, markdown + "\n")
 
 

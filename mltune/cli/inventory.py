@@ -46,13 +46,13 @@ KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
     "init",
     folder=argument("FOLDER", "A folder that is empty or does not exist.", Path),
     from_source=file("KERNEL.CU", "A CUDA source: read its parameters and arguments.  [default: an example]"),
-    entry=text("NAME", "The function to tune, where the source has several."),
+    entry=text("NAME", "The function to tune, if the source has several."),
 )
 def init(options: Given, as_json: bool = False) -> None:
     """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited.
 
-    With --from it is a draft for a CUDA source with a __global__ function: its parameters are the whole numbers that
-    the source defines as macros. What cannot be read is to be filled in, and named with its lines.
+    With --from the bundle is a draft for a CUDA source with a __global__ function. Its parameters are the whole numbers
+    that the source defines as macros. The command names the lines that you must fill in.
     """
     from mltune.errors import BundleError
     from mltune.files import folders
@@ -74,10 +74,10 @@ def init(options: Given, as_json: bool = False) -> None:
 def space(options: Given, as_json: bool = False) -> None:
     """Show the size and the restrictions of a kernel's search space.
 
-    It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
-    uniform sample of them: "removes" by itself, "only this" what no other restriction removes.
+    The device is an NVIDIA H200. The share of the raw combinations that each restriction removes is estimated on a
+    uniform sample: "removes" by itself, "only this" what no other restriction removes.
 
-    Launches are computed for a sample of configurations; nothing is compiled: mltune check does that.
+    Launches are computed for a sample of configurations. Nothing is compiled: mltune check does that.
     """
     from mltune.show import inventory
 
@@ -89,15 +89,15 @@ def space(options: Given, as_json: bool = False) -> None:
 @command(
     api.check,
     kernel=KERNEL,
-    time=text("TIME", "Most time of all builds: 8s, 1m."),
+    time=text("TIME", "The time limit of all builds together, such as 8s or 1m."),
     gpu=text("FACTS", "A known GPU, a file, or cuda:N; see mltune device."),
 )
 def check(options: Given, as_json: bool = False) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
-    The reference is checked likewise, and the parameters of the source are compared with the arguments. No GPU is
-    needed. The exit code is 1 if something is wrong, or nothing could be compiled, as without NVRTC; a build that has
-    not ended in time does not count.
+    The reference is checked too, and the parameters of the source are compared with the arguments. It needs no GPU. The
+    exit code is 1 if something is wrong or nothing could be compiled, for example without NVRTC. A build that has not
+    ended in time does not count.
     """
     from mltune.show import inventory
 
@@ -121,14 +121,14 @@ def check(options: Given, as_json: bool = False) -> None:
     "device",
     facts=argument("[FACTS]", "cuda:N, a known GPU, or a file (JSON, TOML): show its facts.", str | None),
     known=flag("List the known GPUs, with values from data sheets."),
-    measure=flag("Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
+    measure=flag("Measure the rates of a GPU, cuda:0 if none is named. It takes about twenty seconds."),
     out=file("FILE", "Write the facts of one GPU to a .json file, for FACTS."),
 )
 def device(options: Given, as_json: bool = False) -> None:
     """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU.
 
-    With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories, launches,
-    and of arithmetic mixed with loads.
+    With --measure small kernels measure its rates: arithmetic, tensor cores, memories, launches, and arithmetic mixed
+    with loads.
     """
     from mltune.show import inventory
 
@@ -171,19 +171,19 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     out=OUT,
     **{name: OPTIONS[name] for name in SHAPE},
     problem=text("NAME", "sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
-    flops=number("Operations of a problem of any name.", 1),
-    arithmetic=choice(("fp32", "fp64"), "Of a problem of any name.  [default: fp32]"),
+    flops=number("Floating-point operations of a problem that is no GEMM.", 1),
+    arithmetic=choice(("fp32", "fp64"), "Arithmetic of a problem that is no GEMM.  [default: fp32]"),
     parameters=text("A,B", "Columns of the parameters."),
     time=text("COLUMN", "Column of the times: time_ms."),
     time_unit=choice(UNITS, "Unit of the times.  [default: the end of the column's name]"),
     status=text("COLUMN", "Column of the states.  [default: status]"),
     aggregate=flag("Merge rows that differ in columns that are no parameters."),
-    section=texts("FIELD=VALUE", "Of CLBlast's database; may be given several times.", fields),
+    section=texts("FIELD=VALUE", "Section of CLBlast's database; may be given several times.", fields),
     partial=flag("Import the whole entries of a file that was cut off."),
-    kind=choice(KINDS, "Choice of the configurations.  [default: search]"),
+    kind=choice(KINDS, "How the configurations were chosen.  [default: search]"),
     name=text("NAME", "Name of the new dataset.  [default: that of the file]"),
     source=text("TEXT", "Where the timings are from.  [default: the file]"),
-    licence=text("TEXT", "Their licence."),
+    licence=text("TEXT", "Licence of the timings."),
     overwrite=OVERWRITE,
 )
 def import_(options: Given, as_json: bool = False) -> None:

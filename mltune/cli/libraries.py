@@ -18,16 +18,16 @@ group = command_group("library", "Build a library of a kernel for many sizes.")
     "build",
     group=group,
     spec=argument("SPEC", "The description (TOML, docs/reference/library.md): operation, sizes, budget."),
-    out=argument("FOLDER", "The folder of the library; one that is there is replaced.", Path),
-    device=text("DEVICE", "auto, all, cuda:N or replay, which takes recorded timings."),
+    out=argument("FOLDER", "The folder of the library. An older library there is replaced.", Path),
+    device=text("DEVICE", "auto, all, cuda:N, or replay for recorded timings."),
     run=file("DIR", "Directory of the run; a run of the same library there is resumed."),
     overwrite=flag("Keep a folder that holds anything else under another name."),
 )
 def build(options: Given, as_json: bool = False) -> None:
     """Tune an operation at representative sizes, choose a few configurations, and write them as a library.
 
-    The library is C source with the machine code inside and, where there is a C compiler, a shared object. It maps
-    sizes to configurations by itself and needs the NVIDIA driver alone (docs/how-to/build-a-library.md).
+    The library is C source with the machine code inside. If there is a C compiler, it also has a shared object. It maps
+    sizes to configurations by itself, and needs only the NVIDIA driver (docs/how-to/build-a-library.md).
     """
     from mltune.show.live import RunDisplay
 

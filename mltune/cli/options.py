@@ -241,13 +241,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Facts = text("FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
 AnyKernel = text(
     "KERNEL",
-    "A built-in kernel, or the folder of a bundle.  [default: of all that solve the problem the one with the highest "
-    "upper bound]",
+    "A built-in kernel, or the folder of a bundle.  [default: the kernel with the highest upper bound of those that "
+    "solve the problem]",
 )
 
 SIZES = (
     "N|NAME=N",
-    f"m = n = k of a GEMM; of another kernel a size by its name, may be repeated.  [default: {DEFAULT_SIZE}]",
+    f"m = n = k of a GEMM, or NAME=N for a size of another kernel; may be repeated.  [default: {DEFAULT_SIZE}]",
 )
 
 OPTIONS: dict[str, Any] = {
@@ -257,8 +257,8 @@ OPTIONS: dict[str, Any] = {
     "m": number("Rows of C, in place of --size.", 1),
     "n": number("Columns of C, in place of --size.", 1),
     "k": number("Inner dimension, in place of --size.", 1),
-    "batch": number("Number of A, of B and of C.  [default: 1]", 1, LARGEST_BATCH),
-    "epilogue": text("TEXT", "Of a GEMM: a bias, an activation or both, such as bias_m+gelu.  [default: nothing]"),
+    "batch": number("Number of products in one launch.  [default: 1]", 1, LARGEST_BATCH),
+    "epilogue": text("TEXT", "For a GEMM: a bias, an activation or both, such as bias_m+gelu.  [default: nothing]"),
     "kernel": text(
         "KERNEL",
         f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} if it solves the problem, or the "
@@ -266,9 +266,9 @@ OPTIONS: dict[str, Any] = {
     ),
     "accuracy": choice(
         ACCURACIES,
-        f"Accuracy class of the kernel, or a stricter one.  [default: {STRICTEST}, or that of a named kernel]",
+        f"Least strict accuracy class of the kernel.  [default: {STRICTEST}, or that of a named kernel]",
     ),
-    "precision": text("P", "Of a GEMM, such as d.  [default: the kernel's first]"),
+    "precision": text("P", "Precision of a GEMM, such as d.  [default: the kernel's first]"),
     **{name: declared(*option) for name, option in {**options_of(Limits), **DECLARED}.items()},
     "run": file("DIR", "Directory of the run; an existing run is resumed."),
     "store": text(
@@ -277,7 +277,7 @@ OPTIONS: dict[str, Any] = {
         "its directory]",
     ),
     "compile_on": text("CLUSTER", "A Dask cluster whose compile workers help: address or file of its scheduler."),
-    "overwrite": flag("Replace files there that mltune did not write, too."),
+    "overwrite": flag("Also replace files that mltune did not write."),
     "at_end": text(
         "COMMAND",
         "Run this when the run ends, with MLTUNE_OUTCOME, MLTUNE_RUN and MLTUNE_SUMMARY in its environment.",

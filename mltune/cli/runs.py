@@ -35,10 +35,10 @@ cluster = command_group("cluster", "Look at a Dask cluster.")
 def run(options: Given, at_end: str | None = None, as_json: bool = False) -> None:
     """Carry out a plan: tune many problems, unattended.
 
-    The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
-    On a cluster (docs/how-to/use-a-cluster.md) the records still come to this host while they are made.
-    Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
-    winner or was set aside.
+    The problems share the time by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
+    The records of a run on a cluster (docs/how-to/use-a-cluster.md) come to this host while they are made.
+    Ctrl-C or SIGTERM ends the run within 10 s, with a report. A second signal ends it at once. The exit code is 1 if a
+    problem has no winner or was set aside.
     """
     directory = options["run"] or (options["plan"] if Path(options["plan"]).is_dir() else None)
     with on_end(at_end, directory) as ending:
@@ -68,7 +68,7 @@ def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> No
 def plan(options: Given, as_json: bool = False) -> None:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 
-    No GPU is needed.
+    It needs no GPU.
     """
     from mltune.show import tables
 
@@ -80,12 +80,12 @@ def plan(options: Given, as_json: bool = False) -> None:
     api.check_cluster,
     group=cluster,
     cluster=argument("CLUSTER", "Address or file of its scheduler."),
-    builds=number("Builds that are timed.", 2),
+    builds=number("Number of builds to time.", 2),
 )
 def check(options: Given, as_json: bool = False) -> None:
     """Look at a cluster: latency, versions, devices, and how many configurations it compiles in a second.
 
-    Exits with 1 where a worker has other versions of mltune or of NVRTC than this host.
+    The exit code is 1 if a worker has other versions of mltune or of NVRTC than this host.
     """
     from mltune.show import inventory
 
@@ -104,7 +104,7 @@ RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
 
 @command(
     api.summarise,
-    top=number("How many of the best configurations.", 0),
+    top=number("Number of the best configurations to show.", 0),
     run=argument("RUN", "Directory of a run, or of a plan; DATABASE, or DATABASE#RUN.", str | None, show_default=False),
     dataset=file("FOLDER", "Write the trials there as a dataset (Parquet)."),
     follow=flag("Show its progress until it ends, or until Ctrl-C."),
@@ -118,10 +118,10 @@ def show(
 ) -> None:
     """Show the results of a run; without RUN the newest runs below runs/ of the working directory.
 
-    Its best configurations, its trials by state, and its seconds by phase; of a plan, the progress of each problem.
-    --follow shows a run that is under way in another terminal, and waits for one that has not started. Exits with 1
-    when a problem of a plan cannot be read. DATABASE is the URL of one, such as postgresql://host/name, whose runs are
-    listed; DATABASE#RUN is one of them, by the first digits of its number.
+    The output has the best configurations, the trials by state, and the seconds by phase. For a plan it has the
+    progress of each problem. --follow shows a run of another terminal, and waits for one that has not started.
+    The exit code is 1 if a problem of a plan cannot be read. DATABASE is a URL, such as postgresql://host/name. Its
+    runs are listed. DATABASE#RUN is one of them, by the first digits of its number.
     """
     from mltune.show import tables
 
@@ -166,14 +166,14 @@ def _follow(run: Path, as_json: bool) -> bool:
 @command(
     None,
     run=argument("RUN", RUN),
-    port=number("The port; 0 takes a free one.", 0, 65_535),
+    port=number("The port; 0 chooses a free one.", 0, 65_535),
     browser=flag("Open it in a browser."),
 )
 def dashboard(run: str, port: int = 8080, browser: bool = False) -> None:
     """Show a run in optuna-dashboard.
 
-    Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
-    this machine until Ctrl-C; trials of a run that is under way are added. Needs the extra "dashboard".
+    This writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal. It serves the dashboard to
+    this machine until Ctrl-C. Trials of a run that is under way are added. It needs the extra "dashboard".
     """
     from mltune.show.study import Studies, served
 
@@ -197,8 +197,8 @@ def dashboard(run: str, port: int = 8080, browser: bool = False) -> None:
 def report(options: Given, as_json: bool = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.
 
-    The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
-    --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
+    The run may still be in progress. The report has the results, their uncertainty and the failures, then the evidence.
+    --json prints the content of winners.json. The exit code is 1 if the run, or a problem of a plan, cannot be read.
     """
     paths = api.report(**options | {"run": run_directory(options["run"])})
     answer(

@@ -45,17 +45,19 @@ from mltune.show import table
 
 @command(
     api.tune,
-    problem=argument("PROBLEM", f"{PROBLEMS}; in replay the recorded one.", str | None, show_default=False),
+    problem=argument(
+        "PROBLEM", f"{PROBLEMS}. The default in replay is the recorded one.", str | None, show_default=False
+    ),
     size=texts(*SIZES),
     kernel=texts(
         "KERNEL",
-        "A built-in kernel, or the folder of a bundle; several compete.  [default: the built-in ones of the accuracy "
-        "class, or the replayed one]",
+        "A built-in kernel, or the folder of a bundle. Several kernels compete.  [default: the built-in kernels of the "
+        "accuracy class, or the replayed kernel]",
     ),
-    shapes=file("CSV", "Shapes at which FILE.py:KERNEL of Triton is tuned."),
-    export=texts("FORMAT=FOLDER", "With --shapes: files for vLLM or SGLang."),
-    overwrite=flag("With --export: replace files that hold no configurations, too."),
-    keep_default=flag("With --export: write the kernel's first configuration where one failed."),
+    shapes=file("CSV", "A CSV file of shapes, to tune the Triton kernel FILE.py:KERNEL."),
+    export=texts("FORMAT=FOLDER", "With --shapes: write configuration files of vLLM or SGLang."),
+    overwrite=flag("With --export: also replace files that hold no configurations."),
+    keep_default=flag("With --export: write the kernel's first configuration for a shape that failed."),
 )
 def tune(
     options: Given,
@@ -66,21 +68,21 @@ def tune(
     at_end: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
+    """Find the fastest configuration of a kernel, or of several kernels.
 
-    Where no kernel is named, all built-in kernels that solve the problem at the accuracy that is asked for share the
-    budget, which goes where it is expected to pay.
+    Without --kernel, all built-in kernels that solve the problem with the requested accuracy share the budget. Most of
+    it goes to the kernels that are expected to gain most.
 
-    Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded
-    on one are replayed. Ctrl-C ends the run with the best so far. The run also ends once no untried configuration can
-    be expected to be faster, and says so. Exits with 1 when no trial succeeded.
+    Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, recorded timings
+    are replayed. Ctrl-C ends the run with the best so far. The run also ends when further measurements gain little,
+    and says so. The exit code is 1 if no trial succeeded.
 
-    Several sizes, such as --size 512 --size 4096, are several problems: they share the budget, start from what the
-    others have found, and are carried out as by `mltune run`. --device may then also be all or replay.
+    Several sizes, such as --size 512 --size 4096, are several problems. They share the budget, start from the results
+    of the others, and run like the problems of `mltune run`. --device may then also be all or replay.
 
-    With --shapes a Triton kernel is tuned at each row of a CSV file, whose columns are the parameters of the function
-    `arguments` in the file of the kernel (docs/how-to/tune-triton-shapes.md). --trials is then for each shape, 25 by
-    default. Winners stay in --run, and the same command goes on. Exits with 1 when a shape failed.
+    With --shapes a Triton kernel is tuned at each row of a CSV file. The columns are the parameters of the function
+    `arguments` in the file of the kernel (docs/how-to/tune-triton-shapes.md). --trials is then the number for each
+    shape, 25 by default. Winners stay in --run, and the same command continues. The exit code is 1 if a shape failed.
     """
     with on_end(at_end, options["run"]) as ending:
         of_files = {"overwrite": overwrite, "keep_default": keep_default}
@@ -148,9 +150,9 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
 
 @command(
     api.sweep,
-    count=number("How many configurations to time.", 1),
+    count=number("Number of configurations to time.", 1),
     complete=flag("Time all configurations, not --count."),
-    prune=flag("With --complete: leave out what is surely slow, and audit that."),
+    prune=flag("With --complete: leave out what is surely slow, and check a sample of it."),
     within=share("With --prune: how much slower than the best still counts as fast.  [default: 1%]", 0, 50),
     confidence=share("With --prune: confidence that nothing fast is left out.  [default: 95%]", 50, 99.9),
     prior=text("auto|none|NAME|FILE", "With --prune: the pretrained model to start from.  [default: none]"),
@@ -159,9 +161,9 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
 def sweep(options: Given, as_json: bool = False) -> None:
     """Record a dataset of timings on a GPU.
 
-    The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
-    --only it is a sub-space. With --complete --prune it is all of it that may be fast, and the answer says how sure
-    that is; this also replays a complete dataset. An existing run is resumed.
+    The configurations are a uniform random sample of the search space, or all of it. Failures are recorded too. --only
+    limits the values of parameters. --complete --prune measures every configuration that may be fast, and reports the
+    confidence of that. This also works on a complete dataset in replay. An existing run is resumed.
     """
     from mltune.show import tables
     from mltune.show.live import RunDisplay
@@ -183,15 +185,15 @@ def sweep(options: Given, as_json: bool = False) -> None:
     api.bound,
     kernel=AnyKernel,
     gpu=Facts,
-    config=texts("NAME=V", "Parameters of a configuration, all or some.", configuration),
+    config=texts("NAME=V", "A parameter of a configuration; may be repeated.", configuration),
     code=flag("Compile the configuration, and count the instructions of its main loop."),
 )
 def bound(options: Given, as_json: bool = False) -> None:
     """Compute how fast a problem can be at best, without measuring it, and what limits it.
 
-    That is the limit of the hardware, the limit of the best configuration of each kernel that solves it, and with
-    --config that of the best that has these values. The facts of a GPU that was measured (mltune device --measure)
-    bring it closer.
+    The output has the limit of the hardware and that of the best configuration of each kernel. --config adds the limit
+    of the best configuration with these values. The measured facts of a GPU (mltune device --measure) make the bound
+    tighter.
     """
     from mltune.show.inventory import bounded
 
@@ -205,16 +207,16 @@ def bound(options: Given, as_json: bool = False) -> None:
     api.predict,
     kernel=AnyKernel,
     gpu=Facts,
-    top=number("How many, at most 8.", 1, 8),
-    wisdom=text("auto|none|FILE", "The best known configurations. auto is the user's file."),
+    top=number("Number of configurations, at most 8.", 1, 8),
+    wisdom=text("auto|none|FILE", "The file of the best known configurations. auto is the user's file."),
 )
 def predict(options: Given, as_json: bool = False) -> None:
     """Choose configurations without measuring any, also for a GPU that is not here.
 
-    They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
-    to be fast. The mean share of the optimum, and its range, are those of such choices on recorded timings that the
-    model had not seen. Where physics alone did better there, it ranks the choices. The first choice has a time with an
-    interval where enough recorded sweeps are similar.
+    A run would measure these configurations first: the best known ones, then those that the pretrained and the physical
+    model expect to be fast. The output has the share of the optimum, mean and range, that such choices reached on
+    recorded timings that the model had not seen. If the physical model alone did better there, it ranks the choices.
+    The first choice has a time with an interval if enough recorded sweeps are similar.
     """
     from mltune.show import tables
 
@@ -233,17 +235,17 @@ def predict(options: Given, as_json: bool = False) -> None:
         "Datasets: names (mltune datasets), files, folders, directories of runs and campaigns.",
         list[str],
     ),
-    kernel=text("NAME", "The kernel, where the datasets are of several."),
-    out=file("PATH", "Writes PATH.npy and its card PATH.json."),
+    kernel=text("NAME", "The kernel, if the datasets have several."),
+    out=file("PATH", "Write PATH.npy and its card PATH.json."),
     overwrite=flag("Replace files of that name."),
     seed=number("Seed of the regressors.", 0),
-    report=flag("Show its quality on what was left out, and which parameters carry it."),
+    report=flag("Show the quality of the model on held-out data, and its most important parameters."),
 )
 def train(options: Given, report: bool = False, as_json: bool = False) -> None:
-    """Train a model on recorded timings, from which runs of the kernel start: mltune tune --prior PATH.
+    """Train a model on recorded timings. Runs of the kernel start from it: mltune tune --prior PATH.
 
-    It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
-    other problems.
+    The score on each dataset uses what was learned from other architectures, or from other problems if there is one
+    architecture.
     """
     from mltune.show import tables
 
@@ -262,23 +264,27 @@ EXIT_CODES = {"slower": 3, "wrong": 4, "failed": 4, "undecided": 5}
     old=argument(
         "OLD", "A winner, library or bundle, a built-in kernel, a .cu file, or REVISION:PATH of a bundle in git."
     ),
-    new=argument("NEW", "The new version, likewise."),
+    new=argument("NEW", "The new version, in the same forms."),
     problem=text("PROBLEM", "A GEMM, such as sgemm.  [default: that of a winner or a library]"),
     kernel=text("KERNEL", "The bundle of a source, or of a winner that is no GEMM.  [default: beside it]"),
-    config=texts("NAME=V", "Parameters of bundles and sources; others are the default.", configuration),
+    config=texts(
+        "NAME=V",
+        "A parameter of bundles and sources; may be repeated. Others have their default values.",
+        configuration,
+    ),
     within=share("Times that differ by less are equal.  [default: 1%]", 0.01, 50),
     confidence=share("Confidence of the verdict.  [default: 99%]", 50, 99.99),
-    time=text("TIME", "Most time of the timing: 20s, 5m."),
+    time=text("TIME", "The time limit of the timing, such as 20s or 5m."),
     device=text("DEVICE", "auto or cuda:N."),
     seed=number("Seed of the order of runs.", 0, LARGEST_SEED),
     explain=flag("Show what differs: registers, spills, occupancy, instructions."),
-    junit=file("FILE", "Write the verdict in JUnit's form, too."),
+    junit=file("FILE", "Also write the verdict as a JUnit file."),
 )
 def gate(options: Given, as_json: bool = False) -> None:
     """Compare two versions of a kernel: verify both, and time them in turns until it is certain which is faster.
 
-    Exits with 0 when the new one is as fast or faster, with 3 when it is slower, with 4 when it gives a wrong answer,
-    does not compile, crashes or hangs, and with 5 when the time was up before that was certain.
+    The exit code is 0 if the new version is as fast or faster, and 3 if it is slower. It is 4 if the new version gives
+    a wrong answer, does not compile, crashes or hangs, and 5 if the time was up before the answer was certain.
     """
     result = api.gate(**options)
     lines = [result.summary(), *(f"  {name}: {old} -> {new}" for name, (old, new) in result.differences.items())]
@@ -292,13 +298,13 @@ PATIENCE_S = 60.0
 
 
 COMPARED: Given = {
-    "strategies": text("A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
+    "strategies": text("A,B|all", "Names, or MODULE:CLASS. NAME@N runs with N seeds."),
     "evaluations": number("Distinct configurations that each run measures.", 2, 60_000),
     "seeds": number("Runs of each strategy and dataset.", 1, 60_000),
-    "compile_cores": text("N,M", "Compile cores of the clock for the score over time."),
-    "jobs": number("Processes.  [default: one per processor]", 1),
+    "compile_cores": text("N,M", "Numbers of compile cores for the score over time."),
+    "jobs": number("Number of processes.  [default: one per processor]", 1),
     "out": file("DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
-    "share": text("I/N", "Do the I-th of N shares, one on each of N machines, say."),
+    "share": text("I/N", "Do the I-th of N shares, for example on N machines."),
     "overwrite": OPTIONS["overwrite"],
 }
 """The options of comparisons."""
@@ -307,8 +313,8 @@ COMPARED: Given = {
 @command(
     api.compare,
     defaults=USUAL,
-    datasets=text("X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
-    table=file("FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
+    datasets=text("X,Y|DIR|all", "Names, paths or folders of datasets.  [default: all]"),
+    table=file("FILE", "A bare table (CSV, Parquet, JSON) in place of datasets."),
     parameters=text("A,B", "Columns of the table that are parameters."),
     time=text("COLUMN", "Column of the table that holds the times: time_ms."),
     aggregate=flag("Merge rows of the table that differ in columns that are no parameters."),
@@ -317,12 +323,12 @@ COMPARED: Given = {
 def compare(options: Given, as_json: bool = False) -> None:
     """Compare search strategies on recorded timings.
 
-    Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
+    Each strategy searches each dataset with each seed. The time of each proposal is looked up.
     Strategies of mltune: mltune and its variants mltune-noskip, mltune-nobuild, mltune-raw and mltune-tpe; tpe, astra,
     random. Strategies of other packages, with the extra "peers": hybrid_vndx, adaptive_tabu_greywolf,
     genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. MODULE:CLASS is one of your own,
-    such as my_module:MyStrategy. Ctrl-C ends the comparison with the runs that have ended; the same command goes on.
-    With --out, it also joins the shares of several machines.
+    such as my_module:MyStrategy. Ctrl-C ends the comparison with the results so far, and the same command continues.
+    With --out it also joins the shares of several machines.
     """
     _compare(api.compare, options, as_json)
 
@@ -330,15 +336,15 @@ def compare(options: Given, as_json: bool = False) -> None:
 @command(
     api.scoreboard,
     defaults=USUAL,
-    datasets=text("X,Y|DIR", "Names, paths or folders of them.  [default: those with a licence]"),
+    datasets=text("X,Y|DIR", "Names, paths or folders of datasets.  [default: those with a licence]"),
     **COMPARED,
 )
 def scoreboard(options: Given, as_json: bool = False) -> None:
     """Compare search strategies on all recorded timings with a licence: a page, and a table in Markdown.
 
-    The page is scoreboard.html and the table table.md of the directory. Needs the extra "peers", or --strategies. Your
-    own strategy, MODULE:CLASS, takes its place beside the others. It is mltune compare with other defaults: Ctrl-C ends
-    it with the runs that have ended, and the same command goes on.
+    The files are scoreboard.html and table.md in the directory. It needs the extra "peers", or --strategies. Your own
+    strategy, MODULE:CLASS, may take part. This is mltune compare with other defaults: Ctrl-C ends it with the results
+    so far, and the same command continues.
     """
     _compare(api.scoreboard, options, as_json)
 

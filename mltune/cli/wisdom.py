@@ -14,14 +14,14 @@ from mltune.problem.problem import ACCURACIES
 
 group = command_group("wisdom", "Show, merge, export or check the best known configurations.")
 
-OUT = file("FILE", "A new file, or a wisdom.")
+OUT = file("FILE", "A new file, or a wisdom to add to.")
 
 
 @command(
     None,
     group=group,
-    file=argument("[FILE]", "A wisdom; by default the user's file.", Path | None, show_default=False),
-    accuracy=choice(ACCURACIES, "Only of kernels of this accuracy class, or of a stricter one."),
+    file=argument("[FILE]", "A wisdom. The default is the user's file.", Path | None, show_default=False),
+    accuracy=choice(ACCURACIES, "Only kernels of this accuracy class or a stricter one."),
 )
 def show(file: Path | None = None, accuracy: str | None = None, as_json: bool = False) -> None:
     """Show the best known configuration of each kernel, problem, GPU and driver."""
@@ -41,7 +41,7 @@ def show(file: Path | None = None, accuracy: str | None = None, as_json: bool = 
 
 @command(None, group=group, files=argument("FILE...", "Wisdoms.", list[Path]), out=OUT)
 def merge(files: list[Path], out: Path, as_json: bool = False) -> None:
-    """Merge wisdoms into one, which may exist and keeps its entries. The order of the files does not matter."""
+    """Merge wisdoms into one. An existing file keeps its entries. The order of the files does not matter."""
     merged = api.Wisdom.merge_files([wisdom_file(path) for path in files], out)
     _written(out, len(merged), as_json)
 
@@ -54,7 +54,7 @@ def merge(files: list[Path], out: Path, as_json: bool = False) -> None:
     wisdom=file("FILE", "A wisdom.  [default: the user's file]"),
 )
 def export(kernel: str, out: Path, wisdom: Path | None = None, as_json: bool = False) -> None:
-    """Write the part of a wisdom that is of one kernel; it is merged into an existing wisdom."""
+    """Write the entries of one kernel to a file. An existing wisdom there keeps its entries."""
     path = wisdom_file(wisdom)
     loaded = api.Wisdom.load(path)
     part = loaded.of_kernel(kernel)
@@ -69,14 +69,13 @@ def export(kernel: str, out: Path, wisdom: Path | None = None, as_json: bool = F
     group=group,
     wisdom=argument("[FILE]", "A wisdom.  [default: the user's file]", Path | None),
     kernel=texts("FOLDER", "Folder of a kernel that is not built in; may be given several times."),
-    sample=number("Most entries that are measured.  [default: all]", 1),
+    sample=number("The largest number of entries to measure.  [default: all]", 1),
 )
 def check(options: Given, as_json: bool = False) -> None:
     """Measure the best entries of a wisdom again, each beside the default configuration.
 
-    Exits with 1, after naming each of them, when an entry is slower than recorded by more than its interval and 5 %,
-    slower than the default, fails, or is of another source of its kernel than that of today; and when no entry is of
-    this GPU.
+    The output names each entry that is slower than its recorded interval by more than 5 %, is slower than the default,
+    fails, or belongs to another source of its kernel. The exit code is then 1. It is also 1 if no entry is of this GPU.
     """
     from mltune.show import tables
 

@@ -57,23 +57,25 @@ class RunOptions:
     """
 
     search: str = _option("model", "The search strategy; the others than model are for comparison.", choices=SEARCHES)
-    skip: bool = _option(True, "Skip what is predicted to be slow.")
-    stop: bool = _option(True, "End once half of the measurements, at least 100 to 250, gained less than 1 %.")
-    variants: bool = _option(True, "Try the fastest with other options of the compiler, too.")
+    skip: bool = _option(True, "Skip configurations that are predicted to be slow.")
+    stop: bool = _option(True, "End the run when half of the measurements, at least 100 to 250, gained less than 1 %.")
+    variants: bool = _option(True, "Try the fastest configurations with other compiler parameters too.")
     enough: float | None = _option(
-        None, "End once the best reaches this share of the upper bound (mltune bound).", is_share=True
+        None, "End the run when the best reaches this share of the upper bound (mltune bound).", is_share=True
     )
-    compilers: int | None = _option(None, "Compile processes; by default one per core.", least=1, in_commands=False)
+    compilers: int | None = _option(
+        None, "Number of compile processes. The default is one per core.", least=1, in_commands=False
+    )
     prior: str = _option(
         "auto",
-        "The pretrained model to start from. auto is that of the kernel, unless it lost against physics where it was "
-        "judged; in replay none.",
+        "The pretrained model to start from. auto is the kernel's model, unless the physical model was better on "
+        "held-out data. In replay auto is none.",
         "auto|none|NAME|FILE",
     )
     wisdom: str = _option(
         "auto",
-        "The best known configurations: measured first, and the winner is added. auto is the user's file on a GPU, and "
-        "none in replay.",
+        "The file of the best known configurations. They are measured first, and the winner is added. auto is the "
+        "user's file on a GPU and none in replay.",
         "auto|none|FILE",
     )
 
@@ -88,8 +90,8 @@ class Limits:
     """On what, for how long and with which seed is tuned, as it is named: see :func:`mltune.tune`."""
 
     device: str = _option("auto", "auto, cuda:N or replay:DATASET.", "DEVICE")
-    trials: int | None = _option(None, "Most configurations that are compiled.", least=1)
-    time: str | float | None = _option(None, "Most time: 20s, 30m, 1h30m.", "TIME")
+    trials: int | None = _option(None, "The largest number of configurations to compile.", least=1)
+    time: str | float | None = _option(None, "The time limit of the whole run, such as 20s, 30m or 1h30m.", "TIME")
     seed: int = _option(0, "The same seed proposes the same trials.", least=0, most=LARGEST_SEED)
 
     def __post_init__(self) -> None:

@@ -61,7 +61,7 @@ def test_figures_are_of_the_problems_furthest_behind_and_the_tables_of_all(large
     page = written.html.read_text()
     assert len(re.findall(r"<title[^>]*>Best so far:", page)) == 3
     assert page.count('<figure class="heat">') == 3
-    assert "Drawn are the figures of 3 problems" in page
+    assert "This page has the figures of 3 problems" in page
     assert f"The tables have all {2 * COPIES} problems" in page
     for entry in written.document["winners"]:
         assert page.count(f'href="#p-{entry["slug"]}"') >= 2  # of the winners, and of the predictions
@@ -83,7 +83,7 @@ def test_those_furthest_behind_a_reference_come_before_those_without_one(monkeyp
 def test_a_small_campaign_says_nothing_of_what_is_drawn(large, tmp_path):
     page = write_report(large, tmp_path).html.read_text()
     assert len(re.findall(r"<title[^>]*>Best so far:", page)) == 2 * COPIES
-    assert "Drawn are the figures" not in page
+    assert "This page has the figures of" not in page
     assert "<dt>name</dt>" not in page
 
 

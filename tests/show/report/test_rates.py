@@ -69,7 +69,7 @@ def test_the_table_of_winners_has_a_column_for_each_unit(mixed):
     row = re.search(r'<tr><th scope="row"><a href="#p-transpose">.*?</tr>', page, re.DOTALL)[0]
     cells = [re.sub(r"<[^>]*>", "", cell).split() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
     assert cells[:3] == [["-"], ["205.7", "204.9\N{EN DASH}206.5"], ["-"]]
-    assert "that of GB/s is the memory bandwidth" in page
+    assert "The peak of GB/s is the memory bandwidth" in page
     lines = mixed.markdown.read_text().splitlines()
     head = lines.index("## Winners") + 2
     assert lines[head].startswith("| problem | TFLOPS | GB/s | ms | of ")
