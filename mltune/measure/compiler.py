@@ -303,7 +303,9 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except Exception as error:  # each release of the bindings has its own error for a missing library
-        raise DeviceError(f"compiling needs NVRTC, but it cannot be loaded: {printable(error, 300)}; {_INSTALL}") from error
+        raise DeviceError(
+            f"compiling needs NVRTC, but it cannot be loaded: {printable(error, 300)}; {_INSTALL}"
+        ) from error
     return nvrtc
 
 

@@ -438,3 +438,11 @@ def test_a_plan_file_is_no_run_directory(mltune, tmp_path, monkeypatch):
     code, out, err = mltune("run", "simple.toml", "--run", "new")
     assert code == 0, err
     assert "1 of 1 problem has a winner" in out
+
+
+@pytest.mark.parametrize(("command", "old", "new"), [("bound sgemm --device h200", "--device", "--gpu")])
+def test_an_option_of_the_version_before_is_taken_with_a_notice(mltune, command, old, new):
+    code, out, err = mltune(*shlex.split(command))
+    assert (code, err.splitlines()[0]) == (0, f"{old} is called {new} now; the old name is taken until 0.4")
+    assert "limited by" in out
+    assert old not in mltune(command.split()[0], "--help")[1].replace("--device auto", "")
