@@ -60,7 +60,7 @@ tuned = triton.autotune(configs=CONFIGS, key=["M"], do_bench=doubtful)(Kernel())
 def test_the_first_stays_where_nothing_is_faster_by_more_than_the_noise(tmp_path, gain, taken):
     close = f"""
 def close(call, quantiles):
-    bench(call, quantiles)
+    call()
     return {{64: {gain}, 32: 1.0}}.get(calls[-1][3]["BLOCK_SIZE_M"], 2.0)
 order = sorted(CONFIGS, key=lambda config: config.kwargs["BLOCK_SIZE_M"] != 64)
 tuned = triton.autotune(configs=order, key=["M"], do_bench=close)(Kernel())

@@ -275,8 +275,16 @@ class Adapter:
             trials = settings.trials or {"quick": QUICK, "full": len(candidates)}.get(level)
             end = math.inf if settings.time is None else clock.monotonic() + settings.time
             runner = Runner(call, bench, kwargs, winners, self._stopwatch, settings.tolerance)
-            search = {"trials": trials, "end": end, "seed": settings.seed, "prior": str(settings.prior)}
-            session = TritonTuning(candidates, runner, compilers, gpu, **search)
+            session = TritonTuning(
+                candidates,
+                runner,
+                compilers,
+                gpu,
+                trials=trials,
+                end=end,
+                seed=settings.seed,
+                prior=str(settings.prior),
+            )
             times = session.run()
             call.started_from = session.started_from
             winners.keep(times, is_verified=runner.is_verified)

@@ -65,8 +65,9 @@ class Outputs:
         if not expected:
             expected += [tensor.clone() for tensor in self._tensors]
             self.are_changed |= not fill and not all(map(_is_close, expected, self._before, [0.0] * len(expected)))
-        same = _has_bits if tolerance == BITS else _is_close
-        return all(map(same, self._tensors, expected, [tolerance] * len(expected)))
+        if isinstance(tolerance, str):
+            return all(map(_has_bits, self._tensors, expected))
+        return all(map(_is_close, self._tensors, expected, [tolerance] * len(expected)))
 
 
 def _integers(index: Any) -> Any:
@@ -110,7 +111,7 @@ def _is_close(actual: Any, expected: Any, tolerance: float) -> bool:
     return bool(actual.isclose(expected, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
 
 
-def _has_bits(actual: Any, expected: Any, _: Any) -> bool:
+def _has_bits(actual: Any, expected: Any) -> bool:
     if not actual.is_floating_point() or not expected.numel():
         return bool((actual == expected).all())
     integer = getattr(actual.flatten()[:1], {1: "byte", 2: "short", 4: "int", 8: "long"}[actual.element_size()])().dtype
