@@ -338,7 +338,7 @@ def test_the_default_configuration_is_a_candidate_though_it_is_slow(build, tmp_p
     of_default = [one for of_size in times.values() for key, one in of_size.items() if '"TILE": 16, "VEC": 1' in key]
     assert len(of_default) == 2
     for of_size, slow in zip(times.values(), of_default, strict=True):
-        assert slow == max(one for one in of_size.values() if one)
+        assert slow > min(time_s for time_s in of_size.values() if time_s)
 
 
 def test_other_launches_of_a_winner_are_candidates_with_the_same_machine_code(build, bundle, clock, tmp_path):
