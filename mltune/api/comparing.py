@@ -163,10 +163,10 @@ def compare(
     from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
     from mltune.show import scoreboard as page
 
-    known = [*CompareOptions.__optional_keys__, "strategies", "datasets", "share"]
+    names = [*CompareOptions.__optional_keys__, "strategies", "datasets", "share"]
     for name in options:
-        if name not in known:
-            raise UsageError(f"a comparison has no argument {name!r}{did_you_mean(name, known) or '.'}")
+        if name not in names:
+            raise UsageError(f"a comparison has no argument {name!r}{did_you_mean(name, names) or '.'}")
     settings: dict[str, Any] = {**USUAL, **options}
     overwrite, progress, interrupt = (settings.pop(name) for name in ("overwrite", "progress", "interrupt"))
     request = CompareCall(strategies=strategies, datasets=datasets, share=share, **settings).request()

@@ -204,7 +204,7 @@ class Library:
             raise LibraryError(f"a product is repeated with arrays of CuPy or PyTorch, got {type(out).__name__}.")
         address, enqueue = package.address, self._enqueue
         if plan.swapped:
-            return lambda a, b, *others: enqueue(plan, [address(b), address(a), *map(address, others)], None, None)
+            return lambda a, b, *rest: enqueue(plan, [address(b), address(a), *map(address, rest)], None, None)
         return lambda *arrays: enqueue(plan, [*map(address, arrays)], None, None)
 
     def _product(self, arrays: Sequence[Any], alpha: complex, beta: complex, on: int) -> _Call:

@@ -118,9 +118,9 @@ class Chosen:
         at = measured.timed
         time_s = measured.times_s[at, np.array(self.chosen)[self.picked(measured)]]
         speed = opponent_s[at] / time_s
-        sizes, known = measured.sizes[at], np.isfinite(speed)
+        sizes, has_opponent = measured.sizes[at], np.isfinite(speed)
         is_aligned = ((sizes % ALIGNED == 0) | (sizes < ALIGNED)).all(axis=1)
-        groups = {"aligned": known & is_aligned, "unaligned": known & ~is_aligned}
+        groups = {"aligned": has_opponent & is_aligned, "unaligned": has_opponent & ~is_aligned}
         return {
             name: {**_summary(speed[rows], measured.weights[at][rows]), "sizes": int(rows.sum())}
             for name, rows in groups.items()

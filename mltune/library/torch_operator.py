@@ -66,7 +66,7 @@ def torch_operator(library: Any) -> Any:
 
     described = library.document["parameters"]
     written = [parameter["name"] for parameter in described if parameter["role"] in ("out", "inout")]
-    dtype = getattr(torch, next((one["dtype"] for one in described if one["name"] == "C"), ""), None)
+    dtype = getattr(torch, next((parameter["dtype"] for parameter in described if parameter["name"] == "C"), ""), None)
     calls: dict[Any, Any] = {}
 
     def product(a: Any, b: Any, alpha: Any = 1.0) -> Any:
@@ -92,7 +92,7 @@ def torch_operator(library: Any) -> Any:
         repeat(a, b, out, *bias)
         return out
 
-    def of_product(a: Any, b: Any, *others: Any, **scalars: Any) -> Any:
+    def of_product(a: Any, b: Any, *bias: Any, **scalars: Any) -> Any:
         fits = a.dim() == 2 and b.dim() == 2 and a.shape[1] == b.shape[0]
         torch._check(fits, lambda: f"the shapes of a product must fit, got {[*a.shape]} and {[*b.shape]}.")
         return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
