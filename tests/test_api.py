@@ -250,7 +250,7 @@ class TestCompare:
         assert capsys.readouterr() == ("", "")
 
     def test_shares_are_joined(self):
-        options = {"evaluations": 20, "seeds": 2, "jobs": 1, "output": "here"}
+        options = {"evaluations": 20, "seeds": 2, "jobs": 1, "out": "here"}
         parts = [mltune.compare("random", self.ONE, share=share, **options) for share in ("1/2", "2/2")]
         assert sum(part.runs for part in parts) == 2
         assert {part.missing for part in parts} == {0}
@@ -263,7 +263,7 @@ class TestCompare:
             "import mltune\n"
             "print('once')\n"
             f"{STRATEGY}\n"
-            f"options = {{'evaluations': 20, 'seeds': 2, 'jobs': 2, 'output': 'here'}}\n"
+            f"options = {{'evaluations': 20, 'seeds': 2, 'jobs': 2, 'out': 'here'}}\n"
             f"found = mltune.compare(['random', Backwards], '{self.ONE}', **options)\n"
             "print(*found.strategies, found.missing, found.errors)\n"
         )

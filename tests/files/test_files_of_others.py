@@ -67,7 +67,7 @@ SUFFIXES = {".json": b'{"accuracy": 0.9}', ".html": b"<!doctype html><title>mine
 def test_a_comparison_keeps_files_of_others(compared: Path, tmp_path: Path) -> None:
     """Before it searches, and for each of its files; its own are replaced."""
     folder = Path(shutil.copytree(compared, tmp_path / "compared"))
-    options: dict[str, Any] = {"datasets": "convolution_w6600", "output": folder, **TWO}
+    options: dict[str, Any] = {"datasets": "convolution_w6600", "out": folder, **TWO}
     for name in PRODUCTS:
         own = (folder / name).read_bytes()
         (folder / name).write_bytes(SUFFIXES.get((folder / name).suffix, b"mine"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import runpy
 import sys
@@ -9,27 +10,26 @@ from pathlib import Path
 
 from mltune.integrations.triton import VARIABLE, install
 
-USAGE = """usage: python -m mltune.integrations.triton PROGRAM ...
-       python -m mltune.integrations.triton -m MODULE ...
-
-Runs a Python program in which mltune tunes Triton's kernels."""
-
 
 def main() -> None:
     """Run a program or a module as Python would, with its arguments."""
-    arguments = sys.argv[1:]
-    if arguments[:1] in ([], ["-h"], ["--help"]) or arguments == ["-m"]:
-        sys.exit(USAGE if arguments[:1] in ([], ["-m"]) else sys.stdout.write(USAGE + "\n") and 0)
+    parser = argparse.ArgumentParser(
+        prog="python -m mltune.integrations.triton",
+        description="Runs a Python program in which mltune tunes Triton's kernels.",
+    )
+    parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is the name of a module")
+    parser.add_argument("program", metavar="PROGRAM")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="arguments of the program")
+    options = parser.parse_args()
     os.environ[VARIABLE] = "1"  # for the processes that it starts
     install()
-    is_module = arguments[0] == "-m"
-    sys.argv = arguments[is_module:]
-    if is_module:
+    sys.argv = [options.program, *options.arguments]
+    if options.is_module:
         sys.path[:1] = [os.getcwd()]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        runpy.run_module(options.program, run_name="__main__", alter_sys=True)
     else:
-        sys.path[:1] = [str(Path(sys.argv[0]).resolve().parent)]
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.path[:1] = [str(Path(options.program).resolve().parent)]
+        runpy.run_path(options.program, run_name="__main__")
 
 
 if __name__ == "__main__":
