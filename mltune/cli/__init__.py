@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -21,6 +22,7 @@ from mltune.cli.shortage import shortage, spare_memory
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
 from mltune.files.text import printable_lines
+from mltune.process.bounded import is_late
 from mltune.show import table
 
 __all__ = ["inventory", "libraries", "main", "runs", "tuning", "wisdom"]
@@ -31,6 +33,17 @@ _Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command line; exit code 2 with one line on stderr for an error of the user, 1 for a failed run."""
+    try:
+        _run(arguments)
+    except SystemExit as ended:
+        if is_late():
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(ended.code if isinstance(ended.code, int) else 0)
+        raise
+
+
+def _run(arguments: list[str] | None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _warning
     streams.prepare()

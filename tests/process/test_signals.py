@@ -56,3 +56,22 @@ def test_work_that_is_late_is_left_behind_and_its_exceptions_are_raised():
     assert moments == [1]
     with pytest.raises(ZeroDivisionError):
         done_before(lambda: float("inf"), lambda: moments.append(1 // 0))
+
+
+LEAVING = """
+import atexit, sys, time
+import mltune.cli
+from mltune.process.bounded import done_before
+atexit.register(print, "Python ends as usual")
+mltune.cli._run = lambda arguments: sys.exit(130 + done_before(lambda: {deadline}, lambda: time.sleep({seconds})))
+print("the last line", end="")
+mltune.cli.main()
+"""
+
+
+@pytest.mark.parametrize(("seconds", "status", "printed"), [(60, 130, ""), (0, 131, "Python ends as usual\n")])
+def test_a_command_that_leaves_work_behind_ends_at_once_with_its_exit_code(seconds, status, printed):
+    """Python would end its thread in native code, and crash."""
+    command = [sys.executable, "-c", LEAVING.format(seconds=seconds, deadline=0.0 if seconds else "float('inf')")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, f"the last line{printed}", "")
