@@ -8,6 +8,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -22,7 +23,6 @@ from mltune.cli.shortage import shortage, spare_memory
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
 from mltune.files.text import printable_lines
-from mltune.process.bounded import is_late
 from mltune.show import table
 
 __all__ = ["inventory", "libraries", "main", "runs", "tuning", "wisdom"]
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _run(arguments)
     except SystemExit as ended:
-        if is_late():
+        if any(thread.name == "mltune-late" for thread in threading.enumerate()):  # Python may crash as it ends it
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
             os._exit(ended.code if isinstance(ended.code, int) else 0)

@@ -22,14 +22,6 @@ from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 _POLL_EVERY_S = 0.1
 
 
-_LATE = "mltune-late"
-
-
-def is_late() -> bool:
-    """Return whether work of :func:`done_before` goes on: Python then ends by a crash where that is in native code."""
-    return any(thread.name == _LATE for thread in threading.enumerate())
-
-
 def done_before(deadline: Callable[[], float], work: Callable[[], None]) -> bool:
     """Do work in a thread, and return whether it was done in time; an exception of the work is raised here.
 
@@ -45,7 +37,7 @@ def done_before(deadline: Callable[[], float], work: Callable[[], None]) -> bool
         except BaseException as error:
             raised.append(error)
 
-    thread = threading.Thread(target=run, name=_LATE, daemon=True)
+    thread = threading.Thread(target=run, name="mltune-late", daemon=True)  # the command looks for this name
     thread.start()
     while thread.is_alive() and time.monotonic() < deadline():
         thread.join(_POLL_EVERY_S)
