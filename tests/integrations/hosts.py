@@ -140,8 +140,10 @@ class Triton:
         configs = [self._triton.Config(dict(zip(PARAMETERS, values, strict=True))) for values in every]
         tuned = autotune(configs, ["n"], do_bench=do_bench, trials=trials, seed=seed, time=seconds)(kernel)
         tuned.run("x", 1)
-        times = [None if math.isinf(found[0]) else found[0] for found in tuned.configs_timings.values()]
         measured = [self._own(meta) for _, meta in kernel.calls[:-1]]  # the last call is the user's
+        timings = [(self._own(config.all_kwargs()), found[0]) for config, found in tuned.configs_timings.items()]
+        times = [next(time for config, time in timings if config == one) for one in measured]
+        times = [None if math.isinf(time) else time for time in times]
         return Outcome(measured, times, self._own(tuned.best_config.all_kwargs()))
 
     @staticmethod
