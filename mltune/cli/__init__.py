@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
@@ -37,8 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         _run(arguments)
     except SystemExit as ended:
         if any(thread.name == "mltune-late" for thread in threading.enumerate()):  # Python may crash as it ends it
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
+            streams.flush()
             os._exit(ended.code if isinstance(ended.code, int) else 0)
         raise
 

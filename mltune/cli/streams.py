@@ -30,3 +30,9 @@ def _is_closed(number: int) -> bool:
     except OSError as error:
         return error.errno == errno.EBADF
     return False
+
+
+def flush() -> None:
+    """Write what standard output holds back, unless nobody reads it any more."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
