@@ -27,18 +27,11 @@ def replace_linears(library: Any, model: Any) -> int:
     dtype, operator, count = getattr(torch, dtypes["C"]), library.torch_operator(), 0
     for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
-            if (type(child), child_dtype(child)) != (torch.nn.Linear, dtype) or (
-                child.bias is None
-            ) is library.has_bias:
-                continue
-            setattr(module, name, _linear()(operator, child.weight, child.bias))
-            count += 1
+            is_layer = type(child) is torch.nn.Linear and child.weight.dtype is dtype
+            if is_layer and (child.bias is not None) is library.has_bias:
+                setattr(module, name, _linear()(operator, child.weight, child.bias))
+                count += 1
     return count
-
-
-def child_dtype(module: Any) -> Any:
-    """Return the type of the weights of a layer; None without any."""
-    return getattr(getattr(module, "weight", None), "dtype", None)
 
 
 @functools.cache

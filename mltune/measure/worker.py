@@ -212,7 +212,7 @@ class Worker:
         """Verify a kernel on a problem that is too large for the host."""
         after = self._fresh_operands() if problem == self.problem else _operands(problem, _on_host(problem))
         inputs = {buffer.name for buffer in problem.buffers if buffer.role == "in"}
-        before = {name: array if name in inputs else array.copy() for name, array in after.items()}
+        before = {name: array if name in inputs else copied(array) for name, array in after.items()}
         kernel.bind(launch, problem_arguments(problem, _addresses(after)))()
         error = problem.device_error(before, after, lambda operands: bind_reference(problem, _addresses(operands))())
         if error <= 1:
