@@ -11,7 +11,8 @@
 //
 // Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. Every block makes its own in the
 // workspace. The tiles of all products of a batch are taken one after the other, so a block needs its maps and its start once.
-// CLUSTER blocks one above the other share a tile of B, and CLUSTER_N side by side one of A, of which each copies a part to all.
+// A cluster has CLUSTER by CLUSTER_N blocks: those one above the other share a tile of B, those side by side one of A, of which each
+// copies a part to all.
 //
 // The copy engine reads from multiples of 16 bytes only. If an operand's address, leading dimension or stride is none, threads
 // copy both operands: they bring the aligned chunks of 16 bytes that cover a line, asynchronously, and later shift each line
@@ -69,7 +70,7 @@ constexpr int CHUNK = 8;                     // elements of 16 bytes: what the s
 constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps of k
 constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
 constexpr int WARPS = GROUPS * WARPGROUP / WARP;  // of a team
-constexpr int ARRIVALS = WARPS * CLUSTER * CLUSTER_N;  // that free a stage
+constexpr int ARRIVALS = WARPS * (CLUSTER + CLUSTER_N - 1);  // that free a stage: of all blocks that a block copies to
 
 // Where threads copy: steps of k of a tile that are not zero. A line along k has one chunk for its last elements; lines along m
 // or n have theirs in the place of an eighth of the lines.
@@ -99,7 +100,14 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
 template <typename V>
 __device__ __forceinline__ V load_global(const V* from) { return *from; }
 template <typename V>
-__device__ __forceinline__ void store_global(V* to, const V& value) { *to = value; }
+__device__ __forceinline__ void store_global(V* to, const V& value) {
+  if constexpr (sizeof(V) == 16) {  // the compiler would make four stores where it keeps the words apart
+    const unsigned* const word = reinterpret_cast<const unsigned*>(&value);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
+  } else {
+    *to = value;
+  }
+}
 
 // Loads what other blocks have written: past L1.
 __device__ __forceinline__ Four load_shared_by_blocks(const Four* from) {
@@ -248,19 +256,14 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
                : "memory");
 }
 
-// Brings a multiple of 16 bytes into L2.
-__device__ __forceinline__ void prefetch(const Half* global, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
-}
-
 // By the thread that copies, before its first copy.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
-// To shared memory; to the same place of all blocks of the cluster if it has several that share the tile.
+// To shared memory; to the same place of those blocks of the cluster that share the tile, by their bits, if there are several.
 template <int TARGETS>
-__device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int inner, int outer, int product, Bits64* barrier) {
+__device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int inner, int outer, int product, Bits64* barrier, int targets) {
   if constexpr (TARGETS == 1)
     asm volatile("cp.async.bulk.tensor." DIMENSIONS ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, " AT "], [%5];" ::"r"(
                      shared_address(shared)),
@@ -271,22 +274,9 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int
         "cp.async.bulk.tensor." DIMENSIONS
         ".shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, " AT "], [%5], %6;" ::"r"(
             shared_address(shared)),
-        "l"(map), "r"(inner), "r"(outer), "r"(product), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>((1 << TARGETS) - 1))
+        "l"(map), "r"(inner), "r"(outer), "r"(product), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>(targets))
         : "memory");
 }
-
-// From shared memory, as those were laid there.
-__device__ __forceinline__ void store_box(const TensorMap* map, const void* shared, int inner, int outer, int product) {
-  asm volatile("cp.async.bulk.tensor." DIMENSIONS ".global.shared::cta.bulk_group [%0, " AT "], [%1];" ::"l"(map),
-               "r"(shared_address(shared)), "r"(inner), "r"(outer), "r"(product)
-               : "memory");
-}
-
-__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Until all groups of the thread but the last PENDING have been read.
-template <int PENDING>
-__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 
 // -- Tensor cores.
 
@@ -322,19 +312,9 @@ __device__ __forceinline__ float widened(Half element) {
 __device__ __forceinline__ float exponential(float x) { return __expf(x); }
 __device__ __forceinline__ float quotient(float x, float y) { return __fdividef(x, y); }
 
-// Of 8 x 8 elements in half precision thread 4 i + j has those of row i and columns 2 j and 2 j + 1; then of the transposed matrix.
-__device__ __forceinline__ unsigned transposed(unsigned two) {
-  unsigned other;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(two));
-  return other;
-}
-
-// Four matrices of 8 x 8 elements, as above, are stored transposed: thread 8 i + j has the place of column j of matrix i.
-__device__ __forceinline__ void store_transposed(void* shared, unsigned first, unsigned second, unsigned third, unsigned fourth) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "r"(first),
-               "r"(second), "r"(third), "r"(fourth)
-               : "memory");
-}
+// Waits for so many threads of whole warps at the barrier of a number; 0 is that of the block.
+template <int THREADS_THERE>
+__device__ __forceinline__ void meet(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS_THERE) : "memory"); }
 
 // Nor what is made from `value`.
 __device__ __forceinline__ void forget(long long& value) { asm volatile("" : "+l"(value)); }
@@ -487,23 +467,14 @@ struct Operand {
     make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
   }
 
-  // Brings `depth` steps of k of a panel near. By a warpgroup, of an operand that is aligned.
-  __device__ __forceinline__ void bring_near(int line, int step, int depth, int product) const {
-    const int inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
-    const int elements = min(K_CONTIGUOUS ? depth : PANEL, static_cast<int>(inner) - inner0) / CHUNK * CHUNK;
-    const int lines = elements > 0 ? min(K_CONTIGUOUS ? PANEL : depth, static_cast<int>(outer) - outer0) : 0;
-#pragma unroll 1
-    for (int l = threadIdx.x % WARPGROUP; l < lines; l += WARPGROUP)
-      prefetch(X + product * stride + (outer0 + l) * ld + inner0, elements * 2);
-  }
-
-  // By one thread.
-  __device__ __forceinline__ void copy(unsigned char* image, long long line, long long step, int product, Bits64* barrier) const {
+  // By one thread: of the blocks of a cluster, that copy to each other, the part of one.
+  __device__ __forceinline__ void copy(unsigned char* image, long long line, long long step, int product, Bits64* barrier, int part,
+                                       int targets) const {
     const int inner0 = static_cast<int>(K_CONTIGUOUS ? step : line), outer0 = static_cast<int>(K_CONTIGUOUS ? line : step);
-    const int first = SHARES > 1 ? cluster_rank() * PART : 0;
+    const int first = SHARES > 1 ? part * PART : 0;
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++)
-      copy_box<SHARES>(image + block * BLOCK + first * LINE, map, inner0 + block * PER_LINE, outer0 + first, product, barrier);
+      copy_box<SHARES>(image + block * BLOCK + first * LINE, map, inner0 + block * PER_LINE, outer0 + first, product, barrier, targets);
   }
 
   // Where threads copy: eight of the warpgroup take a line, and of each block a chunk.
@@ -609,7 +580,6 @@ struct Operand {
   }
 };
 
-static_assert(CLUSTER == 1 || CLUSTER_N == 1, "all blocks of a cluster share one operand");
 typedef Operand<A_ALONG_K == 1, BLK_M, CLUSTER_N> OperandA;
 typedef Operand<B_ALONG_K == 1, BLK_N, CLUSTER> OperandB;
 constexpr int STAGE = OperandA::IMAGE + OperandB::IMAGE;
@@ -640,8 +610,12 @@ __device__ __forceinline__ int parts() { return SPLIT_K == 0 ? gridDim.y : SPLIT
 __device__ __forceinline__ unsigned blocks() { return SPLIT_K == 0 ? gridDim.x * gridDim.y : gridDim.x; }
 __device__ __forceinline__ unsigned this_block() { return SPLIT_K == 0 ? blockIdx.y * gridDim.x + blockIdx.x : blockIdx.x; }
 
+// The place of a block in its cluster.
+__device__ __forceinline__ int cluster_row() { return CLUSTER > 1 ? cluster_rank() % CLUSTER : 0; }
+__device__ __forceinline__ int cluster_column() { return CLUSTER_N > 1 ? cluster_rank() / CLUSTER : 0; }
+
 // The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be, and of each the parts of k; then
-// those of the next product. A cluster takes CLUSTER tiles, one above the other, or CLUSTER_N side by side: a panel.
+// those of the next product. A cluster takes CLUSTER by CLUSTER_N tiles: a panel.
 struct Tiles {
   int panels_m, panels_n, all, raster_group;
 
@@ -661,8 +635,8 @@ struct Tiles {
 #endif
     const int group_tiles = raster_group * panels_n, group = tile / group_tiles, within = tile % group_tiles;
     const int height = min(raster_group, panels_m - group * raster_group);
-    panel_m = (group * raster_group + within % height) * CLUSTER + (CLUSTER > 1 ? cluster_rank() : 0);
-    panel_n = within / height * CLUSTER_N + (CLUSTER_N > 1 ? cluster_rank() : 0);
+    panel_m = (group * raster_group + within % height) * CLUSTER + cluster_row();
+    panel_n = within / height * CLUSTER_N + cluster_column();
   }
 };
 
@@ -686,7 +660,7 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
       wgmma<!A_ALONG_K, !B_ALONG_K>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
 
-constexpr int MAPS = STORE > 0 ? 3 : 2;  // of a block
+constexpr int MAPS = 2;  // of a block
 
 // The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
@@ -893,8 +867,46 @@ struct Packing {
   }
 };
 
-__device__ __forceinline__ float number(float element) { return element; }
+// ---- Results.
+
+// 16 bytes of a line of C, or of the bias. Of elements in half precision as words: a load of their struct would be eight.
+#if IS_HALF_RESULT
+typedef Chunk Vector;
+__device__ __forceinline__ Half get(const Vector& vector, int e) { return static_cast<Half>(vector.words[e / 2] >> e % 2 * 16); }
+__device__ __forceinline__ void put(Vector& vector, int e, Half element) { vector.words[e / 2] |= static_cast<unsigned>(element) << e % 2 * 16; }
+__device__ __forceinline__ void put_two(Vector& vector, int e, float low, float high) { vector.words[e / 2] = rounded(low, high); }
 __device__ __forceinline__ float number(Half element) { return widened(element); }
+#else
+typedef Four Vector;
+__device__ __forceinline__ float get(const Vector& vector, int e) { return vector.of[e]; }
+__device__ __forceinline__ void put(Vector& vector, int e, float element) { vector.of[e] = element; }
+__device__ __forceinline__ void put_two(Vector& vector, int e, float low, float high) { vector.of[e] = low, vector.of[e + 1] = high; }
+__device__ __forceinline__ float number(float element) { return element; }
+#endif
+constexpr int VECTOR = 16 / sizeof(Element);
+
+// The first `valid` elements.
+__device__ __forceinline__ Vector load_vector(const Element* from, int valid) {
+  Vector vector = {};
+  if (valid == VECTOR && reinterpret_cast<Bits64>(from) % 16 == 0) {
+    vector = load_global(reinterpret_cast<const Vector*>(from));
+  } else {
+#pragma unroll
+    for (int e = 0; e < VECTOR; e++)
+      if (e < valid) put(vector, e, load_global(from + e));
+  }
+  return vector;
+}
+
+__device__ __forceinline__ void store_vector(Element* to, const Vector& vector, int valid) {
+  if (valid == VECTOR && reinterpret_cast<Bits64>(to) % 16 == 0) {
+    store_global(reinterpret_cast<Vector*>(to), vector);
+  } else {
+#pragma unroll
+    for (int e = 0; e < VECTOR; e++)
+      if (e < valid) store_global(to + e, get(vector, e));
+  }
+}
 
 __device__ __forceinline__ float activated(float x) {
 #if EPILOGUE_ACTIVATION == 1  // ReLU
@@ -913,207 +925,104 @@ __device__ __forceinline__ float activated(float x) {
 #endif
 }
 
-// Sums of a thread that are stored at a time.
-constexpr int MOVED = SUMS % 8 ? 4 : SUMS % 16 || BIAS == 2 || EPILOGUE_ACTIVATION > 1 ? 8 : 16;
+// The way of a tile's sums to C. They change hands in shared memory, in pieces of columns, so that a thread has 16 bytes of a line of
+// C; the room is the stage of the team's last step of k, which is freed only then. Lines are columns of a warpgroup's sums or, if not all
+// of its warps may be there, of a warp's; with SWAP they are the rows of a warp's.
+struct Outbox {
+  static constexpr int TOGETHER = SWAP || SPLIT_K != 1 ? 1 : WARPGROUP / WARP;  // warps
+  static constexpr int ROOM = STAGE / (16 * WARPS) * TOGETHER * 4;              // floats: a multiple of 16 bytes
+  static constexpr int ROWS = 16 * TOGETHER;
+  static constexpr int FIT = (SWAP ? ROOM / ROWS - 8 : ROOM / (ROWS + 4)) / 8 * 8;  // columns
+  static constexpr int PIECES = (BLK_N + FIT - 1) / FIT;
+  static constexpr int COLUMNS = (BLK_N + 8 * PIECES - 1) / (8 * PIECES) * 8;
+  static constexpr int APART = SWAP ? (COLUMNS / 8 | 1) * 8 : ROWS + 4;  // of lines: what threads store at a time is in different banks
+  static_assert(FIT > 0, "a piece has columns");
 
-struct Result {
   long long m, n;
   float alpha, beta;
   Element* C;
   long long ldc;
   const Element* bias;
 
-  // The bias of a thread's sums: of two rows, or of eight columns.
-  __device__ __forceinline__ void load_bias(float (&added)[MOVED], long long row, long long column) const {
-    row += threadIdx.x % WARP / 4;
-    column += threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < MOVED; i++) {
-#if BIAS == 1
-      const long long at = row + i % 4 / 2 * 8;
-      added[i] = i > 3 ? added[i % 4] : i % 2 ? added[i - 1] : at < m ? number(load_global(bias + at)) : 0.0f;
-#elif BIAS == 2
-      const long long at = column + i / 4 * 8 + i % 2;
-      added[i] = i % 4 > 1 ? added[i - 2] : at < n ? number(load_global(bias + at)) : 0.0f;
-#else
-      added[i] = 0.0f;
-#endif
-    }
-  }
-
-  __device__ __forceinline__ float finished(float value, float added) const {
-    return activated(EPILOGUE_BIAS ? value + added : value);
-  }
-
-  // Whether the copy engine can store.
-  __device__ __forceinline__ bool is_aligned(long long stride) const {
-    return ldc % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(C) % 16 == 0;
-  }
-
-  // A warp's 16 rows of an instruction, from `row` and `column` on. By a loop that stays one, because unrolled it takes longer
-  // to compile than all else. Registers have no index: sums move to those that are stored.
-  __device__ __forceinline__ void store(const float (&sums)[SUMS], long long row, long long column) const {
+  // By whole warps: `row` is the first of the warp's 16, of the first instruction. Registers have no index, so each piece has a branch; the
+  // loop stays one, because unrolled it takes longer to compile than all else.
+  __device__ __forceinline__ void store(unsigned char* stage, const Sums& sums, long long row, long long column) const {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % TOGETHER;
+    float* const room = reinterpret_cast<float*>(stage) + threadIdx.x / WARP % WARPS / TOGETHER * ROOM;
+    float* const mine = room + (SWAP ? lane / 4 * APART + lane % 4 * 2 : lane % 4 * 2 * APART + warp * 16 + lane / 4);
 #pragma unroll 1
-    for (int chunk = 0; chunk < SUMS; chunk += MOVED, column += 2 * MOVED) {
-      float mine[MOVED];
+    for (int number = 0; number < INSTRUCTIONS * PIECES; number++) {
 #pragma unroll
-      for (int c = 0; c < SUMS; c += MOVED)
-        if (c == chunk) {
+      for (int n = 0; n < INSTRUCTIONS * PIECES; n++)
+        if (n == number) {
 #pragma unroll
-          for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
+          for (int i = 0; i < COLUMNS / 2; i++) {  // of row i / 2 % 2 * 8 and column i / 4 * 8 + i % 2
+            const int down = i / 2 % 2 * 8, right = i / 4 * 8 + i % 2, from = n % PIECES * COLUMNS / 2 + i;
+            if (from < SUMS) mine[SWAP ? down * APART + right : right * APART + down] = sums[n / PIECES][from];
+          }
         }
-      const bool inside = row + 16 <= m && column + 2 * MOVED <= n;
-      if (STORE == 0 && inside && beta == 0.0f && are_pairs())
-        store<true, false>(mine, row, column);
+      wait_for_others();
+      const int first = number % PIECES * COLUMNS;
+      const long long there = row + number / PIECES * HIGH;
+      if (SWAP)
+        send<COLUMNS>(room, there, 16, column + first, BLK_N - first);
       else
-        store<false, true>(mine, row, column);
+        send<ROWS>(room, column + first, min(COLUMNS, BLK_N - first), there - warp * 16, ROWS);
+      wait_for_others();
     }
   }
 
-#if IS_HALF_RESULT
-  // Whether two elements of an even row and the next are a word.
-  __device__ __forceinline__ bool are_pairs() const { return ldc % 2 == 0 && reinterpret_cast<Bits64>(C) % 4 == 0; }
-
-  // Of four sums the elements of rows i and i + 8 are a word of an 8 x 8 matrix, whose columns are those rows of two columns in turns.
-  // Transposed it has two rows of a column in a thread, so that eight threads store a column of 16 rows: 32 bytes, a sector.
-  // With SWAP rows are contiguous, and so are the two sums of a row.
-  template <bool INSIDE, bool MAY_READ_C>
-  __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
-    constexpr int PAIRS = MOVED / 2;
-    float added[MOVED];
-    load_bias(added, row, column);
-    const int lane = threadIdx.x % WARP;
-    row += SWAP ? lane / 4 : lane / 4 % 2 * 8 + lane % 4 * 2;
-    column += SWAP ? lane % 4 * 2 : lane / 8 * 2;
-    const bool pairs = INSIDE || are_pairs(), reads = MAY_READ_C && beta != 0.0f;
-    Half* to[PAIRS];
-    int there[PAIRS];  // elements
-    unsigned old[PAIRS];
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-      const long long first = SWAP ? column + i / 2 * 8 : row, line = SWAP ? row + i % 2 * 8 : column + i / 2 * 8 + i % 2;
-      const long long end = SWAP ? n : m;
-      to[i] = C + first + line * ldc;
-      there[i] = INSIDE ? 2 : line < (SWAP ? m : n) ? (first < end) + (first + 1 < end) : 0;
-      if (!reads) continue;
-      old[i] = 0;
-      if (pairs && there[i] == 2) old[i] = load_global(reinterpret_cast<const unsigned*>(to[i]));
-      if (!pairs && there[i] == 2) old[i] = static_cast<unsigned>(load_global(to[i] + 1)) << 16;
-      if (there[i] == 1 || (!pairs && there[i] == 2)) old[i] |= load_global(to[i]);
-      if (!SWAP) old[i] = transposed(old[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-      const int first = SWAP ? i * 2 : i / 2 * 4 + i % 2, second = first + (SWAP ? 1 : 2);
-      float low = alpha * mine[first], high = alpha * mine[second];
-      if (reads) {
-        low += beta * widened(static_cast<Half>(old[i]));
-        high += beta * widened(static_cast<Half>(old[i] >> 16));
-      }
-      unsigned two = rounded(finished(low, added[first]), finished(high, added[second]));
-      if (!SWAP) two = transposed(two);
-      if (pairs && there[i] == 2) {
-        store_global(reinterpret_cast<unsigned*>(to[i]), two);
-      } else {
-        if (there[i] > 0) store_global(to[i], static_cast<Half>(two));
-        if (there[i] > 1) store_global(to[i] + 1, static_cast<Half>(two >> 16));
-      }
-    }
+ private:
+  __device__ __forceinline__ void wait_for_others() const {
+    if constexpr (TOGETHER > 1)
+      meet<TOGETHER * WARP>(1 + TEAMS + threadIdx.x / WARPGROUP);
+    else
+      __syncwarp();
   }
-#else
-  __device__ __forceinline__ bool are_pairs() const { return true; }
 
-  template <bool INSIDE, bool MAY_READ_C>
-  __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
-    float added[MOVED];
-    load_bias(added, row, column);
-    const int lane = threadIdx.x % WARP;
-    row += lane / 4;
-    column += lane % 4 * 2;
-    bool there[MOVED];
-    float *to[MOVED], old[MOVED];
-#pragma unroll
-    for (int i = 0; i < MOVED; i++) {
-      const long long of_m = row + i % 4 / 2 * 8, of_n = column + i / 4 * 8 + i % 2;
-      to[i] = C + (SWAP ? of_n + of_m * ldc : of_m + of_n * ldc);
-      there[i] = INSIDE || (row + i % 4 / 2 * 8 < m && column + i / 4 * 8 + i % 2 < n);
-      if (MAY_READ_C && beta != 0.0f && there[i]) old[i] = load_global(to[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < MOVED; i++) {
-      const float value = alpha * mine[i];
-      if (there[i]) store_global(to[i], finished(MAY_READ_C && beta != 0.0f ? value + beta * old[i] : value, added[i]));
-    }
-  }
-#endif
-};
-
-static_assert(STORE == 0 || (IS_HALF_RESULT && SPLIT_K == 1 && !SWAP && BLK_N % 16 == 0), "all warps of a warpgroup store, in words");
-#if STORE > 0
-// The way of a warpgroup's results through shared memory: boxes of 64 rows, STORE of them at a time, which its first thread has the
-// copy engine store while others are filled, or the next tile is multiplied.
-struct Outbox {
-  static constexpr int COLUMNS = 2 * MOVED, BOX = COLUMNS * LINE;  // bytes
-
-  unsigned char* boxes;
-  Bits64* free;  // barriers of each box, and behind them those of full ones
-  const TensorMap* map;
-  unsigned number = 0;  // boxes so far
-
-  // By one thread of each block.
-  static __device__ __forceinline__ void init(Bits64* barriers) {
+  // Lines of elements, of which so many belong to the tile, by the threads that have met.
+  template <int ELEMENTS>
+  __device__ __forceinline__ void send(const float* room, long long line0, int lines, long long element0, int of_tile) const {
+    constexpr int VECTORS = ELEMENTS / VECTOR, STEP = TOGETHER * WARP;
+    const int there = static_cast<int>(min((SWAP ? m : n) - line0, static_cast<long long>(lines)));
+    const int left = static_cast<int>(min((SWAP ? n : m) - element0, static_cast<long long>(of_tile)));
+    const int thread = threadIdx.x % STEP;
+    Element* const corner = C + line0 * ldc + element0;
 #pragma unroll 1
-    for (int i = 0; i < 2 * STORE * CONSUMERS; i++) barrier_init(&barriers[i], i / STORE % 2 ? WARPGROUP / WARP : 1);
-  }
-
-  __device__ __forceinline__ Outbox(unsigned char* boxes, Bits64* barriers, const TensorMap* map)
-      : boxes(boxes + threadIdx.x / WARPGROUP * STORE * BOX), free(barriers + threadIdx.x / WARPGROUP * 2 * STORE), map(map) {}
-
-  __device__ __forceinline__ bool is_mine() const { return threadIdx.x % WARPGROUP == 0; }
-
-  // The warpgroup's 64 rows of an instruction.
-  __device__ __forceinline__ void store(const Result& result, const float (&sums)[SUMS], int row, int column, int product) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
-#pragma unroll(EPILOGUE_ACTIVATION > 1 ? 1 : SUMS / MOVED)
-    for (int chunk = 0; chunk < SUMS; chunk += MOVED, column += COLUMNS, number++) {
-      float mine[MOVED], added[MOVED];
-#pragma unroll
-      for (int c = 0; c < SUMS; c += MOVED)
-        if (c == chunk) {
-#pragma unroll
-          for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
-        }
-      result.load_bias(added, row + warp * 16, column);
-      const unsigned at = number % STORE, parity = number / STORE % 2;
-      unsigned char* const box = boxes + at * BOX;
-      barrier_wait(&free[at], parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < MOVED; i += 8) {  // 16 x 16 elements
-        unsigned two[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-          const int first = i + j * 2;
-          two[j] = rounded(result.finished(result.alpha * mine[first], added[first]),
-                           result.finished(result.alpha * mine[first + 1], added[first + 1]));
-        }
-        const int line = i * 2 + lane / 16 * 8 + lane % 8, place = warp * 2 + lane / 8 % 2;
-        store_transposed(box + line * LINE + (place ^ line % 8) * 16, two[0], two[1], two[2], two[3]);
-      }
-      fence_proxy();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&free[STORE + at], cluster_rank());
-      if (is_mine()) {
-        barrier_wait(&free[STORE + at], parity);
-        store_box(map, box, row, column, product);
-        bulk_commit();
-        bulk_wait_read<STORE - 1>();
-        if (number >= STORE - 1) barrier_arrive(&free[(number + 1) % STORE], cluster_rank());
-      }
-      __syncwarp();
+    for (int line = thread / VECTORS, element = thread % VECTORS * VECTOR; line < there;) {
+      const int valid = min(left - element, VECTOR);
+      if (valid > 0) send(room + line * APART + element, corner + line * ldc + element, valid, line0 + line, element0 + element);
+      line += STEP / VECTORS;
+      element += STEP % VECTORS * VECTOR;
+      if (STEP % VECTORS > 0 && element >= ELEMENTS) element -= ELEMENTS, line++;
     }
   }
-};
+
+  __device__ __forceinline__ void send(const float* from, Element* to, int valid, long long line, long long element) const {
+    float values[VECTOR];
+#pragma unroll
+    for (int e = 0; e < VECTOR; e += 4) {
+      const Four four = *reinterpret_cast<const Four*>(from + e);
+#pragma unroll
+      for (int f = 0; f < 4; f++) values[e + f] = alpha * four.of[f];
+    }
+    if (beta != 0.0f) {
+      const Vector old = load_vector(to, valid);
+#pragma unroll
+      for (int e = 0; e < VECTOR; e++) values[e] += beta * number(get(old, e));
+    }
+#if BIAS
+    const bool along = (BIAS == 1) != SWAP;  // the line
+    const Vector added = load_vector(bias + (along ? element : line), along ? valid : 1);
+#pragma unroll
+    for (int e = 0; e < VECTOR; e++) values[e] += number(get(added, along ? e : 0));
 #endif
+    Vector result = {};
+#pragma unroll
+    for (int e = 0; e < VECTOR; e += 2) put_two(result, e, activated(values[e]), activated(values[e + 1]));
+    store_vector(to, result, valid);
+  }
+};
 
 // ---- The kernel.
 
@@ -1148,12 +1057,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   constexpr const Element* bias = nullptr;
 #endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
-#if STORE > 0
-  constexpr int BOXES = CONSUMERS * STORE * Outbox::BOX;
-#else
-  constexpr int BOXES = 0;
-#endif
-  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE + BOXES);
+  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
   Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + MAPS);
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
@@ -1186,30 +1090,14 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(&full[i], aligned ? 1 : WARPGROUP);
-      barrier_init(&empty[i], ARRIVALS);
+      barrier_init(&empty[i], aligned ? ARRIVALS : WARPS);  // threads copy for their own block alone
     }
     for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], WARPS);
-#if STORE > 0
-    Outbox::init(turn + TEAMS + PACK);
-#endif
     barrier_init_fence();
   }
-#if STORE > 0
-  int boxed = beta == 0.0f && Result{m, n, alpha, beta, C, ldc, bias}.is_aligned(stride_c);
-  if (boxed && threadIdx.x / WARP == 3)
-    make_map(maps + 2, shared_maps + 2, C, static_cast<unsigned>(m), static_cast<unsigned>(n), ldc, Outbox::COLUMNS,
-             static_cast<unsigned>(batch), stride_c);
-#endif
   if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
   if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
   const int warpgroup = threadIdx.x / WARPGROUP;
-  if (!PACK && mapped && warpgroup == CONSUMERS) {  // until the maps are made
-    int panel_m, panel_n, product;
-    tiles.locate(cluster, panel_m, panel_n, product);
-    const int first = cluster % parts() * tiles_k * BLK_K, depth = min(tiles_k, STAGES) * BLK_K;
-    a.bring_near(panel_m * BLK_M, first, depth, product);
-    b.bring_near(panel_n * BLK_N, first, depth, product);
-  }
   block_or_cluster_sync();
 
   if (warpgroup == CONSUMERS) {  // the producer
@@ -1223,6 +1111,8 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
 #endif
     }
     if (aligned && first_thread) {
+      const int row_of_blocks = ((1 << CLUSTER * CLUSTER_N) - 1) / ((1 << CLUSTER) - 1) << cluster_row();
+      const int column_of_blocks = (1 << CLUSTER) - 1 << cluster_column() * CLUSTER;
       Place place;
 #pragma unroll 1
       for (int number = cluster; number < tiles.all; number += clusters) {
@@ -1236,8 +1126,8 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
           Bits64* const barrier = &full[place.stage];
           barrier_wait(&empty[place.stage], place.parity ^ 1);
           barrier_expect(barrier, STAGE);
-          a.copy(stage, row, tile * BLK_K, product, barrier);
-          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier);
+          a.copy(stage, row, tile * BLK_K, product, barrier, cluster_column(), row_of_blocks);
+          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier, cluster_row(), column_of_blocks);
         }
       }
     } else if (!aligned && tiles_k > 0) {
@@ -1288,15 +1178,16 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     registers_take<CONSUMER_REGISTERS>();
     const int lane = threadIdx.x % WARP, team = warpgroup / GROUPS, first_row = warpgroup % GROUPS * WG_M;
     const Bits64 from_a = OperandA::place(shared_storage, first_row), from_b = OperandB::place(shared_storage + OperandA::IMAGE, 0);
+    const bool shares = lane % CLUSTER == cluster_row() || lane / CLUSTER == cluster_column();
+    const bool frees = aligned ? lane < CLUSTER * CLUSTER_N && shares : lane == cluster_rank();
     auto release = [&](int stage) {
-      if (lane < CLUSTER * CLUSTER_N) barrier_arrive(&empty[stage], lane);
+      if (frees) barrier_arrive(&empty[stage], lane);
     };
     Place place;
     place.skip(team * tiles_k);
-#if STORE > 0
-    Outbox outbox(shared_storage + STAGES * STAGE, turn + TEAMS + PACK, maps + 2);
-    if (boxed && outbox.is_mine()) acquire_map(maps + 2);
-#endif
+    auto pass_turn = [&] {
+      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS], cluster_rank());
+    };
     unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
 #pragma unroll 1
     for (int number = cluster + team * clusters; number < tiles.all; number += TEAMS * clusters) {
@@ -1323,32 +1214,27 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
         last = place.stage;
         place.next();
       }
-      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS], cluster_rank());
+      if (tiles_k > 0) pass_turn();
       wgmma_wait<0>();
       hold(sums);
-      if (tiles_k > 0) release(last);
+      meet<GROUPS * WARPGROUP>(1 + team);  // nobody reads the last stage any more
       place.skip((TEAMS - 1) * tiles_k);
       int panel_m, panel_n, product;
       tiles.locate(number, panel_m, panel_n, product);
       const int warp = threadIdx.x / WARP % WARPS;
-      if (SPLIT_K != 1 && !Workspace(memory, tiles).join(sums, panel_m * tiles.panels_n * CLUSTER_N + panel_n, warp, number % parts())) continue;
-      const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
-      const Result result{m, n, alpha, beta, C + product * stride_c, ldc, bias};
-#if STORE > 0
-      forget(boxed);  // else there are two loops
-      if (boxed) {
-#pragma unroll
-        for (int part = 0; part < INSTRUCTIONS; part++)
-          outbox.store(result, sums[part], panel_m * BLK_M + first_row + part * HIGH, panel_n * BLK_N, product);
-        continue;
+      const int place_of_tile = panel_m * tiles.panels_n * CLUSTER_N + panel_n;
+      if (SPLIT_K == 1 || Workspace(memory, tiles).join(sums, place_of_tile, warp, number % parts())) {
+        const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + warp % 4 * 16;
+        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias};
+        outbox.store(shared_storage + last * STAGE, sums, row, static_cast<long long>(panel_n) * BLK_N);
+        fence_proxy();
+        __syncwarp();
       }
-#endif
-#pragma unroll
-      for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, static_cast<long long>(panel_n) * BLK_N);
+      if (tiles_k > 0)
+        release(last);
+      else
+        pass_turn();  // all teams have the first stage
     }
-#if STORE > 0
-    bulk_wait_read<0>();
-#endif
   }
   if (CLUSTER * CLUSTER_N > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
 }

@@ -69,9 +69,9 @@ WAYS = [
     {"BLK_N": 72, "SWAP": 1, "CLUSTER": 1, "CLUSTER_N": 2},
     {"BLK_N": 112, "SWAP": 1, "SPLIT_K": 2},
     {"BLK_N": 88, "SWAP": 1, "PACK": 1, "CLUSTER": 1},
-    {"BLK_N": 256, "STORE": 4},
-    {"BLK_N": 128, "TEAMS": 2, "STORE": 2},
-    {"BLK_N": 80, "STORE": 2, "CLUSTER": 1, "CLUSTER_N": 2, "PACK": 1},
+    {"BLK_N": 256, "CLUSTER": 2, "CLUSTER_N": 2},
+    {"BLK_M": 64, "BLK_N": 80, "TEAMS": 3, "STAGES": 3, "SPLIT_K": 3, "CLUSTER": 2, "CLUSTER_N": 2, "SWAP": 1},
+    {"BLK_N": 80, "CLUSTER": 1, "CLUSTER_N": 2, "PACK": 1},
 ]
 """Narrow tiles, tiles of the transposed product, and results that the copy engine stores, beside other parameters."""
 

@@ -25,7 +25,7 @@ SMALL |= {"CLUSTER": (1,), "CLUSTER_N": (1,)}
 """Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
 
 PLAIN = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": 1, "STAGES": 3, "SPLIT_K": 1, "CLUSTER": 1}
-PLAIN |= {"CLUSTER_N": 1, "PACK": 0, "SWAP": 0, "STORE": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1}
+PLAIN |= {"CLUSTER_N": 1, "PACK": 0, "SWAP": 0, "PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1}
 """A configuration of one warpgroup that multiplies."""
 
 FEW = replace(H200, sm_count=1)
@@ -117,7 +117,6 @@ def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, s
     """
     device = replace(H200, sm_count=4)
     configuration = PLAIN | {"TEAMS": teams, "PACK": 1, "SWAP": int(split == 0), "SPLIT_K": split}
-    configuration["STORE"] = 2 * (teams == 2 and case[0] in ("h", "b"))
     host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
     helped = [
         (m, n, k)
@@ -184,8 +183,8 @@ def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: in
 @pytest.mark.sampled(3, system=12)
 def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: int) -> None:
     """Numbers of columns that no power of two divides well, in all ways to store results."""
-    way = {"SPLIT_K": 2, "SWAP": int(columns > 8)} if columns % 16 else {"STORE": 2}
-    configuration = PLAIN | {"BLK_N": columns} | way
+    configuration = PLAIN | {"BLK_M": 192 if columns in (40, 80) else 64, "BLK_N": columns}
+    configuration |= {"SPLIT_K": 1 + columns // 8 % 2, "SWAP": int(columns > 40)}
     sizes = [(72, columns, 136), (65, columns + 1, 8 * 65), (1, 1, 1)]
     check_configurations(kernel, ("b", *ops), runtime, [configuration], lambda _: sizes, FEW)
 
@@ -209,7 +208,7 @@ EPILOGUES = [
 
 
 @pytest.mark.parametrize(("precision", "epilogue", "batch"), EPILOGUES)
-@pytest.mark.parametrize("way", ["split", "swap", "store"])
+@pytest.mark.parametrize("way", ["split", "swap", "straight"])
 @pytest.mark.sampled(2, system=7)
 def test_an_epilogue_is_applied_before_a_result_is_stored(
     kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int, way: str
@@ -217,10 +216,7 @@ def test_an_epilogue_is_applied_before_a_result_is_stored(
     configuration = PLAIN | {"BLK_N": 96, "TEAMS": 2, "RASTER_GROUP": 2}
     if way == "split" and batch == 1:
         configuration["SPLIT_K"] = 2
-    elif way == "swap":
-        configuration["SWAP"] = 1
-    elif precision in ("h", "b"):
-        configuration["STORE"] = 4
+    configuration["SWAP"] = int(way == "swap")
     case, shapes = (precision, "T", "N"), [(65, 97, 130), (64, 96, 64), (5, 7, 0)]
     check_configurations(
         kernel, case, runtime, [configuration], lambda _: shapes[: 4 - batch], FEW, batch=batch, epilogue=epilogue
@@ -265,18 +261,14 @@ PACKING_FAULTS = {
     ),
 }
 STORING_FAULTS = {
-    "a box that is not read yet": ("barrier_wait(&free[at], parity ^ 1);", "", "error .* of the bound|got more"),
-    "a box that is not full": (
-        "barrier_wait(&free[STORE + at], parity);",
-        "",
-        "never written|without a fence|of the bound",
-    ),
-    "boxes that the copy engine may not see": (
-        "fence_proxy();\n      __syncwarp();",
-        "__syncwarp();",
+    "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "error .* of the bound"),
+    "lines that are not whole": ("      wait_for_others();\n      if (SWAP)", "      if (SWAP)", "wrote since the last barrier"),
+    "lines that are not sent": ("      wait_for_others();\n    }", "    }", "another thread read since the last barrier"),
+    "stores that the copy engine may not see": (
+        "        fence_proxy();\n        __syncwarp();\n      }",
+        "        __syncwarp();\n      }",
         "without a fence after it",
     ),
-    "boxes that are not awaited": ("bulk_wait_read<0>();", "", "ends before copies"),
 }
 FAULTS |= PACKING_FAULTS | STORING_FAULTS
 
@@ -289,7 +281,6 @@ def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path,
     assert line in source
     (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
     configuration = PLAIN | {"TEAMS": 2, "STAGES": 2, "PACK": int(fault in PACKING_FAULTS)}
-    configuration["STORE"] = 2 * (fault in STORING_FAULTS)
     broken, device = replace(kernel, folder=tmp_path), replace(H200, sm_count=1 + configuration["PACK"])
     with pytest.raises(pytest.fail.Exception, match=message):
         check_configurations(broken, ("h", "N", "T"), runtime, [configuration], lambda _: [(130, 130, 300)], device)

@@ -240,7 +240,7 @@ constexpr N max(N a, N b) {
   return a < b ? b : a;
 }
 
-// ---- Elements of a result in half precision, and a matrix of 8 x 8 of them, of which each thread has two of a row.
+// ---- Elements of a result in half precision.
 
 inline unsigned short narrowed(float value) {
 #if PRECISION == 8
@@ -274,21 +274,3 @@ inline float widened(unsigned short element) {
 extern "C" float expf(float) noexcept;
 inline float exponential(float x) { return expf(x); }
 inline float quotient(float x, float y) { return x / y; }
-
-inline unsigned transposed(unsigned two, int line = __builtin_LINE()) {
-  const int row = emulation_lane() / 4, column = emulation_lane() % 4 * 2;
-  const unsigned first = emulation_shuffled(~0u, two, column * 4 + row / 2, line);
-  const unsigned second = emulation_shuffled(~0u, two, (column + 1) * 4 + row / 2, line);
-  return (first >> row % 2 * 16 & 0xffff) | (second >> row % 2 * 16) << 16;
-}
-
-// Four of them are stored transposed: thread 8 i + j has the place of column j of matrix i, and stores a word of what others have.
-inline void store_transposed(void* shared, unsigned first, unsigned second, unsigned third, unsigned fourth, int line = __builtin_LINE()) {
-  const int lane = emulation_lane();
-  const unsigned mine[] = {first, second, third, fourth}, place = shared_address(shared);
-  for (int i = 0; i < 4; i++) {
-    const unsigned two = transposed(mine[i], line);
-    const unsigned at = emulation_shuffled(~0u, place, 8 * i + lane / 4, line) + lane % 4 * 4;
-    *reinterpret_cast<unsigned*>(static_cast<char*>(shared) - place + at) = two;
-  }
-}

@@ -4,6 +4,7 @@
 
 extern "C" {
 void emulation_poll();
+void emulation_meet(int number, int threads);
 void emulation_fence();
 void emulation_fence_global();
 void emulation_barrier_init(void* barrier, int arrivals);
@@ -12,7 +13,6 @@ bool emulation_barrier_passed(void* barrier, unsigned parity);
 void emulation_transfer_begin(void* barrier);
 void emulation_transfer_piece(unsigned long to, const void* from, int valid, int bytes);
 void emulation_store(void* global, const void* shared, int bytes);
-void emulation_store_piece(void* global, unsigned long from, int bytes);
 void emulation_store_commit();
 void emulation_store_wait(int pending);
 unsigned emulation_shared_address(const void* shared);
@@ -31,6 +31,10 @@ inline unsigned shared_address(const void* shared) { return emulation_shared_add
 inline int cluster_rank() { return 0; }
 inline void block_or_cluster_sync(int line = __builtin_LINE()) { emulation_barrier(line); }
 inline void pause() { emulation_poll(); }
+template <int Threads>
+inline void meet(int number) {
+  emulation_meet(number, Threads);
+}
 inline void fence_proxy() { emulation_fence(); }
 inline void fence_proxy_global() { emulation_fence_global(); }
 
@@ -87,7 +91,7 @@ inline void acquire_map(const void*) {}
 
 // Lines of 64 elements, swizzled; zeros where there is no matrix.
 template <int Targets, typename Map>
-UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int product, Bits* barrier) {
+UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int product, Bits* barrier, int) {
   static_assert(Targets == 1, "a cluster has one block");
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
   emulation_check_aligned(shared, 128);
@@ -101,26 +105,6 @@ UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int p
       const unsigned short* const from = map.X + product * map.stride + y * map.ld + x;
       emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, from, valid < 8 ? valid * 2 : 16, 16);
     }
-}
-
-// The way back: what lies outside of the matrix is left out.
-template <typename Map>
-UNCHECKED void store_box(const Map* at, const void* shared, int inner, int outer, int product) {
-  const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
-  emulation_check_aligned(shared, 128);
-  for (int line = 0; line < map.box_outer && outer + line < map.outer; line++)
-    for (int element = 0; element < 64 && inner + element < map.inner; element += 8) {
-      const unsigned long logical = shared_address(shared) + line * 128 + element * 2;
-      const long long x = inner + element, valid = map.inner - x < 8 ? map.inner - x : 8;
-      emulation_store_piece(const_cast<unsigned short*>(map.X) + product * map.stride + (outer + line) * map.ld + x,
-                            logical ^ (logical >> 7 & 7) << 4, static_cast<int>(valid) * 2);
-    }
-}
-
-inline void prefetch(const void* global, int bytes) {
-  emulation_check_aligned(reinterpret_cast<const void*>(static_cast<Bits>(bytes)), 16);
-  emulation_check_load(global, 16);
-  emulation_check_load(static_cast<const char*>(global) + bytes - 16, 16);
 }
 
 // ---- Products.

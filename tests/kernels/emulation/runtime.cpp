@@ -55,6 +55,8 @@ struct Shadow {
   int writer, reader, written, read;
   int fences;  // that its writer had passed
   int written_syncs, read_syncs;  // of the warp that its writer and its last reader had passed
+  int written_meetings, read_meetings;  // that they had been at
+  long long written_at, read_at;  // by accesses of the block before
   bool in_flight;
 };
 
@@ -119,6 +121,8 @@ struct Fiber {
   std::map<float*, std::vector<float>> sums;  // of products in flight; where the kernel has them lies garbage
   bool fenced = false;                        // a wgmma may follow
   int syncs = 0;                              // of its warp that it has passed
+  int meeting = NOBODY, meetings = 0;         // the number of its last, and how many it has been at
+  long long passed_at = 0;                    // its last barrier in shared memory
   int fences = 0;                             // between ordinary accesses and those of others that it has passed
   int fenced_global = -1;                     // the phase of its last fence of global memory
   bool acquired = false, fenced_acquired = false;  // has loaded what another block has published, and then fenced
@@ -129,10 +133,13 @@ std::vector<Range> ranges;
 std::vector<Shadow> shadows;
 std::vector<Fiber> fibers;
 std::map<size_t, Barrier> barriers;
+struct Meeting { int here, ended; };
+std::map<int, Meeting> meetings;  // of threads at a barrier by its number
 std::vector<Transfer> transfers;  // in flight
 std::unordered_map<uintptr_t, std::pair<unsigned, int>> stored;  // global memory by 16 bytes: block and phase of the last ordinary store
 std::unordered_set<uintptr_t> unfenced;                          // after which the writer has had no fence
 unsigned dice = 1;
+long long moment = 0;  // accesses to shared memory, and barriers in it passed
 long long events = 0;  // barriers in shared memory that let a thread pass
 char* stacks = nullptr;
 size_t stacks_bytes = 0, shared_bytes = 0;
@@ -177,21 +184,29 @@ unsigned block_number() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.
 int readers_of(int warp) { return -16 - warp; }
 int warp_of(int who) { return who >= 0 ? who / WARP : who <= readers_of(0) ? readers_of(0) - who : -1; }
 
-// Whether the warp has been at __syncwarp since one of its threads, or some, had passed so many.
-bool synced(int who, int syncs) { return warp_of(who) == current / WARP && fibers[current].syncs > syncs; }
+// Whether the thread knows of an access by others: their warp, which is its own, has been at __syncwarp since, it has met them, or it has
+// passed a barrier in shared memory (whether they had come to that one is not known).
+bool knows(int who, int syncs, int meetings, long long at) {
+  const Fiber& mine = fibers[current];
+  const int warp = warp_of(who);
+  return mine.passed_at > at || (warp == current / WARP && mine.syncs > syncs) ||
+         (warp >= 0 && mine.meeting == fibers[warp * WARP].meeting && mine.meetings > meetings);
+}
 
 void read_shared(size_t first, size_t bytes) {
   for (size_t word = first / WORD; word <= (first + bytes - 1) / WORD; word++) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is read at byte %zu while a copy to it is in flight", word * WORD);
     if (shadow.writer == NOBODY) breach("shared memory is read at byte %zu, which was never written", word * WORD);
-    if (shadow.written == phase && shadow.writer != current && shadow.writer != ENGINE && !synced(shadow.writer, shadow.written_syncs))
+    if (shadow.written == phase && shadow.writer != current && shadow.writer != ENGINE && !knows(shadow.writer, shadow.written_syncs, shadow.written_meetings, shadow.written_at))
       breach("shared memory is read at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
     const bool is_first = shadow.read != phase || shadow.reader == current;
     shadow.reader = is_first ? current : warp_of(shadow.reader) == current / WARP ? readers_of(current / WARP) : MANY;
     shadow.read = phase;
     shadow.read_syncs = fibers[current].syncs;
+    shadow.read_meetings = fibers[current].meetings;
+    shadow.read_at = ++moment;
   }
 }
 
@@ -200,14 +215,18 @@ void write_shared(size_t first, size_t bytes, bool in_flight) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is written at byte %zu while a copy to it is in flight", word * WORD);
     if (shadow.writer != NOBODY && shadow.writer != ENGINE && shadow.written == phase && shadow.writer != current &&
-        !synced(shadow.writer, shadow.written_syncs))
+        !knows(shadow.writer, shadow.written_syncs, shadow.written_meetings, shadow.written_at))
       breach("shared memory is written at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
-    if (shadow.read == phase && shadow.reader != current && !synced(shadow.reader, shadow.read_syncs))
+    if (shadow.read == phase && shadow.reader != current && !knows(shadow.reader, shadow.read_syncs, shadow.read_meetings, shadow.read_at))
       breach("shared memory is written at byte %zu, which another thread read since the last barrier", word * WORD);
+    shadow.reader = NOBODY;
+    shadow.read = -1;
     shadow.writer = current;
     shadow.written = phase;
     shadow.written_syncs = fibers[current].syncs;
+    shadow.written_meetings = fibers[current].meetings;
+    shadow.written_at = ++moment;
     shadow.fences = fibers[current].fences;
     shadow.in_flight = in_flight;
   }
@@ -468,8 +487,9 @@ bool agree() {
 
 [[gnu::noinline]] bool run_block(int threads) {
   memset(shared_storage, 0xff, MOST_SHARED);  // not a number
-  shadows.assign((shared_bytes + WORD - 1) / WORD, Shadow{NOBODY, NOBODY, -1, -1, 0, 0, 0, false});
+  shadows.assign((shared_bytes + WORD - 1) / WORD, Shadow{NOBODY, NOBODY, -1, -1});
   barriers.clear();
+  meetings.clear();
   transfers.clear();
   fibers.clear();
   fibers.resize(threads);
@@ -525,6 +545,17 @@ void emulation_barrier(int line) {
 void emulation_poll() {
   fibers[current].state = POLLS;
   give_way();
+}
+
+void emulation_meet(int number, int threads) {
+  Fiber& fiber = fibers[current];
+  Meeting& meeting = meetings[number];
+  const int ended = meeting.ended;
+  fiber.meeting = number;
+  if (++meeting.here == threads) meeting = {0, ended + 1};
+  while (meeting.ended == ended) emulation_poll();
+  events++;
+  fiber.meetings++;
 }
 
 int emulation_lane() { return current % WARP; }
@@ -651,6 +682,7 @@ void emulation_barrier_arrive(void* pointer, int bytes) {
 bool emulation_barrier_passed(void* pointer, unsigned parity) {
   const bool passed = barrier_at(shared_offset(pointer, 8)).phase != parity;
   events += passed;
+  if (passed) fibers[current].passed_at = ++moment;
   return passed;
 }
 
@@ -669,6 +701,9 @@ void emulation_transfer_piece(size_t to, const void* from, int valid, int bytes)
     if (block == block_number() ? fibers[current].fenced_global <= when : !fibers[current].fenced_acquired)
       breach("a copy reads global memory that was written, without a fence before it");
   }
+  for (size_t word = to / WORD; word < (to + bytes) / WORD; word++)
+    if (shadows[word].writer >= 0 && fibers[shadows[word].writer].fences == shadows[word].fences)
+      breach("a copy overwrites byte %zu, which thread %d wrote without a fence after it", word * WORD, shadows[word].writer);
   write_shared(to, bytes, true);
   memset(shared_storage + to, 0xff, bytes);
   transfers.back().pieces.push_back({to, from, static_cast<size_t>(valid), static_cast<size_t>(bytes)});
@@ -680,13 +715,6 @@ void emulation_store(void* global, const void* shared, int bytes) {
   if (bytes <= 0 || bytes % 16 != 0) breach("a bulk copy has a multiple of 16 bytes, got %d", bytes);
   check_global(reinterpret_cast<uintptr_t>(global), bytes, true);
   fibers[current].stores.push_back({global, shared_offset(shared, bytes), static_cast<size_t>(bytes)});
-}
-
-// A piece of a box of a tensor map.
-void emulation_store_piece(void* global, size_t from, int bytes) {
-  check_global(reinterpret_cast<uintptr_t>(global), bytes, true);
-  shared_offset(shared_storage + from, bytes);
-  fibers[current].stores.push_back({global, from, static_cast<size_t>(bytes)});
 }
 
 void emulation_store_commit() {
