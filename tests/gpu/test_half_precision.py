@@ -73,7 +73,7 @@ WAYS = [
     {"BLK_M": 64, "BLK_N": 80, "TEAMS": 3, "STAGES": 3, "SPLIT_K": 3, "CLUSTER": 2, "CLUSTER_N": 2, "SWAP": 1},
     {"BLK_N": 80, "CLUSTER": 1, "CLUSTER_N": 2, "PACK": 1},
 ]
-"""Narrow tiles, tiles of the transposed product, and results that the copy engine stores, beside other parameters."""
+"""Narrow tiles, tiles of the transposed product, and clusters of several blocks, beside other parameters."""
 
 
 @pytest.mark.parametrize("trans", ["NN", "TN", "NT"])
