@@ -67,7 +67,7 @@ def both(place: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def summary(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-    """Return the medians of each space, without everything and with it; ranges of Triton's; and what everything costs."""
+    """Return the medians of each space, without everything and with it, ranges of Triton's, and ratios."""
     spaces: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(shipped["space"] for shipped, _ in pairs):
         runs = [pair for pair in pairs if pair[0]["space"] == name]
@@ -81,9 +81,7 @@ def summary(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any
     kernels = {manifest.name: manifest.kernel for manifest in list_datasets()}
     triton = [space for name, space in spaces.items() if kernels[name].startswith("triton_")]
     ranges = {
-        key: [f([space[key][at] for space in triton]) for at in (0, 1) for f in (min, max)]
-        for key in MEDIANS
-        if triton
+        key: [f([space[key][at] for space in triton]) for at in (0, 1) for f in (min, max)] for key in MEDIANS if triton
     }
     means = {
         key: {"mean": statistics.geometric_mean(found.values()), "most": max(found.values()), "spaces": len(found)}
