@@ -2,7 +2,7 @@
 
 ``mltune`` as shipped (batches follow from cores and recorded seconds), the same by batches of 16, up to three in
 flight, and by batches of 4, one in flight, Optuna's TPE and random search one by one, and random search that keeps all
-cores busy, since it needs no result. One GPU, and 1 or 16 compile cores. Ten minutes on one core.
+cores busy, since it needs no result. One GPU, and 1 or 16 compile cores. Six minutes on one core.
 
     OMP_NUM_THREADS=1 python benchmarks/search_seconds.py [--seeds 5] [--output benchmarks/results/search_seconds.json]
 """
