@@ -21,13 +21,14 @@ with the model of the random samples of other problems.
 
     python benchmarks/transfer.py [--seeds 20] [--jobs 2] [--between architecture] [--datasets DIR] [--results DIR]
 
-``--between`` narrows to what is left out, ``--datasets`` adds the datasets of a folder (see ``mltune datasets
-import``), such as those of further GPUs.
+``--between`` narrows to what is left out, and leaves the other parts of the results as they are. ``--datasets`` adds
+the datasets of a folder (see ``mltune datasets import``), such as those of further GPUs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -184,8 +185,7 @@ def main() -> None:
             ),
         }
         spaces[case.name] = {
-            "between": case.between,
-            **{name: [curve(case.recording, order)] for name, order in orders.items() if order is not None},
+            name: [curve(case.recording, order)] for name, order in orders.items() if order is not None
         }
     with ProcessPoolExecutor(arguments.jobs, initializer=remember, initargs=(known,)) as pool:
         jobs = {
@@ -197,24 +197,36 @@ def main() -> None:
         }
         for (name, search, _), job in jobs.items():
             spaces[name].setdefault(search, []).append(job.result())
-    summary = {
-        **provenance(*SEARCHING),
-        "seeds": arguments.seeds,
-        "seconds": round(time.time() - started),
-        "at": AT,
-        "spaces": {
-            name: {
-                key: value if key == "between" else np.round(np.mean(value, axis=0), 4).tolist()
-                for key, value in space.items()
-            }
-            | {"error": {search: standard_error(space[search]) for search in SEARCHES if search in space}}
-            for name, space in spaces.items()
-        },
-    }
-    write(arguments.results / "summary.json", summary)
-    text = table(summary)
+    head = {**provenance(*SEARCHING), "seeds": arguments.seeds, "seconds": round(time.time() - started)}
+    path = arguments.results / "summary.json"
+    parts = json.loads(path.read_text())["parts"] if path.exists() else {}
+    for between in dict.fromkeys(case.between for case in known):
+        curves = {case.name: spaces[case.name] for case in known if case.between == between}
+        parts[between] = {**head, **part_of(curves)}
+    write(path, {"at": AT, "parts": parts})
+    text = table(parts)
     (arguments.results / "table.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def part_of(spaces: dict[str, dict[str, list[list[float]]]]) -> dict[str, Any]:
+    """Return the means over seeds of each space, with their errors, and the worst space of each search by the law."""
+    means = {
+        name: {start: np.round(np.mean(curves, axis=0), 4).tolist() for start, curves in space.items()}
+        | {"error": {search: standard_error(space[search]) for search in SEARCHES if search in space}}
+        for name, space in spaces.items()
+    }
+    return {"spaces": means, "worst": worst_of(means)}
+
+
+def worst_of(spaces: dict[str, Any]) -> dict[str, Any]:
+    """Return the space in which each search is furthest below the one without sources, by how much, and when."""
+    worst = {}
+    for search in SEARCHES:
+        below = [(*below_raw(space, search), name) for name, space in spaces.items() if search in space]
+        if search != "raw" and below:
+            worst[search] = dict(zip(("below", "at", "space"), max(below), strict=True))
+    return worst
 
 
 def standard_error(curves: list[list[float]]) -> list[float]:
@@ -223,15 +235,16 @@ def standard_error(curves: list[list[float]]) -> list[float]:
     return np.round(errors, 4).tolist()
 
 
-def table(summary: dict[str, Any]) -> str:
+def table(parts: dict[str, Any]) -> str:
     """Return the means over spaces, and each space after 100 measurements."""
-    lines = [f"{summary['date']}, `{summary['command']}`, {summary['seeds']} seeds.", ""]
+    lines = []
     starts = [*list(SEARCHES)[:2], *ORDERS, *list(SEARCHES)[2:]]
     for between, title in BETWEEN.items():
-        chosen = {name: space for name, space in summary["spaces"].items() if space["between"] == between}
-        if not chosen:
+        if between not in parts:
             continue
+        part, chosen = parts[between], parts[between]["spaces"]
         lines += [f"Held out: {title} ({len(chosen)} spaces)", ""]
+        lines += [f"{part['date']}, `{part['command']}`, {part['seeds']} seeds.", ""]
         lines += ["| start | " + " | ".join(map(str, AT)) + " |", "| --- |" + " ---: |" * len(AT)]
         for start in starts:
             curves = [space[start] for space in chosen.values() if start in space]
@@ -243,7 +256,7 @@ def table(summary: dict[str, Any]) -> str:
             aims = " | ".join(f"{TARGETS[count]:.3f}" if count in TARGETS else "" for count in AT)
             lines.append(f"| target | {aims} |")
         lines += ["", "The first pick, by space:", "", *first_picks(chosen)]
-        lines += ["", f"Below raw from {LAW_FROM} measurements on, at worst:", "", *below_raw(chosen)]
+        lines += ["", f"Below raw from {LAW_FROM} measurements on, at worst:", "", *below_table(chosen)]
         lines += ["", "After 100 measurements, by space (± standard error of the mean over seeds):", ""]
         lines += ["| space | " + " | ".join(SEARCHES) + " |", "| --- |" + " ---: |" * len(SEARCHES)]
         for name, space in chosen.items():
@@ -267,18 +280,22 @@ def first_picks(spaces: dict[str, Any]) -> list[str]:
     return lines
 
 
-def below_raw(spaces: dict[str, Any]) -> list[str]:
+def below_raw(space: dict[str, Any], search: str) -> tuple[float, int]:
+    """Return how far a search is below the one without sources at worst, from :data:`LAW_FROM` on, and when."""
+    late = [at for at, count in enumerate(AT) if count >= LAW_FROM]
+    return max((round(space["raw"][at] - space[search][at], 4), AT[at]) for at in late)
+
+
+def below_table(spaces: dict[str, Any]) -> list[str]:
     """Return how far each search is below the one without sources, and when; bold: more than the law allows."""
     searches = [search for search in SEARCHES if search != "raw"]
     lines = ["| space | " + " | ".join(searches) + " |", "| --- |" + " ---: |" * len(searches)]
-    late = [at for at, count in enumerate(AT) if count >= LAW_FROM]
     for name, space in spaces.items():
         cells = []
         for search in searches:
-            below = [space["raw"][at] - space[search][at] for at in late] if search in space else [-np.inf]
-            worst = int(np.argmax(below))
-            text = f"{below[worst]:+.3f} at {AT[late[worst]]}" if search in space else ""
-            cells.append(f"**{text}**" if below[worst] > LAW else text)
+            below, count = below_raw(space, search) if search in space else (0.0, 0)
+            text = f"{below:+.3f} at {count}" if count else ""
+            cells.append(f"**{text}**" if below > LAW else text)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 

@@ -27,6 +27,8 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.search.search import KernelSearch, SearchSettings
 
 COMPILERS = 16
+MEDIANS = {"measured": 0, "end_s": 1, "near_s": 2, "best": 3}
+"""What the table has of each space, and with how many digits."""
 
 
 def play(name: str, seed: int, trials: int | None) -> dict[str, Any]:
@@ -64,21 +66,41 @@ def both(place: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
         return shipped, play(*place, 0) if shipped["whole"] else shipped
 
 
-def table(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> str:
+def summary(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Return the medians of each space, without everything and with it, ranges of Triton's, and ratios."""
+    spaces: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(shipped["space"] for shipped, _ in pairs):
+        runs = [pair for pair in pairs if pair[0]["space"] == name]
+        medians = {key: [statistics.median(run[at][key] for run in runs) for at in (1, 0)] for key in MEDIANS}
+        whole = sum(shipped["whole"] for shipped, _ in runs)
+        spaces[name] = {"count": runs[0][0]["count"], **medians, "runs": len(runs), "whole": whole}
+    ratios = {
+        key: {name: space[key][1] / space[key][0] for name, space in spaces.items() if space["whole"] == space["runs"]}
+        for key in ("end_s", "near_s")
+    }
+    kernels = {manifest.name: manifest.kernel for manifest in list_datasets()}
+    triton = [space for name, space in spaces.items() if kernels[name].startswith("triton_")]
+    ranges = {
+        key: [f([space[key][at] for space in triton]) for at in (0, 1) for f in (min, max)] for key in MEDIANS if triton
+    }
+    means = {
+        key: {"mean": statistics.geometric_mean(found.values()), "most": max(found.values()), "spaces": len(found)}
+        for key, found in ratios.items()
+        if found
+    }
+    return {"spaces": spaces, "triton": ranges, "seconds_with_everything": means}
+
+
+def table(spaces: dict[str, dict[str, Any]]) -> str:
     """Return the medians of each space as Markdown."""
     lines = [
         "| space | configurations | measured | seconds to the end | seconds to 99 % | best found | everything |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for name in dict.fromkeys(shipped["space"] for shipped, _ in pairs):
-        runs = [pair for pair in pairs if pair[0]["space"] == name]
-
-        def medians(key: str, digits: int, runs: list[Any] = runs) -> str:
-            return ", ".join(f"{statistics.median(run[at][key] for run in runs):.{digits}f}" for at in (1, 0))
-
-        whole = sum(shipped["whole"] for shipped, _ in runs)
-        cells = [medians(key, digits) for key, digits in (("measured", 0), ("end_s", 1), ("near_s", 2), ("best", 3))]
-        lines.append(f"| {name} | {runs[0][0]['count']:,} | {' | '.join(cells)} | {whole} of {len(runs)} |")
+    for name, space in spaces.items():
+        cells = [", ".join(f"{value:.{digits}f}" for value in space[key]) for key, digits in MEDIANS.items()]
+        whole = f"{space['whole']} of {space['runs']}"
+        lines.append(f"| {name} | {space['count']:,} | {' | '.join(cells)} | {whole} |")
     return "\n".join(lines)
 
 
@@ -95,9 +117,10 @@ def main() -> None:
         pairs = []
         for pair in pool.map(both, product(names, range(arguments.seeds))):
             pairs.append(pair)
-            document = {**provenance(*SEARCHING, of="one core; thinking is its processor time"), "searches": pairs}
-            write(arguments.output, document, table(pairs))
-    print(table(pairs))
+            medians = summary(pairs)
+            head = provenance(*SEARCHING, of="one core; thinking is its processor time")
+            write(arguments.output, {**head, **medians, "searches": pairs}, table(medians["spaces"]))
+    print(table(medians["spaces"]))
 
 
 if __name__ == "__main__":
