@@ -35,6 +35,8 @@ SIZES = ({"B": 4, "T": 4096, "H": 16, "D": 128}, {"B": 1, "T": 8192, "H": 8, "D"
 STEPS, LONG_S = 10, 0.3
 """Steps that are timed after the first ones, and the seconds of one from which on no more than it is timed."""
 
+HEADS = "operation | size | kernels | triton, s | mltune, s | share | GPU time | again, s | reads, s | overlap, s |"
+
 Event = dict[str, Any]
 
 
@@ -184,6 +186,7 @@ def main() -> None:
     parser.add_argument("arm", choices=("triton", "mltune", "table"))
     parser.add_argument("operations", nargs="*", help="all, if none is named")
     parser.add_argument("--sizes", type=int, nargs="*", default=[0, 1])
+    parser.add_argument("--overlap", action="store_true", help="mltune's option, by which the second step measures")
     parser.add_argument("--timeline", action="store_true")
     parser.add_argument("--output", type=Path, help="a file to which rows are added")
     parser.add_argument("--label", help="of the rows, instead of the arm")
@@ -199,7 +202,7 @@ def main() -> None:
     if options.arm == "mltune":
         from mltune.integrations.triton import install
 
-        install()
+        install(overlap=options.overlap)
     tuners, make = list[Any](), Autotuner.__init__
     seen, current = set[tuple[int, Any]](), {"operation": "imports", "size": -1}
 
@@ -274,32 +277,28 @@ def measured(step: Callable[[], Any], torch: Any) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return what the rows of the labels ``triton``, ``mltune``, ``again`` and ``reads`` say, as Markdown."""
-    heads = (
-        "operation",
-        "size",
-        "kernels",
-        "Triton, s",
-        "mltune, s",
-        "share",
-        "GPU time",
-        "again, s",
-        "Triton reads, s",
-    )
+    """Return what the rows of the labels of HEADS say, as Markdown; the last column has two steps."""
     cases = dict[tuple[str, int], dict[str, dict[str, Any]]]()
     for row in rows:
         cases.setdefault((row["operation"], row["size"]), {})[row["label"]] = row
-    lines = [heads, ["---"] * len(heads)]
-    for case, rows_of in cases.items():
-        stock, ours, *others = (rows_of.get(label, {}) for label in ("triton", "mltune", "again", "reads"))
+    lines = [HEADS, "---|" * HEADS.count("|")]
+    for (name, size), rows_of in cases.items():
+        stock, ours, overlap = (rows_of.get(label, {}) for label in ("triton", "mltune", "overlap"))
         least = f"> {stock['until_s']}" if "unfinished" in stock else ""
         both = [(ours.get(key), stock.get(key)) for key in ("first_s", "gpu_ms")]
         shares = [f"{mine / other:.3f}" if mine and other else "" for mine, other in both]
-        seconds = [stock.get("first_s", least), ours.get("first_s", "")]
-        lines.append(
-            [*case, len(ours.get("chosen", ())), *seconds, *shares, *(row.get("first_s", "") for row in others)]
-        )
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+        values = [
+            name,
+            size,
+            len(ours.get("chosen", ())),
+            stock.get("first_s", least),
+            ours.get("first_s", ""),
+            *shares,
+        ]
+        values += [rows_of.get(label, {}).get("first_s", "") for label in ("again", "reads")]
+        values += [f"{overlap['first_s']} + {overlap['next_s']}" if "next_s" in overlap else ""]
+        lines.append(" | ".join(map(str, values)) + " |")
+    return "\n".join(f"| {line}" for line in lines)
 
 
 if __name__ == "__main__":

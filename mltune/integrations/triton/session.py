@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from mltune.errors import DeviceLostError, RunError
 from mltune.integrations.triton.builder import Builder
-from mltune.integrations.triton.compilers import TIMEOUT_S, Compilers
+from mltune.integrations.triton.compilers import TIMEOUT_S, Compiled, Compilers
 from mltune.integrations.triton.finals import raced
 from mltune.integrations.triton.planner import Planner, search_over
 from mltune.integrations.triton.runner import FAILED, Runner
@@ -24,7 +25,8 @@ class TritonTuning:
     They are distinct, and the first is the reference. At most `trials` are measured, until `end` on the clock of
     :func:`time.monotonic`. `prior` is the model that the search starts from
     (:func:`mltune.search.launch_model.launch_model`), `started_from` ``"model"`` or ``"physics"``. `times` are
-    quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
+    quantiles of the milliseconds of what was measured: median, 20 % and 80 %. What :meth:`compile_ahead` began for an
+    earlier call is `ahead`.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class TritonTuning:
         runner: Runner,
         compilers: Compilers,
         gpu: Any,
+        ahead: dict[Any, Future[Compiled]],
         *,
         trials: int | None = None,
         end: float = math.inf,
@@ -47,10 +50,31 @@ class TritonTuning:
         starts = search.is_started and self._most > 1 and runner.tolerance is None and math.isinf(end)
         self.started_from = "model" if search.is_started else "physics"
         self._planner = Planner(search, trials or 0, before_first=int(starts))
-        self._builder = Builder(compilers, runner, impatient=not trials)
+        self._builder = Builder(compilers, runner, ahead, impatient=not trials)
         self.times: dict[Any, list[float]] = {}
         self._error: Exception | None = None
         self._reason = ""
+
+    def compile_ahead(self, most: int | None = None) -> dict[Any, Future[Compiled]]:
+        """Begin to compile what is most promising, so many at most, and wait for the first configuration alone."""
+        planner, builder = self._planner, self._builder
+        for number in [0, *(number for number in planner.take(self._ahead) if number)][:most]:
+            builder.submit(number, self.configs[number])
+        compiling = {self.configs[number]: future for future, number in builder.building.items()}
+        while 0 in builder.building.values():
+            self._receive(TIMEOUT_S)
+        return compiling
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether configurations were compared by what they compute."""
+        return self._runner.is_verified
+
+    @property
+    def can_launch_first(self) -> bool:
+        """Whether the first configuration is compiled, and may be launched."""
+        planner = self._planner
+        return 0 in planner.ready and bool(planner.search.can_launch[0]) and not math.isinf(planner.search.times_s[0])
 
     def run(self) -> dict[Any, list[float]]:
         """Measure, and return the times in the order of the configurations."""

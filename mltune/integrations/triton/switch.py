@@ -28,8 +28,8 @@ def install(**settings: Any) -> None:
     Parameters
     ----------
     **settings
-        ``trials``, ``time``, ``seed``, ``compilers``, ``wisdom``, ``tolerance`` and ``prior`` of
-        :func:`mltune.integrations.triton.autotune`. A second call replaces them for kernels that have not run yet.
+        ``trials``, ``time``, ``seed``, ``compilers``, ``wisdom``, ``tolerance``, ``prior`` and ``overlap``
+        of :func:`mltune.integrations.triton.autotune`. A second call replaces them for kernels that have not run yet.
 
     Raises
     ------

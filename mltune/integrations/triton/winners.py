@@ -15,6 +15,7 @@ from typing import Any
 
 from mltune.errors import MltuneWarning, WisdomError
 from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, canonical, choose
+from mltune.known.triton_winners import PREFIX
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run, locked_key
 
@@ -68,7 +69,7 @@ class Winners:
         fields = {
             "kernel": f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"[-LONGEST_TEXT:],
             "source_hash": kernel.cache_key,
-            "problem": {**_RECORDED, "name": f"triton-{name}", "size": sizes[0]},
+            "problem": {**_RECORDED, "name": f"{PREFIX}{name}", "size": sizes[0]},
             "device": Gpu.of(gpu),
             "driver": driver,
         }
