@@ -38,6 +38,7 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
     counts = dict[str, int]()
     for device in sorted({entry.device for entry in winners}, key=_file_name):
         file = folder / _file_name(device)
+        _winners_in(file)  # what is refused is refused before a lock is made where it leads
         with locked(file, is_removed=True):
             best = Wisdom(chain(_winners_in(file), (entry for entry in winners if entry.device == device))).best()
             write(file, best)

@@ -215,7 +215,7 @@ def random_winners_of_triton(place: Place) -> None:
         name = rng.choice((path.name, "other.json", f".{path.name}.lock", "x" * 250 + ".json"))
         obstruct(place, folder / name, rng.choice(list(OBSTACLES)))
     else:
-        obstruct(place, folder, rng.choice(list(OBSTACLES)))
+        obstruct(place, folder, rng.choice(("a-fifo", "a-folder", "a-socket", "garbage")))  # a link is the user's own
 
 
 @corpus("winners of Triton")
