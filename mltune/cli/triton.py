@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mltune.api.inventory import wisdom_file
+from mltune.api.inventory import export_winners, import_winners
 from mltune.cli.application import answer, command, command_group
 from mltune.cli.options import argument, file, text
 from mltune.files.text import many
@@ -23,9 +23,7 @@ WISDOM = file("FILE", "A wisdom.  [default: the user's file]")
 )
 def export(folder: Path, gpu: str | None = None, wisdom: Path | None = None, as_json: bool = False) -> None:
     """Write the winners of Triton's kernels into a folder, a file for each GPU."""
-    from mltune.known.triton_winners import export_winners
-
-    counts = export_winners(wisdom_file(wisdom), folder, gpu)
+    counts = export_winners(folder, gpu, wisdom)
     document = {"folder": str(folder), "winners": counts}
     lines = [f"written: {folder / name} ({many(count, 'winner')})" for name, count in counts.items()]
     answer(document, as_json, lambda: lines, "triton", "import", folder)
@@ -40,10 +38,7 @@ def export(folder: Path, gpu: str | None = None, wisdom: Path | None = None, as_
 )
 def import_(folder: Path, wisdom: Path | None = None, as_json: bool = False) -> None:
     """Add the winners of a folder to the wisdom: programs on these GPUs tune none of these kernels again."""
-    from mltune.known.triton_winners import import_winners
-
-    path = wisdom or wisdom_file(None)
-    counts = import_winners(folder, path)
+    path, counts = import_winners(folder, wisdom)
     document = {"wisdom": str(path), "winners": counts}
     lines = [f"{folder / name}: {many(count, 'winner')}" for name, count in counts.items()]
     answer(document, as_json, lambda: [*lines, f"written: {path}"], "wisdom", "show", path)

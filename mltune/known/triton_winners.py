@@ -76,7 +76,7 @@ def _winners_in(file: Path) -> Sequence[Outcome]:
 
 
 def _is_of_triton(entry: Outcome) -> bool:
-    return entry.problem.get("kind") == "recorded" and str(entry.problem["name"]).startswith(PREFIX)
+    return "triton" in entry.versions and str(entry.problem.get("name")).startswith(PREFIX)
 
 
 def _file_name(gpu: Gpu) -> str:

@@ -20,6 +20,7 @@ WINNER = Entry(
     median_s=2e-3,
     low_s=1.9e-3,
     high_s=2.1e-3,
+    versions={"triton": "3.6.0"},
 )
 
 

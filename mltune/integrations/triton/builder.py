@@ -27,10 +27,9 @@ class Builder:
     What an earlier call began to compile is `ahead`, by configurations.
     """
 
-    def __init__(
-        self, compilers: Compilers, runner: Runner, ahead: dict[Any, Future[Compiled]], *, impatient: bool
-    ) -> None:
-        self._compilers, self._runner, self._ahead, self._impatient = compilers, runner, ahead, impatient
+    def __init__(self, compilers: Compilers, runner: Runner, *, impatient: bool) -> None:
+        self._compilers, self._runner, self._impatient = compilers, runner, impatient
+        self.ahead: dict[Any, Future[Compiled]] = {}
         self._running_since = dict[Future[Compiled], float]()
         self._took_s = list[float]()  # of what ran here, as it is seen: with the start of its process
         self._compile_s: list[float] = []
@@ -39,7 +38,7 @@ class Builder:
 
     def submit(self, number: int, config: Any) -> None:
         """Begin to compile a configuration."""
-        future = self._ahead.pop(config) if config in self._ahead else self._compile(config)
+        future = self.ahead.pop(config) if config in self.ahead else self._compile(config)
         self.building[future] = number
         self.begun += 1
 

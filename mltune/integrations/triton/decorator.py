@@ -288,7 +288,6 @@ class Adapter:
                 Runner(call, bench, kwargs, winners, self._stopwatch, tolerance),
                 compilers,
                 gpu,
-                self._ahead.get(place, {}),
                 trials=trials,
                 end=math.inf if settings.time is None else clock.monotonic() + settings.time,
                 seed=settings.seed,
@@ -305,7 +304,7 @@ class Adapter:
             if winner := winners.best(configs):  # another process has tuned meanwhile
                 return winner
             session = session_of(settings.tolerance)
-            times = session.run()
+            times = session.run(self._ahead.get(place))
             call.started_from = session.started_from
             winners.keep(times, is_verified=session.is_verified)
             return times

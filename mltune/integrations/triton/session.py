@@ -25,8 +25,7 @@ class TritonTuning:
     They are distinct, and the first is the reference. At most `trials` are measured, until `end` on the clock of
     :func:`time.monotonic`. `prior` is the model that the search starts from
     (:func:`mltune.search.launch_model.launch_model`), `started_from` ``"model"`` or ``"physics"``. `times` are
-    quantiles of the milliseconds of what was measured: median, 20 % and 80 %. What :meth:`compile_ahead` began for an
-    earlier call is `ahead`.
+    quantiles of the milliseconds of what was measured: median, 20 % and 80 %.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class TritonTuning:
         runner: Runner,
         compilers: Compilers,
         gpu: Any,
-        ahead: dict[Any, Future[Compiled]],
         *,
         trials: int | None = None,
         end: float = math.inf,
@@ -50,7 +48,7 @@ class TritonTuning:
         starts = search.is_started and self._most > 1 and runner.tolerance is None and math.isinf(end)
         self.started_from = "model" if search.is_started else "physics"
         self._planner = Planner(search, trials or 0, before_first=int(starts))
-        self._builder = Builder(compilers, runner, ahead, impatient=not trials)
+        self._builder = Builder(compilers, runner, impatient=not trials)
         self.times: dict[Any, list[float]] = {}
         self._error: Exception | None = None
         self._reason = ""
@@ -76,9 +74,13 @@ class TritonTuning:
         planner = self._planner
         return 0 in planner.ready and bool(planner.search.can_launch[0]) and not math.isinf(planner.search.times_s[0])
 
-    def run(self) -> dict[Any, list[float]]:
-        """Measure, and return the times in the order of the configurations."""
+    def run(self, ahead: dict[Any, Future[Compiled]] | None = None) -> dict[Any, list[float]]:
+        """Measure, and return the times in the order of the configurations.
+
+        What :meth:`compile_ahead` began for an earlier call is `ahead`.
+        """
         planner, builder, count = self._planner, self._builder, len(self.configs)
+        builder.ahead = ahead or {}
         if not self._runner.can_capture:
             planner.todo, planner.ready = set(), planner.todo
         try:
