@@ -203,6 +203,10 @@ class Adapter:
         self._locks = dict[int, Any]()  # by processes: a forked one has none of the threads
         self._ahead = dict[tuple[int, Any], dict[Any, Future[Compiled]]]()  # by processes and keys
 
+    def is_of(self, tuner: Any) -> bool:
+        """Whether it replaces the methods of this tuner."""
+        return self._tuner is tuner
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch the kernel in the best configuration for the key of a call, which is tuned if it is new."""
         tuner = self._tuner

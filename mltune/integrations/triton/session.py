@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from mltune.errors import DeviceLostError, RunError
@@ -59,8 +59,8 @@ class TritonTuning:
         for number in [0, *(number for number in planner.take(self._ahead) if number)][:most]:
             builder.submit(number, self.configs[number])
         compiling = {self.configs[number]: future for future, number in builder.building.items()}
-        while 0 in builder.building.values():
-            self._receive(TIMEOUT_S)
+        wait([compiling[self.configs[0]]])
+        self._receive(0.0)
         return compiling
 
     @property
