@@ -76,7 +76,8 @@ import library
 for name in sys.argv[1:]:
     tuner = getattr(library, name)
     tuner[(4,)](pointer(tl.float32), 4096)
-    print(json.dumps([name, tuner.best_config.kwargs["BLOCK"], len(tuner.configs_timings)]), flush=True)
+    measured = len(getattr(tuner, "configs_timings", ()))
+    print(json.dumps([name, tuner.best_config.kwargs["BLOCK"], measured]), flush=True)
 """
 
 
@@ -85,10 +86,10 @@ def program(triton, tmp_path):
     """Return a function that starts a program in which a library's kernels are launched, switched on from outside."""
     (tmp_path / "program.py").write_text(PROGRAM)
 
-    def started(*kernels, fault="pass", **environment):
+    def started(*kernels, fault="pass", options=(), **environment):
         (tmp_path / "library.py").write_text(LIBRARY.replace("FAULT", fault))
         own = {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "MLTUNE_WISDOM": str(tmp_path / "wisdom.json")}
-        words = [sys.executable, "-m", "mltune.integrations.triton", str(tmp_path / "program.py"), *kernels]
+        words = [sys.executable, "-m", "mltune.integrations.triton", *options, str(tmp_path / "program.py"), *kernels]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(words, env=importing(**own | environment), cwd=tmp_path, **pipes)
 
@@ -109,6 +110,19 @@ class TestFaults:
         tuned, said = answers(program("faulty", "honest", fault=fault))
         assert tuned == [["faulty", 128, 3], ["honest", 128, 4]]
         assert "Traceback" not in said
+
+    @pytest.mark.parametrize("fault", ["os.abort()", "while True: pass"])
+    def test_a_first_step_does_not_wait_for_it(self, program, fault):
+        tuned, _ = answers(program(*["faulty", "honest"] * 2, fault=fault, options=["--overlap"]))
+        assert tuned == [["faulty", 32, 0], ["honest", 32, 0], ["faulty", 128, 3], ["honest", 128, 4]]
+
+    def test_a_program_that_ends_after_its_first_step_leaves_what_is_queued(self, program, tmp_path, monkeypatch):
+        many = '[triton.Config({"BLOCK": 64}, num_stages=stages) for stages in range(1, 41)]'
+        blocks = '[triton.Config({"BLOCK": block}) for block in (32, 64, 128, 256)]'
+        monkeypatch.setitem(globals(), "LIBRARY", LIBRARY.replace(blocks, many))
+        tuned, _ = answers(program("faulty", fault="__import__('time').sleep(1)", options=["--overlap"]))
+        assert tuned == [["faulty", 64, 0]]
+        assert len(list((tmp_path / "triton").glob("*/faulty.cubin"))) < 12  # of 25 that were begun
 
     def test_all_configurations_fail(self, program):
         process = program("honest", "faulty", fault="pass\n    raise ValueError('no such block')")
