@@ -1,13 +1,21 @@
 """The first step of operations of libraries of Triton kernels, unchanged: Triton's own tuning against mltune's.
 
-A process takes one arm: ``triton``, or ``mltune``, which is switched on as a program would. Each operation is run
-forward and backward. A line of JSON has the seconds of its first step, in which kernels are tuned, the milliseconds of
-the GPU in a later step, what was chosen for each kernel, and with ``--timeline`` what mltune did when: tunes, compiles,
-measurements and finals, and the share of the cores that were busy in each half second.
+A process takes one arm: ``triton``, or ``mltune``, which is switched on as a program would. It runs operations, forward
+and, where they are trained, backward. A line of JSON has the seconds of the first step, in which kernels are tuned, the
+milliseconds of the GPU in a later step, what was chosen for each kernel, and with ``--timeline`` what mltune did when:
+tunes, compiles, measurements and finals, and the share of the cores that were busy in each half second.
 
-The libraries have to be importable: ``fla-core`` and ``einops``, ``liger-kernel``. Each process needs its own cache:
+The libraries have to be importable: ``fla-core`` and ``einops``, ``liger-kernel``, ``flash-kmeans``, ``flashnn``. Each
+arm needs its own cache. A process over the cache of another shows what it finds there: of mltune's results, ``mltune``
+its winners, and ``triton`` those that are also written as Triton's own, which needs TRITON_CACHE_AUTOTUNING=1 where a
+library does not ask for it. ``table`` compares rows by their labels.
 
-    TRITON_CACHE_DIR=/tmp/a MLTUNE_WISDOM=/tmp/a.json python benchmarks/triton_libraries.py mltune retention gla
+    export TRITON_CACHE_AUTOTUNING=1
+    TRITON_CACHE_DIR=/tmp/a MLTUNE_WISDOM=/tmp/a.json python benchmarks/triton_libraries.py mltune --output rows.jsonl
+    TRITON_CACHE_DIR=/tmp/a MLTUNE_WISDOM=/tmp/a.json python benchmarks/triton_libraries.py mltune --label again ...
+    TRITON_CACHE_DIR=/tmp/a python benchmarks/triton_libraries.py triton --label reads --output rows.jsonl
+    TRITON_CACHE_DIR=/tmp/b python benchmarks/triton_libraries.py triton --output rows.jsonl
+    python benchmarks/triton_libraries.py table --output rows.jsonl
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ import argparse
 import contextlib
 import functools
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,13 +32,16 @@ from pathlib import Path
 from typing import Any
 
 SIZES = ({"B": 4, "T": 4096, "H": 16, "D": 128}, {"B": 1, "T": 8192, "H": 8, "D": 128})
-STEPS = 10
+STEPS, LONG_S = 10, 0.3
+"""Steps that are timed after the first ones, and the seconds of one from which on no more than it is timed."""
+
+HEADS = "operation | size | kernels | triton, s | mltune, s | share | GPU time | again, s | reads, s | overlap, s |"
 
 Event = dict[str, Any]
 
 
 def operations(size: dict[str, int], torch: Any) -> dict[str, Callable[[], Callable[[], Any]]]:
-    """Return functions that make operations with their inputs."""
+    """Return functions that make operations with their inputs; a step is a call of what they return."""
     batch, length, heads, width = size.values()
 
     def random(*shape: int, dtype: Any = torch.bfloat16) -> Any:
@@ -38,58 +50,84 @@ def operations(size: dict[str, int], torch: Any) -> dict[str, Callable[[], Calla
     def qkv() -> list[Any]:
         return [random(batch, length, heads, width) for _ in range(3)]
 
+    def trained(call: Callable[..., Any], *inputs: Any) -> Callable[[], Any]:
+        return lambda: call(*inputs).sum().backward()
+
     def retention() -> Callable[[], Any]:
         from fla.ops.retention import chunk_retention
 
-        inputs = qkv()
-        return lambda: chunk_retention(*inputs)[0]
+        return trained(lambda *inputs: chunk_retention(*inputs)[0], *qkv())
 
     def gla() -> Callable[[], Any]:
         from fla.ops.gla import chunk_gla
 
         inputs, gates = qkv(), random(batch, length, heads, width)
-        return lambda: chunk_gla(*inputs, torch.nn.functional.logsigmoid(gates))[0]
+        return trained(lambda *_: chunk_gla(*inputs, torch.nn.functional.logsigmoid(gates))[0])
 
     def delta() -> Callable[[], Any]:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
         (q, k, v), gates, betas = qkv(), random(batch, length, heads), random(batch, length, heads)
 
-        def step() -> Any:
+        def call() -> Any:
             g, beta = torch.nn.functional.logsigmoid(gates.float()), betas.sigmoid()
             return chunk_gated_delta_rule(q, torch.nn.functional.normalize(k, dim=-1), v, g=g, beta=beta)[0]
 
-        return step
+        return trained(call)
 
     def rms_norm() -> Callable[[], Any]:
         from fla.modules import RMSNorm
 
-        module, x = RMSNorm(heads * width).cuda().bfloat16(), random(batch * length, heads * width)
-        return lambda: module(x)
+        return trained(RMSNorm(heads * width).cuda().bfloat16(), random(batch * length, heads * width))
 
     def gated_norm() -> Callable[[], Any]:
         from fla.modules import FusedRMSNormGated
 
-        module = FusedRMSNormGated(width).cuda().bfloat16()
-        x, gate = random(batch, length, heads, width), random(batch, length, heads, width)
-        return lambda: module(x, gate)
+        return trained(FusedRMSNormGated(width).cuda().bfloat16(), *qkv()[:2])
 
     def cross_entropy() -> Callable[[], Any]:
         from fla.modules import FusedCrossEntropyLoss
 
-        module, x = FusedCrossEntropyLoss(), random(2 * length, 32000)
         labels = torch.randint(0, 32000, (2 * length,), device="cuda")
-        return lambda: module(x, labels)
+        return trained(FusedCrossEntropyLoss(), random(2 * length, 32000), labels)
+
+    def liger_tanh() -> Callable[[], Any]:
+        from liger_kernel.transformers.dyt import LigerDyT
+
+        return trained(LigerDyT(heads * width).cuda().bfloat16(), random(batch, length, heads * width))
+
+    def liger_mlp() -> Callable[[], Any]:
+        from liger_kernel.ops.mlp import LigerMLPFunction
+
+        narrow, wide = heads * width, 3 * heads * width
+        weights = random(wide, narrow), random(wide, narrow), random(narrow, wide)
+        return trained(LigerMLPFunction.apply, random(batch, length, narrow), *weights)
 
     def liger_moe() -> Callable[[], Any]:
         from liger_kernel.ops.fused_moe import LigerFusedMoEFunction
 
-        tokens, experts, inner, top = length, 8, 1024, 2
-        x, up, down = random(tokens, 2048), random(experts, 2 * inner, 2048), random(experts, 2048, inner)
-        weights, indices = torch.rand(tokens, experts, device="cuda").topk(top)
-        return lambda: LigerFusedMoEFunction.apply(x, up, down, indices, weights.bfloat16())
+        experts, narrow, wide, top = 8, heads * width, 1024, 2
+        x, up, down = random(length, narrow), random(experts, 2 * wide, narrow), random(experts, narrow, wide)
+        weights, indices = torch.rand(length, experts, device="cuda").topk(top)
+        return trained(LigerFusedMoEFunction.apply, x, up, down, indices.int(), weights.bfloat16())
 
-    made = (retention, gla, delta, rms_norm, gated_norm, cross_entropy, liger_moe)
+    def kmeans() -> Callable[[], Any]:
+        from flash_kmeans import batch_kmeans_Euclid
+
+        points = random(batch, 16 * length, width, dtype=torch.float16).detach()
+        first = points[:, : 64 * heads].contiguous()
+        options = {"max_iters": 1, "init_centroids": first, "use_heuristic": False}
+        return lambda: batch_kmeans_Euclid(points, 64 * heads, **options)
+
+    def serving_norm() -> Callable[[], Any]:  # decorates its kernel anew at each call
+        import flashnn
+
+        flashnn.set_autotune_triton_kernels(True)
+        module, x = flashnn.RMSNorm(heads * width).cuda().bfloat16(), random(batch * length, heads * width)
+        return torch.no_grad()(functools.partial(module, x))
+
+    made = (retention, gla, delta, rms_norm, gated_norm, cross_entropy)
+    made += (liger_tanh, liger_mlp, liger_moe, kmeans, serving_norm)
     return {operation.__name__: operation for operation in made}
 
 
@@ -143,76 +181,124 @@ def timeline(events: list[Event]) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run operations in one arm."""
+    """Run operations in one arm, or show a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("arm", choices=("triton", "mltune"))
-    parser.add_argument("operations", nargs="+")
-    parser.add_argument("--size", type=int, default=0)
+    parser.add_argument("arm", choices=("triton", "mltune", "table"))
+    parser.add_argument("operations", nargs="*", help="all, if none is named")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[0, 1])
+    parser.add_argument("--overlap", action="store_true", help="mltune's option, by which the second step measures")
     parser.add_argument("--timeline", action="store_true")
+    parser.add_argument("--output", type=Path, help="a file to which rows are added")
+    parser.add_argument("--label", help="of the rows, instead of the arm")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which the process ends, whatever it does")
     options = parser.parse_args()
+    if options.arm == "table":
+        print(table([json.loads(line) for line in options.output.read_text().splitlines()]))
+        return
+    began = time.monotonic()
     import torch
     from triton.runtime.autotuner import Autotuner
 
-    started = time.monotonic()
     if options.arm == "mltune":
         from mltune.integrations.triton import install
 
-        install()
-    tuners, make = dict[int, Any](), Autotuner.__init__
+        install(overlap=options.overlap)
+    tuners, make = list[Any](), Autotuner.__init__
+    seen, current = set[tuple[int, Any]](), {"operation": "imports", "size": -1}
 
     def made(self: Any, *arguments: Any, **keywords: Any) -> None:
         make(self, *arguments, **keywords)
-        tuners[id(self)] = self
+        tuners.append(self)
+
+    def keep(row: dict[str, Any], events: list[Event]) -> None:
+        new = {(id(tuner), str(key)): (tuner, config) for tuner in tuners for key, config in [*tuner.cache.items()]}
+        chosen = [
+            [tuner.base_fn.__name__, len(tuner.configs), str(config)]
+            for place, (tuner, config) in new.items()
+            if place not in seen
+        ]
+        seen.update(new)
+        chosen = [list(choice) for choice in dict.fromkeys(map(tuple, chosen))]
+        line = {"label": options.label or options.arm, **current, "until_s": round(time.monotonic() - began, 2), **row}
+        print(json.dumps({**line, "kernels": len(chosen)}), flush=True)
+        if options.output:
+            with options.output.open("a") as file:
+                file.write(json.dumps({**line, "chosen": chosen, "events": events}) + "\n")
+
+    def end() -> None:
+        keep({"unfinished": True}, [])
+        os._exit(0)  # the main thread may wait for a compiler
 
     Autotuner.__init__ = made
     torch.manual_seed(0)
-    for name in options.operations:
-        events: list[Event] = []
-        watching = timeline(events) if options.timeline and options.arm == "mltune" else contextlib.nullcontext()
-        with watching:
-            row = measured(operations(SIZES[options.size], torch)[name], torch)
-        chosen = [
-            [tuner.base_fn.__name__, len(tuner.configs), str(config)]
-            for tuner in tuners.values()
-            for config in tuner.cache.values()
-        ]
-        start_s = round(time.monotonic() - started, 2)
-        line = {"arm": options.arm, "operation": name, "size": options.size, "until_s": start_s, **row}
-        print(json.dumps({**line, "chosen": chosen, "events": events}), flush=True)
-        for tuner in tuners.values():
-            tuner.cache.clear()
+    watch = threading.Timer(options.seconds, end)
+    watch.daemon = True
+    if options.seconds < threading.TIMEOUT_MAX:
+        watch.start()
+    for name in options.operations or operations(SIZES[0], torch):
+        for size in options.sizes:
+            events: list[Event] = []
+            watching = timeline(events) if options.timeline and options.arm == "mltune" else contextlib.nullcontext()
+            current.update(operation=name, size=size)
+            try:
+                with watching:
+                    row = measured(operations(SIZES[size], torch)[name](), torch)
+            except Exception as error:  # of a library that does not run here
+                row = {"error": f"{type(error).__name__}: {error}"[:300]}
+            keep(row, events)
 
 
-def measured(operation: Callable[[], Callable[[], Any]], torch: Any) -> dict[str, Any]:
-    """Return the seconds of the first step of an operation, and the milliseconds of a later one."""
+def measured(step: Callable[[], Any], torch: Any) -> dict[str, Any]:
+    """Return the seconds of the first step and of the next, and the milliseconds of later ones."""
     from torch.profiler import ProfilerActivity, profile
 
-    call, began = operation(), time.monotonic()
-
-    def step() -> None:
-        call().sum().backward()
-
-    step()
-    torch.cuda.synchronize()
-    first_s = time.monotonic() - began
-    for _ in range(STEPS):
-        step()
-    torch.cuda.synchronize()
-    began = time.monotonic()
-    for _ in range(STEPS):
-        step()
-    queued_s = time.monotonic() - began
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        for _ in range(STEPS):
+    def seconds(steps: int = 1) -> tuple[float, float]:
+        began = time.monotonic()
+        for _ in range(steps):
             step()
+        queued_s = time.monotonic() - began
         torch.cuda.synchronize()
+        return queued_s, time.monotonic() - began
+
+    first_s, next_s = seconds()[1], seconds()[1]
+    steps = STEPS if next_s < LONG_S else 1
+    if steps > 1:
+        seconds(steps)
+    queued_s, _ = seconds(steps)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        seconds(steps)
     gpu_us = sum(event.self_device_time_total for event in profiled.key_averages())
     return {
         "first_s": round(first_s, 2),
-        "gpu_ms": round(gpu_us / 1e3 / STEPS, 4),
-        "queued_ms": round(1e3 * queued_s / STEPS, 3),
+        "next_s": round(next_s, 4),
+        "gpu_ms": round(gpu_us / 1e3 / steps, 4),
+        "queued_ms": round(1e3 * queued_s / steps, 3),
     }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return what the rows of the labels of HEADS say, as Markdown; the last column has two steps."""
+    cases = dict[tuple[str, int], dict[str, dict[str, Any]]]()
+    for row in rows:
+        cases.setdefault((row["operation"], row["size"]), {})[row["label"]] = row
+    lines = [HEADS, "---|" * HEADS.count("|")]
+    for (name, size), rows_of in cases.items():
+        stock, ours, overlap = (rows_of.get(label, {}) for label in ("triton", "mltune", "overlap"))
+        least = f"> {stock['until_s']}" if "unfinished" in stock else ""
+        both = [(ours.get(key), stock.get(key)) for key in ("first_s", "gpu_ms")]
+        shares = [f"{mine / other:.3f}" if mine and other else "" for mine, other in both]
+        values = [
+            name,
+            size,
+            len(ours.get("chosen", ())),
+            stock.get("first_s", least),
+            ours.get("first_s", ""),
+            *shares,
+        ]
+        values += [rows_of.get(label, {}).get("first_s", "") for label in ("again", "reads")]
+        values += [f"{overlap['first_s']} + {overlap['next_s']}" if "next_s" in overlap else ""]
+        lines.append(" | ".join(map(str, values)) + " |")
+    return "\n".join(f"| {line}" for line in lines)
 
 
 if __name__ == "__main__":

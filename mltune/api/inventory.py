@@ -273,6 +273,21 @@ def check_wisdom(
     return WisdomCheck(file, tuple(checked))
 
 
+def export_winners(folder: Path, gpu: str | None, wisdom: Path | None) -> dict[str, int]:
+    """Write the winners of Triton's kernels into a folder; return how many the file of each GPU holds."""
+    from mltune.known.triton_winners import export_winners
+
+    return export_winners(wisdom_file(wisdom), folder, gpu)
+
+
+def import_winners(folder: Path, wisdom: Path | None) -> tuple[Path, dict[str, int]]:
+    """Merge a folder of winners into a wisdom; return its file, and how many winners each file of the folder has."""
+    from mltune.known.triton_winners import import_winners
+
+    path = wisdom or wisdom_file(None)
+    return path, import_winners(folder, path)
+
+
 def wisdom_file(file: str | Path | None, *, must_exist: bool = False) -> Path:
     """Return the file of a wisdom; by default the user's, which need not exist."""
     from mltune.known.wisdom_file import VARIABLE, default_file

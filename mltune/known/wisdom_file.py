@@ -75,11 +75,11 @@ def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
         return None
 
 
-def read(path: Path) -> list[Outcome]:
-    """Read the entries of a file; none where it does not exist."""
+def read(path: Path, *, inside: Path | None = None) -> list[Outcome]:
+    """Read the entries of a file, behind no link below ``inside``; none where it does not exist."""
     document: Any = None
     try:
-        document = parse_json(read_file(path, MAX_BYTES))
+        document = parse_json(read_file(path, MAX_BYTES, inside=inside))
         _check_head(document)
         entries = _WisdomDocument.model_validate(document).entries
         return [_entry(raw, number) for number, raw in enumerate(entries)]
@@ -132,17 +132,17 @@ def write(path: Path, entries: Sequence[Outcome]) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[Path]:
+def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S, *, is_removed: bool = False) -> Iterator[Path]:
     """Hold the lock of a file, and yield its path without links: one process at a time reads it and writes it again.
 
-    The lock is a file beside it, because the file itself is replaced. Where another process holds it, the cause of the
-    WisdomError is a :class:`~mltune.files.locks.HeldError`.
+    The lock is a file beside it, because the file itself is replaced; with ``is_removed`` it is removed in the end.
+    Where another process holds it, the cause of the WisdomError is a :class:`~mltune.files.locks.HeldError`.
     """
     path = Path(os.path.realpath(path))
     with contextlib.ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked_file(_lock_of(path), timeout_s, partial(_say, path)))
+            stack.enter_context(locked_file(_lock_of(path), timeout_s, partial(_say, path), is_removed=is_removed))
         except HeldError as error:
             raise WisdomError(
                 f"a wisdom is written by one process at a time, but another one has held {printable(path, 300)} for "

@@ -231,7 +231,34 @@ def make_base(folder: Path) -> Path:
     words = [ROOT / "tests" / "tuned_functions.py", folder / "tuned" / "add.json", "1000", ""]
     cache = importing(ROOT / "tests", XDG_CACHE_HOME=str(folder / "cache"), MLTUNE_IMAGINARY_GPU=str(folder / "tuned"))
     subprocess.run([sys.executable, *words], env=cache, check=True, stdout=subprocess.DEVNULL)
+    _make_winners(folder)
     return folder
+
+
+def _make_winners(folder: Path) -> None:
+    """Make a wisdom with winners of Triton's kernels, and the folder in which they are carried."""
+    from mltune.device.known import H200
+    from mltune.known.entry import Entry, Gpu
+    from mltune.known.triton_winners import export_winners
+    from mltune.known.wisdom import Wisdom
+
+    problem = {"kind": "recorded", "flops": 1, "arithmetic": "fp32", "values": {}, "name": "triton-softmax"}
+    times = {"median_s": 2e-3, "low_s": 1.9e-3, "high_s": 2.1e-3, "default_s": 3e-3, "verified": False, "trials": 25}
+    Wisdom(
+        Entry(
+            kernel="library.softmax",
+            source_hash="ab" * 32,
+            problem={**problem, "size": f"[{size}] 0123456789abcdef"},
+            device=Gpu.of(H200),
+            driver="13.0",
+            configuration={"BLOCK": 128, "num_warps": 4, "num_stages": 3},
+            measured_at="2026-11-22T01:00:00Z",
+            versions={"triton": "3.6.0"},
+            **times,
+        )
+        for size in (1024, 4096)
+    ).add_to(folder / "triton.json")
+    export_winners(folder / "triton.json", folder / "winners")
 
 
 def _make_library(folder: Path) -> None:

@@ -24,7 +24,7 @@ REPLAY = "convolution_w6600"
 """The dataset that runs and campaigns of the suite replay."""
 
 RUN, PLAN, BUNDLE, DATASET, TABLE = "run", "plan.toml", "bundle", "recorded.json", "table"
-WISDOM, MODEL, DATABASE = "wisdom.json", "model.json", "database"
+WISDOM, MODEL, DATABASE, WINNERS = "wisdom.json", "model.json", "database", "winners"
 """Names of inputs in the folder ``named``."""
 
 
@@ -464,6 +464,14 @@ def wisdom_check(folder: Path) -> int:
     return _cli("wisdom", "check", folder / "named" / WISDOM, "--device", f"replay:{REPLAY}")
 
 
+def triton_import(folder: Path) -> int:
+    return _cli("triton", "import", folder / "named" / WINNERS, "--wisdom", folder / "cwd" / "merged.json")
+
+
+def triton_export_over(folder: Path) -> int:
+    return _cli("triton", "export", folder / "named" / WINNERS, "--wisdom", folder / "named" / "triton.json", "--json")
+
+
 def wisdom_tune(folder: Path) -> int:
     options = ("--search", "random", "--trials", 4, "--run", folder / "cwd" / "run")
     return _cli("tune", "--device", f"replay:{REPLAY}", "--wisdom", folder / "named" / WISDOM, *options)
@@ -719,6 +727,7 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "Kernel Tuner cache": ("read_table", "compare_table"),
     "comparison": ("compare_journal",),
     "cubin cache": ("cubin_cache",),
+    "winners of Triton": ("triton_import", "triton_export_over", "triton_import"),
     "wisdom": ("wisdom_show", "wisdom_merge", "wisdom_check", "wisdom_tune"),
     "model": ("predict", "tune_from_model"),
     "database rows": ("list_database", *RUN_COMMANDS[:8], "list_database_json"),

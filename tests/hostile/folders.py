@@ -200,6 +200,48 @@ def random_wisdom(place: Place) -> None:
         path.write_bytes(encoded(to_json(change(json.loads(path.read_bytes()), rng))))
 
 
+def random_winners_of_triton(place: Place) -> None:
+    """Change a file of carried winners, or put obstacles into their folder, or into its place."""
+    rng = place.rng
+    place.copy("triton.json", "triton.json")
+    folder = place.copy("winners", "winners")
+    (path,) = folder.glob("*.json")
+    how = rng.choice(("meaning", "meaning", "bytes", "inside", "folder"))
+    if how == "meaning":
+        path.write_bytes(encoded(to_json(change(json.loads(path.read_bytes()), rng))))
+    elif how == "bytes":
+        path.write_bytes(damaged(path.read_bytes(), rng))
+    elif how == "inside":
+        name = rng.choice((path.name, "other.json", f".{path.name}.lock", "x" * 250 + ".json"))
+        obstruct(place, folder / name, rng.choice(list(OBSTACLES)))
+    else:
+        obstruct(place, folder, rng.choice(("a-fifo", "a-folder", "a-socket", "garbage")))  # a link is the user's own
+
+
+@corpus("winners of Triton")
+def more_files_than_a_folder_has(place: Place) -> None:
+    place.copy("triton.json", "triton.json")
+    folder = place.copy("winners", "winners")
+    for number in range(2000):
+        (folder / f"{number}.json").write_text('{"format": 1, "entries": []}')
+
+
+@corpus("winners of Triton")
+def winners_that_are_a_wisdom_of_other_kernels(place: Place) -> None:
+    place.copy("triton.json", "triton.json")
+    (path,) = place.copy("winners", "winners").glob("*.json")
+    path.write_bytes((place.base / "wisdom.json").read_bytes())
+
+
+for _obstacle in OBSTACLES:
+
+    @corpus("winners of Triton", name=f"{_obstacle}-for-the-file-of-a-gpu")
+    def _(place: Place, obstacle: str = _obstacle) -> None:
+        place.copy("triton.json", "triton.json")
+        (path,) = place.copy("winners", "winners").glob("*.json")
+        obstruct(place, path, obstacle)
+
+
 def random_model(place: Place) -> None:
     """Change the meaning of the card of a model, or its bytes, or those of the regressors."""
     rng = place.rng

@@ -43,6 +43,7 @@ GENERATORS: Mapping[str, Build] = {
     "comparison": folders.random_comparison,
     "cubin cache": folders.random_cubins,
     "wisdom": folders.random_wisdom,
+    "winners of Triton": folders.random_winners_of_triton,
     "model": folders.random_model,
     "database rows": databases.random_rows,
     "cluster messages": messages.random_message,

@@ -11,6 +11,7 @@ import pytest
 
 from mltune.errors import MltuneWarning
 from mltune.integrations.triton import install, install_if_asked, switch
+from mltune.known.triton_winners import export_winners, import_winners
 from tests.environment import ROOT, importing
 
 SOURCE = """
@@ -169,6 +170,64 @@ class TestWhoIsTuned:
         assert not hasattr(triton.runtime.Autotuner.run.__wrapped__, "__wrapped__")
 
 
+class TestOverlap:
+    """Kernels of one step that are compiled at the same time, and measured in the next step."""
+
+    @pytest.fixture
+    def blocks(self, gpu):
+        """Return a function that says which configurations were launched since the last call."""
+
+        def launched():
+            blocks = [meta["BLOCK"] for meta in gpu.launches]
+            gpu.launches.clear()
+            return blocks
+
+        return launched
+
+    def test_the_first_call_launches_the_first_configuration_and_the_second_tunes(
+        self, triton, gpu, kernels, configs, switched, blocks
+    ):
+        switched(overlap=True)
+        tuners = [triton.autotune(configs, ["n"])(kernels(SOURCE).kernel) for _ in range(3)]
+        for tuner in tuners:
+            launch(tuner)
+            assert blocks() == [32]
+        for tuner in tuners:
+            assert is_ours(launch(tuner))
+            assert set(blocks()) == {2**power for power in range(5, 12)}
+            launch(tuner)
+            assert blocks() == [BEST]
+        launch(tuners[0], 8192)
+        assert blocks() == [32]
+
+    def test_a_known_winner_is_taken_at_once(self, triton, gpu, jit, configs, switched, blocks):
+        switched()
+        launch(triton.autotune(configs, ["n"])(jit))
+        switched(overlap=True)
+        blocks()
+        assert launch(triton.autotune(configs, ["n"])(jit)).best_config.kwargs["BLOCK"] == BEST
+        assert blocks() == [BEST]
+
+    def test_where_the_first_configuration_cannot_be_launched_the_first_call_tunes(
+        self, triton, gpu, kernels, configs, switched, blocks
+    ):
+        switched(overlap=True)
+        source = SOURCE.replace("    at =", "    tl.static_assert(BLOCK > 32)\n    at =")
+        assert is_ours(launch(triton.autotune(configs, ["n"])(kernels(source).kernel)))
+        assert set(blocks()) == {2**power for power in range(6, 12)}
+
+    def test_of_the_ranks_of_a_machine_the_first_compiles(
+        self, triton, gpu, jit, configs, switched, blocks, monkeypatch, tmp_path
+    ):
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        switched(overlap=True)
+        tuner = triton.autotune(configs, ["n"])(jit)
+        launch(tuner)
+        assert blocks() == [32]
+        assert len(list((tmp_path / "triton").glob("*/kernel.cubin"))) == 1
+        assert is_ours(launch(tuner))
+
+
 class TestResultsOnDisk:
     """The file of results that Triton reads with ``cache_results``."""
 
@@ -217,6 +276,43 @@ class TestResultsOnDisk:
         assert len(files()) == 1
 
 
+class TestCarried:
+    """Winners that another machine of the kind takes without measuring."""
+
+    def test_an_imported_winner_is_launched_at_once(self, triton, gpu, jit, configs, switched, tmp_path, monkeypatch):
+        switched()
+        launch(triton.autotune(configs, key=["n"])(jit))
+        assert export_winners(tmp_path / "wisdom.json", tmp_path / "winners") == {"NVIDIA_H200_sm_90_132.json": 1}
+        monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "elsewhere.json"))
+        import_winners(tmp_path / "winners", tmp_path / "elsewhere.json")
+        gpu.launches.clear()
+        assert launch(triton.autotune(configs, key=["n"])(jit)).best_config.kwargs["BLOCK"] == BEST
+        assert len(gpu.launches) == 1
+
+    def test_the_file_of_a_gpu_can_be_read_in_place(self, triton, gpu, jit, configs, switched, tmp_path, monkeypatch):
+        switched()
+        launch(triton.autotune(configs, key=["n"])(jit))
+        (name,) = export_winners(tmp_path / "wisdom.json", tmp_path / "winners")
+        monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "winners" / name))
+        gpu.launches.clear()
+        assert launch(triton.autotune(configs, key=["n"])(jit)).best_config.kwargs["BLOCK"] == BEST
+        assert len(gpu.launches) == 1
+
+    def test_a_winner_that_is_not_in_the_list_is_not_taken(
+        self, triton, gpu, jit, configs, switched, tmp_path, monkeypatch
+    ):
+        switched()
+        launch(triton.autotune(configs, key=["n"])(jit))
+        (name,) = export_winners(tmp_path / "wisdom.json", tmp_path / "winners")
+        file = tmp_path / "winners" / name
+        file.write_text(file.read_text().replace(f'"BLOCK": {BEST}', '"BLOCK": 1048576'))
+        monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "elsewhere.json"))
+        import_winners(tmp_path / "winners", tmp_path / "elsewhere.json")
+        gpu.launches.clear()
+        assert is_ours(launch(triton.autotune(configs, key=["n"])(jit)))
+        assert {meta["BLOCK"] for meta in gpu.launches} == {2**power for power in range(5, 12)}
+
+
 PROGRAM = """
 import sys, triton
 from triton.runtime.autotuner import Autotuner
@@ -249,10 +345,11 @@ class TestEntries:
         ((name, value),) = project["entry-points"]["torch.backends"].items()
         called = importlib.metadata.EntryPoint(name, value, "torch.backends").load()
         assert called is install_if_asked
-        for asked, wrapped in (("", False), ("0", False), ("1", True)):
+        for asked, wrapped in (("", False), ("0", False), ("1", True), ("overlap", True)):
             monkeypatch.setenv("MLTUNE_TRITON", asked)
             called()
             assert hasattr(Autotuner.run, "__wrapped__") == wrapped
+        assert switch._settings.overlap
 
     def test_what_is_wrong_does_not_end_the_import_of_pytorch(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "triton", None)

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["autotune", "install"]
 
-VARIABLE = "MLTUNE_TRITON"
-"""Environment variable that is 1 where mltune is to tune the Triton kernels of programs that import PyTorch."""
+VARIABLE, OVERLAP = "MLTUNE_TRITON", "overlap"
+"""Environment variable that is 1 where mltune is to tune the Triton kernels of programs that import PyTorch.
+
+It is OVERLAP where the kernels of a first step are to be compiled at the same time."""
 
 
 def __getattr__(name: str) -> Any:
@@ -30,12 +32,12 @@ def install_if_asked() -> None:
 
     Nothing that is wrong here is raised, for it would end the import of PyTorch.
     """
-    if os.environ.get(VARIABLE) == "1":
+    if (asked := os.environ.get(VARIABLE)) in ("1", OVERLAP):
         from mltune.errors import MltuneError, MltuneWarning
         from mltune.integrations.triton.decorator import Settings
         from mltune.integrations.triton.switch import switch
 
         try:
-            switch(Settings())
+            switch(Settings(overlap=asked == OVERLAP))
         except MltuneError as error:
-            warnings.warn(f"{VARIABLE}=1 has no effect: {error}", MltuneWarning, stacklevel=2)
+            warnings.warn(f"{VARIABLE}={asked} has no effect: {error}", MltuneWarning, stacklevel=2)

@@ -8,7 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from mltune.integrations.triton import VARIABLE, install
+from mltune.integrations.triton import OVERLAP, VARIABLE, install
 
 
 def main() -> None:
@@ -18,11 +18,12 @@ def main() -> None:
         description="Runs a Python program in which mltune tunes Triton's kernels.",
     )
     parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is the name of a module")
+    parser.add_argument("--overlap", action="store_true", help="compile the kernels of a first step at the same time")
     parser.add_argument("program", metavar="PROGRAM")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="arguments of the program")
     options = parser.parse_args()
-    os.environ[VARIABLE] = "1"  # for the processes that it starts
-    install()
+    os.environ[VARIABLE] = OVERLAP if options.overlap else "1"  # for the processes that it starts
+    install(overlap=options.overlap)
     sys.argv = [options.program, *options.arguments]
     if options.is_module:
         sys.path[:1] = [os.getcwd()]

@@ -24,10 +24,12 @@ class Builder:
     """Compiles configurations by their numbers; ``building`` are under way, and ``begun`` counts all.
 
     One that is `impatient` leaves out what takes much longer than the others: its kernel is large, and hardly fast.
+    What an earlier call began to compile is `ahead`, by configurations.
     """
 
     def __init__(self, compilers: Compilers, runner: Runner, *, impatient: bool) -> None:
         self._compilers, self._runner, self._impatient = compilers, runner, impatient
+        self.ahead: dict[Any, Future[Compiled]] = {}
         self._running_since = dict[Future[Compiled], float]()
         self._took_s = list[float]()  # of what ran here, as it is seen: with the start of its process
         self._compile_s: list[float] = []
@@ -36,7 +38,8 @@ class Builder:
 
     def submit(self, number: int, config: Any) -> None:
         """Begin to compile a configuration."""
-        self.building[self._compile(config)] = number
+        future = self.ahead.pop(config) if config in self.ahead else self._compile(config)
+        self.building[future] = number
         self.begun += 1
 
     def _compile(self, config: Any) -> Future[Compiled]:

@@ -260,6 +260,8 @@ class Compilers:
         return self._threads.submit(self._compile, job, timeout_s)
 
     def _compile(self, job: bytes, timeout_s: float) -> Compiled:
+        if _ending.is_set():
+            return Compiled("unknown", "the program ends")
         if job in self._killers:
             return Compiled("killed", "it was killed before")
         key = self._key.result() if job else ""  # before a process is asked: hashing takes a while
@@ -280,6 +282,8 @@ class Compilers:
             self._children[thread] = child, time.monotonic()
 
 
+_ending = threading.Event()
+threading._register_atexit(_ending.set)  # type: ignore[attr-defined]  # before the end waits for what is queued
 _shared = dict[tuple[int, int], Compilers]()
 _sharing = threading.Lock()
 os.register_at_fork(before=_sharing.acquire, after_in_parent=_sharing.release, after_in_child=_sharing.release)

@@ -9,13 +9,14 @@ import os
 import threading
 import time as clock
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mltune.errors import UsageError
 from mltune.integrations.host import QUICK, check_least, require
-from mltune.integrations.triton.compilers import Compilers, compilers_of
+from mltune.integrations.triton.compilers import Compiled, Compilers, compilers_of
 from mltune.integrations.triton.keys import Keys, innermost, plain
 from mltune.integrations.triton.outputs import BITS
 from mltune.integrations.triton.runner import FAILED, Runner
@@ -49,6 +50,7 @@ def autotune(
     wisdom: str | Path = AUTO,
     tolerance: float | Literal["bits"] | None = None,
     prior: str | Path = AUTO,
+    overlap: bool = False,
     **options: Any,
 ) -> Callable[[Any], Any]:
     """Return a decorator like ``triton.autotune`` that compiles in parallel and measures what is promising.
@@ -96,6 +98,10 @@ def autotune(
         from other kernels on an H200, ``"none"``, or a file. Where it does not know such a list of configurations,
         or cannot be read, the search starts without it. After a search the attribute ``started_from`` of the result is
         ``"model"`` or ``"physics"``.
+    overlap : bool, optional
+        If true, the first call for a key launches the first of ``configs`` while the others are being compiled, and the
+        second call measures them. So kernels of one step are compiled at the same time. A kernel that is called once is
+        not tuned.
 
     Returns
     -------
@@ -117,7 +123,7 @@ def autotune(
     ... @triton.jit
     ... def kernel(x, n, BLOCK: tl.constexpr): ...  # doctest: +SKIP
     """
-    settings = Settings(trials, time, seed, compilers, wisdom, tolerance, prior)
+    settings = Settings(trials, time, seed, compilers, wisdom, tolerance, prior, overlap)
     require("triton", "triton>=3.3", "3.")
     named = dict(**_POSITIONAL.bind_partial(*arguments).arguments, **options)  # a TypeError if one is given twice
     named = {"reset_to_zero": None, "restore_value": None} | named
@@ -159,6 +165,7 @@ class Settings:
     wisdom: str | Path = AUTO
     tolerance: float | Literal["bits"] | None = None
     prior: str | Path = AUTO
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         tolerance = 0 if self.tolerance == BITS else self.tolerance
@@ -178,8 +185,8 @@ class Settings:
             self.shared_compilers()
 
 
-class _NotMeasuredError(Exception):
-    """Nothing is known of a call, and nothing may be measured."""
+class _UntunedError(Exception):
+    """Nothing is known of a call, and nothing is measured: what it launches instead, and whether the next ones do."""
 
 
 class Adapter:
@@ -194,6 +201,11 @@ class Adapter:
         self._stopwatch = Stopwatch() if getattr(tuner, "_do_bench", None) is None else None
         self._keys = Keys(tuner)
         self._locks = dict[int, Any]()  # by processes: a forked one has none of the threads
+        self._ahead = dict[tuple[int, Any], dict[Any, Future[Compiled]]]()  # by processes and keys
+
+    def is_of(self, tuner: Any) -> bool:
+        """Whether it replaces the methods of this tuner."""
+        return self._tuner is tuner
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch the kernel in the best configuration for the key of a call, which is tuned if it is new."""
@@ -230,7 +242,7 @@ class Adapter:
         """
         times, call = dict[Any, list[float]](), copy.copy(self._tuner)
         prune, bench, call.cache = call.prune_configs, call._bench, {}
-        texts, candidates = (canonical(plain(key[1:])), self._keys.older_text(args, kwargs)), list[Any]()
+        candidates = list[Any]()
         if self._stopwatch is not None:
             call.do_bench = self._stopwatch
 
@@ -240,15 +252,17 @@ class Adapter:
 
         def measured(*_: Any, config: Any, **__: Any) -> list[float]:
             if not times:
-                times.update(self._tuned(call, bench, list(dict.fromkeys(candidates)), texts, kwargs))
+                times.update(self._tuned(call, bench, list(dict.fromkeys(candidates)), key, args, kwargs))
             return times.get(config, FAILED)
 
         call.prune_configs, call._bench = pruned, measured
         try:
             return own_run()(call, *args, **kwargs)
-        except _NotMeasuredError:
-            call.cache[key] = candidates[0]
-            return self._launch(candidates[0], args, kwargs)
+        except _UntunedError as untuned:
+            config, stays = untuned.args
+            if stays:
+                call.cache[key] = config
+            return self._launch(config, args, kwargs)
         finally:
             if times:
                 call.configs_timings = times
@@ -256,38 +270,47 @@ class Adapter:
             self._tuner.cache.update((key, config) for config in call.cache.values())
 
     def _tuned(
-        self, call: Any, bench: Any, configs: list[Any], texts: tuple[str, str], kwargs: dict[str, Any]
+        self, call: Any, bench: Any, configs: list[Any], key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Any, list[float]]:
         """Return the milliseconds of what was measured, or of the known winner alone."""
-        level, settings = effort(), self._settings
+        level, settings, place = effort(), self._settings, (os.getpid(), key)
+        texts = canonical(plain(key[1:])), self._keys.older_text(args, kwargs)
         gpu, driver = gpu_and_driver(_current_gpu())
         checked = BITS if settings.tolerance == BITS else ""
         winners = Winners.of(settings.wisdom, innermost(call), texts, configs, gpu, driver, checked)
         if winner := winners.best(configs):
             return winner
         if level == "none" or len(configs) == 1:
-            raise _NotMeasuredError
+            raise _UntunedError(configs[0], True)
         compilers = settings.shared_compilers()
-        with winners.locked():
-            if winner := winners.best(configs):  # another process has tuned meanwhile
-                return winner
+
+        def session_of(tolerance: float | str | None) -> TritonTuning:
             candidates = winners.allowed(configs)
             trials = settings.trials or {"quick": QUICK, "full": len(candidates)}.get(level)
-            end = math.inf if settings.time is None else clock.monotonic() + settings.time
-            runner = Runner(call, bench, kwargs, winners, self._stopwatch, settings.tolerance)
-            session = TritonTuning(
+            return TritonTuning(
                 candidates,
-                runner,
+                Runner(call, bench, kwargs, winners, self._stopwatch, tolerance),
                 compilers,
                 gpu,
                 trials=trials,
-                end=end,
+                end=math.inf if settings.time is None else clock.monotonic() + settings.time,
                 seed=settings.seed,
                 prior=str(settings.prior),
             )
-            times = session.run()
+
+        if settings.overlap and place not in self._ahead:
+            session = session_of(None)
+            most = None if os.environ.get("LOCAL_RANK", "0") == "0" else 1  # one rank of a machine compiles for all
+            self._ahead[place] = session.compile_ahead(most)
+            if session.can_launch_first:
+                raise _UntunedError(session.configs[0], False)
+        with winners.locked():
+            if winner := winners.best(configs):  # another process has tuned meanwhile
+                return winner
+            session = session_of(settings.tolerance)
+            times = session.run(self._ahead.get(place))
             call.started_from = session.started_from
-            winners.keep(times, is_verified=runner.is_verified)
+            winners.keep(times, is_verified=session.is_verified)
             return times
 
 

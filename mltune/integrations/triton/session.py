@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 from mltune.errors import DeviceLostError, RunError
 from mltune.integrations.triton.builder import Builder
-from mltune.integrations.triton.compilers import TIMEOUT_S, Compilers
+from mltune.integrations.triton.compilers import TIMEOUT_S, Compiled, Compilers
 from mltune.integrations.triton.finals import raced
 from mltune.integrations.triton.planner import Planner, search_over
 from mltune.integrations.triton.runner import FAILED, Runner
@@ -52,9 +53,34 @@ class TritonTuning:
         self._error: Exception | None = None
         self._reason = ""
 
-    def run(self) -> dict[Any, list[float]]:
-        """Measure, and return the times in the order of the configurations."""
+    def compile_ahead(self, most: int | None = None) -> dict[Any, Future[Compiled]]:
+        """Begin to compile what is most promising, so many at most, and wait for the first configuration alone."""
+        planner, builder = self._planner, self._builder
+        for number in [0, *(number for number in planner.take(self._ahead) if number)][:most]:
+            builder.submit(number, self.configs[number])
+        compiling = {self.configs[number]: future for future, number in builder.building.items()}
+        wait([compiling[self.configs[0]]])
+        self._receive(0.0)
+        return compiling
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether configurations were compared by what they compute."""
+        return self._runner.is_verified
+
+    @property
+    def can_launch_first(self) -> bool:
+        """Whether the first configuration is compiled, and may be launched."""
+        planner = self._planner
+        return 0 in planner.ready and bool(planner.search.can_launch[0]) and not math.isinf(planner.search.times_s[0])
+
+    def run(self, ahead: dict[Any, Future[Compiled]] | None = None) -> dict[Any, list[float]]:
+        """Measure, and return the times in the order of the configurations.
+
+        What :meth:`compile_ahead` began for an earlier call is `ahead`.
+        """
         planner, builder, count = self._planner, self._builder, len(self.configs)
+        builder.ahead = ahead or {}
         if not self._runner.can_capture:
             planner.todo, planner.ready = set(), planner.todo
         try:

@@ -28,8 +28,8 @@ def install(**settings: Any) -> None:
     Parameters
     ----------
     **settings
-        ``trials``, ``time``, ``seed``, ``compilers``, ``wisdom``, ``tolerance`` and ``prior`` of
-        :func:`mltune.integrations.triton.autotune`. A second call replaces them for kernels that have not run yet.
+        ``trials``, ``time``, ``seed``, ``compilers``, ``wisdom``, ``tolerance``, ``prior`` and ``overlap``
+        of :func:`mltune.integrations.triton.autotune`. A second call replaces them for kernels that have not run yet.
 
     Raises
     ------
@@ -56,7 +56,11 @@ def switch(settings: Settings) -> None:
 
         @functools.wraps(own)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            adapter = vars(self).get(_ADAPTER) or vars(self).setdefault(_ADAPTER, _adapter_of(self))
+            adapter = vars(self).get(_ADAPTER)
+            if adapter is None or (isinstance(adapter, Adapter) and not adapter.is_of(self)):
+                if adapter is not None:
+                    vars(self).pop(_ADAPTER, None)  # a library has copied the tuner
+                adapter = vars(self).setdefault(_ADAPTER, _adapter_of(self))
             return (adapter.run if isinstance(adapter, Adapter) else own.__get__(self))(*args, **kwargs)
 
         tuner.run = run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import re
@@ -15,7 +16,8 @@ from typing import Any
 
 from mltune.errors import MltuneWarning, WisdomError
 from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu, Outcome, canonical, choose
-from mltune.known.wisdom import Wisdom
+from mltune.known.triton_winners import PREFIX
+from mltune.known.wisdom import Wisdom, WisdomFile
 from mltune.known.wisdom_file import file_of_run, locked_key
 
 LOCK_TIMEOUT_S = 600.0
@@ -68,7 +70,7 @@ class Winners:
         fields = {
             "kernel": f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"[-LONGEST_TEXT:],
             "source_hash": kernel.cache_key,
-            "problem": {**_RECORDED, "name": f"triton-{name}", "size": sizes[0]},
+            "problem": {**_RECORDED, "name": f"{PREFIX}{name}", "size": sizes[0]},
             "device": Gpu.of(gpu),
             "driver": driver,
         }
@@ -98,7 +100,7 @@ class Winners:
         outcomes: list[Outcome] = []
         if self.path is not None:
             with _warning():
-                outcomes = list(Wisdom.load(self.path))
+                outcomes = list(_file_at(self.path).read())
         return [outcome for outcome in outcomes if outcome.key in self.keys]
 
     def keep(self, times: Mapping[Any, Sequence[float]], *, is_verified: bool) -> None:
@@ -140,6 +142,12 @@ class Winners:
                         stacklevel=3,
                     )
             yield
+
+
+@functools.lru_cache(maxsize=16)
+def _file_at(path: Path) -> WisdomFile:
+    """Return the file, which is read again when it has changed: a library may make a new tuner at each call."""
+    return WisdomFile(path)
 
 
 def _size(text: str, *choice: Any) -> str:

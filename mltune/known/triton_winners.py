@@ -1,0 +1,84 @@
+"""Winners of Triton's kernels in a folder: a wisdom for each GPU, to be kept under version control or in an image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from mltune.errors import UsageError, WisdomError
+from mltune.files.reading import check_folder, reason
+from mltune.files.text import did_you_mean, printable
+from mltune.known.entry import Gpu, Outcome
+from mltune.known.wisdom import Wisdom
+from mltune.known.wisdom_file import locked, read, write
+
+PREFIX = "triton-"
+"""Begin of the names of problems that are keys of Triton's kernels."""
+
+MOST_FILES = 1000
+
+
+def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[str, int]:
+    """Write the winners of a wisdom, perhaps of one GPU, into a folder; return how many each file then holds.
+
+    Winners that are there stay: of a key that both have, the better one.
+    """
+    known = [entry for entry in Wisdom.load(wisdom).best() if _is_of_triton(entry)]
+    winners = [entry for entry in known if gpu in (None, entry.device.name)]
+    if not winners:
+        of_gpu = "" if gpu is None else f" on {printable(gpu, 100)!r}"
+        hint = did_you_mean(gpu or "", {entry.device.name for entry in known}) or "; tune a program first."
+        raise UsageError(f"exported winners are in the wisdom, but {wisdom} has none of Triton's kernels{of_gpu}{hint}")
+    try:
+        check_folder(folder, inside=folder, create=True)
+    except OSError as error:
+        raise UsageError(f"winners are written into a folder, but {printable(folder, 300)}: {reason(error)}.") from None
+    counts = dict[str, int]()
+    for device in sorted({entry.device for entry in winners}, key=_file_name):
+        file = folder / _file_name(device)
+        _winners_in(file)  # what is refused is refused before a lock is made where it leads
+        with locked(file, is_removed=True):
+            best = Wisdom(chain(_winners_in(file), (entry for entry in winners if entry.device == device))).best()
+            write(file, best)
+        counts[file.name] = len(best)
+    return counts
+
+
+def import_winners(folder: Path, wisdom: Path) -> dict[str, int]:
+    """Merge the winners of a folder into a wisdom, all or none; return how many each file has."""
+    try:
+        check_folder(folder, inside=folder)
+        files = sorted(islice((path for path in folder.iterdir() if path.suffix == ".json"), MOST_FILES + 1))
+    except OSError as error:
+        raise UsageError(f"winners are read from a folder, but {printable(folder, 300)}: {reason(error)}.") from None
+    if not 0 < len(files) <= MOST_FILES:
+        raise UsageError(
+            f"a folder of winners has 1 to {MOST_FILES} files that `mltune triton export` wrote (*.json), but "
+            f"{printable(folder, 300)} has {'more' if files else 'none'}."
+        )
+    winners = {file.name: _winners_in(file) for file in files}
+    Wisdom(chain.from_iterable(winners.values())).add_to(wisdom)
+    return {name: len(entries) for name, entries in winners.items()}
+
+
+def _winners_in(file: Path) -> Sequence[Outcome]:
+    """Return what a file has, behind no link; an error where it has anything but winners of Triton's kernels."""
+    entries = read(file, inside=file.parent)
+    for number, entry in enumerate(entries, 1):
+        if not _is_of_triton(entry):
+            raise WisdomError(
+                f"{printable(file, 300)} must hold winners of Triton's kernels alone, but entry {number} is of "
+                f"{entry.kernel}; `mltune wisdom merge` merges any entries."
+            )
+    return entries
+
+
+def _is_of_triton(entry: Outcome) -> bool:
+    return "triton" in entry.versions and str(entry.problem.get("name")).startswith(PREFIX)
+
+
+def _file_name(gpu: Gpu) -> str:
+    words = re.sub(r"[^A-Za-z0-9]+", "_", f"{gpu.name} {gpu.architecture} {gpu.sm_count}").strip("_")
+    return f"{words[:100]}.json"
