@@ -53,7 +53,7 @@ class Operator:
 
 def _directness(torch: Any, count: int) -> Callable[..., bool]:
     """Return the function that says whether a call with so many tensors may go to the library at once."""
-    plain, has_gradients, modes = {torch.Tensor, torch.nn.Parameter}, torch.is_grad_enabled, _mode_counters(torch)
+    plain, has_gradients, has_modes = {torch.Tensor, torch.nn.Parameter}, torch.is_grad_enabled, _modes(torch)
 
     def is_direct(*arguments: Any) -> bool:
         needs_gradients = has_gradients()
@@ -62,19 +62,20 @@ def _directness(torch: Any, count: int) -> Callable[..., bool]:
                 return False
             if needs_gradients and tensor.requires_grad:
                 return False
-        return not any(number() for number in modes)
+        return not has_modes()
 
     return is_direct
 
 
-def _mode_counters(torch: Any) -> list[Callable[[], int]]:
-    """Return functions that count modes which see calls of tensors; of an unknown PyTorch one that counts one."""
+def _modes(torch: Any) -> Callable[[], object]:
+    """Return the function that says whether modes see calls of tensors; of an unknown PyTorch it says yes."""
     own = torch._C
     try:
+        of_dispatch, of_functions = own._len_torch_dispatch_stack, own._len_torch_function_stack
         functorch = own._functorch.maybe_current_level
-        return [own._len_torch_dispatch_stack, own._len_torch_function_stack, lambda: functorch() is not None]
     except AttributeError:
-        return [lambda: 1]
+        return lambda: True
+    return lambda: of_dispatch() or of_functions() or functorch() is not None
 
 
 def torch_operator(library: Any) -> Any:
