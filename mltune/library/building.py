@@ -99,6 +99,12 @@ class LibraryCandidate:
         """Bundle, preset and varied compiler options: where these differ, configurations cannot be timed together."""
         return self.kernel.folder, self.kernel.space.preset, self.kernel.compiler.varied
 
+    @property
+    def compiled(self) -> tuple[object, ...]:
+        """What its machine code depends on."""
+        launched = self.kernel.space.launch_parameters
+        return self.source, *((name, value) for name, value in self.configuration.items() if name not in launched)
+
     def launches(self) -> list[LibraryCandidate]:
         """Return the candidate with all values of the launch parameters, which have the same machine code."""
         names, values = self.kernel.space.launch_parameters.keys(), self.kernel.space.launch_parameters.values()
@@ -280,7 +286,8 @@ class Building:
         """Return the candidates, the most promising first.
 
         They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
-        each kernel; the first ones with other launches; and the next ones of each size.
+        each kernel; the next two of each size with other machine code; the first ones with other launches, which gain
+        little and are many; and the next ones.
         """
         by_key: dict[str, LibraryCandidate] = {}
         ranked = [
@@ -301,9 +308,11 @@ class Building:
         )
         of_each = [*{default.key: default for default in defaults}.values()]
         promising += [(at, of_each) for at, _ in ranked]
-        promising += [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
+        launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
+        compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
-            promising += [(at, of_size[rank : rank + 1]) for at, of_size in ranked]
+            promising += [(at, of_size[rank : rank + 1]) for at, of_size in compiled]
+            promising += launches if rank == FEW - 1 else []
         chosen: dict[str, LibraryCandidate] = {}
         for at, candidates in promising:
             for candidate in candidates:
@@ -486,6 +495,14 @@ class Building:
             crossed,
             seen_s,
         )
+
+
+def _with_own_code(candidates: Sequence[LibraryCandidate]) -> list[LibraryCandidate]:
+    """Return the first candidate of each machine code."""
+    first: dict[tuple[object, ...], LibraryCandidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.compiled, candidate)
+    return [*first.values()]
 
 
 def read_times(file: Path) -> Times:

@@ -377,6 +377,26 @@ def test_other_launches_of_a_winner_are_candidates_with_the_same_machine_code(bu
     assert code == len(launches) < len(document["configurations"])
 
 
+def test_other_machine_code_is_a_candidate_before_other_launches(build, bundle, monkeypatch):
+    """Of 16 launches each winner would take the places of all that are second and third at a size."""
+    launched = f"[launch.parameters]\nGROUP = {[*range(1, 17)]}\n[launch]\narguments = ['GROUP']"
+    text = BUNDLE.replace("VEC = 1\n", "VEC = 1\nGROUP = 1\n").replace("[launch]", launched)
+    (bundle / "kernel.toml").write_text(text)
+    add, seen = building.Building._add_first_times, []
+
+    def kept(self):
+        seen.extend((one.configuration["TILE"], one.configuration["VEC"]) for one in self.candidates)
+        return add(self)
+
+    monkeypatch.setattr(building.Building, "_add_first_times", kept)
+    build()
+    codes = {*seen}
+    until_all = max(map(seen.index, codes)) + 1
+    assert len(codes) > 3
+    assert len(seen) > until_all + 15
+    assert until_all - len(codes) <= 6, "a winner and a general one of three sizes may repeat machine code"
+
+
 def test_a_library_is_built_from_its_description(build, tmp_path):
     document = build()
     read, shared = read_library(tmp_path / "lib")
