@@ -18,7 +18,7 @@ from mltune.errors import RunError, UsageError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.placed import PlacedKernel
 from mltune.library import spec as specs
-from mltune.library.building import Building, Tune
+from mltune.library.building import Building, Tune, crossing_s
 from mltune.library.content import Content, kernel_parameters, name_of
 from mltune.library.source import check_name
 from mltune.library.spec import Spec
@@ -39,11 +39,8 @@ from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
 from mltune.tuning.cross import time_configurations
 
-_CROSS_SHARE = 0.4
+_CROSS_SHARE = 0.5
 """Largest share of the time for the timing of candidates."""
-
-_CROSS_S = 0.25
-"""Seconds reserved for it, for each size and kernel: 40 candidates of 6 ms, as on an H200."""
 
 _SLICE_S = 2.5
 """Seconds of a tune besides its compilation and the count of its space: 1 to 1.7 in all on an H200."""
@@ -178,7 +175,7 @@ def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
     if settings.trials is not None or (replayed and settings.time is None):
         return math.inf, math.inf
     time_s = GPU_TIME_S * len(spec.tuned) if settings.time is None else parse_duration(settings.time)
-    return time_s, round(time_s - min(_CROSS_SHARE * time_s, _CROSS_S * len(spec.sizes) * kernels), 3)
+    return time_s, round(time_s - min(_CROSS_SHARE * time_s, crossing_s(len(spec.sizes), kernels)), 3)
 
 
 def _slice_s(problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence[Device], compilers: int) -> float:

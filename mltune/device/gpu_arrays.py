@@ -113,13 +113,20 @@ def _cupy(cupy: Any) -> Package:
 def _torch(torch: Any) -> Package:
     has_gradients, device_of, strides = torch.is_grad_enabled, torch.Tensor.get_device, torch.Tensor.stride
 
+    def is_other(tensor: Any) -> Any:
+        """Return whether the memory lacks a conjugation or a sign that PyTorch has not applied yet."""
+        return tensor.is_conj() or tensor.is_neg()
+
     def kinds(arrays: Sequence[Any]) -> list[Any]:
-        return [(array.dtype, device_of(array), array.requires_grad and has_gradients()) for array in arrays]
+        return [
+            (array.dtype, device_of(array), array.requires_grad and has_gradients(), is_other(array))
+            for array in arrays
+        ]
 
     def read(tensor: Any) -> tuple[Array, Any]:
         if tensor.requires_grad and has_gradients():
             raise GradientError
-        if not tensor.is_cuda or tensor.is_conj() or tensor.is_neg():
+        if not tensor.is_cuda or is_other(tensor):
             raise AttributeError
         return Array(tensor.data_ptr(), tuple(tensor.shape), tensor.stride()), _dtype_of_torch(str(tensor.dtype))
 

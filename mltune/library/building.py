@@ -53,13 +53,23 @@ _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
 _FIRST = 8  # tuned sizes at which each candidate is timed
 _SHORTLIST = 4  # times the most configurations of the library
-_FIRST_UNTIL, _CROSSED_UNTIL, _CHOSEN_UNTIL = 0.3, 0.8, 0.95  # shares of the time: all, shortlist, portfolio
+
+# A size costs as much as 20 timings for each kernel, for operands, reference and opponent, and one for each candidate.
+# What a timing takes is measured; until then, and for the plan, 6 ms: by that 93 sizes fit into the 38 s in which an
+# H200 timed 90. The time is shared out by what the dispatcher needs: the portfolio at every size. The shortlist makes
+# room for that, but it has at least a third of what the first times leave.
+_OF_SIZE, _EACH_S = 20, 6e-3
+_FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.2, 1 / 3, 0.95
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
-_EACH_S = 6e-3  # of a timing, while none is known
 _SAVE_EVERY_S = 2.0
 _FAR = 2.5  # times longer than expected from other sizes
+
+
+def crossing_s(sizes: int, kernels: int) -> float:
+    """Return the seconds that it takes to time a shortlist at sizes, as far as it is known before."""
+    return sizes * (kernels * _OF_SIZE + _SHORTLIST * MOST) * _EACH_S
 
 
 class Tune(NamedTuple):
@@ -88,6 +98,12 @@ class LibraryCandidate:
     def source(self) -> tuple[Path, str, tuple[str, ...]]:
         """Bundle, preset and varied compiler options: where these differ, configurations cannot be timed together."""
         return self.kernel.folder, self.kernel.space.preset, self.kernel.compiler.varied
+
+    @property
+    def compiled(self) -> tuple[object, ...]:
+        """What its machine code depends on."""
+        launched = self.kernel.space.launch_parameters
+        return self.source, *((name, value) for name, value in self.configuration.items() if name not in launched)
 
     def launches(self) -> list[LibraryCandidate]:
         """Return the candidate with all values of the launch parameters, which have the same machine code."""
@@ -137,7 +153,7 @@ class Building:
         self._known = read_times(self.directory / CROSS)
         self._before_s = self._known.seconds
         self._room_s = max(self.left_s - min(_LAST_SHARE * self.left_s, _LAST_S) - self._before_s, _LEAST_S)
-        self._rates: list[tuple[int, float]] = []  # timings and seconds of some sizes
+        self._rates: list[tuple[int, float]] = []  # the costs of some sizes, in timings, and their seconds
         self._lock = Lock()
         self._failed: dict[int, str] = {}
         self._is_fallback = cache(lambda candidate: self._described(candidate, Build(TrialState.OK)).is_fallback)
@@ -202,21 +218,55 @@ class Building:
         As many as the time allows are timed at some of the tuned sizes; a shortlist at the other ones and at further
         sizes; and the portfolio at the others.
         """
-        tuned, settings = self.spec.tuned, self.spec.library
-        places = [*tuned, *np.setdiff1d(range(len(self.problems)), tuned).tolist()]
+        settings, places = self.spec.library, self._order()
         try:
             self._add_first_times()
             self._keep(sorted(self._shortlist(self._table())))
             shortlist = range(len(self.candidates))
-            self._add_times(places, shortlist, _CROSSED_UNTIL)
+            self._add_times(places, shortlist, self._crossed_until())
             self._time_again(shortlist)
             decides = self._table()
             portfolio = decides.portfolio(most=settings.most, floor=settings.floor)
-            self._add_times(places, portfolio, _CHOSEN_UNTIL)
+            self._add_times(places, portfolio, self._at(_CHOSEN_UNTIL))
             self._time_again(portfolio)
         finally:
             self._save()
         return replace(self._table(portfolio), crossed=decides.crossed, seen_s=decides.seen_s)
+
+    def _order(self) -> list[int]:
+        """Return the places of the sizes: the tuned ones first, and else by chance, often used ones rather earlier.
+
+        The sizes of a description may lie side by side, such as those of a layer: where the time ends, all kinds are
+        known. Each order has the chance of sampling without replacement by weight (Efraimidis and Spirakis, 2006).
+        """
+        late = np.random.default_rng(0).exponential(size=len(self.problems)) / np.array(self.spec.weights)
+        late[[*self.spec.tuned]] -= late.max() + 1
+        return np.argsort(late).tolist()  # type: ignore[no-any-return]
+
+    def _at(self, share: float) -> float:
+        """Return when a share of the time is over."""
+        return self._begun + share * self._room_s
+
+    @property
+    def _timing_s(self) -> float:
+        """The seconds of a timing, by what was timed after the first sizes, which have the start of the worker."""
+        costs, seconds = map(sum, zip(*(self._rates[1:] or [(1, _EACH_S)]), strict=True))
+        return max(seconds / costs, 1e-9)
+
+    def _cost(self, numbers: Sequence[int]) -> int:
+        """Return what it costs to time candidates at a size, in timings."""
+        return _OF_SIZE * len({self.candidates[number].source for number in numbers}) + len(numbers)
+
+    def _crossed_until(self) -> float:
+        """Return when the shortlist has had its time, so that the portfolio can be timed at all other sizes."""
+        if math.isinf(self._room_s):
+            return math.inf
+        whole = self._cost(range(len(self.candidates)))
+        without = len(self.candidates) - (self.spec.library.most or MOST)  # timings that a size saves
+        now, places = perf_counter(), (self._valid & np.isnan(self._times)).any(axis=1).sum()
+        left = (self._at(_CHOSEN_UNTIL) - now) / self._timing_s
+        crossed = (left - places * (whole - without)) * whole / without if without > 0 else left
+        return now + self._timing_s * max(min(crossed, left), _CROSSED_SHARE * left)
 
     def _add_first_times(self) -> None:
         """Time each candidate at some of the tuned sizes: the same ones where it is valid, so that times compare."""
@@ -230,13 +280,14 @@ class Building:
             rare = np.flatnonzero(self._valid[places[:begin]].sum(axis=0) < _FIRST)
             if not len(rare):
                 break
-            self._add_times(places[begin : begin + self.at_once], rare.tolist(), _FIRST_UNTIL)
+            self._add_times(places[begin : begin + self.at_once], rare.tolist(), self._at(_FIRST_UNTIL))
 
     def _found(self) -> list[LibraryCandidate]:
         """Return the candidates, the most promising first.
 
         They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
-        each kernel; the first ones with other launches; and the next ones of each size.
+        each kernel; the next two of each size with other machine code; the first ones with other launches, which gain
+        little and are many; and the next ones.
         """
         by_key: dict[str, LibraryCandidate] = {}
         ranked = [
@@ -257,9 +308,11 @@ class Building:
         )
         of_each = [*{default.key: default for default in defaults}.values()]
         promising += [(at, of_each) for at, _ in ranked]
-        promising += [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
+        launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
+        compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
-            promising += [(at, of_size[rank : rank + 1]) for at, of_size in ranked]
+            promising += [(at, of_size[rank : rank + 1]) for at, of_size in compiled]
+            promising += launches if rank == FEW - 1 else []
         chosen: dict[str, LibraryCandidate] = {}
         for at, candidates in promising:
             for candidate in candidates:
@@ -318,14 +371,14 @@ class Building:
                 tiles[place, columns] = tiles_at(placed.at(problem), configurations)
         return tiles
 
-    def _add_times(self, places: Sequence[int], numbers: Sequence[int], share: float) -> None:
-        """Time candidates at sizes where they have no times, before a share of the time is over."""
+    def _add_times(self, places: Sequence[int], numbers: Sequence[int], until: float) -> None:
+        """Time candidates at sizes where they have no times, before a time of the clock."""
         begun = perf_counter()
-        until = max(self._begun + share * self._room_s, 0.0 if self._rates else begun + _LEAST_S)
+        until = until if self._rates else max(until, begun + _LEAST_S)
         with ThreadPoolExecutor(self.at_once) as threads:
-            counts = [*threads.map(lambda place: self._add_times_at(place, numbers, until), places)]
-        if any(counts):
-            self._rates.append((sum(counts), perf_counter() - begun))
+            costs = [*threads.map(lambda place: self._add_times_at(place, numbers, until), places)]
+        if any(costs):
+            self._rates.append((sum(costs), perf_counter() - begun))
         if self.stop():
             raise RunError(
                 f"the times of candidates are incomplete: the same command with --run {self.directory} goes on."
@@ -338,7 +391,7 @@ class Building:
         far = times_s > _FAR * expected((table.sizes, times_s, tiles), table.sizes, tiles, table.processors)
         self._times[:, numbers] = np.where(far, np.nan, before[:, numbers])
         places = np.flatnonzero(far.any(axis=1)).tolist()
-        self._add_times(places, numbers, 1.0)
+        self._add_times(places, numbers, self._at(1.0))
         self._times = np.fmin(before, self._times)
         for place in places:
             kept = [number for number in numbers if np.isfinite(self._times[place, number])]
@@ -346,7 +399,7 @@ class Building:
             self._known.times[self.problems[place].label].update(known_s)
 
     def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
-        """Time candidates at a size where they have no times; return how many were to be timed.
+        """Time candidates at a size where they have no times; return what that costs, in timings.
 
         A size at which the default configuration is wrong, or whose arrays do not fit into the GPU, is left out.
         """
@@ -355,6 +408,7 @@ class Building:
         lacking = [number for number in numbers if may_run[number]]
         if not lacking or place in self._failed or perf_counter() >= until or self.stop():
             return 0
+        timed: list[int] = []
         for source in dict.fromkeys(self.candidates[number].source for number in lacking):
             of_source = [number for number in lacking if self.candidates[number].source == source]
             candidates = [self.candidates[number] for number in of_source]
@@ -366,13 +420,14 @@ class Building:
             except (BundleError, DeviceError) as error:
                 self._failed[place] = str(error)
                 return 0
+            timed += of_source[: len(times_s)]
             with self._lock:
                 self._times[place, of_source[: len(times_s)]] = [*map(_coded, times_s)]
                 recorded = self._known.times.setdefault(problem.label, {})
                 recorded.update(zip((candidate.key for candidate in candidates), times_s, strict=False))
                 if perf_counter() > self._saved + _SAVE_EVERY_S:
                     self._save()
-        return len(lacking)
+        return self._cost(timed)
 
     def _keep_opponent(self, place: int, time_s: float) -> None:
         with self._lock:
@@ -383,10 +438,9 @@ class Building:
         """Keep as many candidates as can be timed at the first remaining sizes, one of them valid at every size."""
         if math.isinf(self._room_s):
             return
-        number, spent_s = map(sum, zip(*self._rates[1:], strict=True)) if self._rates[1:] else (0, 0.0)
-        each_s = spent_s / number if number else _EACH_S  # the first have the start of the worker
-        room_s = max(self._begun + _FIRST_UNTIL * self._room_s - perf_counter(), 0.0)
-        count = max(int(room_s / sizes / max(each_s, 1e-9)), _FEWEST)
+        room_s = max(self._at(_FIRST_UNTIL) - perf_counter(), 0.0)
+        of_size = self._cost(range(len(self.candidates))) - len(self.candidates)
+        count = max(int(room_s / sizes / self._timing_s) - of_size, _FEWEST)
         valid = self._valid.sum(axis=0) == len(self._valid)
         general = (number for number, at in enumerate(self.candidates) if valid[number] and self._is_fallback(at))
         self._keep(sorted({*range(min(count, len(self.candidates))), *itertools.islice(general, 1)}))
@@ -441,6 +495,14 @@ class Building:
             crossed,
             seen_s,
         )
+
+
+def _with_own_code(candidates: Sequence[LibraryCandidate]) -> list[LibraryCandidate]:
+    """Return the first candidate of each machine code."""
+    first: dict[tuple[object, ...], LibraryCandidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.compiled, candidate)
+    return [*first.values()]
 
 
 def read_times(file: Path) -> Times:

@@ -246,7 +246,8 @@ class Library:
     def torch_operator(self) -> Any:
         """Register the operation as ``torch.ops.mltune.NAME``, and return the operator.
 
-        ``torch.compile`` and ``torch.export`` keep a call of it. A product of matrices is ``operator(a, b, alpha=1.0)``
+        ``torch.compile`` and ``torch.export`` keep a call of it, and ``torch.library.opcheck`` takes
+        ``torch.ops.mltune.NAME.default``. A product of matrices is ``operator(a, b, alpha=1.0)``
         or, with a bias, ``operator(a, b, bias, alpha=1.0)``, and returns a new tensor, stored by rows; its gradients
         are products of PyTorch. Other operations have the parameters of C, write to their outputs, and have no
         gradients. Another library of its name takes its place.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from mltune.problem.array_values import STORAGE
@@ -12,52 +11,71 @@ _MOST_REMEMBERED = 10_000
 _TYPES = {"i": "int", "u": "int", "f": "float", "c": "Scalar", "b": "bool"}
 
 
+_REGISTERED: dict[str, Any] = {}
+"""Libraries of PyTorch with what is registered, by the names of the operators."""
+
+
 class Operator:
-    """An operation of a library that is registered in PyTorch, which is called like the function of ``torch.ops``.
+    """A product of a library that is registered in PyTorch, which is called like its function of ``torch.ops``.
 
     A call of plain tensors on a GPU without gradients, tracing and modes has no use for PyTorch's dispatcher, which
     takes longer than the launch: it goes to the library at once.
     """
 
-    def __init__(self, registered: Any, run: Callable[..., Any]) -> None:
+    def __init__(self, name: str, run: Callable[..., Any], is_direct: Callable[..., bool]) -> None:
         import torch
 
-        self._registered, self._run = registered, run
-        self._plain = {torch.Tensor, torch.nn.Parameter}
-        self._is_traced, self._has_gradients = torch.compiler.is_compiling, torch.is_grad_enabled
-        self._modes = _mode_counters(torch)
+        self._name, self._run, self._is_direct = name, run, is_direct
+        self._operators, self._is_traced = torch.ops.mltune, torch.compiler.is_compiling
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Return the result of the operation."""
-        if not self._is_traced() and not options and self._is_direct(arguments):
+        if not self._is_traced() and not options and self._is_direct(*arguments):
             return self._run(*arguments)
         return self._registered(*arguments, **options)
+
+    @property
+    def _registered(self) -> Any:
+        """The function of ``torch.ops``: of another library, where one has taken the name."""
+        return getattr(self._operators, self._name).default
 
     def __deepcopy__(self, memo: Any) -> Operator:
         """Return itself: copies of a model share the library."""
         return self
 
-    def _is_direct(self, arguments: Sequence[Any]) -> bool:
-        tensors = arguments[:-1] if type(arguments[-1]) in (int, float) else arguments
-        if not all(type(tensor) in self._plain and tensor.is_cuda for tensor in tensors):
-            return False
-        if self._has_gradients() and any(tensor.requires_grad for tensor in tensors):
-            return False
-        return not any(count() for count in self._modes)
-
     def register_kernel(self, device_type: str) -> Callable[[Any], Any]:
         """Return a decorator that registers a function for tensors on another device."""
-        return self._registered.register_kernel(device_type)  # type: ignore[no-any-return]
+        import torch
+
+        own = _REGISTERED[self._name]
+        return torch.library.impl(f"mltune::{self._name}", device_type, lib=own)  # type: ignore[no-any-return]
 
 
-def _mode_counters(torch: Any) -> list[Callable[[], int]]:
-    """Return functions that count modes which see calls of tensors; of an unknown PyTorch one that counts one."""
+def _directness(torch: Any, count: int) -> Callable[..., bool]:
+    """Return the function that says whether a call with so many tensors may go to the library at once."""
+    plain, has_gradients, has_modes = {torch.Tensor, torch.nn.Parameter}, torch.is_grad_enabled, _modes(torch)
+
+    def is_direct(*arguments: Any) -> bool:
+        needs_gradients = has_gradients()
+        for tensor in arguments[:count]:
+            if type(tensor) not in plain or not tensor.is_cuda or tensor.is_conj() or tensor.is_neg():
+                return False
+            if needs_gradients and tensor.requires_grad:
+                return False
+        return not has_modes()
+
+    return is_direct
+
+
+def _modes(torch: Any) -> Callable[[], object]:
+    """Return the function that says whether modes see calls of tensors; of an unknown PyTorch it says yes."""
     own = torch._C
     try:
+        of_dispatch, of_functions = own._len_torch_dispatch_stack, own._len_torch_function_stack
         functorch = own._functorch.maybe_current_level
-        return [own._len_torch_dispatch_stack, own._len_torch_function_stack, lambda: functorch() is not None]
     except AttributeError:
-        return [lambda: 1]
+        return lambda: True
+    return lambda: of_dispatch() or of_functions() or functorch() is not None
 
 
 def torch_operator(library: Any) -> Any:
@@ -101,26 +119,64 @@ def torch_operator(library: Any) -> Any:
         with torch.no_grad():
             library(*arguments)
 
-    run: Any
+    if library.name in _REGISTERED:
+        _REGISTERED.pop(library.name)._destroy()
     if library.is_product:
         bias, run = ("Tensor bias, ", product_with_bias) if library.has_bias else ("", product)
-        schema, fake, written = f"(Tensor a, Tensor b, {bias}Scalar alpha=1.0) -> Tensor", of_product, []
-    else:
-        parameters = (_declared(parameter, f"x{place}") for place, parameter in enumerate(described))
-        schema, run, fake = f"({', '.join(parameters)}) -> ()", call, lambda *arguments: None
+        schema = f"(Tensor a, Tensor b, {bias}Scalar alpha=1.0) -> Tensor"
+        epilogue = str(library.document["problem"].get("epilogue", "")).split("+")
+        return _registered(torch, library.name, schema, run, of_product, epilogue, 2 + library.has_bias)
+    parameters = (_declared(parameter, f"x{place}") for place, parameter in enumerate(described))
+    schema = f"({', '.join(parameters)}) -> ()"
     name = f"mltune::{library.name}"
-    operator = torch.library.custom_op(name, run, mutates_args=written, device_types="cuda", schema=schema)
-    operator.register_fake(fake)
-    if not library.is_product:
-        return operator
-    epilogue = str(library.document["problem"].get("epilogue", "")).split("+")
-    operator.register_autograd(partial(_gradients, torch, epilogue), setup_context=_keep)
-    return Operator(operator, run)
+    operator = torch.library.custom_op(name, call, mutates_args=written, device_types="cuda", schema=schema)
+    operator.register_fake(lambda *arguments: None)
+    _REGISTERED[library.name] = operator._lib
+    return operator
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    *operands, ctx.alpha = inputs
-    ctx.save_for_backward(*operands)
+def _registered(
+    torch: Any, name: str, schema: str, run: Any, fake: Any, epilogue: Sequence[str], count: int
+) -> Operator:
+    """Register a product with so many tensors.
+
+    PyTorch's `custom_op` puts three Python functions between its dispatcher and `run`, which take as long as the
+    launch. Here is one, the kernel behind autograd's key: calls of compiled graphs go from it to the library.
+    """
+    below_autograd, is_direct = torch._C._AutoDispatchBelowAutograd, _directness(torch, count)
+
+    class Product(torch.autograd.Function):  # type: ignore[misc]  # of a package without types
+        """The product with its gradients."""
+
+        @staticmethod
+        def forward(*arguments: Any) -> Any:
+            with below_autograd():
+                return registered(*arguments)
+
+        @staticmethod
+        def setup_context(context: Any, inputs: Any, output: Any) -> None:
+            *operands, context.alpha = inputs
+            context.save_for_backward(*operands)
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            return _gradients(torch, epilogue, context, gradient)
+
+    def dispatched(*arguments: Any) -> Any:
+        if is_direct(*arguments):
+            return run(*arguments)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:count]):
+            return Product.apply(*arguments[:count], *(arguments[count:] or (1.0,)))  # a default is not passed on
+        with below_autograd():
+            return registered(*arguments)
+
+    own = _REGISTERED[name] = torch.library.Library("mltune", "FRAGMENT")
+    own.define(name + schema, tags=torch.Tag.pt2_compliant_tag)
+    registered = getattr(torch.ops.mltune, name).default
+    own.impl(registered, run, "CUDA")
+    own.impl(registered, dispatched, "Autograd")
+    own.impl(registered, fake, "Meta")  # by `register_fake` one of an operation of before would be meant
+    return Operator(name, run, is_direct)
 
 
 def _gradients(torch: Any, epilogue: Sequence[str], context: Any, gradient: Any) -> tuple[Any, ...]:

@@ -143,16 +143,17 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
 
 
 class Clock:
-    """Seconds that pass as the test says: while tunes run, and with each time of a candidate."""
+    """Seconds that pass as the test says: while tunes run, at each size, and with each time of a candidate."""
 
-    def __init__(self, each_s=0.0):
-        self.now, self.each_s, self.timed = 0.0, each_s, []
+    def __init__(self, each_s=0.0, size_s=0.0):
+        self.now, self.each_s, self.size_s, self.timed = 0.0, each_s, size_s, []
 
     def __call__(self):
         return self.now
 
     def time(self, plan, kernel, problem, configurations, *, until, **_):
         times = []
+        self.now += self.size_s
         for configuration in configurations:
             if self.now >= until:
                 break
@@ -205,6 +206,31 @@ def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
     elif each_s < 1:
         assert {*tuned} <= {*timed}, "the tuned sizes come first"
         assert report["not_timed"]
+
+
+@pytest.mark.parametrize(("each_s", "size_s"), [(0.006, 0.12), (0.03, 0.6), (0.006, 1.0), (0.1, 0.0)])
+def test_the_portfolio_has_time_at_most_sizes(build, clock, each_s, size_s):
+    """At 6 ms and 20 times as much for a size, all have it; where a size takes longer, as many as there is time for."""
+    clock.each_s, clock.size_s = each_s, size_s
+    report = build(MANY, trials=None, time="100s", tuned=10, most=2)["report"]
+    assert clock.now <= 100 + size_s + each_s
+    begun = build.plans[0].budget
+    assert 100 - begun == pytest.approx(min(50.0, 90 * 60 * 0.006))
+    timed = [one["size"][0] for one in report["sizes"]]
+    cross_s = 0.6 * (100 - begun)
+    is_enough = 8 * (size_s + 40 * each_s) + len(MANY) * (size_s + 2 * each_s) < cross_s
+    assert len(timed) >= (90 if is_enough else cross_s / (size_s + 9 * each_s))
+    thirds = Counter(MANY.index(size) // 30 for size in timed)
+    assert min(thirds.values()) >= len(timed) / 6, "small, medium and large ones, also where the time ends early"
+
+
+def test_often_used_sizes_are_timed_earlier(build, clock):
+    clock.each_s, clock.size_s = 0.01, 0.5
+    build(MANY[:60] + 50 * MANY[60:], trials=None, time="100s", tuned=4)
+    tuned = {task.problem.m for task in build.plans[0].tasks}
+    order = [size for size in dict.fromkeys(size for size, *_ in clock.timed) if size not in tuned]
+    assert sum(size in MANY[60:] for size in order[:20]) >= 17
+    assert order[:20] != sorted(order[:20])
 
 
 def test_all_candidates_are_timed_at_eight_tuned_sizes_and_a_shortlist_elsewhere(build, clock):
@@ -309,7 +335,7 @@ def test_as_many_sizes_are_tuned_as_compiling_leaves_time_for(build, clock, monk
     assert len(plan.tasks) == 9
     assert plan.devices == ("cuda:0", "cuda:0"), "two sizes at once, with four compile processes each"
     assert not plan.produce, "nothing but times is needed of the tunes, and so no finals"
-    assert plan.budget == pytest.approx(40 - 0.25 * 10)
+    assert plan.budget == pytest.approx(40 - 0.36 * 10)
     shutil.rmtree(tmp_path / "run")
     plan = built_at(0.5, "slow")
     assert len(plan.tasks) == 8, "36 s for tunes of 2.5 s and three batches, two at once"
@@ -349,6 +375,26 @@ def test_other_launches_of_a_winner_are_candidates_with_the_same_machine_code(bu
     launches = {tuple(one["configuration"].items())[:2] for one in document["configurations"]}
     code = (tmp_path / "lib" / "sgemm_nn.c").read_text().count("static const uint64_t cubin_")
     assert code == len(launches) < len(document["configurations"])
+
+
+def test_other_machine_code_is_a_candidate_before_other_launches(build, bundle, monkeypatch):
+    """Of 16 launches each winner would take the places of all that are second and third at a size."""
+    launched = f"[launch.parameters]\nGROUP = {[*range(1, 17)]}\n[launch]\narguments = ['GROUP']"
+    text = BUNDLE.replace("VEC = 1\n", "VEC = 1\nGROUP = 1\n").replace("[launch]", launched)
+    (bundle / "kernel.toml").write_text(text)
+    add, seen = building.Building._add_first_times, []
+
+    def kept(self):
+        seen.extend((one.configuration["TILE"], one.configuration["VEC"]) for one in self.candidates)
+        return add(self)
+
+    monkeypatch.setattr(building.Building, "_add_first_times", kept)
+    build()
+    codes = {*seen}
+    until_all = max(map(seen.index, codes)) + 1
+    assert len(codes) > 3
+    assert len(seen) > until_all + 15
+    assert until_all - len(codes) <= 6, "a winner and a general one of three sizes may repeat machine code"
 
 
 def test_a_library_is_built_from_its_description(build, tmp_path):

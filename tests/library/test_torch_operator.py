@@ -88,6 +88,44 @@ found += [list(a.grad.shape), list(b.grad.shape)]
     assert found == [True] * 4 + [[30, 70], [70, 50]]
 
 
+@pytest.mark.filterwarnings("default")  # of PyTorch's own checks
+def test_the_registration_passes_the_checks_of_pytorch(product):
+    """As in docs/programs/library_torch.py; a product of PyTorch on the CPU stands in for the library."""
+    found = run(
+        product,
+        """
+import torch
+lib.torch_operator().register_kernel("cpu")(lambda a, b, alpha=1.0: alpha * (a @ b))
+found = []
+for needs in (False, True):
+    a, b = (torch.randn(shape, requires_grad=needs) for shape in ((3, 4), (4, 5)))
+    for operands in ((a, b), (a, b, 2.0)):
+        found.append(torch.library.opcheck(torch.ops.mltune.sgemm_nn.default, operands))
+""",
+    )
+    assert [set(checks.values()) for checks in found] == [{"SUCCESS"}] * 4
+    assert len(found[0]) == 4
+
+
+def test_an_operation_takes_the_name_of_another(tmp_path, product):
+    """A product and an operation on arrays are registered in two ways, each in place of the other."""
+    write_library(tmp_path / "other", content_of("reduction", CASES["reduction"][1], ("n",)))
+    found = run(
+        product,
+        f"""
+import torch
+other = load_library({str(tmp_path / "other")!r})
+first, other.name, found = lib.torch_operator(), lib.name, []
+for registered in (other, lib, other, lib):
+    operator = registered.torch_operator()
+    found.append(str(torch.ops.mltune.sgemm_nn.default._schema))
+found.append([*first(torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta")).shape])
+""",
+    )
+    assert ["sum" in schema for schema in found[:4]] == [True, False, True, False]
+    assert found[4] == [3, 5], "an operator of before is that of the name"
+
+
 @pytest.mark.parametrize("epilogue", ["bias_m+gelu", "bias_n+gelu_tanh", "bias_m+silu", "relu", "bias_n"])
 def test_gradients_of_an_epilogue_are_those_of_pytorch(tmp_path, epilogue):
     """The functions of PyTorch on the CPU stand in for the library, whose results are tested on a GPU."""
@@ -178,9 +216,10 @@ def test_plain_tensors_are_launched_without_the_dispatcher_of_pytorch(linear):
     found = run(
         linear(),
         f"""{ON_A_GPU}
+from mltune.library.torch_operator import Operator
 operator, found = lib.torch_operator(), []
-registered = operator._registered
-operator._registered = lambda *arguments: found.append("dispatched")
+registered = Operator._registered
+Operator._registered = property(lambda self: lambda *arguments: found.append("dispatched"))
 x, weight = torch.randn(16, 4096).half(), torch.randn(4096, 4096).half()
 with torch.no_grad():
     for tokens in (16, 16, 1, 3):
@@ -192,7 +231,8 @@ operator(x, weight.T)
 weight.requires_grad_(False)
 with torch.overrides.BaseTorchFunctionMode():
     operator(x, weight.T)
-wrong = []
+operator(torch._neg_view(x), weight.T)  # of which PyTorch negates each element
+Operator._registered, wrong = registered, []
 for a, b in ((x, x), (x.float(), weight.T.float()), (x, weight)):
     try:
         operator(a, b)
@@ -202,10 +242,50 @@ found.append(wrong)
 """,
     )
     assert found[:4] == [[1, [tokens, 4096], "torch.float16"] for tokens in (16, 16, 1, 3)]
-    assert found[4:6] == ["dispatched"] * 2
-    assert "the shapes of a product must fit" in found[6][0]
-    assert "A must have elements of float16, got <f4" in found[6][1]
-    assert "hgemm_tn is for A T and B N stored by columns" in found[6][2]
+    assert found[4:7] == ["dispatched"] * 3
+    assert "the shapes of a product must fit" in found[7][0]
+    assert "A must have elements of float16, got <f4" in found[7][1]
+    assert "hgemm_tn is for A T and B N stored by columns" in found[7][2]
+
+
+def test_a_compiled_graph_goes_from_the_dispatcher_to_the_library(linear):
+    """The kernel behind autograd's key launches; PyTorch's dispatcher is not entered a second time."""
+    found = run(
+        linear(),
+        f"""{ON_A_GPU}
+lib.torch_operator().register_kernel("cpu")(lambda *arguments: found.append("a second time"))
+registered, found = torch.ops.mltune.hgemm_tn.default, []
+x, weight = torch.randn(16, 4096).half(), torch.randn(4096, 4096).half().T
+before = launches.value
+for _ in range(3):
+    found.append([*registered(x, weight).shape])
+found.append(launches.value - before)
+class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        found.append(str(function))
+        return function(*arguments)
+with Mode():
+    registered(x, weight)
+""",
+    )
+    assert found == [[16, 4096]] * 3 + [3, "mltune.hgemm_tn.default", "a second time"]
+
+
+def test_a_sign_that_pytorch_has_not_applied_is_seen_in_a_repeated_call(linear):
+    """Its memory holds other numbers than those of the same call before."""
+    found = run(
+        linear(),
+        f"""{ON_A_GPU}
+x, weight, out = torch.randn(16, 4096).half(), torch.randn(4096, 4096).half(), torch.empty(16, 4096).half()
+found = []
+for a in (x, torch._neg_view(x)):
+    try:
+        found.append(lib.hgemm(a, weight.T, out=out) is out)
+    except Exception as error:
+        found.append(f"{{type(error).__name__}}: {{error}}")
+""",
+    )
+    assert found == [True, "LibraryError: A must be an array on a GPU, got Tensor."]
 
 
 def test_one_token_is_a_product_of_as_many_rows_as_outputs(linear):
