@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 _LONGEST_NAME = 200
+_LONGEST_QUOTE = 120
 _FEWEST_LETTERS = 3
 
 
@@ -37,6 +38,16 @@ def html_table(facts: Mapping[str, object]) -> str:
     """Return facts as a table for a notebook."""
     rows = (f"<tr><th>{escape(name)}</th><td>{escape(printable(value))}</td></tr>" for name, value in facts.items())
     return f"<table>{''.join(rows)}</table>"
+
+
+def no_such(kind: str, name: object, known: Iterable[str], law: str = "") -> str:
+    """Return the message about an unknown name: the name, the nearest known one, and which there are.
+
+    >>> no_such("plan", "quik", ["quick"])
+    "'quik' is no plan; did you mean 'quick'?"
+    """
+    hint = did_you_mean(str(name), known) or "."
+    return f"{printable(repr(name), _LONGEST_QUOTE)} is no {kind}{hint}{law and f' {law}.'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import no_such, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.launch import Launch, plain_entry
 from mltune.kernel.parts import CompilerSpace, KernelResources, KernelSource, KernelSpace, LaunchRule
@@ -254,10 +254,7 @@ class Kernel:
         for name, chosen in values.items():
             legal = every.get(name)
             if legal is None:
-                raise BundleError(
-                    f"a parameter of {self.name} is one of {', '.join(every)}, got {name!r}"
-                    f"{did_you_mean(name, every) or '.'}"
-                )
+                raise BundleError(no_such(f"parameter of {self.name}", name, every, f"It has {', '.join(every)}"))
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
                 raise BundleError(
                     f"the values of {name} are distinct ones of {printable(list(legal), 300)}, "

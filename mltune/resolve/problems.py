@@ -202,8 +202,8 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
             ) from error
     if problem is None:
         raise UsageError(
-            f"a problem must be named to be measured, such as sgemm, but there is none and the device is {device}; "
-            "only a replay has a problem of its own (device replay:DATASET)."
+            f"no problem is named, but one is needed on device {device}; name one, such as sgemm. Only a replay has a "
+            "problem of its own (device replay:DATASET)."
         )
     if shape:
         raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")

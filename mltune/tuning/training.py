@@ -17,7 +17,7 @@ from mltune.cost.pretrained import LARGEST_RATIO, SLOWEST, PretrainedModel, Swee
 from mltune.cost.regressors import one_thread
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
-from mltune.files.text import did_you_mean
+from mltune.files.text import no_such
 from mltune.kernel.coding import Columns
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import SearchSpace
@@ -87,8 +87,7 @@ def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]
     if kernel is None and len(kernels) > 1:
         raise ModelError(f"a model is of one kernel, but there are timings of {', '.join(kernels)}; name it: --kernel.")
     if kernel is not None and kernel not in kernels:
-        hint = did_you_mean(kernel, kernels) or "."
-        raise ModelError(f"a model is of a kernel in its datasets: {', '.join(kernels)}, got {kernel!r}{hint}")
+        raise ModelError(no_such("kernel in the datasets", kernel, kernels, f"They have {', '.join(kernels)}"))
     return [dataset for dataset in datasets if kernel in (None, dataset.manifest.kernel)]
 
 

@@ -120,7 +120,7 @@ class TestBadInput:
             (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was requested")),
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
             (("space", "convolution", "--size", "8"), ("only replayed", "another one")),
-            (("sweep", "sgemm", "--device", "replay:x"), ("there is none called 'x'",)),
+            (("sweep", "sgemm", "--device", "replay:x"), ("'x' is no dataset",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
             (("space", "gemm_simt", "--precision", "q"), ("--precision", "s, d, c, z, h, b, dd", "'q'")),

@@ -249,12 +249,12 @@ def test_machine_code_of_strange_words_is_refused(library, words):
 
 
 HOSTILE_NAMES = [
-    ("no/such/folder", "got 'no/such/folder'"),
-    ("", "a kernel is a built-in one"),
+    ("no/such/folder", "'no/such/folder' is no kernel"),
+    ("", "is no kernel"),
     ("--output=x:kernels/own", "Not a valid object name --output=x:kernels/own"),
     ("-h:x", "Not a valid object name -h:x"),
     ("nowhere:kernels/own", "Not a valid object name nowhere:kernels/own"),
-    ("before:kernels", "a folder that holds a kernel.toml, got 'before:kernels'"),
+    ("before:kernels", "'before:kernels' is no kernel"),
     ("before:kernels/own/own.cu", "REVISION:PATH"),
     ("before:../../etc", "REVISION:PATH"),
     ("a\0b:c", "REVISION:PATH"),
