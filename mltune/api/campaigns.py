@@ -314,6 +314,50 @@ def report(run: str | Path, *, out: str | Path | None = None, overwrite: bool = 
     return write_report(Path(run), folder, overwrite=overwrite)
 
 
+@contextlib.contextmanager
+def dashboard(run: str | Path, *, port: int = 8080, open: bool = False) -> Iterator[str]:
+    """Show a run, or a plan, in optuna-dashboard while a context lasts.
+
+    The run, or each problem of the plan, is written as an Optuna study to ``optuna.journal`` in its directory. Trials
+    of a run that is under way are added. Only this machine is served.
+
+    Parameters
+    ----------
+    run : str or pathlib.Path
+        The directory of a run or of a plan.
+    port : int
+        The port; 0 chooses a free one.
+    open : bool
+        Whether to open it in a browser.
+
+    Yields
+    ------
+    str
+        The address of the dashboard.
+
+    Raises
+    ------
+    RunDirectoryError
+        The directory holds neither, or cannot be written.
+    UsageError
+        The extra ``dashboard`` is not installed, or the port is not free.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> with mltune.dashboard("runs/first", open=True) as address:  # doctest: +SKIP
+    ...     input(f"{address}: Enter ends it")
+    """
+    import webbrowser
+
+    from mltune.show.study import Studies, served
+
+    with served(Studies(Path(run)), port) as address:
+        if open:
+            webbrowser.open(address)
+        yield address
+
+
 def export_runs(directory: Path, folder: Path) -> Iterator[str]:
     """Write the trials of a run, or of the runs of a plan that can be read, as datasets; yield a line for each."""
     from mltune.dataset.dataset import export_run

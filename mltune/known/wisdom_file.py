@@ -192,7 +192,8 @@ def _say(path: Path, words: str) -> None:
 
 def _refused(path: Path, fact: str) -> WisdomError:
     return WisdomError(
-        f"{printable(path, 300)} is no wisdom of mltune: {printable(fact, 600)}; see {page('how-to/carry-wisdom.md')}."
+        f"{printable(path, 300)} must be a wisdom of mltune, but {printable(fact, 600)}; see "
+        f"{page('how-to/carry-wisdom.md')}."
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any, NoReturn
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -67,10 +68,9 @@ class Studies:
         with _must_be_writable(self.path):
             return self._copy(self.storage)
 
-    def keep_up_to_date(self) -> NoReturn:
-        """Update forever; failures to read a store or to write the file are tried again."""
-        while True:
-            time.sleep(UPDATE_EVERY_S)
+    def keep_up_to_date(self, ended: threading.Event) -> None:
+        """Update until an end; failures to read a store or to write the file are tried again."""
+        while not ended.wait(UPDATE_EVERY_S):
             with contextlib.suppress(MltuneError):
                 self.update()
 
@@ -138,7 +138,10 @@ HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def served(studies: Studies, port: int) -> Iterator[str]:
-    """Serve the dashboard to this machine within a context, and yield its address; port 0 takes a free one."""
+    """Serve the dashboard to this machine within a context, and yield its address; port 0 takes a free one.
+
+    Trials that end meanwhile are added.
+    """
     try:
         from optuna_dashboard import wsgi
     except ImportError as error:
@@ -152,14 +155,16 @@ def served(studies: Studies, port: int) -> Iterator[str]:
         raise UsageError(
             f"a dashboard needs a free port, but {port} cannot be used: {reason(error)}; choose another --port."
         ) from error
-    with server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    ended = threading.Event()
+    work = [partial(studies.keep_up_to_date, ended), server.serve_forever]
+    with server, ThreadPoolExecutor(len(work)) as pool:
+        for part in work:
+            pool.submit(part)
         try:
             yield f"http://{HOST}:{server.server_port}/"
         finally:
+            ended.set()
             server.shutdown()
-            thread.join()
 
 
 def only_local(application: WSGIApplication) -> WSGIApplication:

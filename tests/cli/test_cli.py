@@ -116,7 +116,7 @@ class TestBadInput:
             (("tune", "sgemm", "--device", "replay:no_such_dataset"), ("no_such_dataset",)),
             (("tune", "sgemm", "--size", "4095"), ("sgemm NT 4095", "no GPU was found")),
             (("tune", "sgemm", "--kernel", "no_such_kernel"), ("no_such_kernel",)),
-            (("tune", "--trials", "3"), ("a problem must be named",)),
+            (("tune", "--trials", "3"), ("no problem is named",)),
             (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was requested")),
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
             (("space", "convolution", "--size", "8"), ("only replayed", "another one")),

@@ -231,7 +231,7 @@ def test_a_wisdom_is_merged_into_and_a_damaged_one_is_not_overwritten(tmp_path: 
             lambda: Wisdom.merge_files([own], file),
         ]
         for write in writes:
-            with pytest.raises(WisdomError, match=r"is no wisdom of mltune"):
+            with pytest.raises(WisdomError, match=r"must be a wisdom of mltune"):
                 write()
             assert file.read_bytes() == content
 
