@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from mltune.api.display import interruptible, shown, warn
+from mltune.api.display import Forecast, interruptible, shown, warn
 from mltune.api.places import check_places
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _cluster(where: str | None) -> Iterator[Cluster | None]:
         yield connected
 
 
-def plan(plan: str | Path) -> dict[str, Any]:
+def plan(plan: str | Path) -> Forecast:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 
     Parameters
@@ -145,8 +145,9 @@ def plan(plan: str | Path) -> dict[str, Any]:
 
     Returns
     -------
-    dict
-        Plain JSON values (docs/reference/plans.md): what ``mltune plan --json`` prints.
+    Forecast
+        A dict of plain JSON values (docs/reference/plans.md), which ``mltune plan --json`` prints. A notebook shows a
+        table of its problems.
 
     Raises
     ------
@@ -165,7 +166,7 @@ def plan(plan: str | Path) -> dict[str, Any]:
     from mltune.resolve.device import find_gpus
     from mltune.resolve.plan_file import load_plan
 
-    return forecast(load_plan(plan), *find_gpus(), available_cores())
+    return Forecast(forecast(load_plan(plan), *find_gpus(), available_cores()))
 
 
 def check_cluster(cluster: str, *, builds: int = 32) -> dict[str, Any]:

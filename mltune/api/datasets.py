@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from mltune.api.display import Listing
 from mltune.errors import UsageError
 from mltune.problem.problem import SHAPE, ShapeOptions
 
@@ -34,7 +35,7 @@ class ImportOptions(ShapeOptions, total=False):
     licence: str | None
 
 
-def list_datasets() -> list[Manifest]:
+def list_datasets() -> Listing[Manifest]:
     """Return the manifests of the datasets that come with mltune, each of which a run can replay.
 
     Examples
@@ -45,7 +46,7 @@ def list_datasets() -> list[Manifest]:
     """
     from mltune.dataset import dataset
 
-    return list(dataset.list_datasets())
+    return Listing(dataset.list_datasets())
 
 
 def describe_datasets() -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 _LONGEST_NAME = 200
@@ -38,6 +38,13 @@ def html_table(facts: Mapping[str, object]) -> str:
     """Return facts as a table for a notebook."""
     rows = (f"<tr><th>{escape(name)}</th><td>{escape(printable(value))}</td></tr>" for name, value in facts.items())
     return f"<table>{''.join(rows)}</table>"
+
+
+def html_rows(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows with the same keys as a table for a notebook, with the keys as headings."""
+    heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+    lines = ("".join(f"<td>{escape(printable(value))}</td>" for value in row.values()) for row in rows)
+    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def no_such(kind: str, name: object, known: Iterable[str], law: str = "") -> str:

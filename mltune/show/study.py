@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -156,10 +155,9 @@ def served(studies: Studies, port: int) -> Iterator[str]:
             f"a dashboard needs a free port, but {port} cannot be used: {reason(error)}; choose another --port."
         ) from error
     ended = threading.Event()
-    work = [partial(studies.keep_up_to_date, ended), server.serve_forever]
-    with server, ThreadPoolExecutor(len(work)) as pool:
-        for part in work:
-            pool.submit(part)
+    with server, ThreadPoolExecutor(2) as pool:
+        pool.submit(server.serve_forever)
+        pool.submit(studies.keep_up_to_date, ended)
         try:
             yield f"http://{HOST}:{server.server_port}/"
         finally:

@@ -605,7 +605,7 @@ class TestDuration:
 
     @pytest.mark.parametrize("text", ["", "0", "-3", "s", "30 minutes", "5m1h", "nan", "inf", "1e3"])
     def test_refuses(self, text):
-        with pytest.raises(UsageError, match="a time is a positive number"):
+        with pytest.raises(UsageError, match="is no positive time"):
             parse_duration(text)
 
 
