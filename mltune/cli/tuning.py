@@ -287,7 +287,7 @@ def gate(options: Given, as_json: bool = False) -> None:
     a wrong answer, does not compile, crashes or hangs, and 5 if the time was up before the answer was certain.
     """
     result = api.gate(**options)
-    lines = [result.summary(), *(f"  {name}: {old} -> {new}" for name, (old, new) in result.differences.items())]
+    lines = [result.summary, *(f"  {name}: {old} -> {new}" for name, (old, new) in result.differences.items())]
     answer(result.to_json(), as_json, lambda: lines)
     if not result.passed:
         raise typer.Exit(EXIT_CODES[result.verdict])

@@ -243,7 +243,7 @@ class Library:
             "case."
         )
 
-    def torch_operator(self) -> Any:
+    def to_torch_operator(self) -> Any:
         """Register the operation as ``torch.ops.mltune.NAME``, and return the operator.
 
         ``torch.compile`` and ``torch.export`` keep a call of it. A product of matrices is ``operator(a, b, alpha=1.0)``
@@ -253,7 +253,7 @@ class Library:
 
         Examples
         --------
-        >>> sgemm = lib.torch_operator()  # doctest: +SKIP
+        >>> sgemm = lib.to_torch_operator()  # doctest: +SKIP
         >>> torch.compile(lambda a, b: torch.relu(sgemm(a, b)))(a, b)  # doctest: +SKIP
         """
         from mltune.library.torch_operator import torch_operator

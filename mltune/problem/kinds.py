@@ -79,7 +79,7 @@ _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1, batch=2, epilogue="relu")
 KINDS: Mapping[str, ProblemKind] = {
     GemmProblem.kind: ProblemKind(
         GemmProblem.from_json,
-        variables=frozenset(_SAMPLE.variables()),
+        variables=frozenset(_SAMPLE.variables),
         macros=frozenset(_SAMPLE.macros()),
         expand=gemm_cases.expand,
         table=gemm_cases.as_table,

@@ -129,8 +129,9 @@ class Problem(Protocol):
     def is_product(self) -> bool:
         """Whether it is a matrix product: tensor cores can compute it, and it is rated by operations at every size."""
 
+    @property
     def variables(self) -> dict[str, int]:
-        """Return the values of the problem that the expressions of a kernel bundle may use.
+        """The values of the problem that the expressions of a kernel bundle may use.
 
         Of several equal problems that are solved at once, ``batch`` is their number.
         """

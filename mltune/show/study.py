@@ -91,7 +91,7 @@ class Studies:
 
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
         reader = self._readers.get(name) or RunReader(folder, name)
-        mirror = reader.read().study_mirror()
+        mirror = reader.read().study_mirror
         try:
             if name in self._readers:
                 study = optuna.load_study(storage=storage, study_name=name)

@@ -214,7 +214,7 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
     ran = measured > SLOWEST
     fast = np.argsort(-predicted, kind="stable")[: max(FEWEST, int(PREDICTED_FAST * len(predicted)))]
     away = (measured - np.minimum(predicted, 0.0))[fast]
-    sources = {"model": [model.source()]}
+    sources = {"model": [model.source]}
     kernel, _ = recorded_kernel(dataset.manifest)
     features = Features(PlacedKernel(kernel, dataset.manifest.problem, dataset.manifest.device))
     if features.has_prior:
@@ -257,7 +257,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
             np.all([columns[name] == configuration[name] for name in columns], axis=0) for configuration in judged.first
         )
         remembered = (int(np.argmax(rows)) for rows in same if rows.any())
-        chosen["model"] = next(remembered, first([*sources, judged.source()]))
+        chosen["model"] = next(remembered, first([*sources, judged.source]))
     return {name: float(f"{ratios[at]:.4g}") for name, at in chosen.items()}
 
 

@@ -91,7 +91,7 @@ def _problem(name: str | None, shape: Shape, bundle: Kernel | None, recorded: Pr
             f"the arguments of {recorded.label} are those of its bundle, but none is named; give it: --kernel FOLDER."
         )
     if recorded is not None and not options:
-        options = {"size": recorded.variables()}
+        options = {"size": recorded.variables}
     return cast("RunnableProblem", shaped_problem(name, bundle, options))
 
 
@@ -119,7 +119,7 @@ def _recorded(
     name: str, code: MachineCode, device: Device, config: Mapping[str, int], *, problem: RunnableProblem
 ) -> Version:
     """Return the version that is the machine code of a winner, or of a library where it serves the problem."""
-    recorded, sizes, launched = code.problem, problem.variables(), None
+    recorded, sizes, launched = code.problem, problem.variables, None
     if isinstance(recorded, type(problem)) and recorded.macros() == problem.macros() and recorded.case == problem.case:
         launched = code.at(sizes)
     if launched is None:

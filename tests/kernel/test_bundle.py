@@ -51,7 +51,7 @@ grid = ["ceil_div(m, BLK)", "ceil_div(n, BLK)", 1]
 arguments = ["GROUP"]
 """
 
-VARIABLES = parse_problem("sgemm", trans="NT", m=100, n=200, k=50).variables() | device_variables(H200)
+VARIABLES = parse_problem("sgemm", trans="NT", m=100, n=200, k=50).variables | device_variables(H200)
 
 
 def bundle(folder: Path, *changes: tuple[str, str], document: str = DOCUMENT) -> Path:
@@ -242,7 +242,7 @@ def test_variables() -> None:
     assert set(device_variables(H200)) == set(DEVICE_VARIABLES)
     assert device_variables(H200)["compute_capability"] == 90
     problem = parse_problem("sgemm", trans="NT", m=1, n=1, k=1, batch=2, epilogue="relu")
-    assert problem.variables().keys() == KINDS["gemm"].variables
+    assert problem.variables.keys() == KINDS["gemm"].variables
     assert problem.macros().keys() == KINDS["gemm"].macros
 
 

@@ -173,7 +173,7 @@ def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(libr
     codes = [machine_code(library, document, number) for number in range(4)]
     assert [code.rstrip(b"\0") for code in codes] == [one.cubin.rstrip(b"\0") for one in content.configurations]
     old, _ = made(library, library)
-    assert old.built().cubin == codes[choice(document, {**old.problem.variables()})]
+    assert old.built().cubin == codes[choice(document, {**old.problem.variables})]
     assert old.launch(variables_of(old.problem, H200)).grid[0] > 0
     (library / "sgemm_nt.c").write_text("damaged")
     with pytest.raises(LibraryError, match="damaged"):

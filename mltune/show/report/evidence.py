@@ -217,7 +217,7 @@ class Evidence:
     @cached_property
     def measured(self) -> Trials:
         """Trials that succeeded, by number."""
-        return self.run.measured()
+        return self.run.measured
 
     @cached_property
     def times(self) -> Floats:
