@@ -91,7 +91,7 @@ def answers(tree: Path) -> dict[str, str]:
         (folder / "kernel.cu").write_text(KERNEL)
         (folder / "new.cu").write_text(KERNEL.replace("factor * in[i]", "in[i] * factor"))
         first = {f"mltune {words}": answer(["-m", "mltune", *words.split()], folder, tree) for words in FIRST}
-        return {typed: text.replace(f"{folder}/", "") for typed, text in (first | said).items()}
+        return {typed: text.replace(f"{folder}/", "").replace(f"{tree}/", "") for typed, text in (first | said).items()}
 
 
 def page(rows: list[dict[str, str]]) -> str:

@@ -50,6 +50,7 @@ MISTAKES = [
     ("gate", "missing argument 'OLD'", "mltune gate --help"),
     ("gate reduction", "missing argument 'NEW'"),
     ("gate redaction reduction", "'redaction'", "did you mean 'reduction'?"),
+    ("gate sgemm sgemm", "sgemm is a problem, not a kernel", "gemm_simt"),
     ("gate gemm_simt gemm_simt", "no problem is named", "sgemm"),
     ("gate reduction reduction --within 0%", "--within is a percentage from 0.01% to 50%", "'0%'"),
     ("gate reduction reduction --confidence 100%", "--confidence is a percentage from 50% to 99.99%"),
