@@ -4,6 +4,7 @@ The line names the option, key or file, the law and what was found; it has no nu
 of classes, and none of the words of the libraries underneath.
 """
 
+import json
 import re
 import shlex
 import signal
@@ -16,7 +17,7 @@ import pytest
 from mltune.cli import main
 from mltune.resolve import device as target
 from tests.conftest import RunMaker, trial
-from tests.environment import importing
+from tests.environment import ROOT, importing
 
 RUN, PLAN_RUN, FILE, EMPTY = "a_run", "a_campaign", "a_file", "an_empty_folder"
 HEADER = '[plan]\ntitle = "x"\nbudget = "20 trials"\nminimum = "5 trials"\n'
@@ -318,6 +319,9 @@ BUNDLES = {
 }
 TEXTS = {f"{name}.toml": text for name, text in PLANS.items()} | {FILE: "mine", "list.json": "[]", "text.json": "hello"}
 
+ANSWERS = json.loads((ROOT / "benchmarks/results/mistakes.json").read_text())["mistakes"]
+ANSWER = {row["typed"]: row["now"].splitlines()[-1] for row in ANSWERS}
+
 INTERNAL = re.compile(r"\w(Error|Exception)\b|Errno|Traceback|Input should|String should|constrained|<unknown>")
 
 
@@ -344,6 +348,7 @@ def make_files(folder):
 def place(files, monkeypatch):
     """Change to that folder."""
     monkeypatch.chdir(files)
+    return files
 
 
 @pytest.fixture
@@ -376,6 +381,10 @@ def test_a_mistake_is_answered_with_the_option_the_law_and_the_fact(mltune, plac
         assert len(line) < 500
         assert line.isprintable()
         assert not INTERNAL.search(line.replace(command, ""))
+        if "no driver" not in line:  # a GPU that is not found has other reasons on other machines
+            assert line.replace(f"{place}/", "").replace(f"{ROOT}/", "") == ANSWER[f"mltune {command}"], (
+                "record the answers again: python benchmarks/mistakes.py"
+            )
 
 
 def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, place):
