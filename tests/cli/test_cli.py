@@ -173,7 +173,8 @@ class TestTune:
     def test_without_a_gpu_it_says_so_in_one_line_and_replays(self):
         result = command("tune", "sgemm", "--trials", 30, *SIMPLE)
         assert result.returncode == 0
-        line, following = result.stderr.splitlines()
+        line, spent, following = result.stderr.splitlines()
+        assert spent.startswith("the budget is spent; ")
         assert following.startswith("next: mltune report runs/sgemm-nt-4096-")
         assert line.startswith("no GPU found (")
         assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200 (dataset " in line
