@@ -96,7 +96,7 @@ def host_seconds(library: Any, dtype: Any, count: int = 300) -> dict[str, float]
     import torch
 
     x, weight = (torch.randn(rows, HIDDEN, device="cuda", dtype=dtype) for rows in (16, 1024))
-    operator, registered = library.torch_operator(), getattr(torch.ops.mltune, library.name)
+    operator, registered = library.to_torch_operator(), getattr(torch.ops.mltune, library.name)
     out = torch.empty(16, 1024, device="cuda", dtype=dtype)
     calls: dict[str, Callable[[], object]] = {
         "torch": lambda: torch.nn.functional.linear(x, weight),

@@ -83,9 +83,9 @@ def row(run: TuneResult) -> dict[str, Any]:
     """Return the figures of one problem."""
     compile_s, cached = run.records.column("compile_s"), run.records.column("cached") == 1
     compiled = ~np.isnan(compile_s) & ~cached
-    first = next(iter(run.measured()), None)
+    first = next(iter(run.measured), None)
     return {
-        "size": run.problem.variables()["m"],
+        "size": run.problem.variables["m"],
         "first": None if first is None else {"configuration": dict(first.configuration), "median_s": first.median_s},
         "best_s": run.best_time_s,
         "tflops": None if run.best_time_s is None else run.problem.flops / run.best_time_s / 1e12,

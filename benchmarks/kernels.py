@@ -128,7 +128,7 @@ def first(kernel: str, sizes: dict[str, int], count: int) -> dict[str, Any]:
 
 def figures(result: TuneResult, wall_s: float) -> dict[str, Any]:
     """Return the figures of a result."""
-    rated = result.best_rating() or {}
+    rated = result.best_rating or {}
     defaults = [record.median_s for record in result.records if record.proposed_by == "default"]
     return {
         "best_s": result.best_time_s,

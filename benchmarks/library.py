@@ -141,7 +141,7 @@ def compare(
         tune, problem = at_shape(case, shape)
         operands = problem.operands(cupy, 0)
         arguments = problem.kernel_arguments(operands)
-        sizes = {one: dict(problem.variables())[one] for one in library.document["sizes"]}
+        sizes = {one: dict(problem.variables)[one] for one in library.document["sizes"]}
         given = [(arguments | sizes)[one] for one in library.parameters]
         other, baseline = baseline_of(problem, operands, tune)
         calls: dict[str, Callable[[], object]] = {"library": lambda given=given: library(*given), other: baseline}

@@ -55,7 +55,7 @@ def play(name: str, seed: int, trials: int | None) -> dict[str, Any]:
         "best": recording.optimum_s / float(best_s[-1]),
         "whole": search.whole.since is not None,
         "detail": search.whole.detail,
-        "verdict": search.verdict(),
+        "verdict": search.verdict,
     }
 
 

@@ -25,7 +25,7 @@
             └── DatabaseLostError   the database does not answer
 
 The failure of one configuration (compile error, crash, wrong result, timeout) is the state of a trial, not an
-exception. A message states the law, then the facts, then the next step. It is made printable, because it may quote
+exception. A message states the mistake, then the rule, then the next step. It is made printable, because it may quote
 names and values from files of strangers.
 """
 

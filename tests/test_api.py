@@ -4,6 +4,8 @@ import doctest
 import inspect
 import os
 import pathlib
+import pydoc
+import re
 import shutil
 import signal
 import subprocess
@@ -388,3 +390,27 @@ class TestChoice:
         monkeypatch.setattr("mltune.resolve.problems.accepts", lambda asked, found: False)
         with pytest.raises(UsageError, match="gemm_simt is of class ieee and ieee was asked for"):
             mltune.tune(device=REPLAY, trials=16, accuracy="ieee")
+
+
+PAGES = ROOT / "docs/reference/python"
+RESULTS = re.findall(r"^::: (mltune[.\w]*)", "".join(path.read_text() for path in PAGES.glob("*.md")), re.MULTILINE)
+CLASSES = [
+    found
+    for found in map(pydoc.locate, RESULTS)
+    if inspect.isclass(found)
+    and not getattr(found, "_is_protocol", False)  # a plug-in decides what is computed when
+    and found.__module__.split(".")[1] not in ("testing", "integrations")  # the names of pytest and of hosts
+]
+VERBS = ("to_", "with_", "begin", "check", "compile", "make", "plot", "save", "test_", "trace")
+
+
+@pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.__name__)
+def test_a_method_takes_an_argument_or_begins_with_a_verb_and_any_other_fact_is_a_property(found):
+    """One rule: what is known of an object is read without parentheses."""
+    for name, member in inspect.getmembers(found, inspect.isfunction):
+        if not name.startswith("_") and len(inspect.signature(member).parameters) == 1:
+            assert name.startswith(VERBS), f"{name} is a fact of {found.__name__}: make it a property"
+
+
+def test_the_rule_meets_the_results():
+    assert {"TuneResult", "Comparison", "Dataset", "Wisdom", "GateResult"} <= {found.__name__ for found in CLASSES}

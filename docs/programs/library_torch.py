@@ -26,7 +26,7 @@ with torch.cuda.stream(torch.cuda.Stream()):
     graph.replay()
     torch.testing.assert_close(out, 2 * wanted, rtol=1e-3, atol=1e-3)
 
-sgemm = lib.torch_operator()
+sgemm = lib.to_torch_operator()
 model = torch.compile(lambda a, b: torch.relu(sgemm(a, b) - 990.0), fullgraph=True)
 torch.testing.assert_close(model(a, b), torch.relu(wanted - 990.0), rtol=1e-3, atol=1e-2)
 torch.library.opcheck(torch.ops.mltune.sgemm_nn.default, (a, b))  # what torch_operator has registered

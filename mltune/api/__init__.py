@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mltune.api.campaigns import check_cluster, load_run, plan, report, run, summarise
+from mltune.api.campaigns import check_cluster, dashboard, load_run, plan, report, run, summarise
 from mltune.api.comparing import compare, scoreboard
 from mltune.api.datasets import export_dataset, import_dataset, list_datasets, merge_datasets, verify_datasets
 from mltune.api.gating import gate
@@ -59,6 +59,7 @@ __all__ = [
     "check_cluster",
     "check_wisdom",
     "compare",
+    "dashboard",
     "devices",
     "export_dataset",
     "gate",

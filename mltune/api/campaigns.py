@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from mltune.api.display import interruptible, shown, warn
+from mltune.api.display import Forecast, interruptible, shown, warn
 from mltune.api.places import check_places
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _cluster(where: str | None) -> Iterator[Cluster | None]:
         yield connected
 
 
-def plan(plan: str | Path) -> dict[str, Any]:
+def plan(plan: str | Path) -> Forecast:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
 
     Parameters
@@ -145,8 +145,9 @@ def plan(plan: str | Path) -> dict[str, Any]:
 
     Returns
     -------
-    dict
-        Plain JSON values (docs/reference/plans.md): what ``mltune plan --json`` prints.
+    Forecast
+        A dict of plain JSON values (docs/reference/plans.md), which ``mltune plan --json`` prints. A notebook shows a
+        table of its problems.
 
     Raises
     ------
@@ -165,7 +166,7 @@ def plan(plan: str | Path) -> dict[str, Any]:
     from mltune.resolve.device import find_gpus
     from mltune.resolve.plan_file import load_plan
 
-    return forecast(load_plan(plan), *find_gpus(), available_cores())
+    return Forecast(forecast(load_plan(plan), *find_gpus(), available_cores()))
 
 
 def check_cluster(cluster: str, *, builds: int = 32) -> dict[str, Any]:
@@ -312,6 +313,50 @@ def report(run: str | Path, *, out: str | Path | None = None, overwrite: bool = 
     folder = None if out is None else Path(out)
     check_places(report_files(Path(run) if folder is None else folder), overwrite=overwrite)
     return write_report(Path(run), folder, overwrite=overwrite)
+
+
+@contextlib.contextmanager
+def dashboard(run: str | Path, *, port: int = 8080, open: bool = False) -> Iterator[str]:
+    """Show a run, or a plan, in optuna-dashboard while a context lasts.
+
+    The run, or each problem of the plan, is written as an Optuna study to ``optuna.journal`` in its directory. Trials
+    of a run that is under way are added. Only this machine is served.
+
+    Parameters
+    ----------
+    run : str or pathlib.Path
+        The directory of a run or of a plan.
+    port : int
+        The port; 0 chooses a free one.
+    open : bool
+        Whether to open it in a browser.
+
+    Yields
+    ------
+    str
+        The address of the dashboard.
+
+    Raises
+    ------
+    RunDirectoryError
+        The directory holds neither, or cannot be written.
+    UsageError
+        The extra ``dashboard`` is not installed, or the port is not free.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> with mltune.dashboard("runs/first", open=True) as address:  # doctest: +SKIP
+    ...     input(f"{address}: Enter ends it")
+    """
+    import webbrowser
+
+    from mltune.show.study import Studies, served
+
+    with served(Studies(Path(run)), port) as address:
+        if open:
+            webbrowser.open(address)
+        yield address
 
 
 def export_runs(directory: Path, folder: Path) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from mltune.api.display import Listing
 from mltune.errors import UsageError
 from mltune.problem.problem import SHAPE, ShapeOptions
 
@@ -34,7 +35,7 @@ class ImportOptions(ShapeOptions, total=False):
     licence: str | None
 
 
-def list_datasets() -> list[Manifest]:
+def list_datasets() -> Listing[Manifest]:
     """Return the manifests of the datasets that come with mltune, each of which a run can replay.
 
     Examples
@@ -45,7 +46,7 @@ def list_datasets() -> list[Manifest]:
     """
     from mltune.dataset import dataset
 
-    return list(dataset.list_datasets())
+    return Listing(dataset.list_datasets())
 
 
 def describe_datasets() -> list[dict[str, Any]]:
@@ -162,7 +163,7 @@ def import_dataset(
 
 
 def export_dataset(
-    dataset: str | Path, file: str | Path, *, form: Literal["kernel-tuner", "t4"], overwrite: bool = False
+    dataset: str | Path, file: str | Path, *, format: Literal["kernel-tuner", "t4"], overwrite: bool = False
 ) -> Dataset:
     """Export a dataset as a cache of Kernel Tuner, or in T4.
 
@@ -172,7 +173,7 @@ def export_dataset(
         Its name or path.
     file : str or pathlib.Path
         The new file.
-    form : {"kernel-tuner", "t4"}
+    format : {"kernel-tuner", "t4"}
         Its format.
     overwrite : bool
         Whether to replace the file if it exists.
@@ -186,7 +187,7 @@ def export_dataset(
     --------
     >>> import mltune, tempfile
     >>> file = tempfile.mkdtemp() + "/cache.json"
-    >>> len(mltune.export_dataset("convolution_w6600", file, form="kernel-tuner"))
+    >>> len(mltune.export_dataset("convolution_w6600", file, format="kernel-tuner"))
     4362
     """
     from mltune.dataset import exporting
@@ -196,7 +197,7 @@ def export_dataset(
     if os.path.lexists(file) and not overwrite:
         raise UsageError(f"a file is not replaced, but {file} exists; choose another name, or --overwrite.")
     loaded = load_dataset(dataset)
-    write_file_atomically(Path(file), exporting.FORMATS[form](loaded).encode())
+    write_file_atomically(Path(file), exporting.FORMATS[format](loaded).encode())
     return loaded
 
 

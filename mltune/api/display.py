@@ -6,11 +6,46 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mltune.errors import MltuneWarning
+from mltune.files.text import html_rows, many
+
+
+class _HasFacts(Protocol):
+    @property
+    def facts(self) -> Mapping[str, object]: ...
+
+
+_Entry = TypeVar("_Entry", bound=_HasFacts)
+
+
+_MOST_LINES = 40
+
+
+class Listing(list[_Entry]):
+    """A list of entries with ``facts``: a session shows a line of each, at most 40, and a notebook shows a table."""
+
+    def __repr__(self) -> str:
+        more = len(self) - _MOST_LINES + 1
+        lines = [*map(repr, self)] if more <= 1 else [*map(repr, self[: _MOST_LINES - 1]), f"... and {more} more"]
+        return f"[{(',' + chr(10) + ' ').join(lines)}]"
+
+    def _repr_html_(self) -> str:
+        return html_rows([entry.facts for entry in self])
+
+
+class Forecast(dict[str, Any]):
+    """The forecast of a plan, plain JSON values: a notebook shows a table of its problems."""
+
+    def __repr__(self) -> str:
+        return f"Forecast({self['title']}: {many(len(self['problems']), 'problem')}, {self['budget']:g} {self['unit']})"
+
+    def _repr_html_(self) -> str:
+        columns = ("slug", "kernel", "priority", "minimum", "share", "trials", "recorded")
+        return html_rows([{name: problem[name] for name in columns} for problem in self["problems"]])
 
 
 @contextmanager

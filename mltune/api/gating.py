@@ -32,10 +32,13 @@ def gate(
 ) -> GateResult:
     """Compare two versions of a kernel: verify both, and time them in turns until it is certain which is faster.
 
-    Each is the folder of a winner, of a library, or of a bundle; a built-in kernel; a CUDA source (``.cu``), which
-    takes the place of that of a bundle; or ``REVISION:PATH``, the folder of a bundle in git. Bundles and sources are
-    compiled; of a winner and a library the machine code is compared that is in them. A library's is that of the
-    configuration which it uses for the problem.
+    A version is named in one of these ways:
+
+    - the folder of a winner or of a library: the machine code in it is compared, for a library that of the
+      configuration that it uses for the problem;
+    - the folder of a bundle, a built-in kernel, or ``REVISION:PATH`` for the folder of a bundle in git: the source is
+      compiled;
+    - a CUDA source (``.cu``): it is compiled in place of the source of a bundle.
 
     Parameters
     ----------

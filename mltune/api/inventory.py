@@ -234,8 +234,8 @@ def check_wisdom(
 ) -> WisdomCheck:
     """Measure the best entries of a wisdom again, each beside the default configuration.
 
-    An entry is a miss if it is slower than recorded by more than its interval and 5 %, slower than the default, fails,
-    or is of another source of its kernel than that of today.
+    An entry is a miss if it fails, if it is slower than the default, or if it is slower than recorded by more than its
+    interval and 5 %. It is also a miss if the source of its kernel has changed since.
 
     Parameters
     ----------

@@ -72,8 +72,8 @@ def tune_kernel(
     kernel_name : str
         The kernel function. A template with its arguments, such as ``"sum<float, block_size_x>"``, may name parameters.
     kernel_source : str, pathlib.Path, callable or list
-        CUDA source, or the name of its file; a function that returns the source for a dict of parameters; or a list of
-        these, of which the first is the source, and the others are files that it includes. Every parameter is a macro.
+        CUDA source, the name of its file, or a function that returns the source for a dict of parameters. In a list of
+        these the first is the source, and the others are files that it includes. Every parameter is a macro.
     problem_size : int, tuple, str or callable
         Elements along x, y and z; a text is an expression over the parameters, a function gets them as a dict.
     arguments : sequence of array or NumPy scalar

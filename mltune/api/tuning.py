@@ -54,9 +54,9 @@ def tune(
     Parameters
     ----------
     problem : str, pathlib.Path or Problem, optional
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"``, ``"hgemm"``, ``"bgemm"``, ``"hsgemm"``, ``"bsgemm"`` or
-        ``"ddgemm"``; a built-in kernel of another kind, or the folder of one; or a problem, such as that of a result or
-        a dataset. In replay the recorded one by default.
+        A product: ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"``, ``"hgemm"``, ``"bgemm"``, ``"hsgemm"``,
+        ``"bsgemm"`` or ``"ddgemm"``. It may also be a built-in kernel with sizes of its own, the folder of a kernel, or
+        the problem of a result or a dataset. The default in replay is the recorded problem.
     kernel : str, pathlib.Path or sequence of these, optional
         A built-in kernel, or the folder of a bundle, or several that compete. By default the recorded one in replay;
         else all built-in kernels of the accuracy class that solve the problem. Several share `trials` or `time`, and
@@ -83,9 +83,9 @@ def tune(
     enough : float, optional
         Ends the run once the best reaches this share of the upper bound on the problem (docs/explanation/bound.md).
     prior : str or pathlib.Path
-        The pretrained model that the search starts from: ``"auto"`` is that of the kernel, and none in replay, where
-        the models that come with mltune have seen the recording; ``"none"``; the name of one that comes with mltune; or
-        the file of one (:func:`train`).
+        The pretrained model that the search starts from: a file (:func:`train`), the name of a model that comes with
+        mltune, or ``"none"``. ``"auto"`` is the model of the kernel. In replay it is none, because the models that come
+        with mltune have seen the recordings.
     run : str or pathlib.Path, optional
         Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
     store : str, optional

@@ -105,7 +105,7 @@ def _parameters(
                 yield _offered(name, defaults.get(name), options)
 
 
-SPELLED = {"as_json": "--json", "at_end": "--on-end", "form": "--format", "browser": "--open", "from_source": "--from"}
+SPELLED = {"as_json": "--json", "at_end": "--on-end", "from_source": "--from"}
 """The options that are not spelled as their parameters."""
 
 

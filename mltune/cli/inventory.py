@@ -198,7 +198,7 @@ def import_(options: Given, as_json: bool = False) -> None:
     group=group,
     dataset=argument("NAME", "The name or the path of a dataset."),
     file=argument("FILE", "The new file.", Path),
-    form=choice(FORMATS, "The format of the file."),
+    format=choice(FORMATS, "The format of the file."),
     overwrite=flag("Replace the file if it exists."),
 )
 def export(options: Given, as_json: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from mltune.cli.application import INTERRUPTED, Given, answer, command, command_
 from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import argument, file, flag, is_database, number, run_directory, text
 from mltune.errors import UsageError
+from mltune.records.directory import STUDY
 from mltune.show import table
 
 if TYPE_CHECKING:
@@ -164,27 +166,23 @@ def _follow(run: Path, as_json: bool) -> bool:
 
 
 @command(
-    None,
+    api.dashboard,
     run=argument("RUN", RUN),
     port=number("The port; 0 chooses a free one.", 0, 65_535),
-    browser=flag("Open it in a browser."),
+    open=flag("Open it in a browser."),
 )
-def dashboard(run: str, port: int = 8080, browser: bool = False) -> None:
+def dashboard(options: Given) -> None:
     """Show a run in optuna-dashboard.
 
     This writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal. It serves the dashboard to
     this machine until Ctrl-C. Trials of a run that is under way are added. It needs the extra "dashboard".
     """
-    from mltune.show.study import Studies, served
-
-    studies = Studies(run_directory(run))
-    table.write(f"written: {studies.path}", stderr=True)
+    directory = run_directory(options["run"])
     try:
-        with served(studies, port) as address:
+        with api.dashboard(**options | {"run": directory}) as address:
+            table.write(f"written: {directory / STUDY}", stderr=True)
             table.write(f"serving {address}; Ctrl-C ends it", stderr=True)
-            if browser:
-                typer.launch(address)
-            studies.keep_up_to_date()
+            threading.Event().wait()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

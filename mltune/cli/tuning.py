@@ -144,6 +144,9 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
     ending.summary = tables.in_one_line(document)
     if result.interrupted:
         say_resumed_by(*sys.argv[1:], *(() if options["run"] else ("--run", document["run"])))
+    elif not result.stopped:
+        more = f"the same command with --run {document['run']} and more --trials or --time goes on"
+        table.write(f"the budget is spent; {more}", stderr=True)
     answer(document, as_json, lambda: tables.tuned(document), "report", document["run"])
     fail_if(document["best"] is None, result.interrupted)
 
@@ -287,7 +290,7 @@ def gate(options: Given, as_json: bool = False) -> None:
     a wrong answer, does not compile, crashes or hangs, and 5 if the time was up before the answer was certain.
     """
     result = api.gate(**options)
-    lines = [result.summary(), *(f"  {name}: {old} -> {new}" for name, (old, new) in result.differences.items())]
+    lines = [result.summary, *(f"  {name}: {old} -> {new}" for name, (old, new) in result.differences.items())]
     answer(result.to_json(), as_json, lambda: lines)
     if not result.passed:
         raise typer.Exit(EXIT_CODES[result.verdict])

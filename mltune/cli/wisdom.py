@@ -31,9 +31,7 @@ def show(file: Path | None = None, accuracy: str | None = None, as_json: bool = 
     loaded = api.Wisdom.load(place)
     if accuracy is not None:
         loaded = loaded.of_accuracy(accuracy)
-    best = [
-        {"label": entry.to_problem().label, "accuracy": entry.accuracy, **entry.to_json()} for entry in loaded.best()
-    ]
+    best = [{"label": entry.to_problem().label, "accuracy": entry.accuracy, **entry.to_json()} for entry in loaded.best]
     document = {"wisdom": str(place), "entries": len(loaded), "best": best}
     following = ["wisdom", "check", *([] if file is None else [file])] if len(loaded) else ["tune", "sgemm"]
     answer(document, as_json, lambda: tables.wisdom(document), *following)

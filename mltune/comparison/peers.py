@@ -17,7 +17,7 @@ import numpy as np
 
 from mltune.comparison.baselines import Projection
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean
+from mltune.files.text import no_such
 
 if TYPE_CHECKING:
     from mltune.comparison.simulation import Simulation
@@ -59,10 +59,8 @@ class KernelTuner:
                 "pip install 'mltune-gpu[peers]'."
             ) from error
         if self.strategy not in strategy_map:
-            raise UsageError(
-                f"Kernel Tuner's strategies are {', '.join(strategy_map)}, but there is none called {self.strategy!r}"
-                f"{did_you_mean(self.strategy, strategy_map) or '.'}"
-            )
+            law = f"They are {', '.join(strategy_map)}"
+            raise UsageError(no_such("strategy of Kernel Tuner", self.strategy, strategy_map, law))
         return strategy_map[self.strategy]
 
 
@@ -200,10 +198,8 @@ class Pymoo:
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
-            hint = did_you_mean(self.algorithm, ALGORITHMS) or "."
-            raise UsageError(
-                f"pymoo's strategies are {', '.join(ALGORITHMS)}, but there is none called {self.algorithm!r}{hint}"
-            )
+            law = f"They are {', '.join(ALGORITHMS)}"
+            raise UsageError(no_such("strategy of pymoo", self.algorithm, ALGORITHMS, law))
         _check_installed("pymoo", self.name)
 
     def search(self, simulation: Simulation, seed: int) -> None:

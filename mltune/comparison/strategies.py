@@ -22,7 +22,7 @@ from mltune.comparison.baselines import Astra, Random, ShippedSearch, StockTpe
 from mltune.comparison.peers import ALGORITHMS, KernelTuner, OptunaGp, Pymoo
 from mltune.comparison.simulation import Strategy
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import did_you_mean, no_such, printable
 
 MOST_CORES = 4096
 """Largest number of compile cores of a simulated clock."""
@@ -87,10 +87,8 @@ def strategy(source: Given) -> Strategy:
     if pairs and "=" not in pairs[0]:
         return _of_user(name, *pairs)
     names = [*factories, *entry_points(group=GROUP).names]
-    raise UsageError(
-        f"a strategy is one of {', '.join(names)}, {KERNEL_TUNER}NAME, {PYMOO}NAME or MODULE:CLASS, but there is none "
-        f"called {name!r}{did_you_mean(name, names) or '.'}"
-    )
+    law = f"A strategy is one of {', '.join(names)}, {KERNEL_TUNER}NAME, {PYMOO}NAME or MODULE:CLASS"
+    raise UsageError(no_such("strategy", name, names, law))
 
 
 def named(sources: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:

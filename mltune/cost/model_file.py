@@ -27,7 +27,7 @@ from mltune.errors import ModelError
 from mltune.files import folders
 from mltune.files.atomic import described_file, write_described
 from mltune.files.reading import parse_json, read_file, reason
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import no_such, printable
 from mltune.files.validation import matching, problems_of
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
@@ -412,10 +412,8 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     path = shipped if shipped.is_file() else Path(prior)
     if not file_of(path, ".json").exists():
         names = sorted(card.stem for card in folders.assets("models").glob("*.json"))
-        raise ModelError(
-            f"a model is a file or comes with mltune ({', '.join(names)}), but there is no "
-            f"{printable(file_of(path, '.json'), 300)}{did_you_mean(prior, names) or '.'}"
-        )
+        law = f"A model comes with mltune ({', '.join(names)}) or is a file: {file_of(path, '.json')} is not there"
+        raise ModelError(no_such("model", prior, names, law))
     card = load_card(path)
     fits = kernel.has_parameters(card.parameters)
     if prior == AUTO:

@@ -179,8 +179,9 @@ class PretrainedModel:
         mean: Floats = np.mean([member.regressor.predict(X) for member in self.members if member.has_regressor], axis=0)
         return mean
 
+    @property
     def source(self) -> Source:
-        """Return the model as a source of knowledge for a search."""
+        """The model as a source of knowledge for a search."""
         least, decides = SLOWEST, self.same_problem
         return Source(lambda columns: np.minimum(self.predict(columns), 0.0), least, smooth=False, decides=decides)
 

@@ -35,7 +35,7 @@ from mltune.files import folders
 from mltune.files.atomic import described_file, write_described
 from mltune.files.owned import sha256_of
 from mltune.files.reading import reason
-from mltune.files.text import did_you_mean
+from mltune.files.text import no_such
 from mltune.kernel.coding import Columns
 from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import problem_from_json
@@ -301,10 +301,8 @@ def _located(name_or_path: str | Path) -> Path:
         return path.with_name(f"{path.name}.json")
     shipped = shipped_datasets()
     if path.name not in shipped:
-        raise DatasetError(
-            f"a dataset is a shipped one or the path of its .parquet file, but there is none called {path.name!r}"
-            f"{did_you_mean(path.name, shipped) or '; `mltune datasets` lists what there is.'}"
-        )
+        law = "A dataset is a built-in one (`mltune datasets`) or the path of its .parquet file"
+        raise DatasetError(no_such("dataset", path.name, shipped, law))
     return shipped[path.name]
 
 

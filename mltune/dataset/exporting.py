@@ -37,7 +37,7 @@ def kernel_tuner_cache(dataset: Dataset) -> str:
     head = {
         "device_name": manifest.device.name,
         "kernel_name": manifest.kernel,
-        "problem_size": [*manifest.problem.variables().values()][:_MOST_SIZES] or [1],
+        "problem_size": [*manifest.problem.variables.values()][:_MOST_SIZES] or [1],
         "tune_params_keys": [*values],
         "tune_params": values,
         "objective": "time",

@@ -115,8 +115,13 @@ class Manifest:
         return f"Manifest({self.name}: {self.rows:,} configurations of {self.kernel}, {self.problem.label})"
 
     def _repr_html_(self) -> str:
+        return html_table(self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a notebook shows of a dataset."""
         facts = {"dataset": self.name, "kernel": self.kernel, "problem": self.problem.label, "device": self.device.name}
-        return html_table({**facts, "configurations": f"{self.rows:,}"})
+        return {**facts, "configurations": f"{self.rows:,}"}
 
     def __post_init__(self) -> None:
         fastest = None if self.best is None else self.best.median_s

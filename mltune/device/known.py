@@ -15,7 +15,7 @@ from typing import Any
 from mltune.device.facts import Device, Mix
 from mltune.errors import DeviceError
 from mltune.files.reading import parse_json, parse_toml, read_file, reason
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import no_such, printable
 
 DATA_SHEET = "data sheet"
 """The origin of the facts of :func:`known_devices`."""
@@ -153,10 +153,8 @@ def find_device(text: str) -> tuple[Device, str]:
     names = {device.name.lower(): key for key, device in devices.items()}
     key = names.get(text.lower(), text.lower().replace("-", "_").replace(" ", "_"))
     if key not in devices:
-        raise DeviceError(
-            f"a device is cuda:N, a known GPU (`mltune device --known` lists them), or a .json or .toml file with its "
-            f"facts, got {printable(text, 100)!r}{did_you_mean(text, [*devices, *names]) or '.'}"
-        )
+        law = "The facts are those of cuda:N, of a known GPU (`mltune device --known`), or of a .json or .toml file"
+        raise DeviceError(no_such("GPU", text, [*devices, *names], law))
     unsure = ", ".join(unsure_facts().get(key, ()))
     return devices[key], f"{DATA_SHEET} ({unsure} unsure)" if unsure else DATA_SHEET
 

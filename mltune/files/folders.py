@@ -11,12 +11,18 @@ FOLDERS = ("kernels", "search", "datasets", "models")
 
 @cache
 def assets(name: str) -> Path:
-    """Return the folder of one kind of asset, one of :data:`FOLDERS`."""
-    if name not in FOLDERS:
+    """Return the folder of one kind of asset, one of :data:`FOLDERS`, or that of the pages, ``"docs"``."""
+    if name not in (*FOLDERS, "docs"):
         raise ValueError(f"an asset folder is one of {FOLDERS}, got {name!r}")
     package = Path(__file__).resolve().parent.parent
     installed = package / "_data" / name
     return installed if installed.is_dir() else package.parent / name
+
+
+def page(name: str) -> str:
+    """Return the path of a page of the documentation, which comes with mltune: ``"reference/plans.md"``."""
+    path = assets("docs") / name
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 class HomelessError(OSError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 _LONGEST_NAME = 200
+_LONGEST_QUOTE = 120
 _FEWEST_LETTERS = 3
 
 
@@ -37,6 +38,23 @@ def html_table(facts: Mapping[str, object]) -> str:
     """Return facts as a table for a notebook."""
     rows = (f"<tr><th>{escape(name)}</th><td>{escape(printable(value))}</td></tr>" for name, value in facts.items())
     return f"<table>{''.join(rows)}</table>"
+
+
+def html_rows(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows with the same keys as a table for a notebook, with the keys as headings."""
+    heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+    lines = ("".join(f"<td>{escape(printable(value))}</td>" for value in row.values()) for row in rows)
+    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def no_such(kind: str, name: object, known: Iterable[str], law: str = "") -> str:
+    """Return the message about an unknown name: the name, the nearest known one, and which there are.
+
+    >>> no_such("plan", "quik", ["quick"])
+    "'quik' is no plan; did you mean 'quick'?"
+    """
+    hint = did_you_mean(str(name), known) or "."
+    return f"{printable(repr(name), _LONGEST_QUOTE)} is no {kind}{hint}{law and f' {law}.'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

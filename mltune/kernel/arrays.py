@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mltune.errors import ExpressionError, ProblemError, UsageError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import no_such, printable
 from mltune.kernel.expressions import Expression
 from mltune.problem.arrays import Argument, ArraysProblem, Role
 
@@ -71,10 +71,8 @@ class ArraysDefinition:
         """Make the problem at given sizes."""
         for name in sizes or {}:
             if name not in self.sizes:
-                raise UsageError(
-                    f"the sizes of {self.name} are {', '.join(self.sizes) or 'none'}, got {printable(name, 60)!r}"
-                    f"{did_you_mean(name, self.sizes) or '.'}"
-                )
+                law = f"It has {', '.join(self.sizes) or 'none'}"
+                raise UsageError(no_such(f"size of {self.name}", name, self.sizes, law))
         all_sizes = {**self.sizes, **(sizes or {})}
         problem = self._at(all_sizes)
         checks = tuple(self._at({**all_sizes, **check}) for check in self.checks)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import no_such, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.launch import Launch, plain_entry
 from mltune.kernel.parts import CompilerSpace, KernelResources, KernelSource, KernelSpace, LaunchRule
@@ -44,7 +44,7 @@ def device_variables(device: Device) -> dict[str, int]:
 
 def variables_of(problem: Problem, device: Device) -> dict[str, int]:
     """Return the variables of a problem and of a device, which the expressions of a kernel bundle may use."""
-    return {**problem.variables(), **device_variables(device)}
+    return {**problem.variables, **device_variables(device)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +126,9 @@ class Kernel:
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was requested; {see}."
             )
-        if problem.variables().get("batch", 1) > 1 and not self.batched:
+        if problem.variables.get("batch", 1) > 1 and not self.batched:
             raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
-        if problem.variables().get("has_epilogue") and not self.epilogues:
+        if problem.variables.get("has_epilogue") and not self.epilogues:
             raise UsageError(
                 f"an epilogue needs a kernel that applies it, but {self.name} does not, got {problem.label}; {see}."
             )
@@ -137,7 +137,7 @@ class Kernel:
                 f"a kernel solves problems of its own, but {problem.label} is one of another kernel than {self.name}; "
                 f"{see}."
             )
-        missing = sorted(self.space.variables - problem.variables().keys())
+        missing = sorted(self.space.variables - problem.variables.keys())
         if missing:
             raise UsageError(
                 f"a problem must give the variables that the expressions of its kernel may use, but {problem.label} "
@@ -156,7 +156,7 @@ class Kernel:
 
     def restated(self, problem: AnyProblem) -> AnyProblem | ArraysProblem:
         """Return a problem with the arguments that the kernel has now; of another kind it stays as it is."""
-        return problem if self.arrays is None else self.own_problem(problem.variables())
+        return problem if self.arrays is None else self.own_problem(problem.variables)
 
     def architecture_on(self, device: str) -> str:
         """Return the architecture for which the kernel is compiled on a device of an architecture.
@@ -195,7 +195,7 @@ class Kernel:
         labels |= {name: texts for name, texts in compiler.labels.items() if name in compiler.varied}
         return replace(self, compiler=compiler, space=replace(self.space, labels=labels))
 
-    def in_variants(self) -> Kernel:
+    def with_variants(self) -> Kernel:
         """Return the kernel of which all compiler parameters vary."""
         return self.recorded_with(self.compiler.parameters)
 
@@ -254,10 +254,7 @@ class Kernel:
         for name, chosen in values.items():
             legal = every.get(name)
             if legal is None:
-                raise BundleError(
-                    f"a parameter of {self.name} is one of {', '.join(every)}, got {name!r}"
-                    f"{did_you_mean(name, every) or '.'}"
-                )
+                raise BundleError(no_such(f"parameter of {self.name}", name, every, f"It has {', '.join(every)}"))
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
                 raise BundleError(
                     f"the values of {name} are distinct ones of {printable(list(legal), 300)}, "

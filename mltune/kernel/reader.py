@@ -17,7 +17,7 @@ from mltune.errors import BundleError, UsageError
 from mltune.files import folders
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
 from mltune.files.reading import check_folder, parse_toml, read_file, reason
-from mltune.files.text import did_you_mean, many, printable
+from mltune.files.text import many, no_such, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import MOST_CONTROLS_BYTES, controls_in
@@ -64,11 +64,8 @@ def load_kernel(name_or_path: str | Path, *, source: str | Path | None = None) -
     except BundleError as error:
         raise _refused(path, error) from error
     if preset and preset not in presets:
-        names = ", ".join(presets) or "there is none"
-        raise BundleError(
-            f"a preset of {whole.name} is one of its own ({names}), got {printable(preset, 60)!r}"
-            f"{did_you_mean(preset, presets) or '.'}"
-        )
+        law = f"Its presets are {', '.join(presets)}" if presets else "It has none"
+        raise BundleError(no_such(f"preset of {whole.name}", preset, presets, law))
     return presets[preset] if preset else whole
 
 
@@ -103,10 +100,10 @@ def _find_bundle(name_or_path: str | Path) -> Path:
         return folder
     if advice := advice_on_source(name_or_path):
         raise BundleError(advice)
-    raise BundleError(
-        f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
-        f"kernel.toml, got {printable(name_or_path, 300)!r}{did_you_mean(str(name_or_path), names) or '.'}"
+    law = (
+        f"A kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a kernel.toml"
     )
+    raise BundleError(no_such("kernel", str(name_or_path), names, law))
 
 
 def advice_on_source(name: str | Path) -> str:
@@ -128,7 +125,7 @@ def advice_on_source(name: str | Path) -> str:
 def _refused(path: Path, message: object) -> BundleError:
     text = printable(message, 600)
     end = "" if text.endswith("?") else "."
-    return BundleError(f"{printable(path, 300)}: {text}{end} See docs/reference/kernel-toml.md.")
+    return BundleError(f"{printable(path, 300)}: {text}{end} See {folders.page('reference/kernel-toml.md')}.")
 
 
 def _read_bytes(path: Path, limit: int) -> bytes:

@@ -183,8 +183,9 @@ class Wisdom:
         """Return the entries of kernels of an accuracy class, and of stricter ones."""
         return Wisdom(entry for entry in self.entries if accepts(accuracy, entry.accuracy))
 
+    @property
     def best(self) -> list[Entry]:
-        """Return the chosen entries: one for each kernel, problem, GPU and driver."""
+        """The chosen entries: one for each kernel, problem, GPU and driver."""
         good = (entry for entry in self.entries if isinstance(entry, Entry))
         return [choose(group) for _, group in groupby(good, key=lambda entry: entry.key)]
 
@@ -242,7 +243,7 @@ class Wisdom:
             and driver in (None, entry.driver)
         }
         related = _Relations(problem, document, gpu, driver)
-        matches = map(related.match, Wisdom(entry for entry in of_source if entry.named not in failed).best())
+        matches = map(related.match, Wisdom(entry for entry in of_source if entry.named not in failed).best)
         distinct: dict[str, Match] = {}
         for match in sorted(filter(None, matches), key=attrgetter("rank")):
             if match.entry.named not in distinct and (space is None or _is_in(space, match.entry, kernel)):
@@ -338,7 +339,7 @@ def _is_in(space: SearchSpace, entry: Entry, kernel: Kernel) -> bool:
 
 def _case_and_sizes(problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
     """Return the variables of a problem that are no sizes, and its sizes."""
-    variables = problem.variables()
+    variables = problem.variables
     names = problem.size_names or tuple(variables)
     sizes = {name: variables.pop(name) for name in names}
     return variables, sizes

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mltune.errors import MltuneWarning, WisdomError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.folders import data_folder
+from mltune.files.folders import data_folder, page
 from mltune.files.locks import HeldError, locked_file
 from mltune.files.reading import open_regular, parse_json, read_file, reason
 from mltune.files.text import printable
@@ -193,7 +193,7 @@ def _say(path: Path, words: str) -> None:
 def _refused(path: Path, fact: str) -> WisdomError:
     return WisdomError(
         f"{printable(path, 300)} must be a wisdom of mltune, but {printable(fact, 600)}; see "
-        "docs/how-to/carry-wisdom.md."
+        f"{page('how-to/carry-wisdom.md')}."
     )
 
 

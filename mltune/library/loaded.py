@@ -243,7 +243,7 @@ class Library:
             "case."
         )
 
-    def torch_operator(self) -> Any:
+    def to_torch_operator(self) -> Any:
         """Register the operation as ``torch.ops.mltune.NAME``, and return the operator.
 
         ``torch.compile`` and ``torch.export`` keep a call of it, and ``torch.library.opcheck`` takes
@@ -254,7 +254,7 @@ class Library:
 
         Examples
         --------
-        >>> sgemm = lib.torch_operator()  # doctest: +SKIP
+        >>> sgemm = lib.to_torch_operator()  # doctest: +SKIP
         >>> torch.compile(lambda a, b: torch.relu(sgemm(a, b)))(a, b)  # doctest: +SKIP
         """
         from mltune.library.torch_operator import torch_operator
@@ -267,7 +267,7 @@ class Library:
         The library is a product TN with results of the type of its operands: without an epilogue for layers without a
         bias, with ``epilogue = "bias_m"`` for those with one. Layers of another type, and subclasses, stay as they
         are. The new layers have the same parameters by the same names, so that a state of the model still fits, and
-        the gradients of :meth:`torch_operator`.
+        the gradients of :meth:`to_torch_operator`.
 
         Examples
         --------

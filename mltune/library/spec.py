@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
 
 from mltune.errors import LibraryError
+from mltune.files.folders import page
 from mltune.files.reading import parse_toml, read_text, reason
 from mltune.files.sizes import MAX_BYTES, MOST_SIZES, Counted, distinct, sizes_of_csv
 from mltune.files.text import printable
@@ -125,7 +126,7 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
         fact = problems_of(error, content, model=_SpecDocument)
     except (OSError, ValueError) as error:
         fact = reason(error)
-    raise LibraryError(f"a library is described as in docs/reference/library.md, but {printable(where, 300)}: {fact}.")
+    raise LibraryError(f"{printable(where, 300)}: {fact}. See {page('reference/library.md')}.")
 
 
 def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -> Counted:

@@ -24,7 +24,7 @@ def replace_linears(library: Any, model: Any) -> int:
             "a library for linear layers is a product TN with results of the type of its operands, such as hgemm, and "
             f"without an epilogue or with bias_m, but {library.name} computes {library.document['formula']}."
         )
-    dtype, operator, count = getattr(torch, dtypes["C"]), library.torch_operator(), 0
+    dtype, operator, count = getattr(torch, dtypes["C"]), library.to_torch_operator(), 0
     for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
             is_layer = type(child) is torch.nn.Linear and child.weight.dtype is dtype

@@ -79,7 +79,7 @@ def _modes(torch: Any) -> Callable[[], object]:
 
 
 def torch_operator(library: Any) -> Any:
-    """Register a library as an operator; see :meth:`Library.torch_operator`."""
+    """Register a library as an operator; see :meth:`Library.to_torch_operator`."""
     import torch
 
     described = library.document["parameters"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.errors import BundleError, DeviceError
+from mltune.files.folders import page
 from mltune.files.text import html_table, many
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
@@ -117,7 +118,8 @@ def describe_space(placed: PlacedKernel) -> dict[str, Any]:
     faults = check_sample(placed, draw_sample(space))
     for fault in faults:
         if fault.share == 1:
-            raise BundleError(f"{kernel.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
+            see = page("reference/kernel-toml.md")
+            raise BundleError(f"{kernel.folder / 'kernel.toml'}: {fault.reason}. See {see}.")
     return {
         "kernel": kernel.name,
         "has_source": kernel.source.text is not None,

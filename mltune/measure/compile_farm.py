@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mltune.errors import MltuneWarning, UsageError, WorkerError
+from mltune.files.folders import page
 from mltune.files.reading import parse_json, reason
 from mltune.files.text import printable
 from mltune.measure.assembler import nvjitlink_version
@@ -106,7 +107,7 @@ def check_encrypted(address: str) -> None:
     if not local:
         raise UsageError(
             f"the connection to a scheduler on another host must be encrypted, but {address} is not: start scheduler "
-            f"and workers with --protocol tls (docs/how-to/use-a-cluster.md), or set {PLAIN}=1 in a network "
+            f"and workers with --protocol tls ({page('how-to/use-a-cluster.md')}), or set {PLAIN}=1 in a network "
             "that you trust."
         )
     if address not in _warned:
@@ -114,7 +115,7 @@ def check_encrypted(address: str) -> None:
         warnings.warn(
             "a scheduler without encryption takes programs from everybody on its host, and runs them as you: "
             f"{address} is safe only where you alone can log in. Start it with --protocol tls "
-            f"(docs/how-to/use-a-cluster.md), use --cluster local, or set {PLAIN}=1.",
+            f"({page('how-to/use-a-cluster.md')}), use --cluster local, or set {PLAIN}=1.",
             MltuneWarning,
             stacklevel=3,
         )

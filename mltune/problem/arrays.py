@@ -193,8 +193,9 @@ class ArraysProblem:
         """Whether no array is written, or a written one has no elements."""
         return not any(array.nbytes for array in self.arrays if array.role in ("out", "inout"))
 
+    @property
     def variables(self) -> dict[str, int]:
-        """Return the sizes."""
+        """The sizes."""
         return dict(self.sizes)
 
     def macros(self) -> dict[str, int]:

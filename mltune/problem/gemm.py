@@ -280,8 +280,9 @@ class GemmProblem:
         *_, overflow = self.types.rounding
         return largest <= overflow and largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.scalar_dtype).nmant + 1)
 
+    @property
     def variables(self) -> dict[str, int]:
-        """Return the values of the problem that the expressions of a kernel bundle may use."""
+        """The values of the problem that the expressions of a kernel bundle may use."""
         return {
             **{name: getattr(self, name) for name in ("m", "n", "k", "lda", "ldb", "ldc")},
             "element_bytes": self.element_bytes,
@@ -300,7 +301,7 @@ class GemmProblem:
 
     def macros(self) -> dict[str, int]:
         """Return the macros that select the case when a kernel is compiled; ``BATCHED`` of a batch alone."""
-        variables = self.variables()
+        variables = self.variables
         case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
         batched = {"BATCHED": 1} if self.batch > 1 else {}
         return {"PRECISION": self.types.number, **case, **batched, **self.finish.macros()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mltune.errors import ProblemError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import no_such
 from mltune.problem import gemm_cases
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import GemmProblem, parse_problem
@@ -79,7 +79,7 @@ _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1, batch=2, epilogue="relu")
 KINDS: Mapping[str, ProblemKind] = {
     GemmProblem.kind: ProblemKind(
         GemmProblem.from_json,
-        variables=frozenset(_SAMPLE.variables()),
+        variables=frozenset(_SAMPLE.variables),
         macros=frozenset(_SAMPLE.macros()),
         expand=gemm_cases.expand,
         table=gemm_cases.as_table,
@@ -123,10 +123,8 @@ def problem_from_name(name: str, *, default: Problem | None = None, **options: A
     kind = kind_of_name(name)
     if kind is None or kind.parse is None:
         names = [label for kind in KINDS.values() for label in kind.names]
-        raise ProblemError(
-            f"a problem is one of {', '.join(names)}, got {printable(repr(name), 80)}{did_you_mean(name, names) or '.'}"
-        )
+        raise ProblemError(no_such("problem", name, names, f"A problem is one of {', '.join(names)}"))
     if unknown := [option for option in options if option not in kind.options]:
-        near = did_you_mean(unknown[0], [*kind.options, *OF_A_RUN]) or "."
-        raise ProblemError(f"the options of {name} are {', '.join(kind.options)}, got {', '.join(unknown)}{near}")
+        law = f"They are {', '.join(kind.options)}"
+        raise ProblemError(no_such(f"option of {name}", unknown[0], [*kind.options, *OF_A_RUN], law))
     return kind.parse(name.lower(), default=default if default and KINDS[default.kind] is kind else None, **options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, TypedDict, runtime_checkable
 
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import no_such
 
 ACCURACIES = ("ieee", "fp32")
 """The classes, the strictest first.
@@ -29,10 +29,7 @@ def accepts(accuracy: str, other: str) -> bool:
 def check_accuracy(accuracy: str) -> str:
     """Return the name of a class; raise a UsageError where there is none of that name."""
     if accuracy not in ACCURACIES:
-        raise UsageError(
-            f"an accuracy class is one of {', '.join(ACCURACIES)}, got {printable(repr(accuracy), 60)}"
-            f"{did_you_mean(str(accuracy), ACCURACIES) or '.'}"
-        )
+        raise UsageError(no_such("accuracy class", accuracy, ACCURACIES, f"They are {', '.join(ACCURACIES)}"))
     return accuracy
 
 
@@ -132,8 +129,9 @@ class Problem(Protocol):
     def is_product(self) -> bool:
         """Whether it is a matrix product: tensor cores can compute it, and it is rated by operations at every size."""
 
+    @property
     def variables(self) -> dict[str, int]:
-        """Return the values of the problem that the expressions of a kernel bundle may use.
+        """The values of the problem that the expressions of a kernel bundle may use.
 
         Of several equal problems that are solved at once, ``batch`` is their number.
         """

@@ -69,8 +69,9 @@ class RecordedProblem:
         """The name and the size."""
         return f"{self.name} {self.size}".strip()
 
+    @property
     def variables(self) -> dict[str, int]:
-        """Return the values of the problem that the expressions of a kernel bundle may use."""
+        """The values of the problem that the expressions of a kernel bundle may use."""
         return dict(self.values)
 
     def to_json(self) -> dict[str, Any]:

@@ -110,8 +110,10 @@ def runs_in(directory: Path) -> list[Path]:
         return [folder for folder in folders if SLUG.fullmatch(folder.name) and is_begun(folder)]
     if holds_run(directory):
         return [directory]
-    facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
-    raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")
+    law = f"A run has {FILE}, that of a plan {PLAN_FILE}; `mltune show` lists the runs below runs/."
+    if not directory.is_dir():
+        raise RunDirectoryError(f"there is no directory {directory}. {law}")
+    raise RunDirectoryError(f"{directory} is not the directory of a run. {law}")
 
 
 def is_begun(directory: Path) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mltune.errors import DatasetError, DeviceError, UsageError
-from mltune.files.text import did_you_mean
+from mltune.files.text import no_such
 from mltune.records.header import REPLAY
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def parse_device(text: str) -> Target | None:
     from mltune.dataset.dataset import shipped_datasets
 
     targets = ["auto", "cuda:0", *(f"{REPLAY}{name}" for name in shipped_datasets())]
-    see = "; see `mltune device` for the GPUs and `mltune datasets` for the recorded timings."
-    raise UsageError(f"a device is auto, cuda:N or replay:NAME, got {text!r}{did_you_mean(text, targets) or see}")
+    see = "; see `mltune device` for the GPUs and `mltune datasets` for the recorded timings"
+    raise UsageError(no_such("device", text, targets, f"A device is auto, cuda:N or replay:NAME{see}"))
 
 
 def find_gpus() -> tuple[tuple[Device, ...], str]:

@@ -135,7 +135,8 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> object:
     """Return the value of an option that is one of some texts."""
     if value not in choices:
         hint = did_you_mean(str(value), choices) or "."
-        raise UsageError(f"{name} is one of {', '.join(choices)}, got {printable(repr(value), _LONGEST_VALUE)}{hint}")
+        wrong = printable(repr(value), _LONGEST_VALUE)
+        raise UsageError(f"{name} cannot be {wrong}{hint} It is one of {', '.join(choices)}.")
     return value
 
 
@@ -151,5 +152,5 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
         number = least - 1
     if isinstance(value, bool) or number < least or (most is not None and number > most):
         law = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} is a whole number {law}, got {printable(repr(value), _LONGEST_VALUE)}.")
+        raise UsageError(f"{name} cannot be {printable(repr(value), _LONGEST_VALUE)}: it is a whole number {law}.")
     return number

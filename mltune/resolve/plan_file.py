@@ -28,7 +28,7 @@ from mltune.dataset.manifest import Manifest
 from mltune.errors import MltuneError, PlanError
 from mltune.files import folders
 from mltune.files.reading import parse_toml, read_text, reason
-from mltune.files.text import did_you_mean
+from mltune.files.text import no_such
 from mltune.files.validation import matching, problems_of
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import built_in, load_kernel
@@ -59,7 +59,6 @@ MAX_KERNELS = 100
 """Most kernels of a plan: to read a thousand takes half a minute."""
 
 _TRIALS = re.compile(r"(\d{1,12}) trials?", re.ASCII)
-_SEE = "See docs/reference/plans.md."
 
 _Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 _NameOrPath = Annotated[StrictStr, StringConstraints(min_length=1, max_length=1000)]
@@ -154,7 +153,9 @@ def load_plan(name_or_path: str | Path) -> Plan:
     try:
         text = read_text(path, MAX_BYTES)
     except OSError as error:
-        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {reason(error)}. {_SEE}") from error
+        raise PlanError(
+            f"{path}: a plan must be readable UTF-8 text: {reason(error)}. See {folders.page('reference/plans.md')}."
+        ) from error
     return parse_plan(text, path.stem, where=str(path))
 
 
@@ -166,11 +167,10 @@ def find_plan(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if path.is_file():
         return path
-    hint = "; the directory of a single run is resumed by its `mltune tune` command." if is_begun(path) else ""
-    raise PlanError(
-        f"a plan is a shipped one ({', '.join(shipped) or 'none'}) or a TOML file, got {str(name_or_path)!r}"
-        f"{hint or did_you_mean(str(name_or_path), shipped) or '.'}"
-    )
+    law = f"A plan is a built-in one ({', '.join(shipped) or 'none'}) or a TOML file"
+    if is_begun(path):
+        law = "The directory of a single run is resumed by its `mltune tune` command"
+    raise PlanError(no_such("plan", str(name_or_path), shipped, law))
 
 
 def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
@@ -245,11 +245,15 @@ def _validated(where: str, text: str) -> _PlanDocument:
     try:
         document = parse_toml(text)
     except ValueError as error:
-        raise PlanError(f"{where}: a plan must be valid TOML: {error}. {_SEE}") from error
+        raise PlanError(
+            f"{where}: a plan must be valid TOML: {error}. See {folders.page('reference/plans.md')}."
+        ) from error
     try:
         return _PlanDocument.model_validate(document)
     except ValidationError as error:
-        raise PlanError(f"{where}: {problems_of(error, document, model=_PlanDocument)}. {_SEE}") from error
+        raise PlanError(
+            f"{where}: {problems_of(error, document, model=_PlanDocument)}. See {folders.page('reference/plans.md')}."
+        ) from error
 
 
 class _Reader:
@@ -263,7 +267,9 @@ class _Reader:
 
     def error(self, key: str, message: object) -> PlanError:
         text = str(message).rstrip(".")
-        return PlanError(f"{self.where}: {key}: {text}{'' if text.endswith('?') else '.'} {_SEE}")
+        return PlanError(
+            f"{self.where}: {key}: {text}{'' if text.endswith('?') else '.'} See {folders.page('reference/plans.md')}."
+        )
 
     def plan(self, text: str, name: str) -> Plan:
         table = self.document.plan
@@ -351,7 +357,7 @@ class _Reader:
             yield from self.recorded(table) if table.datasets else self.measured(table)
         except ValidationError as error:
             problems = problems_of(error, table.model_extra, within=("problems", number - 1))
-            raise PlanError(f"{self.where}: {problems}. {_SEE}") from error
+            raise PlanError(f"{self.where}: {problems}. See {folders.page('reference/plans.md')}.") from error
         except MltuneError as error:
             raise self.error(f"problems {number}", error) from error
 

@@ -99,7 +99,7 @@ def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Devic
             gpu, problem.arithmetic
         )
 
-    single = dict(problem.variables()).get("batch", 1) == 1
+    single = dict(problem.variables).get("batch", 1) == 1
     return [kernel for kernel in kernels if single and any(is_tried(kernel, gpu) for gpu in gpus)] or list(kernels)
 
 
@@ -202,8 +202,8 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
             ) from error
     if problem is None:
         raise UsageError(
-            f"a problem must be named to be measured, such as sgemm, but there is none and the device is {device}; "
-            "only a replay has a problem of its own (device replay:DATASET)."
+            f"no problem is named, but one is needed on device {device}; name one, such as sgemm. Only a replay has a "
+            "problem of its own (device replay:DATASET)."
         )
     if shape:
         raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")
@@ -221,7 +221,7 @@ def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorde
     if isinstance(problem, str) and is_folder(problem):
         problem = load_kernel(problem).name
     sizes = shape.get("size")
-    if isinstance(sizes, Mapping) and sizes.items() <= recorded.variables().items():
+    if isinstance(sizes, Mapping) and sizes.items() <= recorded.variables.items():
         shape = {name: value for name, value in shape.items() if name != "size"}
     if problem in (None, recorded.name, recorded) and not shape:
         return recorded
@@ -317,7 +317,7 @@ def _own_problem(kernel: Kernel, shape: Shape) -> Problem:
     sizes = shape.get("size", {})
     unknown = shape.keys() - {"size"}
     if unknown or not isinstance(sizes, Mapping):
-        names = kernel.own_problem().variables()
+        names = kernel.own_problem().variables
         raise UsageError(
             f"the sizes of {kernel.name} are {', '.join(names) or 'none'}: give them by name, such as "
             f"--size {next(iter(names), 'n')}=1024, got {', '.join(sorted(unknown)) or sizes}."

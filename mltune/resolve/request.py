@@ -68,7 +68,5 @@ def parse_duration(text: str) -> float:
     hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
     total = 3600 * hours + 60 * minutes + seconds
     if total <= 0:
-        raise UsageError(
-            f"a time is a positive number of hours, minutes and seconds, got {text!r}; write 20s, 30m or 1h30m."
-        )
+        raise UsageError(f"{text!r} is no positive time; write hours, minutes or seconds, such as 20s, 30m or 1h30m.")
     return total

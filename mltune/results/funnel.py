@@ -47,7 +47,7 @@ class Funnel:
     --------
     >>> import mltune
     >>> result = mltune.tune(trials=40, device="replay:h200-sgemm-nt-4096-complete", progress=None)
-    >>> funnel = result.funnel()
+    >>> funnel = result.funnel
     >>> funnel.valid, funnel.compiled
     (5320, 40)
     >>> funnel.valid > funnel.scored > funnel.proposed > funnel.compiled

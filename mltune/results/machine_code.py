@@ -33,7 +33,7 @@ def code_of_winner(folder: Path) -> MachineCode:
     build = Build(TrialState.OK, cubin=cubin, entry=document.kernel.function, **document.build.model_dump())
 
     def at(sizes: Mapping[str, int]) -> Launched | None:
-        if launch.at_other_sizes is None and problem.variables() != sizes:
+        if launch.at_other_sizes is None and problem.variables != sizes:
             return None
         if not all(parse(text).holds(sizes) for text in launch.sizes_must_satisfy):
             return None

@@ -220,8 +220,9 @@ class TuneResult:
         values, labels = self.records.parameter(name), self.header.labels.get(name)
         return values if labels is None else np.array(labels)[values]
 
+    @property
     def measured(self) -> Trials:
-        """Return the trials that succeeded, by number."""
+        """The trials that succeeded, by number."""
         return self.records.take(self.records.succeeded)
 
     def improvements(self, *, by_time: bool, noisy: bool = False) -> list[tuple[float, float]]:
@@ -239,27 +240,30 @@ class TuneResult:
         list of (float, float)
             When (seconds of the run, or number of trials), and the best median time from then on, seconds.
         """
-        measured = self.records.take(self.records.timed) if noisy else self.measured()
+        measured = self.records.take(self.records.timed) if noisy else self.measured
         ends = measured.column("elapsed_s") if by_time else measured.column("number") + 1.0
         order = np.argsort(ends, kind="stable")
         medians = measured.column("median_s")[order]
         better = np.diff(np.minimum.accumulate(medians), prepend=np.inf) < 0.0
         return list(zip(ends[order][better].tolist(), medians[better].tolist(), strict=True))
 
+    @property
     def best_rating(self) -> dict[str, Any] | None:
-        """Return the rating of the best trial.
+        """The rating of the best trial.
 
         The result of :func:`mltune.results.rating.declared_rating` for a declared winner, else that of
         :func:`mltune.results.rating.rating` for the fastest trial; None where no trial succeeded.
         """
         return None if self.leader is None else rating_of(self.leader)
 
+    @property
     def audit(self) -> SkipAudit:
-        """Return the audit of the skipped configurations."""
-        return audit_skips(self.records, self.funnel().skipped_before)
+        """The audit of the skipped configurations."""
+        return audit_skips(self.records, self.funnel.skipped_before)
 
+    @property
     def funnel(self) -> Funnel:
-        """Return how many configurations each stage of the run left over, and the seconds that this saved."""
+        """How many configurations each stage of the run left over, and the seconds that this saved."""
         finalists = 0 if self.declaration is None else len(self.declaration.finalists)
         return funnel_of(
             self.records,
@@ -270,8 +274,9 @@ class TuneResult:
             compilers=self.compilers,
         )
 
+    @property
     def facts(self) -> dict[str, Any]:
-        """Return what every document says of a run: what was tuned, and what that took."""
+        """What every document says of a run: what was tuned, and what that took."""
         return {
             "label": self.problem.label,
             "problem": self.problem.to_json(),
@@ -285,19 +290,19 @@ class TuneResult:
             "counts": self.counts,
             "seconds": dict(self.seconds),
             "stopped": self.stopped,
-            "funnel": self.funnel().to_json(),
+            "funnel": self.funnel.to_json(),
         }
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: most of the output of ``mltune tune --json``."""
         return {
-            **self.facts(),
+            **self.facts,
             "best": None if self.leader is None else result_of(self.leader),
             "run": str(self.directory),
             "model": self.model,
             "whole": self.whole,
             "notice": self.notice,
-            "skips": self.audit().to_json(),
+            "skips": self.audit.to_json(),
         }
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -361,10 +366,11 @@ class TuneResult:
         >>> len(study.trials), study.best_params == result.best_config, study.metric_names
         (20, True, ['TFLOPS'])
         """
-        return self.study_mirror().study(self.records, storage, name or self.directory.resolve().name)
+        return self.study_mirror.study(self.records, storage, name or self.directory.resolve().name)
 
+    @property
     def study_mirror(self) -> StudyMirror:
-        """Return what translates trials of this run into Optuna's."""
+        """What translates trials of this run into Optuna's."""
         from mltune.results.study import StudyMirror
 
         return StudyMirror(self.header, self.problem, self.device, self.reference_s, self.predicted_s)
@@ -420,7 +426,7 @@ class TuneResult:
         return ax
 
     def _repr_html_(self) -> str:
-        figures = self.best_rating()
+        figures = self.best_rating
         facts = {"problem": self.problem.label, "kernel": self.kernel, "device": self.device.name}
         if figures is None:
             facts["best"] = "no trial succeeded"
@@ -455,7 +461,7 @@ class KernelResult(TuneResult, tuple[Any, ...]):
     @classmethod
     def of(cls, result: TuneResult, metrics: Mapping[str, Metric]) -> Self:
         """Make it from any result; ``metrics`` are figures of each entry of `results`, as functions of it."""
-        entries = [_entry(result, record, metrics) for record in result.measured()]
+        entries = [_entry(result, record, metrics) for record in result.measured]
         env: dict[str, Any] = {"device_name": result.device.name, **result.header.versions}
         instance = tuple.__new__(cls, (entries, env))
         for field in dataclasses.fields(result):

@@ -137,11 +137,11 @@ def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, A
 
 
 def _problem(run: TuneResult) -> dict[str, Any]:
-    return run.facts() | {
+    return run.facts | {
         "slug": run.slug,
         "state": _state(run),
         "detail": "; ".join(filter(None, (run.notice, run.stopped))),
-        "best": run.best_rating(),
+        "best": run.best_rating,
         "error": run.error,
     }
 
@@ -270,7 +270,7 @@ def kernel_rows(runs: Sequence[TuneResult]) -> list[dict[str, Any]]:
             "accuracy": run.accuracy,
             "trials": len(run.records),
             "seconds": run.elapsed_s,
-            "best": run.best_rating(),
+            "best": run.best_rating,
             "error": run.error,
             "run": str(run.directory),
         }

@@ -67,7 +67,7 @@ class AstraThresholds:
                 f"ASTRA's thresholds are computed from the [resources] {', '.join(NEEDED)}, but {kernel.name} does not "
                 f"name {', '.join(missing)}; add them to {kernel.folder / 'kernel.toml'}, or search without thresholds."
             )
-        variables = problem.variables()
+        variables = problem.variables
         is_complex = bool(variables.get("is_complex", 0))
         precision = _PRECISIONS.get((problem.arithmetic, is_complex))
         if precision is None:

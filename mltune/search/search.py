@@ -175,7 +175,7 @@ class KernelSearch:
     ...     search.tell(batch, [one.record(TrialState.OK, measurement=result) for one, result in pairs])
     >>> [candidate.proposed_by for candidate in batch.candidates]
     ['model', 'model', 'model', 'model']
-    >>> search.verdict()
+    >>> search.verdict
     ''
     """
 
@@ -291,7 +291,7 @@ class KernelSearch:
             Without candidates when the search has ended: :meth:`verdict` says why.
         """
         number = self._next
-        if self.verdict():
+        if self.verdict:
             return Batch(number)
         if self._planned > max(self._recorded, default=-1):
             self._consider_everything()
@@ -380,8 +380,9 @@ class KernelSearch:
         self._learn(Trials.from_records(records, self._space.names))
         del self._open[batch.number]
 
+    @property
     def verdict(self) -> str:
-        """Return why no further batch is planned; an empty string while the search continues."""
+        """Why no further batch is planned; an empty string while the search continues."""
         return self.stopping.reason if self._next > self.stopping.batch else ""
 
     def _learn(self, trials: Trials) -> None:
@@ -419,7 +420,7 @@ def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel
         sample = space.sample(SOME, np.random.default_rng(0))
         sources.append(physical(features.prior, space.rows(sample)))
     if pretrained is not None:
-        source, kernel = pretrained.source(), features.placed.kernel
+        source, kernel = pretrained.source, features.placed.kernel
         sources.append(
             replace(source, expected=lambda columns: source.expected(kernel.compiler.with_defaults(columns)))
         )

@@ -5,6 +5,7 @@ Names of datasets, kernels, GPUs and strategies come from strangers: both templa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -56,9 +57,8 @@ def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
         _on_clock(name, *curve) for name, summary in strategies.items() for curve in summary["over_time"].items()
     ]:
         text = (
-            "By a simulated clock with some compile cores and one GPU. The score is that of the best at the time in "
-            "which random search, one by one, makes as many evaluations, until it is expected to be 95 % of the way "
-            "from the median to the optimum: with one core the time-based score of the community.",
+            "The clock is simulated: it has some compile cores and one GPU. The score is as above, over seconds. Its "
+            "budget is the time that random search takes for its evaluations, one by one.",
         )
         targets = (f"seconds to {float(to):.0%} (reached)" for to in next(iter(strategies.values()))["to"])
         yield Section("In seconds", text, ("strategy", "compile cores", "score", *targets), rows)
@@ -86,12 +86,13 @@ def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
 
 
 _SUBMIT = (
-    "A strategy is a class with a name and a method search(simulation, seed), which calls simulation.evaluate(index) "
-    "until its budget is spent. Give it as module:Class, or give your package an entry point in the group "
-    "mltune.strategies, and play it under the same rules: mltune scoreboard --strategies "
-    "mltune,random,my_module:MyStrategy.",
-    "Then open an issue with the package or the module, its licence, and the summary.json of that run; what is "
-    "published is played again. docs/developers/extend.md has an example, mltune.testing.StrategyContract has tests.",
+    "A strategy is a class with a name and a method search(simulation, seed). The method calls "
+    "simulation.evaluate(index) until its budget is spent. Name the class as module:Class, or give your package an "
+    "entry point in the group mltune.strategies. This command plays it under the same rules: mltune scoreboard "
+    "--strategies mltune,random,my_module:MyStrategy.",
+    "Then open an issue with the package or the module, its licence, and the summary.json of that run. We play every "
+    "strategy again before we publish it. docs/developers/extend.md has an example. mltune.testing.StrategyContract "
+    "has tests.",
 )
 
 
@@ -112,13 +113,14 @@ def _overall(document: Summary) -> Section:
     datasets, limit = document["datasets"], document["evaluations"]
     kinds = [many(len(_groups(datasets, key)), noun) for key, noun in (("kernel", "kernel"), ("device", "GPU"))]
     text = (
-        f"Means over {many(len(datasets), 'recorded space')} ({', '.join(kinds)}) with equal weights; at most {limit} "
-        "distinct configurations a run. Each configuration that a strategy proposes is looked up.",
-        "Score: 0 is random search, 1 the optimum at once, averaged over the evaluations until random search is "
-        "expected to be 95 % of the way from the median to the optimum, at most 250. A run that misses a target counts "
-        "with all of its evaluations. Intervals are bootstrapped over the runs of each space; p is that of a "
-        "permutation test of pairs with the same space and seed, with Holm's correction. Own: milliseconds of the "
-        "strategy itself per evaluation.",
+        f"Figures are means over {many(len(datasets), 'recorded space')} ({', '.join(kinds)}) with equal weights. A "
+        f"run evaluates at most {limit} distinct configurations, and an evaluation looks up the recorded time.",
+        "The score compares the best so far with random search: 0 is as good as random search, 1 is the optimum at the "
+        "first evaluation. It is a mean over the evaluations of the budget. The budget ends where random search is "
+        "expected to have come 95 % of the way from the median to the optimum, and after 250 at most.",
+        "A run that misses a target counts with all of its evaluations. Intervals are bootstrapped over the runs of "
+        "each space. The value p is that of a permutation test of pairs with the same space and seed, with Holm's "
+        "correction. The column own has the milliseconds that the strategy itself takes for an evaluation.",
     )
     return Section("Strategies", text, [*header, "own ms", "seeds"], rows)
 
@@ -145,24 +147,30 @@ def _picks(document: Summary, *, draw: bool) -> Section:
         for group, summaries in curves.items()
         for name, values in summaries.items()
     ]
-    text = ("The best after so many evaluations, as a fraction of the optimum: mean of the runs and the spaces.",)
+    text = ("The best after some evaluations, as a fraction of the optimum. Figures are means over runs and spaces.",)
     shown = [*enumerate(curves.items())][: MOST_FIGURES if draw else 0]
     figures = [drawn(group, _figure, f"picks-{number}", group, at, means) for number, (group, means) in shown]
     return Section("Picks for each GPU", text, ("GPU", "strategy", *at), rows, figures=figures)
 
 
 def _figure(name: str, group: str, at: Sequence[str], curves: Mapping[str, Sequence[float]]) -> Plot:
-    panel = axes(3.6, 2.5)
+    rows = math.ceil(len(curves) / 2)
+    panel = axes(3.6, 2.5 + 0.14 * rows, top_in=0.15 + 0.14 * rows)  # the legend is above it
     for number, (strategy, values) in enumerate(curves.items()):
         style = {"color": SERIES[number % len(SERIES)], "linestyle": _DASHES[number // len(SERIES) % len(_DASHES)]}
         # a name that begins with _ would have no entry in the legend
         panel.plot([int(pick) for pick in at], values, label=f"\u200b{strategy}", **style)
-    panel.set(xscale="log", xlabel="evaluations", ylim=(None, 1.01))
+    panel.set(xscale="log", xlabel="evaluations", ylabel="of the optimum", ylim=(None, 1.01))
     panel.set_xticks([int(pick) for pick in at], at, minor=False)
     panel.minorticks_off()
-    panel.legend(loc="lower right", fontsize=6.5, borderpad=0.0)
+    panel.figure.legend(loc="upper left", ncols=2, fontsize=6.5, borderpad=0.0, columnspacing=1.0)
     best = max(curves, key=lambda strategy: curves[strategy][-1])
-    return finish(panel, name, f"Picks: {group}", f"{group}: after {at[-1]} best is {best}, {curves[best][-1]:.3f}.")
+    return finish(
+        panel,
+        name,
+        f"Picks: {group}",
+        f"{group}: {best} is the best after {at[-1]} evaluations, {curves[best][-1]:.3f} of the optimum.",
+    )
 
 
 def _spaces(datasets: Summary) -> Section:
@@ -177,8 +185,8 @@ def _spaces(datasets: Summary) -> Section:
         for name, facts in datasets.items()
     ]
     text = (
-        "The budget is where random search is expected to be 95 % of the way from the median to the optimum, in "
-        "evaluations and in seconds one by one, at most that of a run.",
+        "The budget ends where random search is expected to have come 95 % of the way from the median to the optimum. "
+        "It is given in evaluations, and in the seconds that they take one by one. It is at most the budget of a run.",
     )
     budget = ("budget", "budget, s", "in view", "source", "licence")
     return Section("Spaces", text, (*header, *budget), rows)
@@ -190,24 +198,25 @@ def _seen(document: Summary) -> Iterator[str]:
     unseen = [name for name, facts in datasets.items() if not facts.get("in_view")]
     kernels = sum(facts.get("in_view") == "kernel" for facts in datasets.values())
     yield (
-        "The constants of mltune's own search were set, and the resources of its kernels described, with the spaces in "
-        f"view that come with mltune: {len(datasets) - len(unseen) - kernels} of {len(datasets)} here, and {kernels} "
-        "are of such a kernel on another GPU. On these its figures are no results on unseen kernels."
+        "The constants of mltune's search and the resources of its kernels were chosen while looking at the spaces "
+        f"that come with mltune: {len(datasets) - len(unseen) - kernels} of {len(datasets)} here. Another {kernels} "
+        "are of the same kernels on other GPUs. So the figures do not show how mltune does on kernels that nobody has "
+        "looked at."
     )
     if 0 < len(unseen) < len(datasets):
         scores = ", ".join(map(" ".join, zip(document["strategies"], _scores(document, unseen), strict=True)))
         yield f"Score on the other {many(len(unseen), 'space')}: {scores}."
     yield (
-        "Strategies start from nothing: no pretrained model and no remembered configurations. One that is named with "
-        "prior= starts from a model; what that has learned from stands below for each space."
+        "Strategies start without a pretrained model and without remembered configurations. A strategy whose name has "
+        "prior= starts from a model. The list below says for each space what that model has learned from."
     )
     yield (
-        "Other packages' strategies have their default options. Kernel Tuner's hybrid_vndx and adaptive_tabu_greywolf "
-        "were designed on its own benchmark kernels, GEMM and convolution among them."
+        "Strategies of other packages have their default options. Those of Kernel Tuner, hybrid_vndx and "
+        "adaptive_tabu_greywolf, were designed on its own benchmark kernels, GEMM and convolution among them."
     )
     samples = [name for name, facts in datasets.items() if facts.get("kind") not in ("complete", "pruned")]
     if samples:
-        yield f"The optimum of {many(len(samples), 'space')} is that of a sample: {', '.join(samples)}."
+        yield f"The optimum is that of a sample in {many(len(samples), 'space')}: {', '.join(samples)}."
     for name, dataset in datasets.items():
         yield from (f"{name}: {text}" for text in (dataset["account"], *dataset["notices"]) if text)
     failed: dict[tuple[str, str], list[str]] = {}

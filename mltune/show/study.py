@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any, NoReturn
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -67,10 +67,9 @@ class Studies:
         with _must_be_writable(self.path):
             return self._copy(self.storage)
 
-    def keep_up_to_date(self) -> NoReturn:
-        """Update forever; failures to read a store or to write the file are tried again."""
-        while True:
-            time.sleep(UPDATE_EVERY_S)
+    def keep_up_to_date(self, ended: threading.Event) -> None:
+        """Update until an end; failures to read a store or to write the file are tried again."""
+        while not ended.wait(UPDATE_EVERY_S):
             with contextlib.suppress(MltuneError):
                 self.update()
 
@@ -92,7 +91,7 @@ class Studies:
 
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
         reader = self._readers.get(name) or RunReader(folder, name)
-        mirror = reader.read().study_mirror()
+        mirror = reader.read().study_mirror
         try:
             if name in self._readers:
                 study = optuna.load_study(storage=storage, study_name=name)
@@ -138,7 +137,10 @@ HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def served(studies: Studies, port: int) -> Iterator[str]:
-    """Serve the dashboard to this machine within a context, and yield its address; port 0 takes a free one."""
+    """Serve the dashboard to this machine within a context, and yield its address; port 0 takes a free one.
+
+    Trials that end meanwhile are added.
+    """
     try:
         from optuna_dashboard import wsgi
     except ImportError as error:
@@ -152,14 +154,15 @@ def served(studies: Studies, port: int) -> Iterator[str]:
         raise UsageError(
             f"a dashboard needs a free port, but {port} cannot be used: {reason(error)}; choose another --port."
         ) from error
-    with server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    ended = threading.Event()
+    with server, ThreadPoolExecutor(2) as pool:
+        pool.submit(server.serve_forever)
+        pool.submit(studies.keep_up_to_date, ended)
         try:
             yield f"http://{HOST}:{server.server_port}/"
         finally:
+            ended.set()
             server.shutdown()
-            thread.join()
 
 
 def only_local(application: WSGIApplication) -> WSGIApplication:

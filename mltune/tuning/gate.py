@@ -160,8 +160,9 @@ class GateResult:
         old, new = self.facts or ({}, {})
         return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
 
+    @property
     def summary(self) -> str:
-        """Return the verdict in one line."""
+        """The verdict in one line."""
         if self.ratio is None:
             return f"{self.verdict}: {self.detail or 'the time was up before the first look'}"
         ratio, within = self.ratio, f" within {100 * self.within:.4g} %" if self.verdict == "equal" else ""
@@ -171,13 +172,13 @@ class GateResult:
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune gate --json`` prints."""
         differences = {name: list(values) for name, values in self.differences.items()}
-        return asdict(self) | {"passed": self.passed, "summary": self.summary(), "differences": differences}
+        return asdict(self) | {"passed": self.passed, "summary": self.summary, "differences": differences}
 
     def to_junit(self) -> bytes:
         """Return the result as a report in JUnit's form, with one test case: a failure, or where undecided an error."""
         kind = "" if self.passed else "error" if self.verdict == "undecided" else "failure"
         case = f"{self.problem} on {self.device}: {self.new} against {self.old}"
-        name, summary = (quoteattr(printable(text, 5000)) for text in (case, self.summary()))
+        name, summary = (quoteattr(printable(text, 5000)) for text in (case, self.summary))
         element = f"<{kind} type={quoteattr(self.verdict)} message={summary}/>" if kind else ""
         counts = f'tests="1" failures="{int(kind == "failure")}" errors="{int(kind == "error")}"'
         return (

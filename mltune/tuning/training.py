@@ -17,7 +17,7 @@ from mltune.cost.pretrained import LARGEST_RATIO, SLOWEST, PretrainedModel, Swee
 from mltune.cost.regressors import one_thread
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
-from mltune.files.text import did_you_mean
+from mltune.files.text import no_such
 from mltune.kernel.coding import Columns
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import SearchSpace
@@ -87,8 +87,7 @@ def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]
     if kernel is None and len(kernels) > 1:
         raise ModelError(f"a model is of one kernel, but there are timings of {', '.join(kernels)}; name it: --kernel.")
     if kernel is not None and kernel not in kernels:
-        hint = did_you_mean(kernel, kernels) or "."
-        raise ModelError(f"a model is of a kernel in its datasets: {', '.join(kernels)}, got {kernel!r}{hint}")
+        raise ModelError(no_such("kernel in the datasets", kernel, kernels, f"They have {', '.join(kernels)}"))
     return [dataset for dataset in datasets if kernel in (None, dataset.manifest.kernel)]
 
 
@@ -215,7 +214,7 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
     ran = measured > SLOWEST
     fast = np.argsort(-predicted, kind="stable")[: max(FEWEST, int(PREDICTED_FAST * len(predicted)))]
     away = (measured - np.minimum(predicted, 0.0))[fast]
-    sources = {"model": [model.source()]}
+    sources = {"model": [model.source]}
     kernel, _ = recorded_kernel(dataset.manifest)
     features = Features(PlacedKernel(kernel, dataset.manifest.problem, dataset.manifest.device))
     if features.has_prior:
@@ -258,7 +257,7 @@ def over_physics(model: PretrainedModel, sweeps: Sequence[Sweep], sweep: Sweep, 
             np.all([columns[name] == configuration[name] for name in columns], axis=0) for configuration in judged.first
         )
         remembered = (int(np.argmax(rows)) for rows in same if rows.any())
-        chosen["model"] = next(remembered, first([*sources, judged.source()]))
+        chosen["model"] = next(remembered, first([*sources, judged.source]))
     return {name: float(f"{ratios[at]:.4g}") for name, at in chosen.items()}
 
 

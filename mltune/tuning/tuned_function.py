@@ -244,7 +244,7 @@ class TunedFunction:
         call = self._call_of(arguments, stand_ins)
         stated = make_of_call(replace(call, answer=None, verify=None))
         sized, problem = with_sizes(stated)
-        kernel, _ = with_known_options(sized.in_variants(), sized.architecture_on(device.architecture))
+        kernel, _ = with_known_options(sized.with_variants(), sized.architecture_on(device.architecture))
         return _Case(stated, PlacedKernel(kernel, problem, device), index, driver)
 
     def _call_of(self, arguments: Sequence[Any], passed: Sequence[Any]) -> KernelCall:

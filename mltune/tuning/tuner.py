@@ -142,7 +142,7 @@ def _kernel(request: TuneRequest) -> Kernel:
     if request.run is not None and request.target.dataset is None and is_begun(request.run):
         with suppress(RunDirectoryError), Store.read_only(request.run) as store:  # else it is refused as it is opened
             return request.kernel.recorded_with(store.header.parameters)
-    return request.kernel.in_variants() if request.variants else request.kernel
+    return request.kernel.with_variants() if request.variants else request.kernel
 
 
 def _start_model(

@@ -20,7 +20,7 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import advice_on_source, is_bundle, load_kernel
 from mltune.problem.kinds import kind_of_name, problem_from_name
 from mltune.problem.problem import Problem, RunnableProblem
-from mltune.resolve.problems import Shape, given_options, shaped_problem
+from mltune.resolve.problems import Shape, check_is_kernel, given_options, shaped_problem
 from mltune.results.machine_code import MachineCode
 from mltune.tuning.gate import Version
 from mltune.tuning.revisions import load_revision
@@ -74,6 +74,8 @@ def _subject(name: str, kernel: str | Path | None, scratch: Path, readers: Reade
             raise UsageError(f"{advice}; then compare with --kernel {shlex.quote(str(path.with_suffix('')))}")
         return load_kernel(path.parent if kernel is None else kernel, source=path)
     read = next((reader for file, reader in readers.items() if (path / file).is_file()), None)
+    if read is None:
+        check_is_kernel(name)
     return load_kernel(name) if read is None else read(path)
 
 
@@ -89,7 +91,7 @@ def _problem(name: str | None, shape: Shape, bundle: Kernel | None, recorded: Pr
             f"the arguments of {recorded.label} are those of its bundle, but none is named; give it: --kernel FOLDER."
         )
     if recorded is not None and not options:
-        options = {"size": recorded.variables()}
+        options = {"size": recorded.variables}
     return cast("RunnableProblem", shaped_problem(name, bundle, options))
 
 
@@ -117,7 +119,7 @@ def _recorded(
     name: str, code: MachineCode, device: Device, config: Mapping[str, int], *, problem: RunnableProblem
 ) -> Version:
     """Return the version that is the machine code of a winner, or of a library where it serves the problem."""
-    recorded, sizes, launched = code.problem, problem.variables(), None
+    recorded, sizes, launched = code.problem, problem.variables, None
     if isinstance(recorded, type(problem)) and recorded.macros() == problem.macros() and recorded.case == problem.case:
         launched = code.at(sizes)
     if launched is None:

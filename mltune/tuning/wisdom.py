@@ -252,7 +252,7 @@ def _entries(result: TuneResult, driver: str) -> list[Entry]:
     best = {declaration.number, *declaration.ties}
     finalists = {
         record.number: rank_records({record.number: record.measurement})[0]
-        for record in result.measured()
+        for record in result.measured
         if record.measurement and record.proposed_by == "wisdom" and record.number not in declaration.rejected
     }
     finalists |= {
@@ -282,7 +282,7 @@ def _failure(record: TrialRecord) -> str:
 def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: bool) -> Entry:
     record = result.trial(finalist.number)
     assert record is not None  # noqa: S101 - a finalist is on record
-    default = (record.median_s for record in result.measured() if record.proposed_by == "default")
+    default = (record.median_s for record in result.measured if record.proposed_by == "default")
     return Entry.model_validate(
         {
             **_facts(result, driver, record),

@@ -82,7 +82,7 @@ def check_wisdom(
     ones: a wisdom may come from somebody else, so no folder that it names is read.
     """
     bundles = {bundle.name: bundle for bundle in map(load_kernel, (*built_in(), *kernels))}
-    entries = wisdom.best()
+    entries = wisdom.best
     results: dict[int, Checked] = {}
     runnable: dict[int, tuple[Kernel, Problem]] = {}
     for number, entry in enumerate(entries):

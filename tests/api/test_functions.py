@@ -141,9 +141,9 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
     pair = ["data/one.parquet", "data/two.parquet"]
     merged, _ = mltune.merge_datasets(pair, out="data")
     assert (merged.manifest.name, len(merged)) == ("one-merged", 3)
-    assert len(mltune.export_dataset("data/one-merged.parquet", "cache.json", form="kernel-tuner")) == 3
+    assert len(mltune.export_dataset("data/one-merged.parquet", "cache.json", format="kernel-tuner")) == 3
     with pytest.raises(UsageError, match="is not replaced"):
-        mltune.export_dataset("data/one-merged.parquet", "cache.json", form="t4")
+        mltune.export_dataset("data/one-merged.parquet", "cache.json", format="t4")
     command = f"datasets merge {' '.join(pair)} --out data --overwrite --json"
     assert printed(command)[0] == {"dataset": "data/one-merged.parquet", "rows": 3, "counts": merged.manifest.counts}
 

@@ -37,7 +37,7 @@ def call(tmp_path, name="add", **options):
         ({"params": {"block_size_x": 64}}, "a parameter has a list of values"),
         ({"params": [{"block_size_x": 64}]}, "parameters are a dict of lists"),
         ({"answer": [np.ones(5, np.float32), None, None]}, "got 5 for 1000 of argument_0"),
-        ({"strategy_options": {"time_limit": "soon"}}, "a time is a positive number"),
+        ({"strategy_options": {"time_limit": "soon"}}, "is no positive time"),
     ],
 )
 def test_it_is_told_before_a_gpu_is_missing(tmp_path, wrong, message):

@@ -116,11 +116,11 @@ class TestBadInput:
             (("tune", "sgemm", "--device", "replay:no_such_dataset"), ("no_such_dataset",)),
             (("tune", "sgemm", "--size", "4095"), ("sgemm NT 4095", "no GPU was found")),
             (("tune", "sgemm", "--kernel", "no_such_kernel"), ("no_such_kernel",)),
-            (("tune", "--trials", "3"), ("a problem must be named",)),
+            (("tune", "--trials", "3"), ("no problem is named",)),
             (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was requested")),
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
             (("space", "convolution", "--size", "8"), ("only replayed", "another one")),
-            (("sweep", "sgemm", "--device", "replay:x"), ("there is none called 'x'",)),
+            (("sweep", "sgemm", "--device", "replay:x"), ("'x' is no dataset",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
             (("space", "gemm_simt", "--precision", "q"), ("--precision", "s, d, c, z, h, b, dd", "'q'")),
@@ -173,7 +173,8 @@ class TestTune:
     def test_without_a_gpu_it_says_so_in_one_line_and_replays(self):
         result = command("tune", "sgemm", "--trials", 30, *SIMPLE)
         assert result.returncode == 0
-        line, following = result.stderr.splitlines()
+        line, spent, following = result.stderr.splitlines()
+        assert spent.startswith("the budget is spent; ")
         assert following.startswith("next: mltune report runs/sgemm-nt-4096-")
         assert line.startswith("no GPU found (")
         assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200 (dataset " in line
@@ -605,7 +606,7 @@ class TestDuration:
 
     @pytest.mark.parametrize("text", ["", "0", "-3", "s", "30 minutes", "5m1h", "nan", "inf", "1e3"])
     def test_refuses(self, text):
-        with pytest.raises(UsageError, match="a time is a positive number"):
+        with pytest.raises(UsageError, match="is no positive time"):
             parse_duration(text)
 
 

@@ -20,7 +20,7 @@ def test_the_new_bundle_loads(tmp_path):
     problem = kernel.arrays.problem({"n": 1000})
     assert [one.name for one in problem.arguments] == ["out", "x", "y", "scale", "n"]
     assert problem.bytes == 12_000
-    assert [check.variables()["n"] for check in problem.checks] == [1, 100_003]
+    assert [check.variables["n"] for check in problem.checks] == [1, 100_003]
 
 
 @needs.nvrtc

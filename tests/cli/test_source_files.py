@@ -84,3 +84,10 @@ def test_the_gate_takes_the_launch_of_the_first_source(folder):
     (folder / "new.cu").write_text(SCALE.replace("2 * in[i]", "in[i] + in[i]"))
     for words in (("gate", "scale/kernel.cu", "new.cu"), ("gate", "scale.cu", "new.cu", "--kernel", "scale")):
         assert "init --from" not in command(*words, "--device", "cuda:63", cwd=folder).stderr
+
+
+def test_a_spent_budget_is_said(folder):
+    words = ("tune", "--device", "replay:h200-sgemm-nt-4096-random", "--search", "random", "--no-skip", "--run", "run")
+    for _ in range(2):
+        said = command(*words, "--trials", "16", cwd=folder)
+        assert "the budget is spent; the same command with --run run and more --trials or --time goes on" in said.stderr

@@ -99,7 +99,7 @@ def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path)
         (("export", "--kernel", "x", "--wisdom", "no.json", "--out", "x.json"), "there is no no.json"),
         (("show",), "MLTUNE_WISDOM is none"),
         (("show", __file__), "must be a wisdom of mltune"),
-        (("check", "--sample", "0"), "--sample is a whole number"),
+        (("check", "--sample", "0"), "--sample cannot be 0"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments, part):

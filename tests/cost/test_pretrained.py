@@ -79,9 +79,9 @@ def test_where_there_is_none_those_of_smaller_problems_count_not_those_of_larger
 def test_a_model_of_this_very_problem_decides_the_first_choice():
     flops, here = float(gemm("sgemm").flops), find_device("rtx_a4000")[0]
     one, other = sweep(1, flops=flops), sweep(2, flops=2 * flops)
-    assert model(one).closest(gemm("sgemm"), here).source().decides
-    assert not model(one, other).closest(gemm("sgemm"), here).source().decides
-    assert not model(one).source().decides
+    assert model(one).closest(gemm("sgemm"), here).source.decides
+    assert not model(one, other).closest(gemm("sgemm"), here).source.decides
+    assert not model(one).source.decides
 
 
 def test_sweeps_of_the_same_case_count_alone_or_else_those_of_the_class():
@@ -164,7 +164,7 @@ def test_a_sweep_is_remembered_by_configurations_that_differ_and_ran():
 
 
 def test_the_source_is_never_above_zero():
-    source = model(sweep(4)).source()
+    source = model(sweep(4)).source
     assert source.expected(COLUMNS).max() <= 0
     assert source.least == SLOWEST
 

@@ -196,7 +196,7 @@ def test_listing_and_finding(written, tmp_path):
     assert [manifest.name for manifest in find_datasets("toy", PROBLEM, tmp_path)] == ["another", "sweep"]
     assert find_datasets("gemm_simt", PROBLEM, tmp_path) == []
     assert find_datasets("toy", dataclasses.replace(PROBLEM, m=64, ldc=64, lda=64), tmp_path) == []
-    with pytest.raises(DatasetError, match="none called 'no_such'"):
+    with pytest.raises(DatasetError, match="'no_such' is no dataset"):
         load_dataset("no_such")
     with pytest.raises(DatasetError, match="cannot be read"):
         load_dataset(tmp_path / "toy" / "no_such")

@@ -40,6 +40,15 @@ def test_a_folder_of_the_checkout_is_found_where_it_stands(name):
     assert (ROOT / name / "README.md").is_file()
 
 
+@pytest.mark.parametrize(
+    "name", ["reference/plans.md", "reference/kernel-toml.md", "reference/library.md", "how-to/carry-wisdom.md"]
+)
+def test_a_page_that_a_message_names_is_there_from_everywhere(name, tmp_path, monkeypatch):
+    assert Path(folders.page(name)).is_file()
+    monkeypatch.chdir(tmp_path)
+    assert Path(folders.page(name)).is_file()
+
+
 def test_an_unknown_folder_is_refused():
     with pytest.raises(ValueError, match="an asset folder is one of"):
         folders.assets("../mltune")
@@ -56,6 +65,7 @@ def test_the_wheel_holds_every_tracked_file(distributions, name):
     with zipfile.ZipFile(distributions[1]) as wheel:
         held = set(wheel.namelist())
     wanted = {f"mltune/_data/{path}" for path in tracked(name)}
+    wanted |= {f"mltune/_data/{path}" for path in tracked("docs") if path.endswith(".md")}
     assert wanted
     assert wanted <= held
 

@@ -66,7 +66,7 @@ def test_a_length_that_is_known_has_the_verdict_that_is_known(
 ) -> None:
     new = changed(bundle, "step < LENGTH", f"step < {length}")
     found = mltune.gate(bundle, new, kernel=bundle, explain=True, time="30s")
-    assert found.verdict == verdict, found.summary()
+    assert found.verdict == verdict, found.summary
     assert found.ratio is not None
     assert found.ratio.low - 0.003 <= ratio <= found.ratio.high + 0.003
     assert found.facts[0]["registers"] > 0
@@ -75,7 +75,7 @@ def test_a_length_that_is_known_has_the_verdict_that_is_known(
 
 def test_a_built_in_kernel_equals_itself_five_times() -> None:
     found = [mltune.gate("reduction", "reduction", size={"n": 2**24}, seed=seed, time="20s") for seed in range(5)]
-    assert [one.verdict for one in found] == ["equal"] * 5, [one.summary() for one in found]
+    assert [one.verdict for one in found] == ["equal"] * 5, [one.summary for one in found]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_built_in_kernel_equals_itself_five_times() -> None:
 )  # fmt: skip
 def test_a_new_version_that_does_not_work(bundle: Path, old: str, new: str, verdict: str, words: str) -> None:
     found = mltune.gate(bundle, changed(bundle, old, new), kernel=bundle)
-    assert found.verdict == verdict, found.summary()
+    assert found.verdict == verdict, found.summary
     assert words in found.detail
 
 
@@ -105,16 +105,14 @@ def test_a_winner_is_compared_with_its_bundle_and_with_a_revision(tmp_path: Path
     config: Any = result.header.labelled(result.best_record.configuration) if result.best_record else {}
     names = {name: int(value) for name, value in config.items() if isinstance(value, int)}
     own = mltune.gate(run / "winner", run / "winner", time="30s", explain=True)
-    assert own.verdict == "equal", own.summary()
+    assert own.verdict == "equal", own.summary
     assert own.problem == "sgemm NT 512"
     known = mltune.load_kernel("gemm_shared").all_parameters
     given = {name: value for name, value in names.items() if name in known}
     bundled = mltune.gate(run / "winner", "gemm_shared", config=given, within=0.05, time="30s")
-    assert bundled.verdict in ("equal", "slower"), (
-        bundled.summary()
-    )  # compiler parameters are those of the winner alone
+    assert bundled.verdict in ("equal", "slower"), bundled.summary  # compiler parameters are those of the winner alone
     default = mltune.gate("gemm_naive", run / "winner", time="30s")
-    assert default.verdict == "faster", default.summary()
+    assert default.verdict == "faster", default.summary
 
 
 def test_a_winner_of_another_kernel_is_compared_with_the_answer_of_its_bundle(tmp_path: Path, device: Device) -> None:
@@ -122,9 +120,9 @@ def test_a_winner_of_another_kernel_is_compared_with_the_answer_of_its_bundle(tm
     tune("reduction", size=size, trials=24, run=tmp_path / "run", wisdom="none", progress=None)
     winner = tmp_path / "run" / "winner"
     own = mltune.gate(winner, winner, kernel="reduction", time="30s")
-    assert (own.verdict, own.problem) == ("equal", f"reduction {size['n']}"), own.summary()
+    assert (own.verdict, own.problem) == ("equal", f"reduction {size['n']}"), own.summary
     found = mltune.gate("reduction", winner, time="30s")
-    assert found.passed, found.summary()
+    assert found.passed, found.summary
 
 
 def test_the_command_compares_a_revision_in_git(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,5 +147,5 @@ def test_a_library_is_compared_with_itself(tmp_path: Path, device: Device) -> No
     folder = tmp_path / "sgemm_nn"
     mltune.build_library(spec, folder, run=tmp_path / "run", wisdom="none", progress=None)
     found = mltune.gate(folder, folder, size=700, time="30s")
-    assert found.verdict == "equal", found.summary()
+    assert found.verdict == "equal", found.summary
     assert found.problem == "sgemm NN 700"

@@ -137,7 +137,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Any:
 def test_a_linear_layer_with_gelu_is_that_of_pytorch(library: Any, tokens: int, inputs: int, outputs: int) -> None:
     """Values and all gradients; the function of PyTorch in double precision is right."""
     torch = pytest.importorskip("torch")
-    operator = library.torch_operator()
+    operator = library.to_torch_operator()
 
     def drawn(*shape: int) -> Any:
         values = torch.randn(shape, device="cuda", dtype=torch.float32) / shape[-1] ** 0.5

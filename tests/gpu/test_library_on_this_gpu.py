@@ -210,7 +210,7 @@ def test_parameters_of_modules_are_multiplied_without_gradients_alone(library: A
 @pytest.mark.filterwarnings("default:TensorFloat32:UserWarning")
 def test_the_operator_has_the_gradients_of_a_product(library: Any) -> None:
     torch = pytest.importorskip("torch")
-    operator = library.torch_operator()
+    operator = library.to_torch_operator()
     a, b = (torch.rand(shape, device="cuda", requires_grad=True) for shape in ((65, 130), (130, 64)))
     for product in (operator, torch.compile(operator, fullgraph=True)):
         found = torch.autograd.grad(product(a, b, 2.0).square().sum(), (a, b))

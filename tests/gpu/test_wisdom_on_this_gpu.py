@@ -34,7 +34,7 @@ def test_what_is_known_is_measured_first(known, tmp_path, sizes):
 
     assert match.entry.verified
     assert match.relation == ("problem" if sizes == SIZES else "size")
-    varied = kernel.in_variants()
+    varied = kernel.with_variants()
     first = [varied.space.labelled(record.configuration) for record in again.records[:2]]
     assert first == [match.entry.configuration, varied.space.labelled(varied.compiler.completed(kernel.space.default))]
 

@@ -150,7 +150,7 @@ def test_problems_follow_from_sizes(tmp_path: Path) -> None:
 def test_sizes_that_do_not_exist_or_are_impossible_are_refused(tmp_path: Path) -> None:
     definition = loaded(tmp_path).arrays
     assert definition is not None
-    with pytest.raises(UsageError, match=r"sizes of scale are rows, columns, got 'row'; did you mean"):
+    with pytest.raises(UsageError, match=r"'row' is no size of scale; did you mean"):
         definition.problem({"row": 3})
     with pytest.raises(ProblemError, match=r"scale at rows=0 columns=70: .* whole number of at least 1, got 0"):
         definition.problem({"rows": 0})

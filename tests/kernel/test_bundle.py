@@ -51,7 +51,7 @@ grid = ["ceil_div(m, BLK)", "ceil_div(n, BLK)", 1]
 arguments = ["GROUP"]
 """
 
-VARIABLES = parse_problem("sgemm", trans="NT", m=100, n=200, k=50).variables() | device_variables(H200)
+VARIABLES = parse_problem("sgemm", trans="NT", m=100, n=200, k=50).variables | device_variables(H200)
 
 
 def bundle(folder: Path, *changes: tuple[str, str], document: str = DOCUMENT) -> Path:
@@ -242,7 +242,7 @@ def test_variables() -> None:
     assert set(device_variables(H200)) == set(DEVICE_VARIABLES)
     assert device_variables(H200)["compute_capability"] == 90
     problem = parse_problem("sgemm", trans="NT", m=1, n=1, k=1, batch=2, epilogue="relu")
-    assert problem.variables().keys() == KINDS["gemm"].variables
+    assert problem.variables.keys() == KINDS["gemm"].variables
     assert problem.macros().keys() == KINDS["gemm"].macros
 
 
@@ -360,11 +360,11 @@ def test_a_preset_has_labels_as_the_kernel_has(tmp_path):
 
 
 def test_a_preset_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(BundleError, match=r"one of its own \(astra\), got 'astar'; did you mean 'astra'"):
+    with pytest.raises(BundleError, match=r"'astar' is no preset of gemm_simt; did you mean 'astra'"):
         load_kernel("gemm_simt:astar")
-    with pytest.raises(BundleError, match="there is none"):
+    with pytest.raises(BundleError, match="It has none"):
         load_kernel(f"{bundle(tmp_path)}:old")
-    with pytest.raises(BundleError, match="a kernel is a built-in one"):
+    with pytest.raises(BundleError, match="is no kernel"):
         load_kernel("nothing:old")
 
 

@@ -49,7 +49,7 @@ def test_every_kernel_with_a_source_has_those_that_are_built_in_but_its_space_do
     assert kernel.compiler.parameters == {"entry_name": (0, 1), "register_usage_level": (5, 8)}
     assert kernel.all_parameters == kernel.space.parameters
     assert kernel.space.labels == {}
-    varied = kernel.in_variants()
+    varied = kernel.with_variants()
     assert [*varied.all_parameters] == ["WIDTH", *BUILT_IN]
     assert varied.space.labelled({"WIDTH": 2, "entry_name": 1, "register_usage_level": 8})["entry_name"] == "cutlass"
     assert varied.recorded_with(()) == kernel
@@ -159,7 +159,7 @@ def test_a_call_has_them_too(tmp_path):
 
 def test_no_function_of_a_call_sees_them(tmp_path):
     seen = []
-    kernel = in_python(tmp_path, shared=lambda values: seen.append(values) or 0).in_variants()
+    kernel = in_python(tmp_path, shared=lambda values: seen.append(values) or 0).with_variants()
     configuration = {"WIDTH": 1, "entry_name": 1, "register_usage_level": 8}
     kernel.launch(configuration, {})
     assert seen == [{"WIDTH": 1}]
@@ -168,11 +168,11 @@ def test_no_function_of_a_call_sees_them(tmp_path):
 
 def test_a_space_holds_every_configuration_in_all_variants(tmp_path):
     assert PlacedKernel(bundle(tmp_path), PROBLEM, H200).space.count == 3
-    space = PlacedKernel(bundle(tmp_path).in_variants(), PROBLEM, H200).space
+    space = PlacedKernel(bundle(tmp_path).with_variants(), PROBLEM, H200).space
     assert (space.count, space.names) == (12, ("WIDTH", "entry_name", "register_usage_level"))
     listed = in_python(tmp_path, restrictions=[lambda WIDTH: WIDTH > 1])
     assert PlacedKernel(listed, PROBLEM, H200).space.count == 1
-    space = PlacedKernel(listed.in_variants(), PROBLEM, H200).space
+    space = PlacedKernel(listed.with_variants(), PROBLEM, H200).space
     assert space.count == 4
     assert len(set(zip(*(column.tolist() for column in space.rows(np.arange(4)).values()), strict=True))) == 4
 
@@ -184,7 +184,7 @@ def test_a_value_of_one_makes_it_part_of_the_space(tmp_path):
 
 
 def test_a_record_without_them_was_made_with_their_defaults(tmp_path):
-    kernel = bundle(tmp_path).in_variants()
+    kernel = bundle(tmp_path).with_variants()
     assert kernel.has_parameters(["WIDTH"])
     assert kernel.has_parameters(["WIDTH", "register_usage_level"])
     assert not kernel.has_parameters(["WIDTH", "math"])
@@ -208,7 +208,7 @@ def test_a_file_of_controls_is_read_with_its_kernel(tmp_path):
     assert kernel.compiler.controls == {"fast.acf": b"\x00\xff"}
     assert kernel.compiler.variant({}).options == ()
     assert kernel.compiler.variant({"apply_controls": 1}).options == ("--ptxas-options=--apply-controls=fast.acf",)
-    assert kernel.in_variants().space.labelled({"apply_controls": 1}) == {"apply_controls": "fast.acf"}
+    assert kernel.with_variants().space.labelled({"apply_controls": 1}) == {"apply_controls": "fast.acf"}
     (tmp_path / "fast.acf").write_bytes(b"other")
     changed = bundle(tmp_path, CONTROLS)
     assert len({kernel.source.sha256, changed.source.sha256, bundle(tmp_path).source.sha256}) == 3

@@ -28,7 +28,7 @@ MOST_CPU_S = 20
 
 HEAD = '[kernel]\nname = "a"\nproblem = "gemm"\nprecisions = ["s"]\nsource = "a.cu"\nentry = "a"\n'
 SOURCE = 'extern "C" __global__ void a() {}\n'
-VARIABLES = parse_problem("sgemm", size=64).variables() | device_variables(H200)
+VARIABLES = parse_problem("sgemm", size=64).variables | device_variables(H200)
 
 
 class TookTooLongError(Exception):

@@ -107,7 +107,7 @@ def test_ranks_are_a_bijection_with_the_valid_configurations(kernel: Kernel, p: 
     assert list(space.rows(np.arange(space.count))) == list(space.names)
 
 
-VARIABLES = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096).variables() | device_variables(H200)
+VARIABLES = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096).variables | device_variables(H200)
 
 
 @pytest.fixture(scope="module")

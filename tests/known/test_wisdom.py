@@ -62,7 +62,7 @@ class TestMerging:
     def test_the_order_of_entries_does_not_matter(self, found, random):
         shuffled = random.sample(found, len(found))
         assert Wisdom(found) == Wisdom(shuffled)
-        assert [one.text for one in Wisdom(found).best()] == [one.text for one in Wisdom(shuffled).best()]
+        assert [one.text for one in Wisdom(found).best] == [one.text for one in Wisdom(shuffled).best]
 
     @given(wisdoms)
     def test_a_file_holds_all_of_it(self, one):
@@ -80,8 +80,8 @@ class TestMerging:
         days = ["2026-11-22T01:00:00Z", "2026-11-23T01:00:00Z", "2026-11-24T01:00:00Z"]
         old, failed, new = entry(measured_at=days[0]), failure(measured_at=days[1]), entry(measured_at=days[2])
         assert Wisdom([failed, old]).entries == (failed,)
-        assert Wisdom([failed, old]).best() == []
-        assert Wisdom([failed, old, new]).best() == [new]
+        assert Wisdom([failed, old]).best == []
+        assert Wisdom([failed, old, new]).best == [new]
 
 
 class TestChoice:
@@ -119,7 +119,7 @@ random.Random(int(sys.argv[1])).shuffle(files)
 merged = Wisdom()
 for file in files:
     merged = merged.merge(Wisdom.load(file))
-(best,) = merged.best()
+(best,) = merged.best
 print(best.text)
 """
 

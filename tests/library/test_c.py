@@ -294,7 +294,7 @@ def expected(kernel, content, problem, sizes, has_workspace):
     """Return the configuration and its launch by the bundle's own expressions."""
     from mltune.kernel.bundle import device_variables
 
-    variables = {**problem.variables(), **device_variables(H200), **sizes}
+    variables = {**problem.variables, **device_variables(H200), **sizes}
     texts = np.array([[one.document.launch.tiles, one.document.launch.of_tile] for one in content.configurations])
     found = [parse(text).evaluate_partial(sizes) for text in texts.flat]
     known = np.array([float(one.value) if one.defined else 0.0 for one in found]).reshape(texts.shape)

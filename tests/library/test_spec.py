@@ -144,7 +144,7 @@ def test_equal_points_are_not_chosen_twice():
     ],
 )
 def test_what_is_no_description_is_refused(written, sizes, rows, message):
-    with pytest.raises(LibraryError, match=r"a library is described as in docs/reference/library\.md") as error:
+    with pytest.raises(LibraryError, match=r"docs/reference/library\.md") as error:
         written(sizes, rows)
     assert message in str(error.value)
 

@@ -29,8 +29,8 @@ def test_a_product_is_kept_by_compile_and_export(product):
         product,
         """
 import torch
-sgemm = lib.torch_operator()
-assert lib.torch_operator() is not sgemm  # registered again
+sgemm = lib.to_torch_operator()
+assert lib.to_torch_operator() is not sgemm  # registered again
 a, b = torch.empty(30, 70, device="meta"), torch.empty(70, 50, device="meta")
 kept = []
 def backend(graph, inputs):
@@ -72,7 +72,7 @@ def test_gradients_of_a_product_are_those_of_pytorch(product):
         product,
         """
 import torch
-sgemm = lib.torch_operator()
+sgemm = lib.to_torch_operator()
 sgemm.register_kernel("cpu")(lambda a, b, alpha=1.0: alpha * (a @ b))
 found = []
 for dtype, alpha in ((torch.float64, 1.5), (torch.complex128, 2.0)):
@@ -95,7 +95,7 @@ def test_the_registration_passes_the_checks_of_pytorch(product):
         product,
         """
 import torch
-lib.torch_operator().register_kernel("cpu")(lambda a, b, alpha=1.0: alpha * (a @ b))
+lib.to_torch_operator().register_kernel("cpu")(lambda a, b, alpha=1.0: alpha * (a @ b))
 found = []
 for needs in (False, True):
     a, b = (torch.randn(shape, requires_grad=needs) for shape in ((3, 4), (4, 5)))
@@ -115,9 +115,9 @@ def test_an_operation_takes_the_name_of_another(tmp_path, product):
         f"""
 import torch
 other = load_library({str(tmp_path / "other")!r})
-first, other.name, found = lib.torch_operator(), lib.name, []
+first, other.name, found = lib.to_torch_operator(), lib.name, []
 for registered in (other, lib, other, lib):
-    operator = registered.torch_operator()
+    operator = registered.to_torch_operator()
     found.append(str(torch.ops.mltune.sgemm_nn.default._schema))
 found.append([*first(torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta")).shape])
 """,
@@ -137,7 +137,7 @@ def test_gradients_of_an_epilogue_are_those_of_pytorch(tmp_path, epilogue):
         """
 import torch
 from torch.nn import functional as F
-operator, epilogue = lib.torch_operator(), lib.document["problem"]["epilogue"]
+operator, epilogue = lib.to_torch_operator(), lib.document["problem"]["epilogue"]
 bias_name, _, name = epilogue.rpartition("+") if "+" in epilogue else (epilogue, "", "")
 bias_name, name = ("", epilogue) if epilogue == "relu" else (bias_name, name)
 activation = {"": lambda x: x, "relu": F.relu, "silu": F.silu, "gelu": F.gelu,
@@ -172,7 +172,7 @@ def test_other_operations_write_to_their_outputs(tmp_path):
         tmp_path / "lib",
         """
 import torch
-operator = lib.torch_operator()
+operator = lib.to_torch_operator()
 schema = getattr(torch.ops.mltune, lib.name).default._schema
 given = [torch.empty(64, device="meta") if "Tensor" in str(one.type) else 64 for one in schema.arguments]
 found = [str(schema), str(operator(*given)), lib.parameters]
@@ -217,7 +217,7 @@ def test_plain_tensors_are_launched_without_the_dispatcher_of_pytorch(linear):
         linear(),
         f"""{ON_A_GPU}
 from mltune.library.torch_operator import Operator
-operator, found = lib.torch_operator(), []
+operator, found = lib.to_torch_operator(), []
 registered = Operator._registered
 Operator._registered = property(lambda self: lambda *arguments: found.append("dispatched"))
 x, weight = torch.randn(16, 4096).half(), torch.randn(4096, 4096).half()
@@ -253,7 +253,7 @@ def test_a_compiled_graph_goes_from_the_dispatcher_to_the_library(linear):
     found = run(
         linear(),
         f"""{ON_A_GPU}
-lib.torch_operator().register_kernel("cpu")(lambda *arguments: found.append("a second time"))
+lib.to_torch_operator().register_kernel("cpu")(lambda *arguments: found.append("a second time"))
 registered, found = torch.ops.mltune.hgemm_tn.default, []
 x, weight = torch.randn(16, 4096).half(), torch.randn(4096, 4096).half().T
 before = launches.value
@@ -293,7 +293,7 @@ def test_one_token_is_a_product_of_as_many_rows_as_outputs(linear):
     found = run(
         linear(),
         f"""{ON_A_GPU}
-operator, seen = lib.torch_operator(), []
+operator, seen = lib.to_torch_operator(), []
 product = type(lib)._product
 type(lib)._product = lambda self, *arguments: seen.append(product(self, *arguments)) or seen[-1]
 with torch.no_grad():

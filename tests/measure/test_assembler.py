@@ -58,7 +58,7 @@ def nvjitlink():
 @pytest.mark.parametrize("content", [b"", b"junk", bytes(range(256)) * 4096])
 def test_a_file_that_is_none_is_left_out_with_the_reason_and_fails_no_other_build(tmp_path, content):
     kernel = load_kernel(bundle(tmp_path, content))
-    known, (notice,) = with_known_options(kernel.in_variants(), "sm_90")
+    known, (notice,) = with_known_options(kernel.with_variants(), "sm_90")
     assert known.compiler.parameters["apply_controls"] == (0,)
     assert notice.startswith("ptxas fatal")
     assert notice.endswith("apply_controls = fast.acf is left out")

@@ -74,7 +74,7 @@ def test_a_value_that_this_compiler_does_not_know_is_left_out_with_a_notice(monk
     monkeypatch.setattr(
         "mltune.measure.build.compiles_with", lambda architecture, options: "level=8" not in str(options)
     )
-    known, notices = with_known_options(load_kernel("gemm_simt").in_variants(), "sm_90")
+    known, notices = with_known_options(load_kernel("gemm_simt").with_variants(), "sm_90")
     assert known.compiler.parameters == {"entry_name": (0, 1), "register_usage_level": (5,)}
     assert known.compiler.varied == ("entry_name", "register_usage_level")
     (notice,) = notices

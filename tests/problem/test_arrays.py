@@ -76,7 +76,7 @@ def test_a_problem_knows_its_arrays_and_scalars() -> None:
         ("filter", "in", "complex64"),
     ]
     assert PROBLEM.operand_bytes == 4 * 3000 + 2 * 1000 + 8 * 3 + 8 * 5
-    assert PROBLEM.variables() == {"n": 1000, "m": 3}
+    assert PROBLEM.variables == {"n": 1000, "m": 3}
     assert PROBLEM.macros() == {"HALF": 500}
     assert PROBLEM.size_names == ()
     assert SMALL.size_names == ("n",)

@@ -180,7 +180,7 @@ def test_facts_of_a_problem() -> None:
 
 def test_variables_and_macros() -> None:
     problem = GemmProblem("z", "T", "C", 2, 3, 4)
-    assert problem.variables() == {
+    assert problem.variables == {
         "m": 2, "n": 3, "k": 4, "lda": 4, "ldb": 3, "ldc": 2, "element_bytes": 16, "result_bytes": 16,
         "words": 4,
         "is_complex": 1, "is_double": 1,
@@ -239,7 +239,7 @@ def test_half_precision_has_scalars_in_single(precision: str, result: str, resul
     assert problem.operand_bytes == 2 * (4096 * 64 + 512 * 64) + result_bytes * 4096 * 512
     assert [buffer.dtype for buffer in problem.buffers] == ["bfloat16", "bfloat16", result]
     assert type(problem.kernel_arguments({"A": 0, "B": 0, "C": 0})["alpha"]) is np.float32
-    variables = problem.variables()
+    variables = problem.variables
     names = ("element_bytes", "result_bytes", "words", "is_double")
     assert [variables[name] for name in names] == [2, result_bytes, 1, 0]
     assert problem.cost_case == "bgemm NT", "models serve both"

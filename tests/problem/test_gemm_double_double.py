@@ -61,7 +61,7 @@ def test_facts():
     problem = parse_problem("DDGEMM", trans="cn", size=64)
     assert (problem.label, problem.case, problem.reference) == ("ddgemm TN 64", "ddgemm TN", "")
     assert (problem.element_bytes, problem.arithmetic, problem.flops) == (16, "fp64", 2 * 64**3)
-    assert problem.variables().items() >= {"words": 4, "is_complex": 0, "is_double": 1, "fma_per_mac": 1}.items()
+    assert problem.variables.items() >= {"words": 4, "is_complex": 0, "is_double": 1, "fma_per_mac": 1}.items()
     assert problem.macros()["PRECISION"] == 6
     assert problem_from_json(json.loads(json.dumps(problem.to_json()))) == problem
     arguments = problem.kernel_arguments({"A": "a", "B": "b", "C": "c"})

@@ -18,7 +18,7 @@ def test_every_problem_survives_json(problem: Problem) -> None:
     assert isinstance(problem, Problem)
     again = problem_from_json(json.loads(json.dumps(problem.to_json())))
     assert again == problem
-    assert (again.kind, again.label, again.variables()) == (problem.kind, problem.label, problem.variables())
+    assert (again.kind, again.label, again.variables) == (problem.kind, problem.label, problem.variables)
 
 
 def test_a_document_without_a_kind_is_a_gemm() -> None:

@@ -186,7 +186,7 @@ class TestRefusals:
         for name, law in (
             ("huge.toml", "at most"),
             ("binary.toml", "UTF-8"),
-            ("missing.toml", "a plan is a shipped one"),
+            ("missing.toml", "is no plan"),
         ):
             with pytest.raises(PlanError, match=law):
                 load_plan(tmp_path / name)

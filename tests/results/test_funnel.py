@@ -57,7 +57,7 @@ def adds_up(found):
 
 
 def test_stages_of_a_replay_add_up(whole):
-    found = whole.funnel()
+    found = whole.funnel
 
     adds_up(found)
     assert found.valid == load_dataset(DATASET).manifest.rows
@@ -65,19 +65,19 @@ def test_stages_of_a_replay_add_up(whole):
     assert found.valid >= found.scored > 10 * found.proposed
     assert found.skipped_before > 50, "three are proposed for each, and some of them again"
     assert found.skipped_after == whole.counts["skipped"] > 0
-    assert whole.audit().skipped == found.skipped_before + found.skipped_after
-    assert found.measured == len(whole.measured())
+    assert whole.audit.skipped == found.skipped_before + found.skipped_after
+    assert found.measured == len(whole.measured)
     assert found.finalists == len(whole.declaration.finalists) > 1
-    assert read_run(whole.directory).funnel() == found
+    assert read_run(whole.directory).funnel == found
     assert whole.to_json()["funnel"] == found.to_json()
 
 
 def test_a_run_in_two_parts_has_the_funnel_of_the_whole(whole, tmp_path):
-    first = search(tmp_path / "run", trials=37).funnel()  # it ends within a batch
-    assert 0 < first.scored <= whole.funnel().scored
+    first = search(tmp_path / "run", trials=37).funnel  # it ends within a batch
+    assert 0 < first.scored <= whole.funnel.scored
 
-    assert search(tmp_path / "run").funnel() == whole.funnel()
-    assert search(tmp_path / "run").funnel() == whole.funnel(), "nothing is counted twice"
+    assert search(tmp_path / "run").funnel == whole.funnel
+    assert search(tmp_path / "run").funnel == whole.funnel, "nothing is counted twice"
 
 
 class Builder(ImaginaryBuilder):
@@ -107,17 +107,17 @@ def test_stages_on_a_gpu_add_up_in_one_part_and_in_two(tmp_path, idle_workers, m
     monkeypatch.setattr(tuner, "open_session", opened)
     part, rest, whole = tuned("parts", 40), tuned("parts", 72), tuned("whole", 72)
     for result, trials in ((part, 40), (whole, 72)):
-        found = result.funnel()
+        found = result.funnel
         adds_up(found)
         assert (found.valid, found.compiled, result.compilers) == (200, trials, 2)
         assert found.scored == 200 - 8 - 4, "no model scored the first two batches: a kernel of the first failed"
         assert found.failed == result.counts["crashed"] > 0
         assert found.finalists > 1
-    assert rest.funnel() == whole.funnel()
+    assert rest.funnel == whole.funnel
 
 
 def test_where_chance_proposes_nothing_is_scored(tmp_path):
-    found = search(tmp_path / "run", trials=20, search="random", skip=False, stop=False).funnel()
+    found = search(tmp_path / "run", trials=20, search="random", skip=False, stop=False).funnel
 
     adds_up(found)
     assert (found.scored, found.not_proposed_saved_s, found.before_saved_s, found.after_saved_s) == (0, 0.0, 0.0, 0.0)
@@ -156,7 +156,7 @@ def test_saved_seconds_follow_from_the_rates_of_the_run():
 
 def test_a_run_of_an_earlier_version_says_which_stage_is_not_on_record(tmp_path):
     run = shutil.copytree(GOLDEN / "run-format-3", tmp_path / "run")
-    found = read_run(run).funnel()
+    found = read_run(run).funnel
 
     adds_up(found)
     assert (found.valid, found.scored, found.not_proposed_saved_s) == (5000, None, None)
@@ -174,7 +174,7 @@ def test_an_earlier_run_that_goes_on_has_no_count_of_its_end_alone(tmp_path):
         store.set_fact("scored", None)
         store.set_fact("skipped", None)
 
-    found = search(tmp_path / "run", trials=60).funnel()
+    found = search(tmp_path / "run", trials=60).funnel
     adds_up(found)
     assert (found.proposed, found.compiled, found.scored) == (60, 60, None)
 
@@ -197,12 +197,12 @@ def test_damaged_counts_are_not_on_record(scored, stages, whole, tmp_path):
         store.set_fact("scored", scored)
         store.set_fact("skipped", scored)
         store.set_fact("stages", stages)
-    found = read_run(run).funnel()
+    found = read_run(run).funnel
 
     adds_up(found)
     assert (found.scored, found.skipped_before) == (None, 0)
-    assert found.valid in (None, whole.funnel().valid), "the header has it, too"
-    assert found.after_saved_s == whole.funnel().after_saved_s
+    assert found.valid in (None, whole.funnel.valid), "the header has it, too"
+    assert found.after_saved_s == whole.funnel.after_saved_s
     json.dumps(summarise_run(read_run(run), 3), allow_nan=False)
     assert "not on record" in printed(run_summary(summarise_run(read_run(run), 3)))
 
@@ -213,7 +213,7 @@ def test_a_campaign_has_the_sums(whole, tmp_path):
         shutil.copytree(whole.directory, tmp_path / "problems" / slug)
     document = summarise_campaign(tmp_path)
 
-    one = whole.funnel()
+    one = whole.funnel
     assert document["funnel"] == total([one, one]).to_json() == write_report(tmp_path, quick=True).document["funnel"]
     assert document["funnel"]["measured"] == 2 * one.measured
     assert [entry["funnel"] for entry in document["problems"]] == [one.to_json()] * 2

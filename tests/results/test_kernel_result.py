@@ -31,7 +31,7 @@ def test_it_is_a_result_and_the_tuple_of_kernel_tuner(tuned: mltune.TuneResult) 
     assert isinstance(result, tuple)
     assert (results, env) == (result.results, result.env) == (result[0], result[1])
     assert result.best_config == tuned.best_config
-    assert len(results) == len(tuned.measured())
+    assert len(results) == len(tuned.measured)
     assert env["device_name"] == "NVIDIA H200"
     assert json.loads(json.dumps(result)) == [results, env]
 

@@ -69,7 +69,7 @@ def test_the_dataset_knows_what_was_skipped_and_faster(run):
         )
         for at, row in enumerate(rows)
     ]
-    slow = replace(run, records=Trials.from_records([*run.measured()[:3], *skipped], run.records.parameters))
+    slow = replace(run, records=Trials.from_records([*run.measured[:3], *skipped], run.records.parameters))
     slow = replace(slow, declaration=None)
     found = optimum(slow)
     assert (found.skipped, found.skipped_faster, found.best_skipped) == (2, 1, 84)

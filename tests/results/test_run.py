@@ -47,7 +47,7 @@ class TestReading:
 
     def test_where_nothing_succeeded_there_is_no_best(self, tmp_path, make_run, make_trial):
         run = read_run(make_run(tmp_path, make_trial(0, TrialState.TIMEOUT)))
-        assert (run.best, run.best_config, run.best_time_s, run.best_rating()) == (None, None, None, None)
+        assert (run.best, run.best_config, run.best_time_s, run.best_rating) == (None, None, None, None)
         assert run.to_json()["best"] is None
 
     def test_an_open_store_and_its_directory_have_the_same_result(self, directory):
@@ -156,7 +156,7 @@ class TestDisplay:
     def test_without_a_count_of_operations_times_are_shown(self, tmp_path, make_run, make_trial):
         problem = {"kind": "recorded", "name": "convolution"}
         run = read_run(make_run.of(problem=problem)(tmp_path, make_trial(0)))
-        assert run.best_rating()["tflops"] is run.best_rating()["share_of_peak"] is None
+        assert run.best_rating["tflops"] is run.best_rating["share_of_peak"] is None
         assert "tflops" not in run.to_dataframe()
         assert "3.0000 ms" in run._repr_html_()
 
@@ -165,7 +165,7 @@ class TestDisplay:
 
         problem = load_manifest("h200-transpose-8192x8192-random").problem
         run = read_run(make_run.of(problem=problem.to_json())(tmp_path, make_trial(0)))
-        rated = run.best_rating()
+        rated = run.best_rating
         assert rated["gb_per_s"] == pytest.approx(8 * 8192**2 / 3e-3 / 1e9)
         assert rated["share_of_peak"] == pytest.approx(8 * 8192**2 / 3e-3 / 4.8e12)
         table = run.to_dataframe()

@@ -66,7 +66,7 @@ def test_a_file_of_controls_lies_beside_the_source(tmp_path):
         labels={"apply_controls": ("", "fast.acf")},
         controls={"fast.acf": b"\x00fast", "other.acf": b"other"},
     )
-    kernel = replace(winner.placed.kernel, compiler=compiler).in_variants()
+    kernel = replace(winner.placed.kernel, compiler=compiler).with_variants()
     versions = {"nvrtc": "13.5.37", "nvjitlink": "13.5.38"}
     record = replace(winner.record, configuration=winner.record.configuration | {"apply_controls": 1})
     write_winner(tmp_path / "winner", replace(placed_with(winner, kernel=kernel), record=record, versions=versions))

@@ -228,14 +228,14 @@ def test_the_search_ends_with_the_space():
         found += [one.index for one in batch.candidates]
         search.tell(batch, [one.record(TrialState.CRASHED) for one in batch.candidates])
     assert sorted(found) == list(range(40))
-    assert search.verdict() == "nothing is left to try: all 40 configurations are on record"
+    assert search.verdict == "nothing is left to try: all 40 configurations are on record"
 
 
 @pytest.mark.system
 def test_it_stops_by_itself_and_gives_the_reason():
     replay = Replay("convolution_rtx_a6000")
     records = replay.run(60)
-    assert "measurements gained less than 1 %" in replay.search.verdict()
+    assert "measurements gained less than 1 %" in replay.search.verdict
     assert len(records) < 60 * 16
     assert replay.search.ask().candidates == ()
 

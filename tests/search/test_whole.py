@@ -98,7 +98,7 @@ def test_a_small_space_is_measured_as_a_whole_each_configuration_once(fails):
     search = bench.search()
     records = bench.play(search)
     assert sorted(indices_of(records)) == list(range(bench.space.count))
-    assert search.verdict() == "all 225 configurations were measured"
+    assert search.verdict == "all 225 configurations were measured"
     assert not any(record.state is TrialState.SKIPPED for record in records)
 
 
@@ -113,7 +113,7 @@ def test_a_large_space_with_a_build_for_each_is_searched_and_the_decision_says_w
     bench = Bench(LARGE)
     search = bench.search()
     assert len(bench.play(search)) < bench.space.count / 2
-    assert search.verdict().startswith("the last ")
+    assert search.verdict.startswith("the last ")
     assert search.whole == Whole(detail=search.whole.detail)
     assert search.whole.detail.startswith("not everything is measured: all 5,400 configurations would take ")
 
@@ -122,7 +122,7 @@ def test_two_builds_for_two_thousand_launches_are_a_whole_space():
     shared, apart = Bench(LAUNCHES, ("GRID",), run_s=1e-3), Bench(LAUNCHES, run_s=1e-3)
     search = shared.search()
     assert len(shared.play(search)) == 2000
-    assert search.verdict() == "all 2,000 configurations were measured"
+    assert search.verdict == "all 2,000 configurations were measured"
     assert len(apart.play(apart.search())) < 1000
 
 
@@ -156,7 +156,7 @@ def test_a_space_whose_builds_get_slow_in_the_middle_is_given_up():
     assert search.whole.until is not None
     assert len(records) < bench.space.count / 2
     assert search.whole.detail.startswith("not everything is measured: all 300 configurations would take ")
-    assert search.verdict().startswith("the last ")
+    assert search.verdict.startswith("the last ")
 
 
 @pytest.mark.parametrize("kept", [0, 17, 100, 180])

@@ -101,7 +101,7 @@ def test_what_was_seen_and_left_out_is_said(board: mltune.Comparison) -> None:
     text = (board.directory / "table.md").read_text().replace("\\", "")
     assert "come with mltune: 2 of 2 here" in text
     assert "mltune:prior=auto starts from the model transpose, which has learned from this dataset" in text
-    assert f"The optimum of 1 space is that of a sample: {SPACES[1]}." in text
+    assert f"The optimum is that of a sample in 1 space: {SPACES[1]}." in text
     lost = [{"strategy": "tpe", "dataset": SPACES[0], "seed": seed, "error": "no memory"} for seed in (0, 1)]
     more = markdown({**board.summary, "errors": lost, "missing": 3}).replace("\\", "")
     assert f"2 runs of tpe failed, on {SPACES[0]}: no memory" in more

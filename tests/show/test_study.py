@@ -6,17 +6,19 @@ import math
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import optuna
 import pytest
 
+import mltune
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import MltuneWarning, RunDirectoryError, UsageError
 from mltune.records.directory import FILE, PLAN_FILE, STUDY
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
-from mltune.show.study import Studies, served
+from mltune.show.study import Studies
 from tests.effort import at_most_cpu_s
 
 PEAK_TFLOPS = 132 * 128 * 2 * 1.98e9 / 1e12
@@ -151,8 +153,7 @@ class TestStudies:
 def test_the_dashboard_shows_the_run_to_this_machine_alone(tmp_path, make_run, make_trial):
     pytest.importorskip("optuna_dashboard")
     make_run(tmp_path / "run", make_trial(0), make_trial(1))
-    studies = Studies(tmp_path / "run")
-    with served(studies, 0) as address:
+    with mltune.dashboard(tmp_path / "run", port=0) as address:
         host, port = re.fullmatch(r"http://(127\.0\.0\.1):(\d+)/", address).groups()
 
         def get(path, name="localhost"):
@@ -170,8 +171,27 @@ def test_the_dashboard_shows_the_run_to_this_machine_alone(tmp_path, make_run, m
         assert [trial["state"] for trial in found["trials"]] == ["Complete", "Complete"]
         for name, status in (("127.0.0.1", 200), (f"localhost:{port}", 200), ("example.org:80", 403), ("", 403)):
             assert get("/api/studies", name)[0] == status
-        with pytest.raises(UsageError, match="--port"), served(studies, int(port)):
+        with pytest.raises(UsageError, match="--port"), mltune.dashboard(tmp_path / "run", port=int(port)):
             pass
+    with pytest.raises(OSError, match="refused"):
+        get("/dashboard")
+
+
+@pytest.mark.system
+def test_trials_that_end_are_added_while_it_is_served(tmp_path, make_run, make_trial, monkeypatch):
+    pytest.importorskip("optuna_dashboard")
+    monkeypatch.setattr("mltune.show.study.UPDATE_EVERY_S", 0.1)
+    make_run(tmp_path, make_trial(0))
+    with mltune.dashboard(tmp_path, port=0):
+        journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / STUDY))
+        study = optuna.load_study(storage=optuna.storages.JournalStorage(journal), study_name=tmp_path.name)
+        make_run(tmp_path, make_trial(1))
+        for _ in range(300):
+            if len(study.trials) == 2:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("the second trial was not added within 30 s")
 
 
 def test_without_the_extra_the_study_is_written_all_the_same(tmp_path, make_run, make_trial):

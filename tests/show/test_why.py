@@ -51,7 +51,7 @@ def spilling(tuned: TuneResult, number: int, spill_bytes: int, **facts: int) -> 
 
 def slow_one(tuned: TuneResult) -> TrialRecord:
     return max(
-        (one for one in tuned.measured() if not getattr(one.build, "spill_bytes", 1)), key=lambda one: one.median_s or 0
+        (one for one in tuned.measured if not getattr(one.build, "spill_bytes", 1)), key=lambda one: one.median_s or 0
     )
 
 

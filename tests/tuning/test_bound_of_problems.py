@@ -43,7 +43,7 @@ def test_a_part_of_the_space_is_not_faster_than_all_of_it():
 def test_what_has_no_bound_is_refused():
     with pytest.raises(UsageError, match="the facts of a GPU, but those of `unknown` are not known"):
         find_bound(PlacedKernel(load_kernel("gemm_simt"), SGEMM, UNKNOWN))
-    with pytest.raises(BundleError, match=r"a parameter of gemm_simt is one of .*'BLK'; did you mean 'BLK_"):
+    with pytest.raises(BundleError, match="'BLK' is no parameter of gemm_simt; did you mean 'BLK_"):
         find_bound(PlacedKernel(load_kernel("gemm_simt"), SGEMM, H200), configuration={"BLK": 1})
     with pytest.raises(SpaceError, match=r"none of .* does"):
         find_bound(PlacedKernel(load_kernel("gemm_shared"), SGEMM, H200), configuration={"BLK_M": 8, "DIM_X": 32})

@@ -121,7 +121,7 @@ def test_versions_are_compared_in_turns(gate, time_s, verdict):
     assert found.ratio.low <= time_s / 2e-3 <= found.ratio.high
     assert found.median_s[1] / found.median_s[0] == pytest.approx(time_s / 2e-3, rel=0.01)
     assert found.passed == (verdict != "slower")
-    assert found.summary().startswith(verdict)
+    assert found.summary.startswith(verdict)
 
 
 def test_an_observation_of_a_short_kernel_is_several_pairs(gate):

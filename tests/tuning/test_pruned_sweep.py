@@ -50,7 +50,7 @@ def test_best_is_measured_in_a_fraction_of_the_seconds(swept):
 
 def test_its_model_scores_the_whole_space(swept):
     result, run = swept
-    found = read_run(run).funnel()
+    found = read_run(run).funnel
 
     assert found.valid == result.audit.valid
     assert found.scored == pytest.approx(found.valid, rel=0.1)

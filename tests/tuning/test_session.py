@@ -39,7 +39,7 @@ def test_a_kernel_solves_problems_of_its_own_kind():
 
 
 def test_what_the_first_batch_has_in_any_case_is_built_before_the_space_is_counted():
-    placed = PlacedKernel(load_kernel("gemm_simt").in_variants(), SGEMM, H200)
+    placed = PlacedKernel(load_kernel("gemm_simt").with_variants(), SGEMM, H200)
     model = choose_model("auto", placed.kernel).load(SGEMM, H200)
     begun = []
     session = Session(placed, None, None, {}, foresee=begun.append, batch=16, compilers=16)

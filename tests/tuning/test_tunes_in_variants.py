@@ -83,7 +83,7 @@ def test_the_best_is_found_in_another_variant_and_is_on_record_everywhere(run, t
         f"#define {KERNEL.source.entry} {KERNEL.source.entry}_cutlass"
         in (tmp_path / "run" / "winner" / "kernel.cu").read_text()
     )
-    (best,) = Wisdom.load(tmp_path / "wisdom.json").best()
+    (best,) = Wisdom.load(tmp_path / "wisdom.json").best
     assert best.configuration["entry_name"] == "cutlass"
 
 

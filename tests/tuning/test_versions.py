@@ -173,7 +173,7 @@ def test_of_a_library_the_configuration_is_compared_that_serves_the_problem(libr
     codes = [machine_code(library, document, number) for number in range(4)]
     assert [code.rstrip(b"\0") for code in codes] == [one.cubin.rstrip(b"\0") for one in content.configurations]
     old, _ = made(library, library)
-    assert old.built().cubin == codes[choice(document, {**old.problem.variables()})]
+    assert old.built().cubin == codes[choice(document, {**old.problem.variables})]
     assert old.launch(variables_of(old.problem, H200)).grid[0] > 0
     (library / "sgemm_nt.c").write_text("damaged")
     with pytest.raises(LibraryError, match="damaged"):
@@ -249,12 +249,12 @@ def test_machine_code_of_strange_words_is_refused(library, words):
 
 
 HOSTILE_NAMES = [
-    ("no/such/folder", "got 'no/such/folder'"),
-    ("", "a kernel is a built-in one"),
+    ("no/such/folder", "'no/such/folder' is no kernel"),
+    ("", "is no kernel"),
     ("--output=x:kernels/own", "Not a valid object name --output=x:kernels/own"),
     ("-h:x", "Not a valid object name -h:x"),
     ("nowhere:kernels/own", "Not a valid object name nowhere:kernels/own"),
-    ("before:kernels", "a folder that holds a kernel.toml, got 'before:kernels'"),
+    ("before:kernels", "'before:kernels' is no kernel"),
     ("before:kernels/own/own.cu", "REVISION:PATH"),
     ("before:../../etc", "REVISION:PATH"),
     ("a\0b:c", "REVISION:PATH"),

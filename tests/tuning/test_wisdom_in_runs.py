@@ -52,7 +52,7 @@ def file(first, tmp_path):
 
 def test_the_winner_is_added_with_its_facts(first):
     result, file = first
-    (entry,) = Wisdom.load(file).best()
+    (entry,) = Wisdom.load(file).best
     assert entry.configuration == result.best_config
     assert entry.low_s <= entry.median_s == result.best_time_s <= entry.high_s
     assert (entry.kernel, entry.source_hash) == (result.kernel, result.header.source_hash)
@@ -80,7 +80,7 @@ def test_the_next_run_measures_it_first_and_is_not_slower(run, first, file, tmp_
 
 
 def test_of_another_size_the_nearest_is_measured(run, first, tmp_path):
-    (entry, *_) = Wisdom.load(first[1]).best()
+    (entry, *_) = Wisdom.load(first[1]).best
     small = GemmProblem("s", "N", "T", 1024, 1024, 1024).to_json()
     Wisdom([entry.model_copy(update={"problem": small})]).save(tmp_path / "wisdom.json")
     result = run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")

@@ -49,7 +49,7 @@ def test_the_verified_winner_and_its_ties_are_added_and_measured_next_time(run, 
     entries = list(Wisdom.load(tmp_path / "wisdom.json"))
     assert [one.configuration["MISDEED"] for one in entries] == [2, 3]
     assert all(one.verified and one.default_s == 3e-3 and one.driver == "13.0" for one in entries)
-    (best,) = Wisdom(entries).best()
+    (best,) = Wisdom(entries).best
     assert best.configuration["MISDEED"] == 2  # the first of a tie, whichever won the race
 
     again = run("again")
@@ -83,7 +83,7 @@ def proposed(result):
 def test_what_fails_is_known_where_no_trial_succeeds(run, tmp_path):
     run("first")
     assert run("second", {**dict.fromkeys(range(5), "no build"), 2: "die"}).best is None
-    assert [one.configuration["MISDEED"] for one in Wisdom.load(tmp_path / "wisdom.json").best()] == [3]
+    assert [one.configuration["MISDEED"] for one in Wisdom.load(tmp_path / "wisdom.json").best] == [3]
 
 
 def test_it_can_be_switched_off(run, tmp_path):

@@ -129,6 +129,9 @@ MOST_EXAMPLES = 50
 MOST_CELLS = 2_000
 """Largest number of cells of a heat map."""
 
+NOISES, LEAST_NOISE = 2.0, 0.002
+"""Difference of two results that is no noise: multiples of the noise of one, and at least this share."""
+
 TIME_USE = {
     "search": "searching",
     "wait": "waiting for builds and the GPU",
@@ -176,13 +179,17 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The best result for each pair of values of two parameters, ``names``: shape (n_rows, n_columns), NaN for none."""
+    """The best result for each pair of values of two parameters, ``names``: shape (n_rows, n_columns), NaN for none.
+
+    Two results differ where their ratio is further from 1 than ``noise``.
+    """
 
     names: tuple[str, str]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     unit: Unit
     values: Floats
+    noise: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +217,7 @@ class Evidence:
     @cached_property
     def measured(self) -> Trials:
         """Trials that succeeded, by number."""
-        return self.run.measured()
+        return self.run.measured
 
     @cached_property
     def times(self) -> Floats:
@@ -257,10 +264,11 @@ class Evidence:
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The best results over two parameters; None where there are no two, or too many values to show."""
-        names = (self._block_shape() or self._two_most_important()) if self.measured else None
-        if names is None:
+        """The best results over the two most important parameters; None where there are no two, or too many values."""
+        names = [*(self.importance or ())][:2]
+        if len(names) < 2:
             return None
+        names.sort(key=[*self.run.header.parameters].index)
         first, second = (self.measured.parameter(name) for name in names)
         rows, columns = tuple(np.unique(first).tolist()), tuple(np.unique(second).tolist())
         if len(rows) * len(columns) > MOST_CELLS:
@@ -270,28 +278,9 @@ class Evidence:
         np.minimum.at(fastest, at, self.times)
         rate = self.run.rate
         values = np.where(np.isfinite(fastest), rate.of(fastest), np.nan)
-        return Cells(names, rows, columns, rate.unit, values)
-
-    def _block_shape(self) -> tuple[str, str] | None:
-        """Return the two varied parameters of the launch grid, the tile of a block; None if they are not two."""
-        placed = placed_of(self.run)
-        if placed is None or placed.kernel.source.text is None:
-            return None
-        kernel = placed.kernel
-        named = {name for expression in kernel.launch_rule.grid for name in expression.names}
-        for names in (named, kernel.space.parameters_of(named)):
-            varied = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]
-            if len(varied) == 2:
-                return varied[0], varied[1]
-        return None
-
-    def _two_most_important(self) -> tuple[str, str] | None:
-        shares = self.importance
-        if shares is None or len(shares) < 2:
-            return None
-        order = list(self.run.header.parameters)
-        first, second = sorted(list(shares)[:2], key=order.index)
-        return first, second
+        noises = self.measured.column("noise")
+        noise = NOISES * float(np.nanmedian(noises)) if np.isfinite(noises).any() else 0.0
+        return Cells((names[0], names[1]), rows, columns, rate.unit, values, min(max(noise, LEAST_NOISE), 1.0))
 
     @cached_property
     def intensity(self) -> float | None:

@@ -26,6 +26,9 @@ CURVE_FROM = 0.7
 CLIPPED = 1.5
 """Largest end of the axes of predicted and measured speed, as a share of the peak."""
 
+SLOWEST, FEWEST_CUT = 0.02, 20
+"""Share of the trials, the slowest of at least so many, that lie outside the axes of predicted and measured speed."""
+
 MOST_POINTS = 5_000
 """Largest number of trials that are drawn: each takes 40 bytes of the page."""
 
@@ -88,19 +91,26 @@ def predicted_and_measured(predictions: Predictions, name: str, label: str) -> P
     high = min(1.05 * float(both.max()), CLIPPED)
     if not high > 1e-9:
         raise NotDrawableError(f"the fastest trial is at {both.max():.3g} of the peak")
-    panel = axes(NARROW_IN, 2.7, left_in=0.72)
-    panel.plot([0.0, high], [0.0, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-    inside = (both <= high).all(axis=0)
+    panel = axes(NARROW_IN, 2.7, left_in=0.8)
+    slowest = np.quantile(both, SLOWEST if both.shape[1] >= FEWEST_CUT else 0.0, axis=1, keepdims=True)
+    inside = ((both <= high) & (both >= slowest)).all(axis=0)
+    shown = both[:, inside] if inside.any() else np.array([[0.0, high], [0.0, high]])
+    lows, highs = shown.min(axis=1), shown.max(axis=1)
+    margins = np.maximum(0.05 * (highs - lows), 0.005 * high)
+    lows, highs = np.maximum(lows - margins, 0.0), highs + margins
+    equal = [lows.max(), max(highs.min(), lows.max())]
+    panel.plot(equal, equal, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     every = int(inside.sum()) // MOST_POINTS + 1
     dots(panel, predictions.predicted[inside][::every], predictions.measured[inside][::every], SERIES[0])
-    panel.set(xlim=(0.0, high), ylim=(0.0, high), xlabel="predicted share of peak", ylabel="measured share of peak")
+    panel.set(xlim=(lows[0], highs[0]), ylim=(lows[1], highs[1]))
+    panel.set(xlabel="predicted share of peak", ylabel="measured share of peak")
     panel.xaxis.set_major_formatter(_percent)
     panel.yaxis.set_major_formatter(_percent)
     panel.locator_params(nbins=5)
     rank, outside = predictions.rank_correlation, int((~inside).sum())
     ranked = "too few for a rank correlation" if rank is None else f"rank correlation {rank:.2f}"
     sampled = f" One in {every} is drawn." if every > 1 else ""
-    beyond = f" Not drawn: {outside} beyond {100 * CLIPPED:.0f} % of the peak." if outside else ""
+    beyond = f" Not drawn: {outside}, the slowest or beyond {100 * CLIPPED:.0f} % of the peak." if outside else ""
     return finish(
         panel,
         name,
@@ -110,8 +120,21 @@ def predicted_and_measured(predictions: Predictions, name: str, label: str) -> P
     )
 
 
-LEAST_SPAN = 0.02
-"""Share of the largest value that the colours of a heat map span at least: smaller differences are noise."""
+def steps(values: Floats, noise: float, *, higher_is_better: bool) -> Floats:
+    """Return the rank of each value from 0, the worst, to 1; values that differ by no more than the noise share one.
+
+    >>> steps(np.array([54.0, 53.9, 50.0, 5.0, np.nan]), 0.01, higher_is_better=True).tolist()
+    [1.0, 1.0, 0.5, 0.0, 0.0]
+    """
+    flat = values.ravel()
+    order = np.argsort(-flat if higher_is_better else flat)[: int(np.isfinite(flat).sum())]
+    ranks, rank, first = np.full(flat.shape, np.nan), -1, math.nan
+    for place in order:
+        if not abs(flat[place] - first) <= noise * abs(first):
+            rank, first = rank + 1, flat[place]
+        ranks[place] = rank
+    shares: Floats = np.nan_to_num(1.0 - ranks / max(rank, 1)).reshape(values.shape)
+    return shares
 
 
 def heat_map(cells: Cells, label: str) -> HeatMap:
@@ -122,10 +145,7 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
     low, high = float(np.nanmin(cells.values)), float(np.nanmax(cells.values))
     if not math.isfinite(high - low):
         raise NotDrawableError(f"its cells hold {low:.3g} to {high:.3g} {cells.unit.name}")
-    span = max(high - low, LEAST_SPAN * high) or 1.0
-    shares = np.nan_to_num((cells.values - low) / span)
-    if not cells.unit.higher_is_better:
-        shares = 1.0 - shares
+    shares = steps(cells.values, cells.noise, higher_is_better=cells.unit.higher_is_better)
     shades = matplotlib.colormaps["viridis"](shares)
     rows = [
         [
@@ -134,13 +154,15 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
         ]
         for row in zip(cells.values, shades, shares, strict=True)
     ]
-    row, column = np.unravel_index(int(np.argmax(np.where(np.isnan(cells.values), -1.0, shares))), shares.shape)
+    better = np.nanargmax if cells.unit.higher_is_better else np.nanargmin
+    row, column = np.unravel_index(int(better(cells.values)), shares.shape)
     best = f"{cells.names[0]}={cells.rows[row]}, {cells.names[1]}={cells.columns[column]}"
     missing, count = int(np.isnan(cells.values).sum()), cells.values.size
     return HeatMap(
         cells,
         rows,
         f"{label}: best {cells.unit.name} found in each cell; {_figure(cells.values[row, column])} at {best} is best. "
+        f"Cells within {100 * cells.noise:.2g} % of each other, the noise, have one colour. "
         f"Nothing was measured in {missing} of {count} cells.",
     )
 

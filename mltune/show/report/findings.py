@@ -49,7 +49,7 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
     for run, entry in zip(source.runs, entries, strict=False):
         if entry["reference"] and entry["chosen"]:
             shares.setdefault(run.problem.name, []).append(entry["reference"]["share"])
-    audit = pooled([run.audit() for run in source.runs])
+    audit = pooled([run.audit for run in source.runs])
     document = {
         "format": FORMAT,
         "title": source.title,
@@ -72,7 +72,7 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
         "counts": counts(chain.from_iterable(run.records.column("state").tolist() for run in source.runs)),
         "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in source.runs) for phase in PHASES},
         "skips": audit.to_json(),
-        "funnel": total([run.funnel() for run in source.runs]).to_json(),
+        "funnel": total([run.funnel for run in source.runs]).to_json(),
         "winners": entries,
     }
     return {name: _finite(value) for name, value in document.items()}
@@ -101,8 +101,8 @@ def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
 
 def _entry(run: TuneResult, folder: str | None, recorded: Optimum | None) -> dict[str, Any]:
     """Return the entry of one problem."""
-    leader, declared, figures = run.leader, run.declaration, run.best_rating()
-    entry = _blank(run.slug) | run.facts()
+    leader, declared, figures = run.leader, run.declaration, run.best_rating
+    entry = _blank(run.slug) | run.facts
     entry |= {"device": run.device.name, "reference": None, "notes": _notes(run, figures)}
     if leader is None:
         return entry

@@ -56,7 +56,7 @@ def kernels(entries: Sequence[Entry], reference: str) -> Table:
 def predictions(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
     """Return the table of predictions and skips by problem."""
     rows = [
-        {**entry, "predictions": evidence_of_run.predictions, "audit": evidence_of_run.run.audit()}
+        {**entry, "predictions": evidence_of_run.predictions, "audit": evidence_of_run.run.audit}
         for entry, evidence_of_run in zip(entries, evidence, strict=False)
     ]
     faster = number("faster than the winner", ("optimum", "skipped_faster"), small=_best_skipped)

@@ -128,6 +128,20 @@ def test_the_winners_are_not_cut_on_a_small_screen(open_page):
     assert page.locator("#winners .scroll, #skips .scroll").evaluate_all(fits) == [True] * 3
 
 
+def test_no_table_is_cut_on_a_phone_and_every_cell_has_its_heading(open_page):
+    page = open_page({"width": 400, "height": 800})
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    fits = "all => all.map(one => one.scrollWidth <= one.clientWidth)"
+    tables = page.locator(".cards").evaluate_all(fits)
+    assert tables == [True] * len(tables)
+    assert len(tables) > 5
+    heading = page.locator("#winners tbody td").first.evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert heading == '"TFLOPS"'
+    page.locator("#winners thead button").first.click()
+    names = page.locator("#winners tbody th").all_inner_texts()
+    assert all(one.lower() <= other.lower() for one, other in pairwise(names))
+
+
 CUT_OFF = """figures => figures.flatMap(figure => {
   const frame = figure.getBoundingClientRect();
   const inside = part => {

@@ -41,7 +41,7 @@ def test_what_cannot_be_drawn_is_a_sentence():
 def test_points_beyond_the_axes_are_counted():
     shares = np.array([0.1, 0.2, 0.3, 7.0])
     plot = figures.predicted_and_measured(Predictions(shares, shares, None), "p", "x")
-    assert plot.caption.endswith("Not drawn: 1 beyond 150 % of the peak.")
+    assert plot.caption.endswith("Not drawn: 1, the slowest or beyond 150 % of the peak.")
     whole = figures.predicted_and_measured(Predictions(shares[:3], shares[:3], None), "p", "x")
     assert "Not drawn" not in whole.caption
 
@@ -49,7 +49,7 @@ def test_points_beyond_the_axes_are_counted():
 def test_of_very_many_points_some_are_drawn():
     shares = np.linspace(0.1, 0.9, 200_000)
     plot = figures.predicted_and_measured(Predictions(shares, shares, 1.0), "p", "x")
-    assert plot.caption.endswith("One in 41 is drawn.")
+    assert "One in 40 is drawn." in plot.caption
     assert len(plot.svg) < 400_000
 
 
@@ -59,7 +59,7 @@ def test_of_very_many_points_some_are_drawn():
         lambda: figures.best_so_far(Curve(np.ones(2), np.array([1e-300, np.inf]), "cuBLAS", "s"), "c", "x", alone=True),
         lambda: figures.best_so_far(Curve(np.array([1, 1e12]), np.ones(2), "cuBLAS", "s"), "c", "x", alone=True),
         lambda: figures.predicted_and_measured(Predictions(np.full(9, 5e-324), np.zeros(9), None), "p", "x"),
-        lambda: figures.heat_map(Cells(("a", "b"), (1,), (1, 2), MS, np.array([[1.0, np.inf]])), "x"),
+        lambda: figures.heat_map(Cells(("a", "b"), (1,), (1, 2), MS, np.array([[1.0, np.inf]]), 0.01), "x"),
     ],
 )
 def test_values_out_of_range_are_refused_with_a_reason(draw):
@@ -69,8 +69,29 @@ def test_values_out_of_range_are_refused_with_a_reason(draw):
 
 def test_equal_and_single_values_are_drawn():
     figures.best_so_far(Curve(np.array([0.0]), np.ones(1), "final best", "trials"), "c", "x", alone=True)
-    figures.heat_map(Cells(("a", "b"), (1,), (2**53,), TFLOPS, np.array([[1e300]])), "x")
+    figures.heat_map(Cells(("a", "b"), (1,), (2**53,), TFLOPS, np.array([[1e300]]), 0.01), "x")
     figures.predicted_and_measured(Predictions(np.full(9, 0.5), np.full(9, 0.5), None), "p", "x")
+
+
+def test_colours_of_a_heat_map_differ_where_results_differ_by_more_than_the_noise():
+    """A single very slow cell does not leave one colour to all others."""
+    values = np.array([[54.0, 53.7, 50.0], [45.0, 44.9, 0.3]])
+    shades = figures.heat_map(Cells(("a", "b"), (1, 2), (1, 2, 3), TFLOPS, values, 0.01), "x").shades
+    colours = [shade.colour for row in shades for shade in row]
+    assert colours[0] == colours[1] != colours[2]
+    assert colours[3] == colours[4] != colours[2]
+    assert len(set(colours)) == 4
+    slow = figures.heat_map(Cells(("a", "b"), (1,), (1, 2, 3), MS, np.array([[1.0, 2.0, 9.0]]), 0.01), "x")
+    assert "1 at a=1, b=1 is best" in slow.caption
+    assert [shade.bright for shade in slow.shades[0]] == [True, False, False]
+
+
+def test_the_scatter_spans_the_trials():
+    predicted, measured = np.linspace(0.6, 0.8, 9), np.linspace(0.7, 0.75, 9)
+    plot = figures.predicted_and_measured(Predictions(predicted, measured, None), "p", "x")
+    ticks = [float(text) for text in re.findall(r">([\d.]+) %<", plot.svg)]
+    assert min(ticks) >= 59
+    assert len(ticks) >= 6
 
 
 def test_a_problem_of_impossible_seconds_leaves_the_bars_to_the_others():
