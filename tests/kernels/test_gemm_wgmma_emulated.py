@@ -262,8 +262,16 @@ PACKING_FAULTS = {
 }
 STORING_FAULTS = {
     "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "error .* of the bound"),
-    "lines that are not whole": ("      wait_for_others();\n      if (SWAP)", "      if (SWAP)", "wrote since the last barrier"),
-    "lines that are not sent": ("      wait_for_others();\n    }", "    }", "another thread read since the last barrier"),
+    "lines that are not whole": (
+        "      wait_for_others();\n      if (SWAP)",
+        "      if (SWAP)",
+        "wrote since the last barrier",
+    ),
+    "lines that are not sent": (
+        "      wait_for_others();\n    }",
+        "    }",
+        "another thread read since the last barrier",
+    ),
     "stores that the copy engine may not see": (
         "        fence_proxy();\n        __syncwarp();\n      }",
         "        __syncwarp();\n      }",
