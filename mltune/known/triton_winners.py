@@ -25,7 +25,7 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
 
     Winners that are there stay: of a key that both have, the better one.
     """
-    known = [entry for entry in Wisdom.load(wisdom).best() if _is_of_triton(entry)]
+    known = [entry for entry in Wisdom.load(wisdom).best if _is_of_triton(entry)]
     winners = [entry for entry in known if gpu in (None, entry.device.name)]
     if not winners:
         of_gpu = "" if gpu is None else f" on {printable(gpu, 100)!r}"
@@ -40,7 +40,7 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
         file = folder / _file_name(device)
         _winners_in(file)  # what is refused is refused before a lock is made where it leads
         with locked(file, is_removed=True):
-            best = Wisdom(chain(_winners_in(file), (entry for entry in winners if entry.device == device))).best()
+            best = Wisdom(chain(_winners_in(file), (entry for entry in winners if entry.device == device))).best
             write(file, best)
         counts[file.name] = len(best)
     return counts

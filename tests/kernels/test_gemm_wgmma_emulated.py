@@ -261,11 +261,11 @@ PACKING_FAULTS = {
     ),
 }
 STORING_FAULTS = {
-    "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "error .* of the bound"),
+    "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "without a fence after it"),
     "lines that are not whole": (
         "      wait_for_others();\n      if (SWAP)",
         "      if (SWAP)",
-        "wrote since the last barrier",
+        "wrote since the last barrier|without a fence after it|never written",
     ),
     "lines that are not sent": (
         "      wait_for_others();\n    }",
