@@ -164,7 +164,7 @@ class Campaign:
                 worker.prepare()
         while not self.stop():
             for worker in self.workers:
-                if worker.is_free:
+                if worker.future is None and not worker.is_paused:
                     self._start_slice(worker)
             self.scheduler.find_bound()
             under_way = [worker.future for worker in self.workers if worker.future is not None]
@@ -244,6 +244,7 @@ class Campaign:
         if time_slice is None:
             return
         task = self.plan.task(time_slice.slug)
+        defaults = {"store": self.settings.store, "compilers": self._compilers(), "compile_on": self.compile_on}
         request = TuneRequest(
             task.problem,
             task.kernel,
@@ -255,23 +256,12 @@ class Campaign:
             slug=task.slug,
             choice=task.choice,
             finals=bool(self.plan.produce),
-            **{
-                "store": self.settings.store,
-                "compilers": self._compilers(),
-                "compile_on": self.compile_on,
-                **self.plan.options,
-            },
+            **{**defaults, **self.plan.options},
         )
         repair = time_slice.reason == "repair"
         if not repair:
-            self.log.write(
-                "slice_started",
-                slug=task.slug,
-                problem=task.problem.label,
-                device=str(request.target),
-                limit=time_slice.limit,
-                elapsed_s=self.elapsed_s,
-            )
+            facts = {"slug": task.slug, "problem": task.problem.label, "device": str(request.target)}
+            self.log.write("slice_started", limit=time_slice.limit, elapsed_s=self.elapsed_s, **facts)
         siblings = self.scheduler.siblings(task) if self.settings.siblings else None
         worker.start(time_slice, SliceRequest(request, self.directory, repair, siblings))
 
@@ -360,15 +350,8 @@ class Campaign:
             left_s=self.left_s,
             message=message,
         )
-        self.log.snapshot(
-            [run.to_json() for run in runs],
-            at_once=message is not None,
-            done=progress.done,
-            problems=progress.problems,
-            left_s=progress.left_s,
-            message=message,
-            elapsed_s=progress.elapsed_s,
-        )
+        facts = {name: getattr(progress, name) for name in ("done", "problems", "left_s", "message", "elapsed_s")}
+        self.log.snapshot([run.to_json() for run in runs], at_once=message is not None, **facts)
         if self.progress is not None:
             self.progress(progress)
 

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mltune.campaign.schedule import TimeSlice
-from mltune.errors import (
-    DatabaseLostError,
-    DeviceError,
-    DeviceLostError,
-    DiskFullError,
-    MltuneError,
-    UsageError,
-)
+from mltune.errors import DatabaseLostError, DeviceError, DeviceLostError, DiskFullError, MltuneError, UsageError
 from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError, send_to_parent
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
@@ -117,11 +110,6 @@ class DeviceWorker:
     missing_since: float = 0.0
     failures: int = 0
     ready_at: float = 0.0
-
-    @property
-    def is_free(self) -> bool:
-        """Whether the device can start a time slice."""
-        return self.future is None and not self.is_paused
 
     @property
     def is_paused(self) -> bool:

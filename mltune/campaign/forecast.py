@@ -48,11 +48,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
     minima = sum(task.minimum for task in placed.tasks)
     produced = plan.produce - {"winners"} if placed.replayed else plan.produce  # nothing is compiled in replay
     return {
-        "name": plan.name,
-        "title": plan.title,
-        "unit": plan.unit,
-        "budget": plan.budget,
-        "seed": plan.seed,
+        **{name: getattr(plan, name) for name in ("name", "title", "unit", "budget", "seed")},
         "devices": [
             {"spec": spec, "name": None if obstacle or placed.replayed else gpus[int(spec.removeprefix("cuda:"))].name}
             for spec in placed.devices
@@ -84,9 +80,7 @@ def _problems(plan: Plan, device: Device | None, cores: float) -> list[dict[str,
                 "slug": task.slug,
                 "kernel": task.kernel.label,
                 "problem": task.problem.label,
-                "priority": task.priority,
-                "minimum": task.minimum,
-                "maximum": task.maximum,
+                **{name: getattr(task, name) for name in ("priority", "minimum", "maximum")},
                 "share": share,
                 "trials": rate.trials(share, cores) if rate else counted,
                 "rate_from": rate.recorded if rate else None,
@@ -136,13 +130,9 @@ def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], 
     """
     if not problem.cost_class:
         return None
-    related = [
-        manifest
-        for manifest in manifests
-        if manifest.kernel == kernel and manifest.problem.cost_class == problem.cost_class
-    ]
-    work = _work(problem)
-    related = [manifest for manifest in related if work and _work(manifest.problem)]
+    work, of_class = _work(problem), (kernel, problem.cost_class)
+    alike = [manifest for manifest in manifests if (manifest.kernel, manifest.problem.cost_class) == of_class]
+    related = [manifest for manifest in alike if work and _work(manifest.problem)]
     if not related:
         return None
     nearest = min(

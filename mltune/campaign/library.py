@@ -76,18 +76,9 @@ class PlannedLibrary:
             pools = SimpleQueue[ChildPool]()
             for _ in range(at_once):
                 pools.put(stack.enter_context(closing(ChildPool())))
-            return Building(
-                self.spec,
-                self.problems,
-                tunes,
-                partial(_time, placed, pools=pools, compilers=1),  # tunes have compiled what is timed
-                builds.build_one,
-                campaign.directory,
-                left_s,
-                placed.replayed,
-                stop,
-                at_once,
-            ).content()
+            time = partial(_time, placed, pools=pools, compilers=1)  # tunes have compiled what is timed
+            subject = (self.spec, self.problems, tunes, time, builds.build_one, campaign.directory)
+            return Building(*subject, left_s, placed.replayed, stop, at_once).content()
 
 
 def plan_library(
@@ -109,38 +100,24 @@ def plan_library(
         slice_s = _slice_s(problems[0], kernels, used, compilers)
         count = max(2, min(spec.library.tuned, int(tunes_s * max(1, len(used)) * at_once / slice_s)))
         spec = replace(spec, tuned=_begun(run, problems) or specs.representatives(spec.sizes, spec.weights, count))
-    limits = Limits(
-        device=device,
-        trials=spec.library.trials,
-        time=tunes_s if math.isfinite(time_s) else spec.library.time,
-        seed=spec.library.seed,
-    )
-    plan = plan_of(
-        [problems[place] for place in spec.tuned],
-        kernels,
-        gpus,
-        limits,
-        least_s=slice_s,
-        at_once=at_once,
-        produce=(),
-        options=options,
-    )
+    time = tunes_s if math.isfinite(time_s) else spec.library.time
+    limits = Limits(device=device, trials=spec.library.trials, time=time, seed=spec.library.seed)
+    tuned = [problems[place] for place in spec.tuned]
+    plan = plan_of(tuned, kernels, gpus, limits, least_s=slice_s, at_once=at_once, produce=(), options=options)
     return PlannedLibrary(spec, plan, problems, time_s, begun)
 
 
 def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[RunnableProblem], list[Kernel]]:
     """Return the problems of all sizes, and the competing kernels that can be in one library."""
     settings = spec.library
-    subject, bundle = named_kernel(
-        settings.operation, settings.kernel[0] if settings.kernel else None, settings.accuracy
-    )
+    named = next(iter(settings.kernel), None)
+    subject, bundle = named_kernel(settings.operation, named, settings.accuracy)
     of_arrays = bundle is not None and bundle.has_own_problem(subject)
     problems = []
     for size in spec.sizes:
-        shape: dict[str, Any] = {"size": size} if of_arrays else dict(size)
-        problem = shaped_problem(
-            subject, bundle, {"trans": settings.trans, "epilogue": settings.epilogue, **shape}, device
-        )
+        facts: dict[str, Any] = {"trans": settings.trans, "epilogue": settings.epilogue}
+        facts |= {"size": size} if of_arrays else dict(size)
+        problem = shaped_problem(subject, bundle, facts, device)
         assert isinstance(problem, RunnableProblem)  # noqa: S101 - it has a name
         problems.append(problem)
     first = problems[0]

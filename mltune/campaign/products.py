@@ -16,7 +16,7 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import parse_json, read_file
 from mltune.files.text import printable
 from mltune.process.bounded import done_before
-from mltune.records.directory import DATASETS, IDENTITY_FILE, PLAN_FILE, is_begun, not_writable, runs_in
+from mltune.records.directory import DATASETS, IDENTITY_FILE, PLAN_FILE, is_begun, runs_in, written_in
 from mltune.resolve.plan import Plan
 from mltune.resolve.plan_file import load_plan
 from mltune.results.run import TuneResult
@@ -45,11 +45,9 @@ def claim_directory(plan: Plan, directory: Path) -> None:
             )
     elif is_begun(directory):
         raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
-    try:
+    with written_in(directory):
         write_file_atomically(identity, (json.dumps(document, indent=1) + "\n").encode())
         write_file_atomically(text, plan.text.encode())
-    except OSError as error:
-        raise not_writable(directory, error) from error
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
@@ -74,20 +72,15 @@ def _stored(path: Path) -> dict[str, Any]:
 def _check_same(current: dict[str, Any], earlier: dict[str, Any], directory: Path) -> None:
     """Refuse a plan whose identity is not that of the directory."""
     problems, begun = current["problems"], earlier["problems"]
-    differences = (
-        [] if current["seed"] == earlier["seed"] else [f"the seed is {current['seed']}, not {earlier['seed']}"]
-    )
+    seed, before = current["seed"], earlier["seed"]
+    differences = [] if seed == before else [f"the seed is {seed}, not {before}"]
     differences += [f"{slug} is missing" for slug in begun if slug not in problems]
     differences += [f"{slug} is new" for slug in problems if slug not in begun]
-    differences += [
-        f"{slug} has another kernel or problem"
-        for slug in problems
-        if begun.get(slug, problems[slug]) != problems[slug]
-    ]
+    changed = [slug for slug in problems if begun.get(slug, problems[slug]) != problems[slug]]
+    differences += [f"{slug} has another kernel or problem" for slug in changed]
     if differences:
-        listed = "; ".join(differences[:_NAMED]) + (
-            f"; and {len(differences) - _NAMED} more differences" if differences[_NAMED:] else ""
-        )
+        further = [f"and {len(differences) - _NAMED} more differences"] if differences[_NAMED:] else []
+        listed = "; ".join([*differences[:_NAMED], *further])
         raise RunDirectoryError(
             f"a directory belongs to one plan, but {directory} is that of another: in this plan {printable(listed)}. "
             "Undo the change, or carry the plan out in another directory (--run)."

@@ -310,15 +310,7 @@ class _State:
         """Return the largest budget of a task: its maximum, without the other kernels of its choice."""
         if task.maximum is None:
             return math.inf
-        rivals = (
-            [
-                task_of_choice
-                for task_of_choice in self.plan.tasks
-                if task_of_choice.choice == task.choice and task_of_choice != task
-            ]
-            if task.choice
-            else []
-        )
+        rivals = [rival for rival in self.plan.tasks if task.choice and rival.choice == task.choice and rival != task]
         return task.maximum - sum(map(self.spent, rivals))
 
     def allotted(self, tasks: Sequence[Task], weights: Sequence[float], most: Sequence[float]) -> list[float]:

@@ -155,11 +155,8 @@ class Scheduler:
         With ``choice`` it is a kernel of that choice, the one for which the hardware needs least. It takes a second or
         more, so it is done while the devices are busy.
         """
-        unbounded = [
-            task
-            for task in self._plan.tasks
-            if task.choice and task.slug not in self._bounded and not self.standings[task.slug].trials
-        ]
+        untried = [task for task in self._plan.tasks if task.choice and not self.standings[task.slug].trials]
+        unbounded = [task for task in untried if task.slug not in self._bounded]
         unbounded = [task for task in unbounded if task.choice == (choice or unbounded[0].choice)]
         for task in unbounded:
             if task.slug not in self._least_s:
@@ -228,10 +225,8 @@ class Scheduler:
     def _others(self, task: Task) -> list[TuneResult]:
         """Return the readable runs of the other problems of a task's kernel; none once the task has trials."""
         tasks = [] if self.standings[task.slug].trials else self._plan.tasks
-        runs = (
-            self._recent(sibling) for sibling in tasks if sibling.bundle == task.bundle and sibling.slug != task.slug
-        )
-        return [run for run in runs if run is not None]
+        siblings = [other for other in tasks if other.bundle == task.bundle and other.slug != task.slug]
+        return [run for run in map(self._recent, siblings) if run is not None]
 
     def _recent(self, task: Task) -> TuneResult | None:
         """Return the run of a task as it was within :data:`FRESH_S`, if it can be read."""

@@ -226,11 +226,9 @@ class ShippedSearch:
         from mltune.kernel.placed import PlacedKernel
 
         recording = simulation.recording
-        kernel = (
-            recording.kernel
-            if self.resources
-            else replace(recording.kernel, resources=KernelResources(unit=recording.kernel.resources.unit))
-        )
+        kernel = recording.kernel
+        if not self.resources:
+            kernel = replace(kernel, resources=KernelResources(unit=kernel.resources.unit))
         return Features(PlacedKernel(kernel, recording.problem, recording.device))
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr, TypeAdapter, Valida
 from mltune.comparison.simulation import BUILD, COUNTS, Trace
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
 from mltune.files.atomic import append_line
-from mltune.files.reading import RefusedFileError, kind_of, opened_file, reason
+from mltune.files.reading import RefusedFileError, kind_of, opened_file, raising
 from mltune.files.text import printable
 
 _MAX_BYTES = 1 << 30
@@ -121,6 +121,7 @@ class Journal:
         self._directory = directory
         self._facts = dict(facts)
         self._file = directory / "runs-{}of{}.jsonl".format(*share)
+        self._law = f"a comparison reads and writes its journal, but {self._file} cannot be"
 
     def begin(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
         """Return the outcomes of jobs in the files of the directory; a trace takes precedence over an error.
@@ -131,7 +132,7 @@ class Journal:
         planned = set(jobs)
         outcomes: dict[Job, Outcome] = {}
         there: dict[str, int | str] = {}
-        try:
+        with raising(StoreError, self._law):
             self._directory.mkdir(parents=True, exist_ok=True)
             _check_own(self._directory)
             for path in sorted(self._directory.glob("runs-*of*.jsonl")):
@@ -145,8 +146,6 @@ class Journal:
                             outcomes[line.job] = outcome
                 self._agree(path, facts)
                 there = facts if path == self._file else there
-        except OSError as error:
-            raise self._unusable(error) from error
         if not self._facts.keys() <= there.keys():
             self._append({"facts": self._facts})
         return outcomes
@@ -161,13 +160,8 @@ class Journal:
         self._append(document)
 
     def _append(self, document: Mapping[str, Any]) -> None:
-        try:
+        with raising(StoreError, self._law):
             append_line(self._file, json.dumps(document).encode())
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def _unusable(self, error: OSError) -> StoreError:
-        return StoreError(f"a comparison reads and writes its journal, but {self._file} cannot be: {reason(error)}.")
 
     def _agree(self, path: Path, facts: Mapping[str, int | str]) -> None:
         if not facts and path.stat().st_size:

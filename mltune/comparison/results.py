@@ -27,7 +27,7 @@ from mltune.dataset.parquet import rounded
 from mltune.errors import StoreError
 from mltune.files.atomic import write_product
 from mltune.files.owned import FIGURE, PAGE, PARQUET_KEY, ROWS, SUMMARY, TEXT
-from mltune.files.reading import reason
+from mltune.files.reading import raising
 from mltune.files.text import html_table, many
 from mltune.kernel.coding import Floats
 from mltune.records.versions import installed_versions
@@ -338,7 +338,7 @@ def write_results(
     files = {_SUMMARY: (json.dumps(document, indent=1) + "\n").encode()}
     files |= {name: text.encode("utf-8", "backslashreplace") for name, text in (pages or {}).items()}
     files |= {_ROWS: evaluations(comparison)}
-    try:
+    with raising(StoreError, f"results are written to the output directory, but {directory} cannot be"):
         for name, data in files.items():
             write_product(directory / name, data, PRODUCTS[name], overwrite=overwrite)
         curves = {
@@ -347,10 +347,6 @@ def write_results(
         }
         for name, image in draw(curves).items():
             write_product(directory / name, image, PRODUCTS[name], overwrite=overwrite)
-    except OSError as error:
-        raise StoreError(
-            f"results are written to the output directory, but {directory} cannot be: {reason(error)}."
-        ) from error
     return document
 
 

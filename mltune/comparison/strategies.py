@@ -111,12 +111,8 @@ def with_cores(strategies: Mapping[str, Strategy], cores: Iterable[int]) -> dict
     """Return strategies; those whose proposals depend on compile cores once more for each number of cores."""
     shipped = {name: instance for name, instance in strategies.items() if isinstance(instance, ShippedSearch)}
     free = {name: instance for name, instance in shipped.items() if math.isinf(instance.compilers)}
-    depend = {
-        name: instance for name, instance in free.items() if instance.adapts or (instance.skip and instance.build)
-    }
-    variants = {
-        f"{name}{COMPILERS}{n}": replace(instance, compilers=n) for name, instance in depend.items() for n in cores
-    }
+    depend = [(name, tuner) for name, tuner in free.items() if tuner.adapts or (tuner.skip and tuner.build)]
+    variants = {f"{name}{COMPILERS}{n}": replace(instance, compilers=n) for name, instance in depend for n in cores}
     return {**strategies, **variants}
 
 
@@ -130,12 +126,8 @@ def available() -> tuple[str, ...]:
             return False
         return True
 
-    return (
-        *OURS,
-        *filter(
-            is_installed, [*PEERS, *(PYMOO + name for name in ALGORITHMS), *sorted(entry_points(group=GROUP).names)]
-        ),
-    )
+    of_peers = [*PEERS, *(PYMOO + name for name in ALGORITHMS), *sorted(entry_points(group=GROUP).names)]
+    return (*OURS, *filter(is_installed, of_peers))
 
 
 def fingerprint(strategy: Strategy) -> str:

@@ -34,7 +34,7 @@ from mltune.errors import DatasetError
 from mltune.files import folders
 from mltune.files.atomic import described_file, write_described
 from mltune.files.owned import sha256_of
-from mltune.files.reading import reason
+from mltune.files.reading import raising
 from mltune.files.text import no_such
 from mltune.kernel.coding import Columns
 from mltune.kernel.space import TableSpace
@@ -98,9 +98,9 @@ class Dataset:
         names = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
         table = self.table.slice(start, count)
         columns = [table[name].to_pylist() for name in ("build_state", "detail", *names)]
-        states = {state: TrialState(state) for state in TrialState}
+
         return [
-            Build(states[TrialState(state)], "" if state == TrialState.OK else detail, b"", *values)
+            Build(TrialState(state), "" if state == TrialState.OK else detail, b"", *values)
             for state, detail, *values in zip(*columns, strict=True)
         ]
 
@@ -138,25 +138,19 @@ def dataset_from_records(
     if not measured:
         raise DatasetError(f"a dataset holds measured configurations, but there are none for {name!r}.")
     parameters = {parameter: tuple(values) for parameter, values in header.parameters.items()}
-    try:
+    with raising(DatasetError, f"a dataset is of a possible problem and device, but {name!r} is not", ValueError):
         problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
-    except ValueError as error:
-        raise DatasetError(f"a dataset is of a possible problem and device, but {name!r} is not: {error}.") from error
     return make_dataset(
         arrow_table(trial_columns(measured), tuple(parameters)),
         parameters,
         name=name,
         kind=kind,
-        kernel=header.kernel,
-        source_hash=header.source_hash,
         problem=problem,
         device=device,
         reference_median_s=reference_median_s,
         created=datetime.fromtimestamp(header.created_at, UTC).isoformat(timespec="seconds"),
-        versions=dict(header.versions),
-        seed=header.seed,
-        labels=dict(header.labels),
         pruning=pruning or {},
+        **{name: getattr(header, name) for name in ("kernel", "source_hash", "versions", "seed", "labels")},
     )
 
 
@@ -167,18 +161,14 @@ def make_dataset(table: Any, parameters: Mapping[str, tuple[int, ...]], **facts:
     return Dataset(Manifest(parameters=parameters, rows=table.num_rows, counts=counts, best=best, **facts), table)
 
 
-def dataset_from_store(store: Store, *, name: str) -> Dataset:
-    """Create a dataset from the store of a run; see :func:`dataset_from_records`."""
-    reference_s = store.facts().reference_median_s
-    return dataset_from_records(store.records(), store.header, name=name, kind="search", reference_median_s=reference_s)
-
-
 def export_run(directory: Path, folder: Path) -> Path:
     """Write the records of a run as a dataset, named after the run's directory; return the Parquet file."""
     name = re.sub(r"[^a-z0-9_-]+", "-", directory.resolve().name.lower()).strip("-_") or "run"
     with Store.read_only(directory) as store:
-        dataset = write_dataset(dataset_from_store(store, name=name), folder)
-    return folder / f"{dataset.manifest.name}.parquet"
+        records, header, reference_s = store.records(), store.header, store.facts().reference_median_s
+        dataset = dataset_from_records(records, header, name=name, kind="search", reference_median_s=reference_s)
+        write_dataset(dataset, folder)
+    return folder / f"{name}.parquet"
 
 
 def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) -> Dataset:
@@ -191,13 +181,9 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
         raise DatasetError(
             f"a dataset's name must be new to its folder, but {existing[0]} exists; choose another name or folder."
         )
-    try:
+    with raising(DatasetError, f"a dataset needs a folder that can be written, but {folder} cannot"):
         table.parent.mkdir(parents=True, exist_ok=True)
         write_described(table, data, described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
-    except OSError as error:
-        raise DatasetError(
-            f"a dataset needs a folder that can be written, but {folder} cannot: {reason(error)}."
-        ) from error
     return Dataset(manifest, dataset.table)
 
 

@@ -21,6 +21,7 @@ from mltune.dataset.units import required_seconds, seconds_of_column
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
+from mltune.files.reading import raising
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats, length, row
@@ -104,21 +105,17 @@ def read_contents(path: Path, layout: Layout) -> Contents:
     is_text = path.suffix.lower() in (".csv", ".json")
     if not path.is_file() or (is_text and path.stat().st_size <= _SMALL):  # what is no regular file is refused
         return contents_of(path, layout)
-    try:
+    with raising(DatasetError, f"{path}: the table cannot be read", BoundsExceededError):
         contents: Contents = call_bounded(
             f"{__name__}:contents_of", path, layout, imports=("pyarrow.parquet", "pyarrow.csv", "pandas")
         )
-    except BoundsExceededError as error:
-        raise DatasetError(f"{path}: the table cannot be read: {printable(error, longest=300)}.") from error
     return contents
 
 
 def contents_of(path: Path, layout: Layout) -> Contents:
     """Return what a table holds, without limits; see :func:`read_contents`."""
-    try:
+    with raising(DatasetError, str(path), DatasetError):
         return _contents(read_raw(path, layout), layout)
-    except DatasetError as error:
-        raise DatasetError(f"{path}: {error}.") from error
 
 
 def _contents(raw: RawTable, layout: Layout) -> Contents:

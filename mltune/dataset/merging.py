@@ -109,27 +109,20 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
     first = datasets[0].manifest
     for dataset in datasets[1:]:
         _check_same(datasets[0], dataset)
+    manifests, columns = [dataset.manifest for dataset in datasets], datasets[0].table.column_names
     parameters = {
-        parameter: tuple(
-            dict.fromkeys(value for dataset in datasets for value in dataset.manifest.parameters[parameter])
-        )
-        for parameter in first.parameters
+        name: tuple(dict.fromkeys(value for manifest in manifests for value in manifest.parameters[name]))
+        for name in first.parameters
     }
-    table = pa.concat_tables(
-        [dataset.table.select(datasets[0].table.column_names) for dataset in datasets]
-    ).combine_chunks()
+    table = pa.concat_tables([dataset.table.select(columns) for dataset in datasets]).combine_chunks()
     merged, notices = _merged(table, tuple(parameters))
-    manifests = [dataset.manifest for dataset in datasets]
     references = [manifest.reference_median_s for manifest in manifests if manifest.reference_median_s is not None]
     union = make_dataset(
         merged,
         parameters,
         name=name,
         kind=_kind(datasets),
-        kernel=first.kernel,
-        source_hash=first.source_hash,
-        problem=first.problem,
-        device=first.device,
+        **{fact: getattr(first, fact) for fact in ("kernel", "source_hash", "problem", "device", "labels")},
         reference_median_s=statistics.median(references) if references else None,
         created=min(manifest.created for manifest in manifests),
         versions={
@@ -139,7 +132,6 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
         },
         source="; ".join(dict.fromkeys(manifest.source for manifest in manifests if manifest.source)),
         licence="; ".join(dict.fromkeys(manifest.licence for manifest in manifests if manifest.licence)),
-        labels=first.labels,
     )
     return union, notices
 
@@ -158,14 +150,9 @@ def _check_same(first: Dataset, other: Dataset) -> None:
     for fact, (expected_value, actual_value) in pairs.items():
         if expected_value != actual_value:
             if isinstance(expected_value, dict) and isinstance(actual_value, dict):
-                keys = [
-                    key
-                    for key in expected_value.keys() | actual_value.keys()
-                    if expected_value.get(key) != actual_value.get(key)
-                ]
-                expected_value, actual_value = (
-                    {key: side.get(key) for key in sorted(keys)} for side in (expected_value, actual_value)
-                )
+                sides, keys = (expected_value, actual_value), sorted(expected_value.keys() | actual_value.keys())
+                keys = [key for key in keys if expected_value.get(key) != actual_value.get(key)]
+                expected_value, actual_value = ({key: side.get(key) for key in keys} for side in sides)
             raise DatasetError(
                 f"datasets to merge must have the same {fact}, but {expected.name} has "
                 f"{printable(expected_value, 300)} and {actual.name} {printable(actual_value, 300)}."

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import DatasetError
-from mltune.files.reading import read_file, reason
+from mltune.files.reading import raising, read_file
 from mltune.files.text import printable
 from mltune.kernel.coding import number_rows
 from mltune.process.bounded import BoundsExceededError, call_bounded
@@ -164,10 +164,8 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with raising(DatasetError, f"a dataset has a table, but {path} cannot be read"):
         data = read_file(path, MAX_FILE_BYTES, inside=inside)
-    except OSError as error:
-        raise DatasetError(f"a dataset has a table, but {path} cannot be read: {reason(error)}.") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         raise DatasetError(f"{path} must have the sha256 of its manifest, {sha256}, but has {digest}; fetch it anew.")
@@ -187,14 +185,12 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], 
 
 def read_strangers_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:
     """Read a Parquet file that anybody may have made, with limits on memory and time; see :func:`read_parquet`."""
-    try:
+    with raising(DatasetError, f"{path} cannot be read", BoundsExceededError):
         return call_bounded(
             f"{__name__}:read_parquet",
             *(path, sha256, rows, tuple(parameters), path.parent),
             imports=("pyarrow.parquet",),
         )
-    except BoundsExceededError as error:
-        raise DatasetError(f"{path} cannot be read: {printable(error, longest=300)}.") from error
 
 
 def _check_size(table: Any, path: Path) -> None:
@@ -213,11 +209,8 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
             f"{path} must have the columns {expected.names}, in this order, but {unknown} are unknown and it lacks "
             f"{missing}."
         )
-    wrong = [
-        f"{name}: {types[name]}, not {kind}"
-        for name, kind in zip(expected.names, expected.types, strict=True)
-        if not kind.equals(types[name])
-    ]
+    pairs = [(field, types[field.name]) for field in expected]
+    wrong = [f"{field.name}: {kind}, not {field.type}" for field, kind in pairs if not field.type.equals(kind)]
     if wrong:
         raise DatasetError(f"the columns of {path} must have their types, but {'; '.join(wrong)}.")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -236,16 +229,10 @@ def _check_states(table: Any, where: str) -> None:
     law = f"must be one of {', '.join(sorted(_STATES))}"
     _require(np.isin(states, list(_STATES)), f"`state` {law}", states, where)
     _require(np.isin(builds, list(_STATES)), f"`build_state` {law}", builds, where)
-    _require(
-        (builds == TrialState.OK.value) | (builds == states),
-        "`build_state` must be ok or the state of the trial",
-        builds,
-        where,
-    )
-    timed = table["median_s"].is_valid().to_numpy()
-    _require(
-        np.asarray(timed | (states != TrialState.OK.value)), "`median_s` of an ok trial must be known", timed, where
-    )
+    ok, timed = TrialState.OK.value, table["median_s"].is_valid().to_numpy()
+    law = "`build_state` must be ok or the state of the trial"
+    _require((builds == ok) | (builds == states), law, builds, where)
+    _require(np.asarray(timed | (states != ok)), "`median_s` of an ok trial must be known", timed, where)
 
 
 def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> None:

@@ -53,13 +53,10 @@ def verify_dataset(name_or_path: str | Path) -> Verified:
 
 def _problems(dataset: Dataset, kernel: Kernel) -> Iterator[str]:
     manifest, columns = dataset.manifest, dataset.columns
-    strange = {
-        name: np.setdiff1d(columns[name], values).tolist()[:20]
-        for name, values in kernel.all_parameters.items()
-        if not np.isin(columns[name], values).all()
-    }
+    foreign = {name: np.setdiff1d(columns[name], values).tolist() for name, values in kernel.all_parameters.items()}
+    strange = {name: values for name, values in foreign.items() if values}
     for name, values in strange.items():
-        yield f"the values of {name} must be those of {kernel.name}, but there are {values}."
+        yield f"the values of {name} must be those of {kernel.name}, but there are {values[:20]}."
     if strange:
         return
     placed = PlacedKernel(kernel, manifest.problem, manifest.device)

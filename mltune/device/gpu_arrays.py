@@ -91,9 +91,8 @@ def _cupy(cupy: Any) -> Package:
             return cupy.zeros(count, dtype="uint8")
 
     def read(array: Any) -> tuple[Array, Any]:
-        return Array(
-            array.data.ptr, array.shape, tuple(stride // array.itemsize for stride in array.strides)
-        ), array.dtype
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        return Array(array.data.ptr, array.shape, strides), array.dtype
 
     return Package(
         lambda a, b, c: (

@@ -55,11 +55,8 @@ def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_b
     warps = _ceil_div(threads, device.warp_size)
     by_registers = _blocks_by_registers(device, warps, registers)
     by_shared = _blocks_by_shared(device, shared_bytes)
-    by_warps = np.where(
-        (threads > device.max_threads_per_block) | (threads < 1),
-        0,
-        device.max_threads_per_sm // device.warp_size // np.maximum(warps, 1),
-    )
+    is_possible = (threads >= 1) & (threads <= device.max_threads_per_block)
+    by_warps = is_possible * (device.max_threads_per_sm // device.warp_size // np.maximum(warps, 1))
     blocks = np.minimum(np.minimum(by_registers, by_shared), np.minimum(by_warps, device.max_blocks_per_sm))
     return Occupancy(blocks, blocks * warps, by_registers, by_shared, by_warps)
 

@@ -23,11 +23,8 @@ def cupy_packages() -> dict[str, str]:
     spec = find_spec("cupy")
     folders = map(Path, sys.path) if spec is None or spec.origin is None else [Path(spec.origin).parent.parent]
     named = [Distribution.at(path) for folder in folders for path in folder.glob("*cupy*-info")]  # all others take .1 s
-    return {
-        package.name: package.version
-        for package in sorted(named, key=lambda package: package.name)
-        if _CUPY.fullmatch(package.name)
-    }
+    versions = {package.name: package.version for package in named if _CUPY.fullmatch(package.name)}
+    return dict(sorted(versions.items()))
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -62,10 +59,8 @@ def package_problems(cuda: str | None) -> Iterator[str]:
     no problem. Each is the law, the facts and the next step, without a full stop.
     """
     cupys = cupy_packages()
-    remove, install = (
-        f"`pip uninstall {' '.join(cupys)}`",
-        f"`pip install {extra(None if cuda is None else major(cuda))}`",
-    )
+    remove = f"`pip uninstall {' '.join(cupys)}`"
+    install = f"`pip install {extra(None if cuda is None else major(cuda))}`"
     missing = [name for name, module in _MODULES.items() if find_module(module) is None]
     if len(cupys) > 1:
         yield (

@@ -86,9 +86,7 @@ def issues_per_clock(device: Device) -> float:
     """Return the most warp instructions that an SM issues per clock (CUDA's tuning guides); infinite if unknown."""
     if device.compute_capability is None:
         return math.inf
-    if device.compute_capability == (6, 0):
-        return 4.0
-    return 4.0 if device.compute_capability >= (7, 0) else 8.0
+    return 4.0 if device.compute_capability == (6, 0) or device.compute_capability >= (7, 0) else 8.0
 
 
 def data_sheet(device: Device, quantity: str) -> float | None:

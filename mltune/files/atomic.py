@@ -113,7 +113,7 @@ def replace_folder_atomically(
     :class:`~mltune.files.owned.ForeignFileError`. On an error an existing folder is unchanged.
     """
     check_folder(path.parent, inside=inside or path.parent, create=True)
-    fact = _foreign(path, product)
+    fact = foreign_in(path, product) if product is not None else kind_of(path) and f"{path} exists"
     if fact and not overwrite:
         raise ForeignFileError(f"a folder is replaced only if mltune wrote every file in it, but {fact}; move it")
     _name_remains(path)
@@ -126,10 +126,6 @@ def replace_folder_atomically(
         return _kept(path, old)
     _remove(old)
     return None
-
-
-def _foreign(path: Path, product: FolderProduct | None) -> str:
-    return kind_of(path) and f"{path} exists" if product is None else foreign_in(path, product)
 
 
 def _put(new: Path, path: Path, old: Path) -> None:

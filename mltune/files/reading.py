@@ -98,6 +98,16 @@ def reason(error: Exception) -> str:
     return _REASONS.get(error.errno or 0, error.strerror[:1].lower() + error.strerror[1:])
 
 
+@contextlib.contextmanager
+def raising(kind: Callable[[str], Exception], law: str, *caught: type[Exception]) -> Iterator[None]:
+    """Raise an error of another kind for those that are caught, OSErrors by default: the law, and the reason."""
+    errors = caught or (OSError,)
+    try:
+        yield
+    except errors as error:
+        raise kind(f"{law}: {reason(error)}.") from error
+
+
 def kind_of(path: Path) -> str:
     """Return the kind of a file in words, that of a link with its target; empty if there is nothing.
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from mltune.files.text import did_you_mean, printable
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pydantic import AfterValidator, BaseModel, ValidationError
 
     Key = tuple[str | int, ...]
+
+Model = TypeVar("Model", bound="BaseModel")
 
 _MOST_PROBLEMS = 3
 _MOST_EXAMINED = 300  # of a hundred thousand errors
@@ -49,6 +51,16 @@ def adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
+
+
+def validated(model: type[Model], document: Any) -> Model:
+    """Read a document; what is wrong with it is said by one ValueError (:func:`problems_of`)."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise ValueError(problems_of(error, document, model=model)) from None
 
 
 def matching(pattern: str, law: str) -> AfterValidator:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mltune.errors import ExpressionError, ProblemError, UsageError
+from mltune.files.reading import raising
 from mltune.files.text import no_such, printable
 from mltune.kernel.expressions import Expression
 from mltune.problem.arrays import Argument, ArraysProblem, Role
@@ -80,7 +81,7 @@ class ArraysDefinition:
 
     def _at(self, sizes: Mapping[str, int]) -> ArraysProblem:
         text = " ".join(f"{name}={value}" for name, value in sizes.items())
-        try:
+        with raising(ProblemError, f"{self.name} at {text}", ExpressionError):
             return ArraysProblem(
                 self.name,
                 tuple(sizes.items()),
@@ -90,8 +91,6 @@ class ArraysDefinition:
                 0 if self.bytes is None else _whole(self.bytes, sizes, 0),
                 self.arithmetic,
             )
-        except ExpressionError as error:
-            raise ProblemError(f"{self.name} at {text}: {error}.") from error
 
 
 def arithmetic_of(arguments: Iterable[ArgumentDefinition]) -> str:

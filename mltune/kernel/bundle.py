@@ -265,10 +265,7 @@ class Kernel:
             return {name: tuple(values.get(name, legal)) for name, legal in parameters.items()}
 
         part = self.recorded_with({*self.compiler.varied, *values})
-        space = replace(
-            part.space,
-            parameters=narrowed(self.space.parameters),
-            launch_parameters=narrowed(self.space.launch_parameters),
-        )
+        compiled, launched = narrowed(self.space.parameters), narrowed(self.space.launch_parameters)
+        space = replace(part.space, parameters=compiled, launch_parameters=launched)
         compiler = replace(part.compiler, parameters=narrowed(self.compiler.parameters))
         return replace(part, space=space, compiler=compiler)

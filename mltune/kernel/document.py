@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import keyword
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -88,6 +89,14 @@ class _Maker:
         if not holds:
             raise self.error(key, law)
 
+    @contextmanager
+    def at(self, key: str) -> Iterator[None]:
+        """Name the key in an error."""
+        try:
+            yield
+        except (BundleError, ExpressionError, ValueError) as error:
+            raise self.error(key, error) from error
+
     def kernel(self, files: BundleFiles) -> Kernel:
         document, table, launch = self.document, self.document.kernel, self.document.launch
         self.check_kernel_table()
@@ -135,12 +144,8 @@ class _Maker:
         )
 
     def space(self, derived: Mapping[str, Expression], restrictions: Sequence[Restriction]) -> KernelSpace:
-        values, launch_values, labels = (
-            integers_of(self.parameters),
-            integers_of(self.launched),
-            labels_of(self.parameters),
-        )
-        compiler = self.document.compiler
+        values, launch_values = integers_of(self.parameters), integers_of(self.launched)
+        labels, compiler = labels_of(self.parameters), self.document.compiler
         return KernelSpace(
             parameters=values,
             launch_parameters=launch_values,
@@ -163,26 +168,16 @@ class _Maker:
         """Return a part of the space of a kernel."""
         names = {*self.every, *whole.space.derived, *self.variables}
         restrictions = self.restrictions(f"presets.{name}.restrictions", table.restrictions, names)
-        try:
+        with self.at(f"presets.{name}.values"):
             part = whole.with_values(
                 {
                     name: [self.every[name].code(value, name) for value in values] if name in self.every else ()
                     for name, values in table.values.items()
                 }
             )
-        except (BundleError, ValueError) as error:
-            raise self.error(f"presets.{name}.values", error) from error
-        space = replace(
-            part.space,
-            preset=name,
-            restrictions=(*whole.space.restrictions, *restrictions),
-            sha256=_hash(
-                whole.space.sha256,
-                list(part.all_parameters.items()),
-                [restriction.text for restriction in restrictions],
-            ),
-        )
-        return replace(part, space=space)
+        texts, restrictions = [law.text for law in restrictions], (*whole.space.restrictions, *restrictions)
+        sha256 = _hash(whole.space.sha256, list(part.all_parameters.items()), texts)
+        return replace(part, space=replace(part.space, preset=name, restrictions=restrictions, sha256=sha256))
 
     def check_kernel_table(self) -> None:
         """Check that the document has the keys of its kind of problem."""
@@ -190,12 +185,9 @@ class _Maker:
         law = f"at least one of {', '.join(legal)}" if legal else "no `precisions`"
         fits = bool(kernel.precisions) == bool(legal) and set(kernel.precisions) <= set(legal)
         self.require(fits, "kernel.precisions", f"a kernel of problem {kind} has {law}, got {list(kernel.precisions)}")
-        sizes = "known" if self.kind.variables else "its sizes"
-        self.require(
-            not (kernel.variables and (self.kind.variables or self.is_arrays)),
-            "kernel.variables",
-            f"the variables of problem {kind} are {sizes}; leave the key out",
-        )
+        are_free = not self.kind.variables and not self.is_arrays
+        law = f"the variables of problem {kind} are {'its sizes' if self.is_arrays else 'known'}; leave the key out"
+        self.require(are_free or not kernel.variables, "kernel.variables", law)
         for key, names in (("kernel.variables", kernel.variables), ("sizes", self.document.sizes)):
             for name in names:
                 free = name not in FUNCTIONS and name not in DEVICE_VARIABLES and not keyword.iskeyword(name)
@@ -218,10 +210,8 @@ class _Maker:
             texts = sum(isinstance(value, str) for value in values)
             law = f"the values of a parameter are all numbers or all texts, got {values}"
             self.require(texts in (0, len(values)), f"{key}.{name}", law)
-            try:
+            with self.at(f"{key}.{name}"):
                 coded[name] = code_values(values)
-            except ValueError as error:
-                raise self.error(f"{key}.{name}", error) from error
         return coded
 
     def check_parameters(self) -> None:
@@ -253,23 +243,17 @@ class _Maker:
             self.require(not table, "compiler", "compiler parameters belong to a source, but there is none")
             return {}
         texts, entry = [files.source, *files.headers.texts.values()], self.document.kernel.entry or ""
-        try:
+        with self.at("compiler"):
             return code_compiler_parameters(table, [*self.every], texts, plain_entry(entry))
-        except ValueError as error:
-            raise self.error("compiler", error) from error
 
     def check_macro(self, key: str, name: str) -> None:
-        try:
+        with self.at(key):
             check_macro_name(name)
-        except BundleError as error:
-            raise self.error(key, error) from error
 
     def default(self) -> dict[str, int]:
         """Return the default configuration, empty where there is none."""
-        try:
+        with self.at("default"):
             return code_default(self.document.default, self.every) if self.document.default else {}
-        except ValueError as error:
-            raise self.error("default", error) from error
 
     def derived(self) -> dict[str, Expression]:
         """Return the derived names, each after the names that it uses."""
@@ -285,18 +269,15 @@ class _Maker:
             order = list(TopologicalSorter(uses).static_order())
         except CycleError as error:
             circle = ", ".join(f"{name} = `{printable(texts[name], 80)}`" for name in error.args[1][1:])
-            raise self.error(
-                "derived", f"derived names must not depend on each other in a circle, but these do: {circle}"
-            ) from error
+            law = "derived names must not depend on each other in a circle"
+            raise self.error("derived", f"{law}, but these do: {circle}") from error
         for name in order:
             self.extents[name] = self.extent(f"derived.{name}", expressions[name])
         return {name: expressions[name] for name in order}
 
     def expression(self, key: str, text: str, names: Iterable[str]) -> Expression:
-        try:
+        with self.at(key):
             expression = parse(text)
-        except ExpressionError as error:
-            raise self.error(key, error) from error
         unknown = sorted(expression.names - set(names))
         if unknown:
             hint = did_you_mean(unknown[0], names)
@@ -413,9 +394,8 @@ class _Maker:
     def answer(self, written: Iterable[str], files: BundleFiles) -> dict[str, str]:
         answer = self.document.reference.answer
         for name in answer.keys() - set(written):
-            raise self.error(
-                f"reference.answer.{name}", f"an answer is given for an output{did_you_mean(name, written)}"
-            )
+            law = f"an answer is given for an output{did_you_mean(name, written)}"
+            raise self.error(f"reference.answer.{name}", law)
         return {name: self.array_file(f"reference.answer.{name}", file, files) for name, file in answer.items()}
 
     def array_file(self, key: str, name: str, files: BundleFiles) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
-from mltune.files.reading import read_file, reason
+from mltune.files.reading import raising, read_file, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.cuda_file import Argument, CudaFile, Function, read_cuda
 from mltune.kernel.includes import IncludeFolders, included
@@ -153,9 +153,8 @@ def _document(
     """Yield the lines of kernel.toml."""
     own = {word: f"{word}_" for text in function.template for word in text.partition("=")[0].split()[-1:]}
     values = {key: f"({macro.value})" for key, macro in source.macros.items() if len(macro.value) < 100}
-    numbers = [
-        argument.name for argument in function.arguments if not argument.pointers and _is_whole(source, argument)
-    ]
+    scalars = [argument for argument in function.arguments if not argument.pointers]
+    numbers = [scalar.name for scalar in scalars if _dtype(source, scalar) in ("int32", "uint32", "int64", "uint64")]
     indexing = Indexing(function, numbers, parameters.keys(), values | own)
     sizes = [number for number in numbers if number in indexing.bounds.values()]
     first, second = _SIZES[min(len(sizes), 3) - 1]
@@ -171,11 +170,8 @@ def _document(
         yield _argument(named, source, sizes, indexing)
     yield from ("", "[parameters]  # values to try: each is a macro of its name in kernel.cu")
     yield from (f"{key} = {_listed(sorted(values))}" for key, values in parameters.items())
-    yield from (
-        "",
-        "[default]  # as in the source",
-        *(f"{key} = {_toml(listed[0])}" for key, listed in parameters.items()),
-    )
+    yield from ("", "[default]  # as in the source")
+    yield from (f"{key} = {_toml(listed[0])}" for key, listed in parameters.items())
     block, grid = indexing.block(), indexing.grid()
     if block is not None:
         threads = " * ".join(extent for extent in block if extent != "1") or "1"
@@ -208,10 +204,6 @@ def _dtype(source: CudaFile, argument: Argument) -> str:
     return next((dtype for dtype, names in _DTYPES.items() if re.fullmatch(names, kind)), BLANK)
 
 
-def _is_whole(source: CudaFile, argument: Argument) -> bool:
-    return _dtype(source, argument) in ("int32", "uint32", "int64", "uint64")
-
-
 def _argument(argument: Argument, source: CudaFile, sizes: list[str], indexing: Indexing) -> str:
     dtype, kind = _dtype(source, argument), _type(source, argument)
     start = f'{argument.name} = {{ dtype = "{dtype}", '
@@ -235,10 +227,8 @@ def _headers(path: Path, text: str) -> dict[str, bytes]:
     folder = path.parent
     if not any((folder / name).is_file() for mark, name in included(text) if mark == '"' and len(name) < 200):
         return {}
-    try:
+    with raising(UsageError, printable(path, 300), ValueError):
         headers = IncludeFolders(path.name, {".": folder}, folder, HEADER_PATH, _MAX_HEADER_BYTES).headers(text, {})
-    except ValueError as error:
-        raise UsageError(f"{printable(path, 300)}: {printable(error, 600)}.") from error
     paths = {headers.paths.get(name, name): header for name, header in headers.texts.items()}
     return {place: header.encode() for place, header in paths.items()}
 

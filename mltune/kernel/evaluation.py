@@ -80,9 +80,8 @@ def applied(function: _Function, operands: Sequence[Operation]) -> Operation:
         arguments = [operand(variables) for operand in operands]
         raw = function(*(_number(argument.value) for argument in arguments))
         result = raw if isinstance(raw, Partial) else Partial(raw)
-        return Partial(
-            result.value, reduce(operator.and_, (argument.defined for argument in arguments), result.defined)
-        )
+        defined = reduce(operator.and_, (argument.defined for argument in arguments), result.defined)
+        return Partial(result.value, defined)
 
     return apply
 
@@ -239,10 +238,6 @@ def _log2(value: Any) -> Partial:
     return Partial(np.array(list(map(math.log2, distinct.tolist())))[places].reshape(np.shape(value)), positive)
 
 
-def _sqrt(value: Any) -> Partial:
-    return Partial(np.sqrt(value), value >= 0)
-
-
 def _bitwise(function: _Function) -> _Function:
     def apply(*values: Any) -> Any:
         if any(map(_is_float, values)):
@@ -258,18 +253,10 @@ def _shifted_left(value: Any, count: Any) -> Partial:
     return Partial(np.where(value == 0, 0, value << np.clip(count, 0, 63)), count >= 0)
 
 
-def _shifted_right(value: Any, count: Any) -> Partial:
-    return Partial(value >> np.clip(count, 0, 63), count >= 0)
-
-
 def _is_pow2(value: Any) -> Any:
     if _is_float(value):
         raise ValueError("`is_pow2` takes an integer, but gets a float")
     return (value > 0) & ((value & (value - 1)) == 0)
-
-
-def _folded(function: _Function) -> _Function:
-    return lambda *values: reduce(function, values)
 
 
 COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -296,17 +283,17 @@ OPERATORS: Mapping[type[ast.operator | ast.unaryop], _Function] = {
     ast.BitXor: _bitwise(operator.xor),
     ast.Invert: _bitwise(operator.invert),
     ast.LShift: _bitwise(_shifted_left),
-    ast.RShift: _bitwise(_shifted_right),
+    ast.RShift: _bitwise(lambda value, count: Partial(value >> np.clip(count, 0, 63), count >= 0)),
 }
 FUNCTIONS: Mapping[str, tuple[_Function, int | None]] = {
-    "min": (_folded(np.minimum), None),
-    "max": (_folded(np.maximum), None),
+    "min": (lambda *values: reduce(np.minimum, values), None),
+    "max": (lambda *values: reduce(np.maximum, values), None),
     "abs": (abs, 1),
     "ceil": (_rounded(np.ceil), 1),
     "floor": (_rounded(np.floor), 1),
     "int": (_rounded(np.trunc), 1),
     "round": (_rounded(np.rint), 1),
-    "sqrt": (_sqrt, 1),
+    "sqrt": (lambda value: Partial(np.sqrt(value), value >= 0), 1),
     "ceil_div": (_divided(lambda a, b: -(-a // b)), 2),
     "log2": (_log2, 1),
     "is_pow2": (_is_pow2, 1),

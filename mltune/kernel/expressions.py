@@ -30,23 +30,9 @@ from numpy.typing import NDArray
 
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
+from mltune.kernel import evaluation
 from mltune.kernel.coding import LARGEST_INTEGER
-from mltune.kernel.evaluation import (
-    COMPARISONS,
-    FUNCTIONS,
-    OPERATORS,
-    Mask,
-    Operation,
-    Partial,
-    Variables,
-    applied,
-    check_bound,
-    chosen,
-    compared,
-    constant,
-    joined,
-    variable,
-)
+from mltune.kernel.evaluation import COMPARISONS, FUNCTIONS, OPERATORS, Mask, Operation, Partial, Variables
 from mltune.kernel.launch import Launch
 from mltune.kernel.notation import OF_ITEMS, written_out
 
@@ -120,9 +106,8 @@ class Expression:
         """Return the value for numbers as a size of a launch; an ExpressionError where it is no integer >= 0."""
         value = self.evaluate(variables)
         if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
-            raise ExpressionError(
-                f"the sizes of a launch must be integers >= 0, but `{_short(self.text)}` is {_short(value)}"
-            )
+            law = "the sizes of a launch must be integers >= 0"
+            raise ExpressionError(f"{law}, but `{_short(self.text)}` is {_short(value)}")
         return int(value)
 
     def evaluate_partial(self, variables: Variables) -> Partial:
@@ -130,7 +115,7 @@ class Expression:
         try:
             with np.errstate(all="ignore"):
                 result = self._operation(variables)
-            check_bound(result.value)
+            evaluation.check_bound(result.value)
         except ValueError as error:
             raise self._error(error) from error
         return result
@@ -241,18 +226,18 @@ class _Compiler:
             case ast.Name(id=name):
                 return self.name(name)
             case ast.BinOp(op=op) if type(op) in OPERATORS:
-                return applied(OPERATORS[type(op)], self.all([node.left, node.right], depth))
+                return evaluation.applied(OPERATORS[type(op)], self.all([node.left, node.right], depth))
             case ast.UnaryOp(op=ast.Invert(), operand=operand) if _is_condition(operand):
                 raise self.error("`~` of a condition is never 0; write `not`")
             case ast.UnaryOp(op=op) if type(op) in OPERATORS:
-                return applied(OPERATORS[type(op)], self.all([node.operand], depth))
+                return evaluation.applied(OPERATORS[type(op)], self.all([node.operand], depth))
             case ast.BoolOp():
-                return joined(self.all(node.values, depth), isinstance(node.op, ast.Or))
+                return evaluation.joined(self.all(node.values, depth), isinstance(node.op, ast.Or))
             case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
                 first, *operands = (self.comparand(operand, depth) for operand in (node.left, *node.comparators))
-                return compared(first, list(zip(map(type, node.ops), operands, strict=True)))
+                return evaluation.compared(first, list(zip(map(type, node.ops), operands, strict=True)))
             case ast.IfExp():
-                return chosen(*self.all([node.test, node.body, node.orelse], depth))
+                return evaluation.chosen(*self.all([node.test, node.body, node.orelse], depth))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
                 return self.call(name, arguments, depth)
         raise self.error(
@@ -267,25 +252,25 @@ class _Compiler:
     def comparand(self, node: ast.expr, depth: int) -> Operation:
         """Return the operation of one side of a comparison, which may be a text."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return constant(node.value)
+            return evaluation.constant(node.value)
         return self.compiled(node, depth - 1)
 
     def number(self, value: float) -> Operation:
         if not (abs(value) < LARGEST_INTEGER):
             raise self.error(f"a number in an expression must stay below 2**53 in size, got {_short(value)}")
-        return constant(value)
+        return evaluation.constant(value)
 
     def name(self, name: str) -> Operation:
         if name in FUNCTIONS:
             raise self.error(f"`{name}` is a function and needs arguments")
         self.names.add(name)
-        return variable(name)
+        return evaluation.variable(name)
 
     def call(self, name: str, arguments: Sequence[ast.expr], depth: int) -> Operation:
         function, arity = FUNCTIONS[name]
         if len(arguments) != arity if arity is not None else not arguments:
             raise self.error(f"`{name}` takes {arity or 'at least 1'} arguments, got {len(arguments)}")
-        return applied(function, self.all(arguments, depth))
+        return evaluation.applied(function, self.all(arguments, depth))
 
     def error(self, message: str) -> ExpressionError:
         return ExpressionError(f"{message}, in `{_short(self.text)}`")

@@ -82,12 +82,8 @@ def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[
     for axis, expression, most in zip("xyz", kernel.launch_rule.block, LARGEST_BLOCK, strict=True):
         yield _Law(f"{table}.block: a block has from 1 to {most} threads along {axis}", [expression], 1, most)
     yield _Law(f"{table}.block: a block has at most {threads} threads", kernel.launch_rule.block, 1, threads)
-    yield _Law(
-        f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes",
-        [kernel.launch_rule.shared_bytes],
-        0,
-        shared_bytes,
-    )
+    law = f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes"
+    yield _Law(law, [kernel.launch_rule.shared_bytes], 0, shared_bytes)
     for name, size in (("workspace", kernel.launch_rule.workspace), ("zeros", kernel.launch_rule.zeros)):
         if size is not None:
             law = f"launch.{name}: a workspace has from 0 to {LARGEST_WORKSPACE} bytes"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -182,10 +183,8 @@ def macro_places(text: str, own: Mapping[str, str], names: Iterable[str]) -> dic
         if is_after_include and depth == 0 and not line.rstrip().endswith("\\"):
             ends.append(offset)
             is_after_include = False
-    last = {
-        name: [end for end in ends if end <= first_uses.get(name, offset)][-1:] for name in names if name in movable
-    }
-    return {name: places[0] for name, places in last.items() if places}
+    before = {name: bisect_right(ends, first_uses.get(name, offset)) for name in names if name in movable}
+    return {name: ends[count - 1] for name, count in before.items() if count}
 
 
 def with_macros(text: str, definitions: str, places: Mapping[str, int], *, numbered: bool = True) -> str:

@@ -86,14 +86,11 @@ class Indexing:
             return "1"
         for name, text in self._variables.items():
             tile = self._factors(text, f"blockIdx.{axis}")
-            size = next((self.bounds[other] for other in self._following(name) if other in self.bounds), None)
+            following = (other for other, text in self._variables.items() if re.search(rf"\b{name}\b", text))
+            size = next((self.bounds[other] for other in (name, *following) if other in self.bounds), None)
             if tile is not None and size is not None:
                 return f"ceil_div({size}, {' * '.join(tile)})" if tile else size
         return None
-
-    def _following(self, name: str) -> list[str]:
-        """Return a variable, and those that are computed from it."""
-        return [name, *(other for other, text in self._variables.items() if re.search(rf"\b{name}\b", text))]
 
     def shape(self, array: str) -> list[str] | None:
         """Return the extents of an array, None where its indices are not plain, or differ."""

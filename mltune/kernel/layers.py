@@ -105,10 +105,8 @@ class _Estimate:
         by_class = np.zeros(bound.shape, dtype=bool)
         values = np.where(open_, bound, 0)
         parts = np.empty((len(self.bits) + 2 * len(bound), len(sets)))
-        of_values, of_shares, of_classes = (
-            parts[: len(self.bits)],
-            *(parts[len(self.bits) + bit :: 2] for bit in (0, 1)),
-        )
+        of_values, of_rules = parts[: len(self.bits)], parts[len(self.bits) :]
+        of_shares, of_classes = of_rules[::2], of_rules[1::2]
 
         def total() -> NDArray[np.float64]:
             by_value = np.bitwise_or.reduce(np.where(by_class, 0, values), axis=0)
@@ -154,9 +152,8 @@ class _RuleEstimate:
             free_axes = [axis for axis, bit in enumerate(self.bits) if not mask & bit]
             if not self.spend(self.table.size):
                 return sum(float(np.log2(self.table.shape[axis])) for axis in axes), 0.0
-            rows = self.table.transpose(axes + free_axes).reshape(
-                int(np.prod([self.table.shape[axis] for axis in axes])), -1
-            )
+            count = math.prod(self.table.shape[axis] for axis in axes)
+            rows = self.table.transpose(axes + free_axes).reshape(count, -1)
             weights = np.random.default_rng(0).integers(1, 2**40, rows.shape[1])
             hashes = rows @ weights
             live = hashes[hashes > 0]
@@ -377,9 +374,8 @@ def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layer
     """Count the completions of each state, from the last layer to the first; drop the states without any."""
     kept_steps: list[NDArray[np.int32]] = []
     kept_before: list[NDArray[np.int64]] = []
-    completions = np.array(
-        [1, 0], dtype=np.int64
-    )  # of each state of the next layer; the index -1 selects the last entry
+    # of each state of the next layer; the index -1 selects the last entry
+    completions = np.array([1, 0], dtype=np.int64)
     renumbered = np.array([0, -1], dtype=np.int32)
     for targets in reversed(layers):
         of_each = completions.take(targets)

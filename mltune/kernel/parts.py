@@ -122,18 +122,14 @@ class KernelSpace:
 
     def parameters_of(self, names: Iterable[str]) -> frozenset[str]:
         """Return the parameters that names depend on, through derived names."""
-        return frozenset(
-            name for name in self._reached(names) if name in self.parameters or name in self.launch_parameters
-        )
+        return frozenset(self._reached(names) & {*self.parameters, *self.launch_parameters})
 
     def parts_of(self, expressions: Iterable[Expression]) -> int:
         """Return the number of parts that are evaluated for expressions, those of derived names once each."""
         used = list(expressions)
         reached = self._reached(name for expression in used for name in expression.names)
-        return sum(
-            expression.parts
-            for expression in (*used, *(self.derived[name] for name in reached if name in self.derived))
-        )
+        used += (self.derived[name] for name in reached if name in self.derived)
+        return sum(expression.parts for expression in used)
 
     def _reached(self, names: Iterable[str]) -> set[str]:
         """Return names and all that they depend on."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from mltune.device.gpu_arrays import on_host
 from mltune.errors import ExpressionError, UsageError
-from mltune.files.reading import read_file
+from mltune.files.reading import raising, read_file
 from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
 from mltune.kernel.bundle import Kernel
@@ -164,6 +164,8 @@ def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
     types and shapes count.
     """
     coded = _checked(call)
+    with raising(UsageError, "default", ValueError):
+        default = {} if call.default is None else code_default(call.default, coded)
     lists = {key: list(values.listed) for key, values in coded.items()}
     expressions, functions = _split(call.restrictions)
     threads = (*call.block_names, *BLOCK_NAMES[len(call.block_names) :])
@@ -202,7 +204,7 @@ def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
                 *(Restriction(expression, "a restriction of the call") for expression in expressions),
                 *_fits(threads, coded),
             ),
-            default={} if call.default is None else _default(call.default, coded),
+            default=default,
             sha256=hashlib.sha256(repr((lists, [expression.text for expression in expressions])).encode()).hexdigest(),
         ),
         compiler=CompilerSpace(parameters=integers_of(varied), labels=labels_of(varied), controls=controls),
@@ -257,11 +259,7 @@ def with_sizes(kernel: Kernel) -> tuple[Kernel, ArraysProblem]:
     assert kernel.arrays is not None and isinstance(rule, PythonLaunch)  # noqa: S101, PT018 - of a call
     axes = zip(("problem_size_x", "problem_size_y", "problem_size_z"), rule.problem_size, strict=False)
     sizes = {name: int(extent) for name, extent in axes if isinstance(extent, int | float)}
-    arrays = [
-        argument
-        for argument in kernel.arrays.problem().arguments
-        if argument.shape is not None and argument.role != "constant"
-    ]
+    arrays = (array for array in kernel.arrays.problem().arrays if array.role != "constant")
     sizes |= {array.name: math.prod(array.shape or ()) for array in arrays}
     texts = [text for text in rule.problem_size if isinstance(text, str)]
     definition = replace(kernel.arrays, sizes=sizes)
@@ -277,11 +275,8 @@ def _compiler_parameters(
     named = {**values_of, CONTROLS: names} if CONTROLS in values_of else values_of
     legal = controls_in(named)
     try:
-        files = {
-            file_name: read_file(at, MOST_CONTROLS_BYTES)
-            for file_name, at in zip(names, paths, strict=True)
-            if file_name in legal
-        }
+        places = [(file, path) for file, path in zip(names, paths, strict=True) if file in legal]
+        files = {file: read_file(path, MOST_CONTROLS_BYTES) for file, path in places}
         return code_compiler_parameters(named, taken, texts, plain_entry(name)), files
     except OSError as error:
         raise UsageError(f"compiler: a file of controls must be readable: {printable(error, 300)}.") from error
@@ -291,19 +286,16 @@ def _compiler_parameters(
 
 def _headers(source: str, texts: Mapping[str, str], folders: Mapping[str, Path]) -> Headers:
     """Return the headers that are given by name, and those that a source includes from folders of the caller."""
-    try:
+    with raising(UsageError, "compiler_options", ValueError):
         included = IncludeFolders("", folders, None, _HEADER, MAX_HEADER_BYTES).headers(source, texts)
-    except ValueError as error:
-        raise UsageError(f"compiler_options: {error}.") from error
     elsewhere = {name: Path(name).name for name in texts if not {"", ".", ".."}.isdisjoint(name.split("/"))}
     return Headers(included.texts, {**included.paths, **elsewhere})
 
 
 def _definition(call: KernelCall, answers: Sequence[Any] | None, folder: Path | None) -> ArraysDefinition:
     definitions, files = [], {}
-    for position, (value, right) in enumerate(
-        zip(call.arguments, answers or [None] * len(call.arguments), strict=True)
-    ):
+    pairs = zip(call.arguments, answers or [None] * len(call.arguments), strict=True)
+    for position, (value, right) in enumerate(pairs):
         key = f"argument_{position}"
         definitions.append(_argument(key, value, "inout", folder, call.absolute))
         if right is not None and folder is not None:
@@ -402,11 +394,8 @@ def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:
     import inspect
 
     names = list(inspect.signature(function).parameters)
-    call = (
-        (lambda all_values: function(**{name: all_values[name] for name in names}))
-        if {*names} <= {*values}
-        else function
-    )
+    by_name = {*names} <= {*values}
+    call = (lambda every: function(**{name: every[name] for name in names})) if by_name else function
     return bool(result_of(call, f"the restriction {getattr(function, '__name__', '')}".strip(), values))
 
 
@@ -418,9 +407,7 @@ def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
     for entry in entries:
         if not isinstance(entry, str) and not callable(entry):
             raise UsageError(f"a restriction is a text or a function, got {entry!r:.100}.")
-    return [parse(entry) for entry in entries if isinstance(entry, str)], [
-        entry for entry in entries if callable(entry)
-    ]
+    return [parse(entry) for entry in entries if isinstance(entry, str)], [*filter(callable, entries)]
 
 
 def _sizes(problem_size: Any) -> tuple[Size, ...]:
@@ -531,14 +518,5 @@ def _coded(name: str, values: Sequence[Any]) -> CodedValues:
             law = "the values of a parameter stay below 2**53 in size"
         if not legal:
             raise UsageError(f"{law}, {shown}.")
-    try:
+    with raising(UsageError, name, ValueError):
         return code_values(values)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}.") from error
-
-
-def _default(default: Mapping[str, Any], coded: Mapping[str, CodedValues]) -> dict[str, int]:
-    try:
-        return code_default(default, coded)
-    except ValueError as error:
-        raise UsageError(f"default: {error}.") from error

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from mltune.errors import BundleError, UsageError
 from mltune.files import folders
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
-from mltune.files.reading import check_folder, parse_toml, read_file, reason
+from mltune.files.reading import check_folder, parse_toml, raising, read_file, reason
 from mltune.files.text import many, no_such, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel
@@ -214,7 +214,7 @@ def new_bundle(folder: Path, source: Path | None = None, entry: str | None = Non
     It is an example, or a draft for `source`, of which `entry` is tuned (:func:`~mltune.kernel.draft.draft_bundle`).
     """
     name = kernel_name(folder.resolve().name)
-    try:
+    with raising(UsageError, f"a new bundle is written to a folder, but {printable(folder, 300)} cannot be"):
         if is_used := folder.is_symlink() or folder.exists():
             _check_empty(folder)
         files = _example(name) if source is None else draft_bundle(source, name, entry)
@@ -224,10 +224,6 @@ def new_bundle(folder: Path, source: Path | None = None, entry: str | None = Non
                 write_file_atomically(folder / file, content)
         else:
             replace_folder_atomically(folder, files)
-    except OSError as error:
-        raise UsageError(
-            f"a new bundle is written to a folder, but {printable(folder, 300)} cannot be: {reason(error)}."
-        ) from error
     return name
 
 

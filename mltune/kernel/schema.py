@@ -13,7 +13,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
     StrictFloat,
@@ -55,12 +54,8 @@ Slug = Annotated[StrictStr, matching(r"[a-z][a-z0-9_]{0,63}", f"{_NAME}, lower-c
 ParameterName = Annotated[StrictStr, matching(r"[A-Za-z][A-Za-z0-9_]{0,63}", f"{_NAME}, a letter first")]
 VariableName = ParameterName
 Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", f"{_NAME}, no digit first")]
-EntryName = Annotated[
-    StrictStr,
-    matching(
-        r"[A-Za-z_][A-Za-z0-9_:]{0,127}(<[A-Za-z0-9_:<>, *]{1,200}>)?", "be the name of a kernel, or of a template"
-    ),
-]
+_ENTRY = r"[A-Za-z_][A-Za-z0-9_:]{0,127}(<[A-Za-z0-9_:<>, *]{1,200}>)?"
+EntryName = Annotated[StrictStr, matching(_ENTRY, "be the name of a kernel, or of a template")]
 CompilerOption = Annotated[StrictStr, matching(COMPILER_OPTION.pattern, COMPILER_OPTION_LAW)]
 _FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
 _NAME_OF_FILE = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
@@ -69,12 +64,8 @@ _HEADER = rf"{_NAME_OF_FILE}\.(h|hh|hpp|hxx|cuh|inl|inc)"
 HeaderName = Annotated[StrictStr, matching(_HEADER, f"{_FILE_NAME}, with an ending such as .h or .cuh")]
 HEADER_PATH = re.compile(rf"({_NAME_OF_FILE}/){{0,30}}{_HEADER}")
 SourceHash = Annotated[StrictStr, matching("[0-9a-f]{64}", "be 64 hex digits")]
-IncludeFolder = Annotated[
-    StrictStr,
-    matching(
-        rf"\.|{_NAME_OF_FILE}(/{_NAME_OF_FILE}){{0,9}}", "be a folder of the bundle, such as include or a/b, or ."
-    ),
-]
+_FOLDER = rf"\.|{_NAME_OF_FILE}(/{_NAME_OF_FILE}){{0,9}}"
+IncludeFolder = Annotated[StrictStr, matching(_FOLDER, "be a folder of the bundle, such as include or a/b, or .")]
 ExpressionText = Annotated[StrictStr, BeforeValidator(_text)]
 Reason = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 ParameterValue = (
@@ -88,8 +79,8 @@ Parameters = Annotated[dict[ParameterName, ValueList], Field(max_length=MAX_PARA
 CompilerValues = Annotated[list[StrictInt | StrictStr], Field(min_length=1, max_length=16)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Table(BaseModel, extra="forbid"):
+    """A table without other keys."""
 
 
 class KernelTable(_Table):

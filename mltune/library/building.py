@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
+from pydantic import BaseModel, NonNegativeFloat, PositiveFloat
 
 from mltune.errors import BundleError, DamagedRunError, DeviceError, RunError
 from mltune.files.atomic import write_file_atomically
@@ -115,10 +115,8 @@ class LibraryCandidate:
         ]
 
 
-class Times(BaseModel):
+class Times(BaseModel, extra="forbid", allow_inf_nan=False):
     """The file of times by size and candidate, None for a failure, and the seconds that they took."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     seconds: NonNegativeFloat = 0.0
     times: dict[str, dict[str, PositiveFloat | None]] = {}
@@ -161,12 +159,8 @@ class Building:
         self._tiles = self._tiles_of(self.candidates)
         self._opponent = "" if self.problems[0].needs_baseline else self.problems[0].reference
         recorded_times = [self._known.times.get(problem.label, {}) for problem in self.problems]
-        self._times = np.array(
-            [
-                [_coded(of_size.get(candidate.key, np.nan)) for candidate in self.candidates]
-                for of_size in recorded_times
-            ]
-        )
+        keys = [candidate.key for candidate in self.candidates]
+        self._times = np.array([[_coded(of_size.get(key, np.nan)) for key in keys] for of_size in recorded_times])
 
         self._opponent_s = np.array([of_size.get(self._opponent) or np.nan for of_size in recorded_times])
 
@@ -300,12 +294,8 @@ class Building:
         for at, of_size in ranked:
             general = (candidate for candidate in of_size if candidate in everywhere and self._is_fallback(candidate))
             promising.append((at, [*itertools.islice(general, 1)]))
-        kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes]
-        defaults = (
-            LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default))
-            for kernel in kernels
-            if kernel.space.default
-        )
+        kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes if kernel.space.default]
+        defaults = (LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default)) for kernel in kernels)
         of_each = [*{default.key: default for default in defaults}.values()]
         promising += [(at, of_each) for at, _ in ranked]
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
@@ -330,9 +320,8 @@ class Building:
         timed = [(record, kernel) for run, kernel in runs for record in run.records.fastest(_MOST_LOOKED_AT)]
         timed.sort(key=lambda pair: pair[0].median_s or math.inf)
         won = [(run.best_record, kernel) for run, kernel in runs[:1]]
-        return [
-            LibraryCandidate(kernel, record.configuration) for record, kernel in (*won, *timed) if record is not None
-        ]
+        ran = [(record, kernel) for record, kernel in (*won, *timed) if record is not None]
+        return [LibraryCandidate(kernel, record.configuration) for record, kernel in ran]
 
     def _described(self, candidate: LibraryCandidate, build: Build) -> Configuration:
         return configuration_of(self._placed(candidate), candidate.configuration, build)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,25 +79,17 @@ class Content:
     def to_json(self) -> dict[str, Any]:
         """Return all but the machine code as plain JSON values."""
         cubins = self.cubins()
-        return {
-            "name": self.name,
-            "formula": self.formula,
-            "problem": dict(self.problem),
-            "device": dict(self.device),
-            "sizes": list(self.sizes),
-            "extents": list(self.extents),
+        plain = ("name", "formula", "problem", "device", "sizes", "extents", "alignment", "report", "versions")
+        return {name: getattr(self, name) for name in plain} | {
             "parameters": [
                 {"name": parameter.name, "dtype": parameter.dtype, "role": parameter.role}
                 for parameter in self.signature()
             ],
-            "alignment": self.alignment,
             "configurations": [
                 configuration.document.model_dump() | {"cubin": cubins.index(configuration.cubin)}
                 for configuration in self.configurations
             ],
             "dispatcher": self.dispatcher.to_json(),
-            "report": dict(self.report),
-            "versions": dict(self.versions),
         }
 
     def cubins(self) -> list[bytes]:
@@ -113,23 +106,15 @@ class Content:
 def configuration_of(placed: PlacedKernel, configuration: Mapping[str, int], build: Build) -> Configuration:
     """Return a configuration of a kernel as a library has it; its build has machine code, or none yet."""
     kernel, values = placed.kernel, known_values(placed, configuration)
-    launch = formulas_of(kernel, values)
-    tiles, of_tile = (
-        " * ".join(f"({formula(factor, values, kernel.space.derived)})" for factor in factors)
-        for factors in _tiles(kernel)
-    )
+    written, zeros = partial(formula, values=values, derived=kernel.space.derived), kernel.launch_rule.zeros
+    tiles, of_tile = (" * ".join(f"({written(factor)})" for factor in factors) for factors in _tiles(kernel))
     document = ConfigurationOfLibrary.model_construct(  # it is checked with the whole document
         kernel=kernel.name,
         configuration=dict(kernel.space.labelled(configuration)),
         entry=build.entry or kernel.source.entry or "",
         launch=LaunchFormulas.model_construct(
-            grid=list(launch["grid"]),
-            block=list(launch["block"]),
-            shared_bytes=launch["shared_bytes"],
-            workspace_bytes=launch["workspace_bytes"],
-            zeros=None
-            if kernel.launch_rule.zeros is None
-            else formula(kernel.launch_rule.zeros, values, kernel.space.derived),
+            **formulas_of(kernel, values),
+            zeros=None if zeros is None else written(zeros),
             tiles=tiles,
             of_tile=of_tile or "0",
             launched=[int(configuration[name]) for name in kernel.launch_rule.arguments],
@@ -166,9 +151,8 @@ def _tiles(kernel: Kernel) -> tuple[Sequence[Expression], Sequence[Expression]]:
     """Return the factors of the pieces of work of a launch, and of the work of each: none where it is not known."""
     resources = kernel.resources.estimates
     moved = ["steps", "global_bytes"] if kernel.arrays and {"steps", "global_bytes"} <= resources.keys() else []
-    return (resources["tiles"],) if "tiles" in resources else kernel.launch_rule.grid, [
-        resources[name] for name in moved
-    ]
+    tiles = (resources["tiles"],) if "tiles" in resources else kernel.launch_rule.grid
+    return tiles, [resources[name] for name in moved]
 
 
 def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Parameter, ...]:

@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from mltune.errors import DiskFullError, LibraryError, MltuneWarning
 from mltune.files.atomic import replace_folder_atomically
 from mltune.files.owned import LIBRARY, foreign_in
-from mltune.files.reading import parse_json, read_file, reason
+from mltune.files.reading import parse_json, raising, read_file, reason
 from mltune.files.text import printable
-from mltune.files.validation import problems_of
+from mltune.files.validation import validated
 from mltune.library.content import Content
 from mltune.library.document import ABI, FORMAT, HASH, READABLE, LibraryDocument, hash_of
 from mltune.library.source import c_files
@@ -63,12 +61,8 @@ def write_library(folder: Path, content: Content, *, overwrite: bool = False) ->
     _check(document)
     check_place(folder, overwrite=overwrite)
     files |= {DOCUMENT: (json.dumps(document, indent=1) + "\n").encode()}
-    try:
+    with raising(DiskFullError, f"a library must be written as a whole, but {folder} cannot be"):
         kept = replace_folder_atomically(folder, files, LIBRARY, overwrite=overwrite)
-    except OSError as error:
-        raise DiskFullError(
-            f"a library must be written as a whole, but {folder} cannot be: {reason(error)}."
-        ) from error
     if kept is not None:
         warnings.warn(f"{folder} was not only a library of mltune; it is kept as {kept}.", MltuneWarning, stacklevel=2)
     return document
@@ -112,10 +106,9 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
 def _check(document: Mapping[str, Any]) -> None:
     """Refuse a document that no reader accepts."""
     try:
-        LibraryDocument.model_validate(document)
-    except ValidationError as error:
-        fact = problems_of(error, document, model=LibraryDocument)
-        raise LibraryError(f"a library must have a document that mltune reads, but {fact}.") from error
+        validated(LibraryDocument, document)
+    except ValueError as error:
+        raise LibraryError(f"a library must have a document that mltune reads, but {error}.") from error
     size = len(json.dumps(document, indent=1)) + 1
     if size > _MAX_DOCUMENT_BYTES:
         raise LibraryError(
@@ -127,22 +120,19 @@ def _check(document: Mapping[str, Any]) -> None:
 def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
     """Return a configuration's machine code from the library's C source; a LibraryError where that is another one."""
     file = folder / f"{document.name}.c"
+    law = f"a library has the machine code in its C source, but {printable(file, 300)}"
     begin = f"\nstatic const uint64_t cubin_{document.configurations[number].cubin}[] = {{".encode()
-    try:
+    with raising(LibraryError, law, OSError, ValueError):
         source = _hashed(file, document, _MAX_BYTES)
         start = source.find(begin) + len(begin)
         end = source.find(b"};", start, start + _MAX_CODE_CHARACTERS)
         if begin not in source or end < 0 or not _WORDS.fullmatch(source, start, end):
             raise ValueError(f"it lacks that of configuration {number}, or that has more than 64 bits a word")
         return b"".join(int(word, 16).to_bytes(8, "little") for word in source[start:end].split(b","))
-    except (OSError, ValueError) as error:
-        fact = reason(error)
-    raise LibraryError(f"a library has the machine code in its C source, but {printable(file, 300)}: {fact}.")
 
 
 def read_document(folder: Path) -> LibraryDocument:
     """Read a library's document, and no other file; a LibraryError where it differs from its own hash."""
-    content: Any = None
     try:
         content = parse_json(read_file(folder / DOCUMENT, _MAX_DOCUMENT_BYTES, inside=folder))
         if isinstance(content, dict) and not (content.get("format") in READABLE and content.get("abi") == ABI):
@@ -150,15 +140,12 @@ def read_document(folder: Path) -> LibraryDocument:
                 f"it has format {printable(content.get('format'), 20)} and ABI {printable(content.get('abi'), 20)}, "
                 f"and this mltune reads format {FORMAT} and ABI {ABI}; build it again"
             )
-        document = LibraryDocument.model_validate(content)
+        document = validated(LibraryDocument, content)
         if document.document_sha256 != hash_of(content):
             raise ValueError(f"it is damaged: its SHA-256 is not its {HASH}")
         return document
-    except ValidationError as error:
-        fact = problems_of(error, content, model=LibraryDocument)
     except (OSError, ValueError) as error:
-        fact = reason(error)
-    raise _refused(folder / DOCUMENT, fact)
+        raise _refused(folder / DOCUMENT, reason(error)) from error
 
 
 def read_library(folder: Path) -> tuple[LibraryDocument, bytes]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from mltune.device.gpu_arrays import Array, GradientError, Package, bytes_of, package_of, read_array
 from mltune.errors import DeviceError, LibraryError
+from mltune.files.reading import raising
 from mltune.files.text import html_table, many, printable
 from mltune.library.document import ABI, C_TYPES
 from mltune.library.folder import read_library
@@ -375,16 +376,11 @@ def load_library(folder: str | Path) -> Library:
     >>> lib.sgemm(a, b, out=c)  # doctest: +SKIP
     """
     document, shared = read_library(Path(folder))
-    try:
+    with raising(DeviceError, "a library needs the NVIDIA driver"):
         driver = ctypes.CDLL(_DRIVER)
-    except OSError as error:
-        raise DeviceError(f"a library needs the NVIDIA driver: {error!s:.300}.") from error
-    try:
+    law = f"a library is a shared object for this host, but that of {folder} is not"
+    with raising(LibraryError, law, OSError, AttributeError):
         functions = _functions(document.name, shared, document.model_dump())
-    except (OSError, AttributeError) as error:
-        raise LibraryError(
-            f"a library is a shared object for this host, but that of {folder} is not: {error!s:.300}."
-        ) from error
     takes = any(configuration.launch.workspace_bytes not in (None, "0") for configuration in document.configurations)
     names = tuple(parameter.name for parameter in document.parameters)
     return Library(document.name, document.model_dump(), names, functions, driver, takes)

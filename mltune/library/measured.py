@@ -74,17 +74,10 @@ class Measured:
         remaining = np.array(
             [number for number, at in enumerate(self.found_at) if at - {*sizes.tolist()}], dtype=np.intp
         )
-        return Measured(
-            self.sizes[rows],
-            self.times_s[np.ix_(rows, remaining)],
-            self.weights[rows],
-            self.is_fallback[remaining],
-            tuple(self.found_at[number] for number in remaining),
-            self.tiles[np.ix_(rows, remaining)],
-            self.processors,
-            self.crossed[rows],
-            self.seen_s[np.ix_(rows, remaining)],
-        ), remaining
+        kept: dict[str, Any] = {name: getattr(self, name)[rows] for name in ("sizes", "weights", "crossed")}
+        kept |= {name: getattr(self, name)[np.ix_(rows, remaining)] for name in ("times_s", "tiles", "seen_s")}
+        found_at = tuple(self.found_at[number] for number in remaining)
+        return replace(self, is_fallback=self.is_fallback[remaining], found_at=found_at, **kept), remaining
 
 
 @dataclass(frozen=True, slots=True)

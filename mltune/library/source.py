@@ -53,7 +53,7 @@ def c_files(content: Content) -> dict[str, bytes]:
 
 def _values(content: Content) -> dict[str, Any]:
     signature = content.signature()
-    names = {parameter.name: _c_name(parameter.name) for parameter in signature}
+    names = {parameter.name: f"{parameter.name}_" for parameter in signature}  # which is no word of C
     in_arrays = {size: f"s[{place}]" for place, size in enumerate(content.sizes)}
     cubins, launches = content.cubins(), [configuration.document.launch for configuration in content.configurations]
     dispatcher, (major, minor) = content.dispatcher, content.device["compute_capability"]
@@ -186,11 +186,6 @@ def check_name(name: str) -> None:
             f"the functions of a library have its name in C, but {clash} is taken there; name it otherwise by `name` "
             "in [library]."
         )
-
-
-def _c_name(name: str) -> str:
-    """Return the name of an argument in C: no word, macro or function of C, C++ or the templates ends with _."""
-    return f"{name}_"
 
 
 def _c_text(text: str) -> str:

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from mltune.errors import LibraryError
 from mltune.files.folders import page
-from mltune.files.reading import parse_toml, read_text, reason
+from mltune.files.reading import parse_toml, raising, read_text
 from mltune.files.sizes import MAX_BYTES, MOST_SIZES, Counted, distinct, sizes_of_csv
 from mltune.files.text import printable
-from mltune.files.validation import matching, problems_of
+from mltune.files.validation import matching, validated
 from mltune.library.document import NAME
 from mltune.library.portfolio import FLOOR
 
@@ -33,8 +33,8 @@ _Range = Annotated[list[_Extent], Field(min_length=2, max_length=2)]
 _Layer = Annotated[list[_Extent], Field(min_length=2, max_length=3)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+class _Table(BaseModel, extra="forbid", allow_inf_nan=False):
+    """A table without other keys."""
 
 
 class _LibraryTable(_Table):
@@ -111,10 +111,10 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
     """Read a TOML file or mapping as docs/reference/library.md says; a malformed one raises a LibraryError."""
     place, content = Path.cwd(), spec
     where = "it" if isinstance(spec, Mapping) else str(spec)
-    try:
+    with raising(_refused, printable(where, 300), OSError, ValueError):
         if not isinstance(spec, Mapping):
             place, content = Path(spec).parent, parse_toml(read_text(spec, MAX_BYTES))
-        document = _SpecDocument.model_validate(content)
+        document = validated(_SpecDocument, content)
         rng = np.random.default_rng(document.library.seed)
         counted = _counted(document.sizes, place, rng, document.library.timed)
         sizes, weights = _drawn(counted, document.library.timed)
@@ -122,11 +122,10 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
             raise ValueError("a library is for several sizes, but there is one; `mltune tune` tunes one")
         tuned = representatives(sizes, weights, document.library.tuned)
         return Spec(document.library, tuple(sizes[0]), sizes, weights, tuned, document.sizes.are_listed)
-    except ValidationError as error:
-        fact = problems_of(error, content, model=_SpecDocument)
-    except (OSError, ValueError) as error:
-        fact = reason(error)
-    raise LibraryError(f"{printable(where, 300)}: {fact}. See {page('reference/library.md')}.")
+
+
+def _refused(fact: str) -> LibraryError:
+    return LibraryError(f"{fact} See {page('reference/library.md')}.")
 
 
 def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -> Counted:

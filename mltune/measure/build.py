@@ -104,9 +104,8 @@ def _include_folders() -> tuple[Path, ...]:
         directory = None
     roots = [directory, *(f"{os.environ[name]}/include" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name))]
     roots.append("/usr/local/cuda/include")
-    folders = [
-        Path(root) / part for root in roots if root for part in ("", "cccl")
-    ]  # where CUDA 13 has its C++ library
+    # where CUDA 13 has its C++ library, too
+    folders = [Path(root) / part for root in roots if root for part in ("", "cccl")]
     return tuple(folder for folder in dict.fromkeys(folders) if folder.is_dir())
 
 

@@ -150,14 +150,8 @@ def _build(
 
     kernel, problem = placed.kernel, placed.runnable
     try:
-        builder = NvrtcBuilder(
-            with_probe(kernel),
-            problem,
-            placed.device.architecture,
-            workers=min(_BUILDERS, available_cores()),
-            timeout_s=limit_s,
-            memory_bytes=_BUILD_BYTES,
-        )
+        limits = {"workers": min(_BUILDERS, available_cores()), "timeout_s": limit_s, "memory_bytes": _BUILD_BYTES}
+        builder = NvrtcBuilder(with_probe(kernel), problem, placed.device.architecture, **limits)
     except DeviceError as error:
         return [], (), str(error)
     late = Build(TrialState.TIMEOUT, f"not ended within {limit_s:g} s for all builds; give more by --time")
@@ -166,10 +160,7 @@ def _build(
         probes = [(0, probe) for probe in entry_probes(kernel, problem, definitions[0])]
         probes += [(at, probe) for at, text in enumerate(definitions) for probe in macro_probes(kernel, text)]
         futures = [builder.build(text) for _, (text, _) in probes]
-        futures += [
-            builder.build(*arguments)
-            for arguments in zip(definitions, map(builder.options, configurations), strict=True)
-        ]
+        futures += map(builder.build, definitions, map(builder.options, configurations))
         ended, _ = wait(futures, timeout=limit_s)
         outcomes = [future.result() if future in ended else late for future in futures]
     probed, builds = outcomes[: len(probes)], outcomes[len(probes) :]
@@ -199,15 +190,20 @@ class KernelCheck:
     checked: BundleCheck
 
     def __repr__(self) -> str:
-        faults = [fault.reason for fault in self.checked.faults] + self.checked.errors
-        built = f"{self.checked.compiled} of {many(len(self.checked.builds), 'build')} compiled"
-        return f"KernelCheck({self.problem.label}: {'; '.join([built, *faults])})"
+        return f"KernelCheck({self.problem.label}: {'; '.join([self._built, *self._wrong])})"
 
     def _repr_html_(self) -> str:
-        faults = [fault.reason for fault in self.checked.faults] + self.checked.errors
-        built = f"{self.checked.compiled} of {len(self.checked.builds)} compiled"
         facts = {"kernel": self.kernel.name, "problem": self.problem.label, "device": self.device.name}
-        return html_table({**facts, "passed": self.passed, "builds": built, "wrong": "; ".join(faults) or "nothing"})
+        wrong = "; ".join(self._wrong) or "nothing"
+        return html_table({**facts, "passed": self.passed, "builds": self._built, "wrong": wrong})
+
+    @property
+    def _built(self) -> str:
+        return f"{self.checked.compiled} of {many(len(self.checked.builds), 'build')} compiled"
+
+    @property
+    def _wrong(self) -> list[str]:
+        return [fault.reason for fault in self.checked.faults] + self.checked.errors
 
     @property
     def passed(self) -> bool:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from mltune.errors import MltuneWarning, UsageError, WorkerError
 from mltune.files.folders import page
-from mltune.files.reading import parse_json, reason
+from mltune.files.reading import parse_json, raising
 from mltune.files.text import printable
 from mltune.measure.assembler import nvjitlink_version
 from mltune.measure.compile_pool import CompilePool, Job
@@ -79,12 +79,10 @@ def address_of(where: str) -> str:
     law = "a cluster is named by the address of its scheduler (tls://HOST:PORT) or by its scheduler file"
     path = Path(where)
     if path.is_file():
-        try:
+        with raising(UsageError, f"{law}, but {path} is none", OSError, ValueError, LookupError, TypeError):
             with path.open(encoding="utf-8") as file:
                 document = parse_json(file.read(_LONGEST_FILE))
             where = document["address"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise UsageError(f"{law}, but {path} is none: {reason(error)}.") from error
     if not isinstance(where, str) or not where.rpartition(":")[2].isdigit():
         raise UsageError(f"{law}, got {where!r:.200}.")
     return where if "://" in where else f"tcp://{where}"
@@ -252,16 +250,10 @@ class CompileFarm:
         except Exception as error:
             self._leave(error)
             return
-        self._refused |= {
-            address: _facts(versions_there)
-            for address, versions_there in answers.items()
-            if versions_there != versions_here
-        }
-        self._fits = {
-            address: int(facts["resources"][COMPILE])
-            for address, facts in workers.items()
-            if address in self._fits or answers.get(address) == versions_here
-        }
+        differing = {address: answer for address, answer in answers.items() if answer != versions_here}
+        self._refused |= {address: _facts(answer) for address, answer in differing.items()}
+        fitting = [address for address in workers if address in self._fits or answers.get(address) == versions_here]
+        self._fits = {address: int(workers[address]["resources"][COMPILE]) for address in fitting}
 
     def _leave(self, error: BaseException) -> None:
         """Go on without the cluster until it answers again."""

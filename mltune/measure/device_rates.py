@@ -16,22 +16,11 @@ from mltune.device.facts import QUANTITIES, Device, Measured, Mix, Quantity
 from mltune.device.query import driver_version, query_device
 from mltune.errors import DeviceError
 from mltune.files.text import printable
+from mltune.measure import micro_kernel as micro
 from mltune.measure.build import compile_options
 from mltune.measure.compiler import CudaSource, check_fits_driver
 from mltune.measure.gpu import LoadedKernel
-from mltune.measure.micro_kernel import (
-    BLOCK_WORDS,
-    BLOCKS,
-    ENTRY,
-    LAUNCHES,
-    MICRO_KERNELS,
-    MIX_KERNELS,
-    MIX_LAUNCHES,
-    READ_BYTES,
-    THREADS,
-    MicroKernel,
-    MixKernel,
-)
+from mltune.measure.micro_kernel import BLOCK_WORDS, BLOCKS, ENTRY, LAUNCHES, MicroKernel, MixKernel
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
 
@@ -62,7 +51,7 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
     device = query_device(index)
     check_fits_driver(driver_version())
     capability = device.compute_capability or (0, 0)
-    usable = [micro_kernel for micro_kernel in MICRO_KERNELS if micro_kernel.since <= capability]
+    usable = [micro_kernel for micro_kernel in micro.MICRO_KERNELS if micro_kernel.since <= capability]
     rates: dict[Quantity, Measured] = {}
     unfit = f"not on a GPU of compute capability {capability[0]}.{capability[1]}"
     reasons: dict[str, str] = dict.fromkeys(QUANTITIES, unfit)
@@ -82,9 +71,8 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
         mixes = tuple(_mixes(child, device))
     finally:
         child.kill()
-    return replace(device, measured=rates, mixes=mixes), {
-        name: reasons[name] for name in QUANTITIES if name not in rates
-    }
+    unmeasured: dict[str, str] = {name: reasons[name] for name in QUANTITIES if name not in rates}
+    return replace(device, measured=rates, mixes=mixes), unmeasured
 
 
 def compile_micro_kernels(micro_kernels: Iterable[_Kind], architecture: str) -> Iterator[tuple[_Kind, Build]]:
@@ -115,9 +103,8 @@ def _samples(child: Child, micro_kernel: MicroKernel | MixKernel, build: Build) 
 
 def _mixes(child: Child, device: Device) -> Iterator[Mix]:
     """Measure the mixes of instructions, up to the first that cannot be measured."""
-    usable = [
-        micro_kernel for micro_kernel in MIX_KERNELS if micro_kernel.since <= (device.compute_capability or (0, 0))
-    ]
+    capability = device.compute_capability or (0, 0)
+    usable = [mix_kernel for mix_kernel in micro.MIX_KERNELS if mix_kernel.since <= capability]
     for mix_kernel, build in compile_micro_kernels(usable, device.architecture):
         clocks = _samples(child, mix_kernel, build)
         if isinstance(clocks, str):
@@ -140,13 +127,13 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]],
 
     cupy.cuda.Device(index).use()
     stopwatch = SeriesStopwatch(device.l2_bytes)
-    out = cupy.zeros(max(THREADS, device.sm_count * BLOCKS[-1][0] * BLOCK_WORDS), dtype=cupy.uint64)
+    out = cupy.zeros(max(micro.THREADS, device.sm_count * BLOCKS[-1][0] * BLOCK_WORDS), dtype=cupy.uint64)
     stopwatch.take(lambda: stopwatch.spin(_WARM_UP_S), 1)
 
     def measure(request: tuple[MicroKernel | MixKernel, Build]) -> list[float]:
         micro_kernel, build = request
         places = 1 if isinstance(micro_kernel, MixKernel) else micro_kernel.places(device)
-        data = cupy.zeros(places * READ_BYTES, dtype=cupy.uint8)
+        data = cupy.zeros(places * micro.READ_BYTES, dtype=cupy.uint8)
         addresses = [np.array(array.data.ptr, dtype=np.uint64) for array in (out, data)]
         with LoadedKernel(build.cubin, ENTRY) as kernel:
             if isinstance(micro_kernel, MixKernel):
@@ -179,7 +166,7 @@ def _rates(
 def _clocks(launch: Callable[[], None], blocks: Any) -> float:
     """Return the clocks that the blocks of a multiprocessor take in a launch, of several launches the least."""
     clocks_hz = []
-    for _ in range(MIX_LAUNCHES):
+    for _ in range(micro.MIX_LAUNCHES):
         launch()
         clocks_hz.append(clocks_of(blocks.get()))
     return min(clocks_hz)

@@ -103,7 +103,8 @@ def main_loop(text: str) -> LoopCode | None:
             target = _BRANCH.search(instruction[2])
             if instruction[1].startswith("BRA") and target and target[1] in labels:
                 loops.append(range(labels[target[1]], len(code)))
-    counted = [(loop, LoopCode(_counts(code[loop.start : loop.stop]), 0)) for loop in loops]
+    kinds = [_kind(*instruction) for instruction in code]
+    counted = [(loop, LoopCode(dict(Counter(kinds[loop.start : loop.stop])), 0)) for loop in loops]
     multiplying = [loop for loop, counts in counted if counts.arithmetic]
     innermost = [
         (loop, counts)
@@ -114,10 +115,6 @@ def main_loop(text: str) -> LoopCode | None:
         return None
     loop, counts = max(innermost, key=lambda entry: (entry[1].products, -entry[1].total))
     return replace(counts, conflicts=_conflicts(code[loop.start : loop.stop]))
-
-
-def _counts(loop: list[tuple[str, str]]) -> dict[str, int]:
-    return dict(Counter(_kind(*instruction) for instruction in loop))
 
 
 def _kind(opcode: str, operands: str) -> str:
@@ -135,16 +132,9 @@ def _conflicts(loop: list[tuple[str, str]]) -> int:
     conflicts = 0
     for opcode, operands in loop:
         sources = [operand.strip() for operand in operands.split(",")][1:]
+        registers = {slot: match[1] for slot, source in enumerate(sources) if (match := _REGISTER.search(source))}
         if opcode == "FFMA":
-            read = {
-                int(match[1])
-                for slot, source in enumerate(sources)
-                if (match := _REGISTER.search(source)) and kept.get(slot) != match[1]
-            }
+            read = {int(number) for slot, number in registers.items() if kept.get(slot) != number}
             conflicts += len(read) > BANKS and len({number % BANKS for number in read}) == 1
-        kept = {
-            slot: match[1]
-            for slot, source in enumerate(sources)
-            if source.endswith(".reuse") and (match := _REGISTER.search(source))
-        }
+        kept = {slot: number for slot, number in registers.items() if sources[slot].endswith(".reuse")}
     return conflicts

@@ -6,6 +6,8 @@ sections 4.1 to 4.3) measured on Fermi and Kepler.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,28 +175,16 @@ class MixKernel:
     def mixes(self, clocks: Sequence[float]) -> tuple[Mix, ...]:
         """Return the rates that follow from the clocks of each launch, in the order of :meth:`launches`."""
         done = ROUNDS * self.steps * (1 + self.per_load)
-        return tuple(
-            Mix(
-                self.arithmetic,
-                self.load_bytes,
-                float(self.per_load),
-                blocks * threads,
-                self.dependent,
-                blocks * threads * done / taken,
-            )
-            for (blocks, threads), taken in zip(BLOCKS, clocks, strict=False)
-        )
+        mix, threads = (self.arithmetic, self.load_bytes, float(self.per_load)), itertools.starmap(operator.mul, BLOCKS)
+        timed = zip(threads, clocks, strict=False)
+        return tuple(Mix(*mix, count, self.dependent, count * done / taken) for count, taken in timed)
 
 
 def _mixes(
     arithmetic: str, load_bytes: Sequence[int], per_load: Sequence[int], since: tuple[int, int] = (7, 0)
 ) -> list[MixKernel]:
-    return [
-        MixKernel(arithmetic, width, count, dependent, since)
-        for width in load_bytes
-        for count in per_load
-        for dependent in (False, True)
-    ]
+    variants = itertools.product(load_bytes, per_load, (False, True))
+    return [MixKernel(arithmetic, *variant, since) for variant in variants]
 
 
 MIX_KERNELS: tuple[MixKernel, ...] = (

@@ -154,11 +154,8 @@ class Pipeline:
     def _take_builds(self) -> list[TrialRecord]:
         """Record failed builds and skipped candidates; submit the others to the runner."""
         done = sorted(number for number, (_, future) in self._building.items() if future.done())
-        ended = (
-            (candidate, self._result(future))
-            for candidate, future in (self._building.pop(future_done) for future_done in done)
-        )
-        built = [(candidate, build) for candidate, build in ended if build is not None]
+        ended = map(self._building.pop, done)
+        built = [(candidate, build) for candidate, future in ended if (build := self._result(future)) is not None]
         records = [
             candidate.record(build.state, build.detail, build=build)
             for candidate, build in built
@@ -182,7 +179,7 @@ class Pipeline:
     def _take_measurements(self) -> list[TrialRecord]:
         done = sorted(number for number, (*_, future) in self._running.items() if future.done())
         records = []
-        for candidate, build, key, future in (self._running.pop(future_done) for future_done in done):
+        for candidate, build, key, future in map(self._running.pop, done):
             answer = self._result(future)
             if answer is None:
                 continue

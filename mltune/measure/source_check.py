@@ -101,13 +101,8 @@ def macro_probes(kernel: Kernel, definitions: str) -> Iterator[Probe]:
 
 def _used(kernel: Kernel) -> frozenset[str]:
     """Return the parameters that a launch or a restriction depends on."""
-    expressions = [
-        *kernel.launch_rule.grid,
-        *kernel.launch_rule.block,
-        kernel.launch_rule.shared_bytes,
-        *(restriction.expression for restriction in kernel.space.restrictions),
-    ]
-    expressions += [] if kernel.launch_rule.workspace is None else [kernel.launch_rule.workspace]
+    rule, needed = kernel.launch_rule, [restriction.expression for restriction in kernel.space.restrictions]
+    expressions = [*rule.grid, *rule.block, rule.shared_bytes, *needed, *filter(None, [rule.workspace])]
     return kernel.space.parameters_of(name for expression in expressions for name in expression.names)
 
 
@@ -134,7 +129,9 @@ def _entry_faults(kernel: Kernel, key: str, arguments: Mapping[str, Any], build:
                 return
     for position, (name, code) in enumerate(zip(arguments, codes, strict=False), 1):
         if not _fits(arguments[name], code):
-            law = f"parameter {position} of {entry} must be {_wanted(arguments[name])}, as the argument {name}"
+            value = arguments[name]
+            kind = f"a pointer to {value.dtype or 'memory'}" if isinstance(value, Buffer) else value.dtype
+            law = f"parameter {position} of {entry} must be {kind}, as the argument {name}"
             place = f"{key}.{name}" if key == "arguments" else key
             yield f"{place}: {law}, but the source has {_words(code)}"
 
@@ -170,10 +167,6 @@ def _kind(dtype: Any) -> int:
     """Return how a compiler sees a scalar; numbers of 16 bits are structures or integers."""
     kinds = {"f": _FLOAT if dtype.itemsize >= 4 else _STRUCTURE, "c": _STRUCTURE}
     return kinds.get(dtype.kind, _INTEGER)
-
-
-def _wanted(value: Any) -> str:
-    return f"a pointer to {value.dtype or 'memory'}" if isinstance(value, Buffer) else str(value.dtype)
 
 
 def _words(code: int) -> str:

@@ -58,9 +58,8 @@ class Verification:
                     array.expect()
         self._arrays = [(case.label, array) for case in self._cases for array in case.arrays.values()]
         self._outputs = [array for _, array in self._arrays if array.comparison is not None]
-        self._zones = cupy.asarray(
-            np.array([zone for _, array in self._arrays for zone in array.zones], dtype=np.uint64)
-        )
+        zones = [zone for _, array in self._arrays for zone in array.zones]
+        self._zones = cupy.asarray(np.array(zones, dtype=np.uint64))
         self._count_zones = worker_kernel("guards.cu", "count_changed")
         self._changed = cupy.empty(2 * len(self._arrays), dtype=cupy.uint64)
         self._results = cupy.empty((len(self._outputs), 4), dtype=cupy.uint64)
@@ -314,17 +313,9 @@ class _Comparison:
 
     def queue(self, output: Any, before: Any, results: Any) -> None:
         """Queue a comparison."""
-        arguments = (
-            output,
-            np.uint64(0) if before is None else before,
-            self._expected,
-            self._bound,
-            np.int64(self._count),
-            *self._limits,
-            self._squares,
-            results,
-        )
-        self._compare((self._blocks,), (_THREADS,), arguments)
+        values = (output, np.uint64(0) if before is None else before, self._expected, self._bound)
+        limits = (np.int64(self._count), *self._limits, self._squares)
+        self._compare((self._blocks,), (_THREADS,), (*values, *limits, results))
 
 
 def word_of(dtype: str) -> tuple[int, str]:

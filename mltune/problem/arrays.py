@@ -11,10 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from mltune.errors import ProblemError
-from mltune.files.validation import matching, problems_of
+from mltune.files.reading import raising
+from mltune.files.validation import matching, validated
 from mltune.problem.array_values import DTYPES, INITIAL, STORAGE, initial_array, scalar
 from mltune.problem.problem import Buffer, CaseBuffer, Operands
 
@@ -85,9 +86,7 @@ class Argument:
         }
 
 
-class _ArraysDocument(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _ArraysDocument(BaseModel, extra="forbid"):
     kind: Literal["arrays"] = "arrays"
     name: Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", "be a name")]
     sizes: Annotated[dict[Name, Integer], Field(max_length=60)]
@@ -151,15 +150,7 @@ class ArraysProblem:
         """The name."""
         return self.name
 
-    @property
-    def cost_case(self) -> str:
-        """The name."""
-        return self.name
-
-    @property
-    def cost_class(self) -> str:
-        """The name: a trial costs more at a larger size."""
-        return self.name
+    cost_case = cost_class = case
 
     @property
     def work_class(self) -> tuple[Any, ...]:
@@ -216,11 +207,8 @@ class ArraysProblem:
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order."""
-        return {
-            argument.name: argument.scalar if argument.shape is None else operands[argument.name]
-            for argument in self.arguments
-            if argument.role != "constant"
-        }
+        passed = [argument for argument in self.arguments if argument.role != "constant"]
+        return {value.name: value.scalar if value.shape is None else operands[value.name] for value in passed}
 
     def verification_cases(self) -> tuple[ArraysCase, ...]:
         """Return the checks, and the problem itself."""
@@ -267,31 +255,18 @@ class ArraysProblem:
             "arithmetic": self.arithmetic,
             "checked": [dict(problem.sizes) for problem in self.checks],
         }
-        return {
-            name: value
-            for name, value in document.items()
-            if value not in ({}, [], 0) or name in ("sizes", "arguments")
-        }
+        always = ("sizes", "arguments")
+        return {name: value for name, value in document.items() if value not in ({}, [], 0) or name in always}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ArraysProblem:
         """Rebuild a problem from :meth:`to_json`; it can be read and replayed. Only its kernel makes it runnable."""
-        try:
-            fields = _ArraysDocument.model_validate(dict(document))
-        except ValidationError as error:
-            raise ProblemError(
-                f"a problem of kind arrays: {problems_of(error, document, model=_ArraysDocument)}."
-            ) from error
-        return cls(
-            fields.name,
-            tuple(fields.sizes.items()),
-            tuple(fields.arguments),
-            tuple(fields.definitions.items()),
-            fields.flops,
-            fields.bytes,
-            fields.arithmetic,
-            tuple(cls(fields.name, tuple(sizes.items()), ()) for sizes in fields.checked),
-        )
+        with raising(ProblemError, "a problem of kind arrays", ValueError):
+            fields = validated(_ArraysDocument, dict(document))
+        sizes, definitions = tuple(fields.sizes.items()), tuple(fields.definitions.items())
+        checks = tuple(cls(fields.name, tuple(checked.items()), ()) for checked in fields.checked)
+        work = (fields.flops, fields.bytes, fields.arithmetic)
+        return cls(fields.name, sizes, tuple(fields.arguments), definitions, *work, checks)
 
 
 @dataclass(frozen=True, slots=True)

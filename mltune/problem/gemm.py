@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from numbers import Complex
 from typing import Any, ClassVar, Unpack
 
@@ -12,24 +13,14 @@ import numpy as np
 
 from mltune.errors import ProblemError
 from mltune.files.text import printable
-from mltune.problem import gemm_reference, gemm_verification
+from mltune.problem import gemm_operands, gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_epilogue import Epilogue, parse_epilogue
-from mltune.problem.gemm_operands import (
-    HALF_PRECISION,
-    LARGEST_INTEGER,
-    PRECISIONS,
-    TRANSPOSES,
-    Precision,
-    random_generator,
-    random_matrix,
-    transpositions,
-    view,
-)
+from mltune.problem.gemm_operands import HALF_PRECISION, LARGEST_INTEGER, PRECISIONS, TRANSPOSES, Precision
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands, ShapeOptions
 
 CASES: tuple[tuple[str, str, str], ...] = tuple(
-    (precision, *ops) for precision in "sdcz" for ops in transpositions(precision)
+    (precision, *ops) for precision in "sdcz" for ops in gemm_operands.transpositions(precision)
 )
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
 
@@ -313,26 +304,18 @@ class GemmProblem:
         :attr:`is_exact`, their GEMM has one correct result. The parts of a double-double element are its high and its
         low one, at most half a unit of the high one, and 0 of an integer.
         """
-        generator = random_generator(xp, seed)
-        leading = (self.lda, self.ldb, self.ldc)
-        scalars, types = (self.alpha, self.alpha, self.beta), self.types
+        draw = partial(gemm_operands.random_matrix, xp, gemm_operands.random_generator(xp, seed), integers=integers)
+        leading, scalars, types = (self.lda, self.ldb, self.ldc), (self.alpha, self.alpha, self.beta), self.types
+        dtypes = (types.operand, types.operand, types.result)
         matrices = {
-            name: random_matrix(
-                xp,
-                generator,
-                dtype,
-                (rows, columns * self.batch, ld),
-                integers=integers,
-                unread=not scalar,
-                is_sum=types.is_sum,
-            )
+            name: draw(dtype, (rows, columns * self.batch, ld), unread=not scalar, is_sum=types.is_sum)
             for name, dtype, (rows, columns), ld, scalar in zip(
-                "ABC", (types.operand, types.operand, types.result), self.shapes(), leading, scalars, strict=True
+                "ABC", dtypes, self.shapes(), leading, scalars, strict=True
             )
         }
         if self.finish.bias:
             extents = self.bias_elements, 1, max(1, self.bias_elements)
-            matrices["bias"] = random_matrix(xp, generator, types.result, extents, integers=integers, unread=False)
+            matrices["bias"] = draw(types.result, extents, unread=False)
         return matrices
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
@@ -349,7 +332,7 @@ class GemmProblem:
 
     def result(self, C: Any) -> Any:
         """Return the m x n matrices in a flat buffer C, as a view of shape (m, n), or (batch, m, n) of a batch."""
-        return view(C, (self.m, self.n), self.ldc, self.batch)
+        return gemm_operands.view(C, (self.m, self.n), self.ldc, self.batch)
 
     def padding(self, C: Any) -> Any:
         """Return the part of a flat buffer C that a kernel must not change, as a view of shape (ldc - m, n batch)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt, StrictStr
 
 from mltune.errors import ProblemError
 from mltune.files.validation import matching
@@ -28,9 +28,7 @@ _Leading = Annotated[StrictInt, Field(ge=0, le=2**40)]
 _Precisions = list[Literal[*PRECISIONS]]  # type: ignore[valid-type]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Table(BaseModel, extra="forbid"):
     precisions: Annotated[_Precisions, Field(min_length=1), AfterValidator(_distinct)]
     trans: Annotated[list[_Ops], Field(min_length=1, max_length=9), AfterValidator(_distinct)] | Literal["all"]
     sizes: Annotated[list[_Extent | _Extents], Field(min_length=1, max_length=1000), AfterValidator(_distinct)]

@@ -17,18 +17,7 @@ from numpy.typing import NDArray
 
 from mltune.problem import gemm_operands
 from mltune.problem.array_values import stored
-from mltune.problem.gemm_operands import (
-    HALF_PRECISION,
-    largest_ratio,
-    module,
-    moduli,
-    multiply_moduli,
-    numbers,
-    op,
-    product,
-    sampled_indices,
-    scale_moduli,
-)
+from mltune.problem.gemm_operands import HALF_PRECISION, module, moduli, multiply_moduli, numbers, scale_moduli
 from mltune.problem.problem import CaseBuffer, Operands
 
 Gemm = Any
@@ -61,7 +50,7 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     if alpha and problem.k:
         lhs, rhs = factors(problem, operands)
         is_long = not problem.types.has_wider_on_gpu
-        result = alpha * (product(lhs, rhs) if is_long else lhs.astype(wider) @ rhs.astype(wider))
+        result = alpha * (gemm_operands.product(lhs, rhs) if is_long else lhs.astype(wider) @ rhs.astype(wider))
     if beta:
         result = result + beta * numbers(problem.result(operands["C"]), problem.types.result).astype(wider)
     if "bias" in operands:
@@ -78,7 +67,7 @@ def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
     """Return op(A) and op(B) as matrices of numbers."""
     sides = zip("AB", problem.shapes(), (problem.lda, problem.ldb), (problem.trans_a, problem.trans_b), strict=False)
     lhs, rhs = (
-        op(numbers(operands[name], problem.types.operand), shape, leading, problem.batch, trans)
+        gemm_operands.op(numbers(operands[name], problem.types.operand), shape, leading, problem.batch, trans)
         for name, shape, leading, trans in sides
     )
     return lhs, rhs
@@ -103,9 +92,8 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     shape, dtype = problem.result(operands["C"]).shape, "complex128" if problem.is_complex else "float64"
     bound = module(operands["C"]).zeros(shape, dtype=dtype)
     if problem.alpha and problem.k:
-        bound = scale_moduli(
-            problem.alpha, multiply_moduli(*(_leading_part(problem, factor) for factor in factors(problem, operands)))
-        )
+        lhs, rhs = (_leading_part(problem, factor) for factor in factors(problem, operands))
+        bound = scale_moduli(problem.alpha, multiply_moduli(lhs, rhs))
     if problem.beta:
         added = _leading_part(problem, numbers(problem.result(operands["C"]), problem.types.result))
         bound = bound + scale_moduli(problem.beta, moduli(added))
@@ -131,10 +119,8 @@ def worst_error(problem: Gemm, result: Any, reference: Any, bound: Any) -> float
     """
     if not result.size:
         return 0.0
-    result, bound = (
-        numbers(result, problem.types.result).astype(reference.dtype),
-        with_rounding(problem, reference, bound),
-    )
+    result = numbers(result, problem.types.result).astype(reference.dtype)
+    bound = with_rounding(problem, reference, bound)
     *_, largest = problem.types.rounding
     if math.isfinite(largest):
         result, reference = (values.clip(-largest, largest) for values in (result, reference))
@@ -143,7 +129,7 @@ def worst_error(problem: Gemm, result: Any, reference: Any, bound: Any) -> float
         parts = [(difference.real, bound.real), (difference.imag, bound.imag)]
     else:
         parts = [(difference.real + difference.imag if problem.types.is_sum else difference, bound)]
-    return max(largest_ratio(abs(error), limit) for error, limit in parts)
+    return max(gemm_operands.largest_ratio(abs(error), limit) for error, limit in parts)
 
 
 def device_error(problem: Gemm, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
@@ -172,7 +158,8 @@ def _error_of_sample(problem: Gemm, before: Operands, after: Operands) -> float:
     if not bool(xp.isfinite(result).all()):
         return math.inf
     generator = np.random.default_rng(_SAMPLE_SEED)
-    rows, columns = (xp.asarray(sampled_indices(extent, generator)) for extent in (problem.m, problem.n))
+    indices = (gemm_operands.sampled_indices(extent, generator) for extent in (problem.m, problem.n))
+    rows, columns = map(xp.asarray, indices)
     lhs, rhs = factors(problem, before)
     matrices = {"A": lhs[rows], "B": rhs[:, columns], "C": problem.result(before["C"])[rows][:, columns]}
     sample = dataclasses.replace(problem, trans_a="N", trans_b="N", m=len(rows), n=len(columns), lda=0, ldb=0, ldc=0)
@@ -213,16 +200,9 @@ class GemmCase:
         """Make A and B, and C with everything that a correct kernel leaves there."""
         problem = self.problem
         operands = problem.operands(np, _SEED, integers=self.integers)
-        inputs = {
-            buffer.name: CaseBuffer(
-                "in",
-                buffer.dtype,
-                operands[buffer.name],
-                offset_bytes=self.offset * operands[buffer.name].dtype.itemsize,
-            )
-            for buffer in problem.buffers
-            if buffer.name != "C"
-        }
+        kinds = {buffer.name: buffer.dtype for buffer in problem.buffers if buffer.name != "C"}
+        offsets = {name: self.offset * operands[name].dtype.itemsize for name in kinds}
+        inputs = {name: CaseBuffer("in", kinds[name], operands[name], offset_bytes=offsets[name]) for name in kinds}
         return {**inputs, "C": self._output(operands)}
 
     def _output(self, operands: dict[str, NDArray[Any]]) -> CaseBuffer:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
 from mltune.errors import ProblemError
-from mltune.files.validation import matching, problems_of
+from mltune.files.reading import raising
+from mltune.files.validation import matching, validated
 from mltune.problem.problem import ARITHMETICS
 
 
@@ -24,9 +25,7 @@ _Variable = Annotated[StrictStr, matching("[A-Za-z][A-Za-z0-9_]{0,63}", "be a na
 _Value = Annotated[StrictInt, Field(gt=-(2**62), lt=2**62)]
 
 
-class _RecordedDocument(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _RecordedDocument(BaseModel, extra="forbid"):
     kind: Literal["recorded"] = "recorded"
     name: Annotated[StrictStr, matching("[a-z][a-z0-9_-]{0,63}", "be lower-case letters, digits, _ and -")]
     size: Annotated[StrictStr, Field(max_length=100), AfterValidator(_printable)] = ""
@@ -89,7 +88,5 @@ class RecordedProblem:
 
 
 def _check(document: Mapping[str, Any]) -> None:
-    try:
-        _RecordedDocument.model_validate(dict(document))
-    except ValidationError as error:
-        raise ProblemError(f"a recorded problem: {problems_of(error, document, model=_RecordedDocument)}.") from error
+    with raising(ProblemError, "a recorded problem", ValueError):
+        validated(_RecordedDocument, dict(document))

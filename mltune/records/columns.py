@@ -158,22 +158,16 @@ def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
 
 def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
     """Rebuild a record from :func:`to_row`, without a cubin, with None for NaN where allowed, as SQL has no NaN."""
-    pieces: list[dict[str, Any] | None] = []
+    parts: list[Any] = []
     start = 0
-    for attributes in _PARTS:
+    for kind, attributes in zip((dict, Skip, Build, Measurement), _PARTS, strict=True):
         cells = row[start : start + len(attributes)]
         start += len(attributes)
         piece = {
             attribute: missing if cell is None else decode(cell)
             for (attribute, _, decode, missing), cell in zip(attributes, cells, strict=True)
         }
-        pieces.append(None if cells[0] is None else piece)
-    trial, skip, build, measurement = pieces
-    assert trial is not None  # noqa: S101 - its number is never NULL
-    return TrialRecord(
-        **trial,
-        configuration=dict(zip(parameters, row[start:], strict=True)),
-        skip=None if skip is None else Skip(**skip),
-        build=None if build is None else Build(**build),
-        measurement=None if measurement is None else Measurement(**measurement),
-    )
+        parts.append(None if cells[0] is None else kind(**piece))
+    trial, skip, build, measurement = parts
+    configuration = dict(zip(parameters, row[start:], strict=True))
+    return TrialRecord(**trial, configuration=configuration, skip=skip, build=build, measurement=measurement)

@@ -24,7 +24,7 @@ from mltune.files.atomic import append_line, write_file_atomically
 from mltune.files.folders import data_folder
 from mltune.files.reading import parse_json, read_text, reason
 from mltune.files.text import printable
-from mltune.records.directory import FILE, POINTER, not_writable
+from mltune.records.directory import FILE, POINTER, written_in
 from mltune.records.rows import FailureKind, elsewhere, store_failure
 
 if TYPE_CHECKING:
@@ -147,10 +147,8 @@ class Pointer:
     def write(self, directory: Path) -> None:
         """Write the pointer of a run into its directory, which is made if it is missing."""
         document = {"database": self.database, "run": str(self.run)}
-        try:
+        with written_in(directory):
             write_file_atomically(directory / POINTER, f"{json.dumps(document, indent=1)}\n".encode())
-        except OSError as error:
-            raise not_writable(directory, error) from error
 
 
 def database_of(directories: Iterable[Path], named: str = "") -> str:

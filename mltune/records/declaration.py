@@ -28,6 +28,11 @@ class Finalist:
     ratio_low: float = 1.0
     ratio_high: float = 1.0
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether the winner may be as fast: 1 lies in the interval of the ratio."""
+        return self.ratio_low <= 1.0 <= self.ratio_high
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -53,11 +58,7 @@ class Declaration:
     @property
     def ties(self) -> tuple[int, ...]:
         """Trials that the race does not distinguish from the winner: the interval of their ratio contains 1."""
-        return tuple(
-            finalist.number
-            for finalist in self.finalists
-            if finalist.number != self.number and finalist.ratio_low <= 1.0 <= finalist.ratio_high
-        )
+        return tuple(finalist.number for finalist in self.finalists if finalist.is_equal and finalist != self.winner)
 
     def to_json(self) -> dict[str, Any]:
         """Return the declaration as plain JSON values, including ``ties``."""

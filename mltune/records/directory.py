@@ -12,12 +12,13 @@ import fcntl
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from mltune.errors import DamagedRunError, DiskFullError, MltuneError, RunDirectoryError
 from mltune.files import owned
 from mltune.files.locks import UNKNOWN, holder_of, note_holder
-from mltune.files.reading import kind_of, open_regular, reason
+from mltune.files.reading import kind_of, open_regular, raising, reason
 from mltune.files.text import printable
 
 RUNS = "runs"
@@ -127,12 +128,21 @@ def holds_run(directory: Path) -> list[str]:
     return [name for name in (FILE, POINTER) if (directory / name).exists()]
 
 
-def not_writable(directory: Path, error: OSError) -> MltuneError:
+def _not_writable(directory: Path, error: OSError) -> MltuneError:
     """Return the error of a run directory that cannot be written: its disk is full, or something else."""
     place = printable(error.filename or directory, 300)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
         return DiskFullError(f"a run needs room on the disk, but {place} cannot be written: {reason(error)}.")
     return RunDirectoryError(f"a run directory must be writable, but {place} is not: {reason(error)}.")
+
+
+@contextlib.contextmanager
+def written_in(directory: Path) -> Iterator[None]:
+    """Say that the directory of a run cannot be written, where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise _not_writable(directory, error) from error
 
 
 def check_directory(directory: Path, *, writing: bool = False) -> None:
@@ -144,17 +154,13 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
-    try:
+    with raising(RunDirectoryError, f"a run directory must be readable, but {directory} is not"):
         for path in (*on_the_way, *(directory / name for name in _FOLDERS)):
             _check_kind(path, "a directory")
         for name in (*_WRITTEN_IN_PLACE, *_REPLACED):
             _check_kind(directory / name, "a regular file")
             if writing and name in _WRITTEN_IN_PLACE:
                 _check_has_one_name(directory / name)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"a run directory must be readable, but {directory} is not: {reason(error)}."
-        ) from error
 
 
 def _check_own(directory: Path) -> None:
@@ -214,13 +220,10 @@ def new_directory(label: str) -> Path:
 
 def _is_created(directory: Path) -> bool:
     """Create a directory; return whether it was not there."""
-    try:
+    with written_in(directory), contextlib.suppress(FileExistsError):
         directory.mkdir(parents=True)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise not_writable(directory, error) from error
-    return True
+        return True
+    return False
 
 
 def lock_directory(directory: Path) -> int:
@@ -231,11 +234,9 @@ def lock_directory(directory: Path) -> int:
     """
     check_directory(directory, writing=True)
     _check_own(directory)
-    try:
+    with written_in(directory):
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = open_regular(directory / LOCK, os.O_RDWR | os.O_CREAT, inside=_named(directory))
-    except OSError as error:
-        raise not_writable(directory, error) from error
     try:
         _acquire(descriptor)
     except OSError as error:

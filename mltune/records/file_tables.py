@@ -21,7 +21,7 @@ from urllib.parse import quote
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import parse_json
-from mltune.records.directory import FILE, in_use, not_writable
+from mltune.records.directory import FILE, in_use, written_in
 from mltune.records.header import RunHeader
 from mltune.records.rows import (
     AT_ONCE,
@@ -195,10 +195,8 @@ def _create(directory: Path, header: RunHeader) -> None:
     # Both version numbers of SQLite's file format: the file is in WAL mode from the start (sqlite.org/fileformat2.html,
     # 1.3.3). To switch to it later would take a rollback journal, and a kill could leave that behind.
     image[18:20] = bytes([2, 2])
-    try:
+    with written_in(directory):
         write_file_atomically(directory / FILE, bytes(image))
-    except OSError as error:
-        raise not_writable(directory, error) from error
 
 
 def _connect(directory: Path) -> sqlite3.Connection:

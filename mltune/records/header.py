@@ -87,8 +87,7 @@ class RunHeader:
 
     def check_continued(self, header: RunHeader | None, directory: Path) -> None:
         """Check that a header, if there is one, is that of the run in a directory; else raise a RunDirectoryError."""
-        difference = "" if header is None else self.difference(header)
-        if difference:
+        if header is not None and (difference := self.difference(header)):
             raise RunDirectoryError(
                 f"a run directory belongs to one run, but in {directory} {difference}; "
                 "choose another directory, or repeat the command that began the run."
@@ -97,13 +96,11 @@ class RunHeader:
     def difference(self, other: RunHeader) -> str:
         """Describe the most important difference, such as ``"seed is 1, not 2"``; empty for headers of the same run."""
         before, now = self.to_json(), other.to_json()
-        difference = _dataset_difference(before["settings"], now["settings"])
-        if difference:
+        if difference := _dataset_difference(before["settings"], now["settings"]):
             return difference
         if before["kernel"] != now["kernel"]:
             return f"the kernel is {_shown(before['kernel'])}, not {_shown(now['kernel'])}"
-        difference = _model_difference(before["settings"], now["settings"])
-        if difference:
+        if difference := _model_difference(before["settings"], now["settings"]):
             return difference
         for name in before:
             if name != "created_at" and before[name] != now[name]:

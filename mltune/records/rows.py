@@ -14,14 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from mltune.errors import (
-    DamagedRunError,
-    DatabaseLostError,
-    DiskFullError,
-    MltuneError,
-    RunDirectoryError,
-    StoreError,
-)
+from mltune.errors import DamagedRunError, DatabaseLostError, DiskFullError, MltuneError, RunDirectoryError, StoreError
 from mltune.files.text import printable
 from mltune.records.columns import COLUMNS
 from mltune.records.declaration import Reference

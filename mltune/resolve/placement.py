@@ -100,11 +100,8 @@ def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
     unnamed = [task for task in tasks if task.dataset is None]
     manifests = list_datasets() if unnamed else []
     for task in unnamed:
-        fitting = [
-            manifest
-            for manifest in manifests
-            if (manifest.kernel, manifest.problem) == (task.kernel.label, task.problem)
-        ]
+        subject = task.kernel.label, task.problem
+        fitting = [manifest for manifest in manifests if (manifest.kernel, manifest.problem) == subject]
         if fitting:
             datasets[task.slug] = max(fitting, key=lambda manifest: manifest.rows).name
     return datasets

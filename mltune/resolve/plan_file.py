@@ -12,13 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
-    StringConstraints,
     ValidationError,
     create_model,
 )
@@ -27,9 +25,9 @@ from mltune.dataset.dataset import load_manifest
 from mltune.dataset.manifest import Manifest
 from mltune.errors import MltuneError, PlanError
 from mltune.files import folders
-from mltune.files.reading import parse_toml, read_text, reason
+from mltune.files.reading import parse_toml, raising, read_text
 from mltune.files.text import no_such
-from mltune.files.validation import matching, problems_of
+from mltune.files.validation import matching, problems_of, validated
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import built_in, load_kernel
 from mltune.problem.kinds import KINDS
@@ -60,18 +58,18 @@ MAX_KERNELS = 100
 
 _TRIALS = re.compile(r"(\d{1,12}) trials?", re.ASCII)
 
-_Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
-_NameOrPath = Annotated[StrictStr, StringConstraints(min_length=1, max_length=1000)]
-_Amount = Annotated[StrictStr, StringConstraints(min_length=1, max_length=40)]
+_Text = Annotated[StrictStr, Field(min_length=1, max_length=200)]
+_NameOrPath = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+_Amount = Annotated[StrictStr, Field(min_length=1, max_length=40)]
 _DeviceName = Annotated[StrictStr, matching(r"auto|all|replay|cuda:\d{1,3}", "be auto, all, replay or cuda:N")]
 _Priority = Annotated[StrictFloat | StrictInt, Field(ge=0.001, le=1000)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+class _Table(BaseModel, extra="forbid", allow_inf_nan=False):
+    """A table without other keys."""
 
 
-class _PlanTable(_Table):
+class _PlanTable(_Table, str_strip_whitespace=True):
     """``[plan]``: the budget, the devices and the defaults of all problems."""
 
     title: _Text
@@ -99,13 +97,11 @@ _OptionsTable = create_model("_OptionsTable", __base__=_Table, **_OPTIONS)
 """``[options]``: the options of every run."""
 
 
-class _ProblemsTable(_Table):
+class _ProblemsTable(_Table, extra="allow"):
     """``[[problems]]``: problems of one kernel, or of several that compete, or recorded timings.
 
     Other keys belong to the kind of problem of the kernel (:attr:`mltune.problem.kinds.ProblemKind.expand`).
     """
-
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     kernel: _NameOrPath | Annotated[list[_NameOrPath], Field(min_length=1, max_length=MAX_RIVALS)] | None = None
     accuracy: Literal[ACCURACIES] | None = None  # type: ignore[valid-type]
@@ -150,12 +146,8 @@ def load_plan(name_or_path: str | Path) -> Plan:
     (600.0, 'sgemm NN 4096')
     """
     path = find_plan(name_or_path)
-    try:
+    with raising(_refused, f"{path}: a plan must be readable UTF-8 text"):
         text = read_text(path, MAX_BYTES)
-    except OSError as error:
-        raise PlanError(
-            f"{path}: a plan must be readable UTF-8 text: {reason(error)}. See {folders.page('reference/plans.md')}."
-        ) from error
     return parse_plan(text, path.stem, where=str(path))
 
 
@@ -242,18 +234,14 @@ def _value(value: object) -> str:
 
 
 def _validated(where: str, text: str) -> _PlanDocument:
-    try:
+    with raising(_refused, f"{where}: a plan must be valid TOML", ValueError):
         document = parse_toml(text)
-    except ValueError as error:
-        raise PlanError(
-            f"{where}: a plan must be valid TOML: {error}. See {folders.page('reference/plans.md')}."
-        ) from error
-    try:
-        return _PlanDocument.model_validate(document)
-    except ValidationError as error:
-        raise PlanError(
-            f"{where}: {problems_of(error, document, model=_PlanDocument)}. See {folders.page('reference/plans.md')}."
-        ) from error
+    with raising(_refused, where, ValueError):
+        return validated(_PlanDocument, document)
+
+
+def _refused(fact: str) -> PlanError:
+    return PlanError(f"{fact} See {folders.page('reference/plans.md')}.")
 
 
 class _Reader:
@@ -378,8 +366,10 @@ class _Reader:
         named = [self.kernel(name) for name in dict.fromkeys(names)]
         kernel = named[0] if named else self.kernel(DEFAULT_KERNEL)
         extra = table.model_extra or {}
-        expand = KINDS[kernel.problem].expand
-        problems = expand(extra) if expand is not None else _of_arrays(kernel, extra)
+        if expand := KINDS[kernel.problem].expand:
+            problems = expand(extra)
+        else:
+            problems = map(kernel.own_problem, _SizesTable.model_validate(extra).sizes)
         check_accuracies(named, table.accuracy)
         chosen: dict[str, list[Kernel]] = {}
         for problem in problems:
@@ -419,9 +409,3 @@ class _Reader:
                     key, f"a plan has each problem once, but {task.problem.label} is in {seen[identity]} too"
                 )
             seen[identity] = key
-
-
-def _of_arrays(kernel: Kernel, table: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield the problems of a kernel of kind arrays at the sizes of a table."""
-    for sizes in _SizesTable.model_validate(table).sizes:
-        yield kernel.own_problem(sizes)

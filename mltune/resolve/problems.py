@@ -73,10 +73,8 @@ def kernels_for(
 
 def fits(kernel: Kernel, device: Device) -> bool:
     """Return whether a device has the architecture and the unit that a kernel needs."""
-    return has_unit(device, kernel.resources.unit) and kernel.source.architecture.rstrip("af") in (
-        "",
-        device.architecture,
-    )
+    architecture = kernel.source.architecture.rstrip("af")
+    return has_unit(device, kernel.resources.unit) and architecture in ("", device.architecture)
 
 
 def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Device]) -> list[Kernel]:
@@ -88,16 +86,12 @@ def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Devic
     """
 
     def is_tried(kernel: Kernel, gpu: Device) -> bool:
-        rivals = [
-            rival
-            for rival in kernels
-            if rival.resources.unit and fits(rival, gpu) and rival.accuracy == kernel.accuracy
-        ]
+        equals = [rival for rival in kernels if rival.resources.unit and rival.accuracy == kernel.accuracy]
+        rivals = [rival for rival in equals if fits(rival, gpu)]
         if kernel.resources.unit or not rivals:
             return fits(kernel, gpu)
-        return max(peak_flops(gpu, rival.resources.unit) for rival in rivals) < _FAR_AHEAD * peak_flops(
-            gpu, problem.arithmetic
-        )
+        largest = max(peak_flops(gpu, rival.resources.unit) for rival in rivals)
+        return largest < _FAR_AHEAD * peak_flops(gpu, problem.arithmetic)
 
     single = dict(problem.variables).get("batch", 1) == 1
     return [kernel for kernel in kernels if single and any(is_tried(kernel, gpu) for gpu in gpus)] or list(kernels)

@@ -97,12 +97,9 @@ def finding_of(leader: Leader) -> dict[str, Any]:
         low, high = leader.rates(high_s), leader.rates(low_s)
         finding["interval_s"] = [low_s, high_s]
         finding |= {f"{name}_interval": None if low[name] is None else [low[name], high[name]] for name in RATES}
-    return finding | {
-        "state": "declared",
-        "ties": figures["ties"],
-        "rejected": {str(number): reason for number, reason in declared.rejected.items()},
-        "verified": figures["verified"],
-    }
+    finding |= {name: figures[name] for name in ("ties", "verified")}
+    rejected = {str(number): reason for number, reason in declared.rejected.items()}
+    return finding | {"state": "declared", "rejected": rejected}
 
 
 def _reference(leader: Leader, figures: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -505,9 +505,8 @@ def _entry(result: TuneResult, record: Any, metrics: Mapping[str, Metric]) -> di
 
 def disagreement(result: TuneResult) -> str:
     """Return a warning where most outputs disagree with those of the default configuration; empty otherwise."""
-    wrong, right = (
-        result.records.take(result.records.in_state(state)) for state in (TrialState.WRONG_RESULT, TrialState.OK)
-    )
+    states = (TrialState.WRONG_RESULT, TrialState.OK)
+    wrong, right = (result.records.take(result.records.in_state(state)) for state in states)
     if len(wrong) <= len(right):
         return ""
     return (

@@ -94,9 +94,8 @@ class StudyMirror:
         )
         # By the clock of the run: that of the host may have been set in between.
         ended = self._header.created_at + record.elapsed_s
-        took = (record.build.compile_s if record.build else 0.0) + (
-            measured.verify_s + measured.time_s if measured else 0.0
-        )
+        took = record.build.compile_s if record.build else 0.0
+        took += measured.verify_s + measured.time_s if measured else 0.0
         zone = trial.datetime_start.tzinfo if trial.datetime_start else None
         trial.datetime_start = datetime.fromtimestamp(ended - took, zone)
         trial.datetime_complete = datetime.fromtimestamp(ended, zone)
@@ -117,11 +116,8 @@ class StudyMirror:
             f"predicted_{unit}": None if record.predicted is None else self._predicted(record.predicted),
         }
         if skip is not None:
-            attributes |= {
-                "gate": skip.gate,
-                f"gate_{unit}": self._predicted(skip.predicted),
-                "audited": record.audited,
-            }
+            predicted = self._predicted(skip.predicted)
+            attributes |= {"gate": skip.gate, f"gate_{unit}": predicted, "audited": record.audited}
         if build is not None:
             attributes |= {"registers": build.registers, "spill_bytes": build.spill_bytes, "compile_s": build.compile_s}
         if measured is not None and measured.median_s is not None:
@@ -138,11 +134,8 @@ class StudyMirror:
 
 def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that are known and that JSON can hold."""
-    return {
-        name: value
-        for name, value in attributes.items()
-        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
-    }
+    unknown = (None, math.inf, -math.inf)
+    return {name: value for name, value in attributes.items() if value == value and value not in unknown}
 
 
 @contextlib.contextmanager

@@ -113,18 +113,15 @@ def _choose(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for entry in problems:
         fastest = bool(entry["best"]) and entry["best"]["median_s"] == best_s.get(entry["choice"])
         entry["chosen"] = fastest if entry["choice"] else entry["state"] != "left out"
-    return list(
-        {entry["choice"] or entry["slug"]: entry for entry in problems if entry["state"] != "left out"}.values()
-    )
+    counted = [entry for entry in problems if entry["state"] != "left out"]
+    return list({entry["choice"] or entry["slug"]: entry for entry in counted}.values())
 
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
     entry = {"slug": slug, "state": state, "detail": detail, "replayed": False}
     empty = dict.fromkeys(("choice", "reference", "stopped"), "")
-    unknown: dict[str, Any] = dict.fromkeys(
-        ("problem", "label", "kernel", "accuracy", "device", "best", "error", "funnel")
-    )
+    unknown = dict.fromkeys(("problem", "label", "kernel", "accuracy", "device", "best", "error", "funnel"))
     return {**entry, **empty, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
@@ -232,20 +229,15 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
     """Describe a dataset: an entry of the output of ``mltune datasets --json``."""
     problem, device, best = manifest.problem, manifest.device, manifest.best
     figures = {} if best is None else rating(problem, device, best.median_s, manifest.reference_median_s)
+    plain = ("name", "kind", "kernel", "rows", "created", "source", "licence")
     return {
-        "name": manifest.name,
-        "kind": manifest.kind,
-        "kernel": manifest.kernel,
+        **{name: getattr(manifest, name) for name in plain},
         "label": problem.label,
         "problem": problem.to_json(),
         "reference": problem.reference,
         "device": device.name,
-        "rows": manifest.rows,
         "counts": dict(manifest.counts),
         **{f"best_{name}": figures.get(name) for name in RATED},
-        "created": manifest.created,
-        "source": manifest.source,
-        "licence": manifest.licence,
     }
 
 

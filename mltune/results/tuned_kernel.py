@@ -14,12 +14,12 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from mltune.device.gpu_arrays import cupy_array
 from mltune.errors import DeviceError, RunDirectoryError
-from mltune.files.reading import parse_json, read_file, reason
-from mltune.files.validation import problems_of
+from mltune.files.reading import parse_json, raising, read_file
+from mltune.files.validation import validated
 from mltune.kernel.launch import Launch
 
 _MAX_BYTES = 1 << 28
@@ -124,10 +124,7 @@ class TunedKernel:
         """Launch the kernel on arrays of any package, on the current stream of PyTorch where one is a tensor of it."""
         import cupy
 
-        tensors, stream = (
-            [argument for argument in arguments if hasattr(argument, "detach")],
-            cupy.cuda.get_current_stream(),
-        )
+        stream, tensors = cupy.cuda.get_current_stream(), [value for value in arguments if hasattr(value, "detach")]
         if tensors:
             current = sys.modules["torch"].cuda.current_stream(tensors[0].device)
             if hasattr(cupy.cuda.Stream, "from_external") and hasattr(current, "__cuda_stream__"):
@@ -248,17 +245,10 @@ def load_code(code: bytes, name: str, launch: Launch, constants: Mapping[str, ND
 
 def read_winner(folder: Path) -> tuple[WinnerDocument, bytes]:
     """Read description and machine code of a winner's folder; errors are those of :func:`load_winner`."""
-    content: Any = None
-    try:
+    law = f"a tuned kernel is compiled by a run on a GPU that has declared a winner, but {folder}"
+    with raising(RunDirectoryError, law, OSError, ValueError):
         content = parse_json(read_file(folder / "winner.json", _MAX_DOCUMENT_BYTES, inside=folder))
         if isinstance(content, dict) and content.get("lacks_code"):
             raise ValueError("it has no machine code")
-        document = WinnerDocument.model_validate(content)
+        document = validated(WinnerDocument, content)
         return document, read_file(folder / "kernel.cubin", _MAX_BYTES, inside=folder)
-    except ValidationError as error:
-        fact = problems_of(error, content, model=WinnerDocument)
-    except (OSError, ValueError) as error:
-        fact = reason(error)
-    raise RunDirectoryError(
-        f"a tuned kernel is compiled by a run on a GPU that has declared a winner, but {folder}: {fact}."
-    )

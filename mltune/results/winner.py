@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
@@ -106,13 +107,12 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
 def formulas_of(kernel: Kernel, values: Mapping[str, int | float | str]) -> dict[str, Any]:
     """Return the launch of a kernel as formulas of the names without values."""
+    rule, written = kernel.launch_rule, partial(formula, values=values, derived=kernel.space.derived)
     return {
-        "grid": [formula(expression, values, kernel.space.derived) for expression in kernel.launch_rule.grid],
-        "block": [formula(expression, values, kernel.space.derived) for expression in kernel.launch_rule.block],
-        "shared_bytes": formula(kernel.launch_rule.shared_bytes, values, kernel.space.derived),
-        "workspace_bytes": None
-        if kernel.launch_rule.workspace is None
-        else formula(kernel.launch_rule.workspace, values, kernel.space.derived),
+        "grid": [*map(written, rule.grid)],
+        "block": [*map(written, rule.block)],
+        "shared_bytes": written(rule.shared_bytes),
+        "workspace_bytes": None if rule.workspace is None else written(rule.workspace),
     }
 
 

@@ -75,9 +75,7 @@ def _build(winner: Winner) -> dict[str, Any]:
         "compiler": winner.compiler,
         "options": [*compile_options(architecture), *winner.options],
         "headers": {name: kernel.source.header_paths.get(name, name) for name in kernel.source.headers},
-        "registers": build.registers,
-        "spill_bytes": build.spill_bytes,
-        "stack_bytes": build.stack_bytes,
+        **{name: getattr(build, name) for name in ("registers", "spill_bytes", "stack_bytes")},
         "static_shared_bytes": build.shared_bytes,
         "code_bytes": build.code_bytes,
     }

@@ -150,11 +150,8 @@ def read_code(placed: PlacedKernel, limited: LimitedConfiguration) -> tuple[Loop
     if loop is None or not loop.arithmetic:
         raise UsageError(f"the main loop is the one with the most multiply-adds, but {kernel.name} has none.")
     slots = issues_per_clock(device) * device.warp_size
-    share = (
-        fma_per_clock(device, kernel.resources.unit or problem.arithmetic)
-        / slots
-        / _fma_of_an_instruction(placed, limited)
-    )
+    unit = kernel.resources.unit or problem.arithmetic
+    share = fma_per_clock(device, unit) / slots / _fma_of_an_instruction(placed, limited)
     return loop, limited.limits["arithmetic"] * share * loop.total / loop.arithmetic
 
 
@@ -280,13 +277,7 @@ class UpperBound:
 
 
 def _limited(limited: LimitedConfiguration) -> dict[str, object]:
-    limits = dict(limited.limits)
-    return {
-        "time_s": limited.time_s,
-        "binding": limited.binding,
-        "limits": limits,
-        "configuration": limited.configuration,
-    }
+    return {name: getattr(limited, name) for name in ("time_s", "binding", "limits", "configuration")}
 
 
 def _loop(loop: LoopCode, issue_s: float) -> dict[str, object]:

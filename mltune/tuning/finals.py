@@ -339,11 +339,7 @@ def _verify(
     passed: set[int] = set()
     while True:
         ranked, _ = times.rank(rejected)
-        due = [
-            finalist.number
-            for finalist in ranked
-            if finalist.ratio_low <= 1 <= finalist.ratio_high and finalist.number not in passed
-        ]
+        due = [finalist.number for finalist in ranked if finalist.is_equal and finalist.number not in passed]
         settled = bool(ranked) and ranked[0].number in passed
         if not due or stop() or (settled and time.perf_counter() >= until):
             return settled

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
-from xml.sax.saxutils import quoteattr
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
@@ -178,14 +178,14 @@ class GateResult:
         """Return the result as a report in JUnit's form, with one test case: a failure, or where undecided an error."""
         kind = "" if self.passed else "error" if self.verdict == "undecided" else "failure"
         case = f"{self.problem} on {self.device}: {self.new} against {self.old}"
-        name, summary = (quoteattr(printable(text, 5000)) for text in (case, self.summary))
-        element = f"<{kind} type={quoteattr(self.verdict)} message={summary}/>" if kind else ""
-        counts = f'tests="1" failures="{int(kind == "failure")}" errors="{int(kind == "error")}"'
-        return (
-            f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuite name="mltune gate" {counts}>'
-            f'<testcase classname="mltune.gate" name={name} time="{self.seconds:.3f}">'
-            f"{element}</testcase></testsuite>\n"
-        ).encode()
+        name, summary = (printable(text, 5000) for text in (case, self.summary))
+        counts = {"tests": "1", "failures": str(int(kind == "failure")), "errors": str(int(kind == "error"))}
+        suite = Element("testsuite", {"name": "mltune gate", **counts})
+        element = SubElement(suite, "testcase", classname="mltune.gate", name=name, time=f"{self.seconds:.3f}")
+        if kind:
+            SubElement(element, kind, type=self.verdict, message=summary)
+        report: bytes = tostring(suite, "utf-8", xml_declaration=True)
+        return report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -191,17 +191,9 @@ def _expected_share(card: Card | None, source: Literal["model", "physics"], top:
     counts = [count for count in shares if count <= top]
     if card is None or not counts:
         return None
-    judged_shares = shares[max(counts)]
-    learned_from = card.learned_from if source == "model" else ""
-    return ExpectedShare(
-        source,
-        learned_from,
-        max(counts),
-        sum(judged_shares) / len(judged_shares),
-        min(judged_shares),
-        max(judged_shares),
-        len(judged_shares),
-    )
+    judged, learned_from = shares[max(counts)], card.learned_from if source == "model" else ""
+    mean = sum(judged) / len(judged)
+    return ExpectedShare(source, learned_from, max(counts), mean, min(judged), max(judged), len(judged))
 
 
 def _expected_time(

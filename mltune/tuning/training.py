@@ -161,14 +161,11 @@ def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
         parts.setdefault(_measured(dataset), []).append(sweep)
     return [
         replace(
-            sweeps_of_group[0],
-            columns={
-                name: np.concatenate([sweep.columns[name] for sweep in sweeps_of_group])
-                for name in sweeps_of_group[0].columns
-            },
-            median_s=np.concatenate([sweep.median_s for sweep in sweeps_of_group]),
+            group[0],
+            columns={name: np.concatenate([sweep.columns[name] for sweep in group]) for name in group[0].columns},
+            median_s=np.concatenate([sweep.median_s for sweep in group]),
         )
-        for sweeps_of_group in parts.values()
+        for group in parts.values()
     ]
 
 

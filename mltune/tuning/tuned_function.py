@@ -326,11 +326,8 @@ class TunedFunction:
 def _look_up(wisdom: Wisdom, case: _Case) -> Match | None:
     """Return what a wisdom knows: these sizes, the nearest, or these on another GPU of the architecture."""
     placed, types = case.placed, _types(case.placed.problem.to_json())
-    of_types = Wisdom(
-        entry
-        for entry in wisdom
-        if _types(entry.problem) == types and (isinstance(entry, Failure) or getattr(entry, "verified", False))
-    )
+    same = (entry for entry in wisdom if _types(entry.problem) == types)
+    of_types = Wisdom(entry for entry in same if isinstance(entry, Failure) or getattr(entry, "verified", False))
     matches = of_types.lookup(placed.kernel, placed.problem, placed.device, case.driver, space=placed.space)
     return next(iter(matches), None)
 

@@ -44,15 +44,9 @@ def two_versions(
         names = [old, new]
         folders = [Path(name).parent if name.endswith(".cu") else name for name in names]
         bundle_of_sources = kernel or next(filter(is_bundle, folders), None)
-        subjects = [
-            _subject(
-                name,
-                kernel or (folder if is_bundle(folder) else bundle_of_sources),
-                Path(scratch) / str(place),
-                readers,
-            )
-            for place, (name, folder) in enumerate(zip(names, folders, strict=True))
-        ]
+        bundles = [kernel or (folder if is_bundle(folder) else bundle_of_sources) for folder in folders]
+        copies = [Path(scratch) / str(place) for place in range(len(names))]
+        subjects = [*map(partial(_subject, readers=readers), names, bundles, copies)]
         if kernel is not None and not any(isinstance(subject, Kernel) for subject in subjects):
             names, subjects = [*names, str(kernel)], [*subjects, load_kernel(kernel)]
         bundle = next((subject for subject in subjects if isinstance(subject, Kernel)), None)

@@ -93,11 +93,8 @@ def check_wisdom(
             runnable[number] = kernel_today
     device, recorded = _device_and_problem(target)
     gpu = Gpu.of(device)
-    here = [
-        number
-        for number, (_, problem) in runnable.items()
-        if entries[number].device == gpu and recorded in (None, problem)
-    ]
+    of_problem = [number for number, (_, problem) in runnable.items() if recorded in (None, problem)]
+    here = [number for number in of_problem if entries[number].device == gpu]
     for number in runnable.keys() - set(here):
         results[number] = Checked(entries[number], Verdict.UNCHECKED, f"it cannot be measured on {target} ({gpu.name})")
     for number in set(here) - set(drawn := _drawn(here, sample, seed)):
@@ -167,13 +164,9 @@ def _judge(entry: Entry, measured: Measurement, default: Measurement | None) -> 
         misses[Verdict.SLOWER] = f"it takes {measured.median_s / entry.median_s:.3f} of its recorded time"
     if incumbent.ratio_low > 1 + _DEFAULT_TOLERANCE:
         misses[Verdict.SLOWER_THAN_DEFAULT] = f"it takes {incumbent.ratio:.3f} of the time of the default configuration"
-    return Checked(
-        entry,
-        next(iter(misses), Verdict.HOLDS),
-        "; ".join(misses.values()),
-        measured.median_s,
-        None if default is None else default.median_s,
-    )
+    default_s = None if default is None else default.median_s
+    verdict = next(iter(misses), Verdict.HOLDS)
+    return Checked(entry, verdict, "; ".join(misses.values()), measured.median_s, default_s)
 
 
 @dataclass(frozen=True)

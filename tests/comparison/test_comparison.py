@@ -256,7 +256,7 @@ def with_evaluation(index: object, own_s: object, recorded_s: object) -> Callabl
         lambda run: run.update(more=1),
     ],
 )
-@pytest.mark.sampled(5, system=13)
+@pytest.mark.sampled(5, system=9)
 def test_a_run_that_was_lost_or_damaged_is_done_again(
     written: Path, source: RecordingSource, tmp_path: Path, damage
 ) -> None:

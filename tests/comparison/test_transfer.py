@@ -37,11 +37,11 @@ def recorded(name: str) -> Recording:
 
 MORE = {
     "convolution_rtx_a6000": [],
-    "convolution_mi250x_gcd": ["convolution_w6600"],
     "xgemm_rtx_2080_ti": ["xgemm_rtx_3060_laptop", "xgemm_rtx_a4000"],
     "xgemm_titan_rtx": ["xgemm_rtx_3060_laptop", "xgemm_rtx_a4000"],
     "xgemm_rtx_3060_laptop": ["xgemm_rtx_2080_ti", "xgemm_titan_rtx"],
     "xgemm_rtx_a4000": ["xgemm_rtx_2080_ti", "xgemm_titan_rtx"],
+    "convolution_mi250x_gcd": ["convolution_w6600"],
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from mltune.dataset.dataset import (
     dataset_from_records,
-    dataset_from_store,
+    export_run,
     find_datasets,
     list_datasets,
     load_dataset,
@@ -169,10 +169,11 @@ def test_a_row_takes_well_under_a_hundred_bytes(tmp_path):
 
 def test_a_run_is_exported_without_what_it_skipped(tmp_path):
     records = trials(100, 4)
-    with Store.open(tmp_path / "run", header(4)) as store:
+    with Store.open(tmp_path / "run-1", header(4)) as store:
         store.append(*records)
         store.set_fact("reference_median_s", 0.0027)
-        dataset = dataset_from_store(store, name="run-1")
+    dataset = load_dataset(export_run(tmp_path / "run-1", tmp_path))
+    assert dataset.manifest.name == "run-1"
     assert dataset.manifest.kind == "search"
     assert dataset.manifest.reference_median_s == 0.0027
     assert dataset.manifest.rows == sum(record.state != TrialState.SKIPPED for record in records)

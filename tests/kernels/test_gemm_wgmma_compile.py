@@ -22,7 +22,7 @@ TILES = [
 ]
 
 
-@pytest.mark.sampled(0, system=4)
+@pytest.mark.sampled(0, system=2)
 @pytest.mark.parametrize("ops", ["TN", "NN", "NT", "TT"])
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile['BLK_M']}x{tile['BLK_N']}")
 def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> None:

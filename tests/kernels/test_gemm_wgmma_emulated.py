@@ -180,7 +180,7 @@ def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: in
 
 @pytest.mark.parametrize("columns", [8, 16, 24, 40, 72, 80])
 @pytest.mark.parametrize("ops", ["TN", "NT"])
-@pytest.mark.sampled(3, system=12)
+@pytest.mark.sampled(3, system=6)
 def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: int) -> None:
     """Numbers of columns that no power of two divides well, in all ways to store results."""
     configuration = PLAIN | {"BLK_M": 192 if columns in (40, 80) else 64, "BLK_N": columns}
@@ -209,7 +209,7 @@ EPILOGUES = [
 
 @pytest.mark.parametrize(("precision", "epilogue", "batch"), EPILOGUES)
 @pytest.mark.parametrize("way", ["split", "swap", "straight"])
-@pytest.mark.sampled(2, system=7)
+@pytest.mark.sampled(2, system=4)
 def test_an_epilogue_is_applied_before_a_result_is_stored(
     kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int, way: str
 ) -> None:

@@ -42,7 +42,7 @@ def test_what_is_exported_is_what_is_imported(wisdom, folder, tmp_path):
     assert export_winners(wisdom, folder) == {OTHER: 1, FILE: 2}
     assert sorted(path.name for path in folder.iterdir()) == [OTHER, FILE]
     assert import_winners(folder, tmp_path / "other.json") == {OTHER: 1, FILE: 2}
-    best = [known for known in Wisdom.load(wisdom).best() if known.problem.get("kind") == "recorded"]
+    best = [known for known in Wisdom.load(wisdom).best if known.problem.get("kind") == "recorded"]
     assert Wisdom.load(tmp_path / "other.json") == Wisdom(best)
 
 
@@ -68,7 +68,7 @@ def test_importing_keeps_what_is_known(wisdom, folder, tmp_path):
     import_winners(folder, mine)
     entries = Wisdom.load(mine)
     assert len(entries) == 5
-    assert {known.configuration["TILE"] for known in entries.best() if known.problem.get("kind") != "recorded"} == {128}
+    assert {known.configuration["TILE"] for known in entries.best if known.problem.get("kind") != "recorded"} == {128}
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
-from mltune.errors import MltuneError, MltuneWarning, UsageError, WorkerError
+from mltune.errors import MltuneWarning, UsageError, WorkerError
 from mltune.files.text import printable
 from mltune.measure.compile_farm import GPU, connect, import_distributed, versions, workers_with
 from mltune.process.child import SAFE_PATH, Child
+from mltune.resolve.device import find_gpus
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -127,16 +128,7 @@ def worker_facts() -> tuple[dict[str, str], tuple[Device, ...], str]:
 
 def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], str]]:
     """Return the function that the process of :func:`worker_facts` serves."""
-    from mltune.device.query import available_devices
-
-    def query(_: None) -> tuple[dict[str, str], tuple[Device, ...], str]:
-        try:
-            devices = available_devices()
-        except MltuneError as error:
-            return versions(), (), str(error).removesuffix(".")
-        return versions(), devices, "" if devices else "the NVIDIA driver shows none"
-
-    return query
+    return lambda _: (versions(), *find_gpus())
 
 
 # Dask opens a port for pages even where it shows none: it is on this host alone, and serves nothing.

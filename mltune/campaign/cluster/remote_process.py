@@ -29,6 +29,7 @@ from mltune.campaign.cluster.remote_slice import (
 from mltune.campaign.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult, repair
 from mltune.device.facts import Device
 from mltune.errors import DeviceLostError, MltuneError, MltuneWarning, WisdomError, WorkerError
+from mltune.files.reading import raising
 from mltune.files.text import printable
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
@@ -158,10 +159,8 @@ class RemoteProcess:
 
     def _is_there(self, client: Client) -> bool:
         """Return whether the scheduler knows the worker: a question to one that is gone takes half a minute."""
-        try:
+        with raising(WorkerError, "the scheduler is lost", Exception):
             return self._address in client.nthreads(workers=[self._address])
-        except Exception as error:
-            raise WorkerError(f"the scheduler is lost: {printable(error)}") from error
 
     def _ask(self, client: Client, received: int, timeout_s: float) -> list[Update] | None:
         """Return the messages after the first ``received``; None where the task does not run."""

@@ -27,7 +27,7 @@ from mltune.files.owned import WINNER as WINNER_FOLDER
 from mltune.files.reading import read_file
 from mltune.known.wisdom import Wisdom
 from mltune.process.child import ThreadedChild, available_cores
-from mltune.records.directory import EVENT_LOG, WINNER, is_begun, not_writable
+from mltune.records.directory import EVENT_LOG, WINNER, is_begun, written_in
 from mltune.records.events import read_events
 from mltune.records.replication import Changes
 from mltune.records.store import Store
@@ -193,14 +193,12 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
             raise UsageError(f"a file of a run is {', '.join(RUN_FILES)} or lies in {WINNER}/, got {name!r:.200}.")
     present = dict(files_in(directory, with_winner=True))
     sent, here = _of_winner(files), _of_winner(present)
-    try:
+    with written_in(directory):
         for name in files.keys() & set(RUN_FILES):
             if present.get(name) != files[name]:
                 write_file_atomically(directory / name, files[name], inside=directory)
         if sent and sent != here:
             replace_folder_atomically(directory / WINNER, sent, WINNER_FOLDER, inside=directory)
-    except OSError as error:
-        raise not_writable(directory, error) from error
 
 
 def _of_winner(files: Mapping[str, bytes]) -> dict[str, bytes]:
