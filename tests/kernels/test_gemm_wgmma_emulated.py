@@ -263,8 +263,8 @@ PACKING_FAULTS = {
 STORING_FAULTS = {
     "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "without a fence after it"),
     "lines that are not whole": (
-        "      wait_for_others();\n      if (SWAP)",
-        "      if (SWAP)",
+        "      wait_for_others();\n      const int first",
+        "      const int first",
         "wrote since the last barrier|without a fence after it|never written",
     ),
     "lines that are not sent": (
