@@ -205,9 +205,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return geometric mean and least of both comparisons, by epilogue and origin of the shape, and by tokens."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(f"{row['epilogue']} {row['of']}", []).append(row)
+        groups.setdefault(f"{row['epilogue']}_{row['of']}", []).append(row)
         octave = row["n"] if row["of"] == "listed" else f"{2 ** int(math.log2(row['n']))}+"
-        groups.setdefault(f"{row['epilogue']} {row['of']} {octave} tokens", []).append(row)
+        groups.setdefault(f"{row['epilogue']}_{row['of']}_{octave}_tokens", []).append(row)
     return {
         name: {
             "shapes": len(group),
