@@ -29,8 +29,8 @@ class Listing(list[_Entry]):
     """A list of entries with ``facts``: a session shows a line of each, at most 40, and a notebook shows a table."""
 
     def __repr__(self) -> str:
-        more = len(self) - _MOST_LINES + 1
-        lines = [*map(repr, self)] if more <= 1 else [*map(repr, self[: _MOST_LINES - 1]), f"... and {more} more"]
+        hidden = len(self) - _MOST_LINES + 1
+        lines = [*map(repr, self)] if hidden <= 1 else [*map(repr, self[: _MOST_LINES - 1]), f"... and {hidden} more"]
         return f"[{(',' + chr(10) + ' ').join(lines)}]"
 
     def _repr_html_(self) -> str:

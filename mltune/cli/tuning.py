@@ -145,8 +145,8 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
     if result.interrupted:
         say_resumed_by(*sys.argv[1:], *(() if options["run"] else ("--run", document["run"])))
     elif not result.stopped:
-        more = f"the same command with --run {document['run']} and more --trials or --time goes on"
-        table.write(f"the budget is spent; {more}", stderr=True)
+        step = f"the same command with --run {document['run']} and more --trials or --time goes on"
+        table.write(f"the budget is spent; {step}", stderr=True)
     answer(document, as_json, lambda: tables.tuned(document), "report", document["run"])
     fail_if(document["best"] is None, result.interrupted)
 

@@ -47,19 +47,19 @@ def html_rows(rows: Sequence[Mapping[str, object]]) -> str:
     return f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def no_such(kind: str, name: object, known: Iterable[str], law: str = "") -> str:
+def no_such(kind: str, name: object, names: Iterable[str], law: str = "") -> str:
     """Return the message about an unknown name: the name, the nearest known one, and which there are.
 
     >>> no_such("plan", "quik", ["quick"])
     "'quik' is no plan; did you mean 'quick'?"
     """
-    hint = did_you_mean(str(name), known) or "."
+    hint = did_you_mean(str(name), names) or "."
     return f"{printable(repr(name), _LONGEST_QUOTE)} is no {kind}{hint}{law and f' {law}.'}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the known name that begins with it or is nearest, if any."""
-    names = {candidate.lower(): candidate for candidate in known}
+    names = {candidate.lower(): candidate for candidate in candidates}
     lowered = name.lower()[:_LONGEST_NAME]
     longer = [candidate for candidate in names if len(lowered) >= _FEWEST_LETTERS and candidate.startswith(lowered)]
     nearest = sorted(longer, key=len) or difflib.get_close_matches(lowered, names, n=1)

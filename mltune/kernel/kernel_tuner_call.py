@@ -144,10 +144,10 @@ def read_sources(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], di
     return text, headers, () if text is first else (Path(first).resolve().parent,)
 
 
-def read_call(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[KernelCall, CallOptions]:
+def read_call(arguments: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[KernelCall, CallOptions]:
     """Read a call: the arguments that a function has by Kernel Tuner's names, and the others that it was given."""
     checked = {name: arguments[name] for name in _READ if name in arguments}
-    options = check_call({**checked, **others}, arguments.get("strategy_options"))
+    options = check_call({**checked, **extra}, arguments.get("strategy_options"))
     compiler = arguments.get("compiler")
     same: dict[str, Any] = {name: arguments.get(name) for name in _SAME}
     call = KernelCall(

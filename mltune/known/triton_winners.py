@@ -25,11 +25,11 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
 
     Winners that are there stay: of a key that both have, the better one.
     """
-    known = [entry for entry in Wisdom.load(wisdom).best if _is_of_triton(entry)]
-    winners = [entry for entry in known if gpu in (None, entry.device.name)]
+    entries = [entry for entry in Wisdom.load(wisdom).best if _is_of_triton(entry)]
+    winners = [entry for entry in entries if gpu in (None, entry.device.name)]
     if not winners:
         of_gpu = "" if gpu is None else f" on {printable(gpu, 100)!r}"
-        hint = did_you_mean(gpu or "", {entry.device.name for entry in known}) or "; tune a program first."
+        hint = did_you_mean(gpu or "", {entry.device.name for entry in entries}) or "; tune a program first."
         raise UsageError(f"exported winners are in the wisdom, but {wisdom} has none of Triton's kernels{of_gpu}{hint}")
     try:
         check_folder(folder, inside=folder, create=True)

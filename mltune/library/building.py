@@ -258,9 +258,9 @@ class Building:
         whole = self._cost(range(len(self.candidates)))
         without = len(self.candidates) - (self.spec.library.most or MOST)  # timings that a size saves
         now, places = perf_counter(), (self._valid & np.isnan(self._times)).any(axis=1).sum()
-        left = (self._at(_CHOSEN_UNTIL) - now) / self._timing_s
-        crossed = (left - places * (whole - without)) * whole / without if without > 0 else left
-        return now + self._timing_s * max(min(crossed, left), _CROSSED_SHARE * left)
+        timings = (self._at(_CHOSEN_UNTIL) - now) / self._timing_s
+        crossed = (timings - places * (whole - without)) * whole / without if without > 0 else timings
+        return now + self._timing_s * max(min(crossed, timings), _CROSSED_SHARE * timings)
 
     def _add_first_times(self) -> None:
         """Time each candidate at some of the tuned sizes: the same ones where it is valid, so that times compare."""

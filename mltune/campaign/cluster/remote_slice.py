@@ -63,7 +63,7 @@ class SlicePackage:
 
     request: SliceRequest
     target: str
-    known: Changes | None = None
+    changes: Changes | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     wisdom: Wisdom | None = None
     sharing: int = 1
@@ -154,9 +154,9 @@ def run_remote_slice(package: SlicePackage, key: str) -> None:
         run.mkdir()
         log.mkdir()
         put_files(run, package.files)
-        if package.known is not None:
-            with Store.open(run, package.known.header) as store:
-                package.known.write(store)
+        if package.changes is not None:
+            with Store.open(run, package.changes.header) as store:
+                package.changes.write(store)
         if package.wisdom is not None:
             package.wisdom.save(wisdom)
         request = replace(
@@ -165,7 +165,7 @@ def run_remote_slice(package: SlicePackage, key: str) -> None:
             wisdom="none" if package.wisdom is None else str(wisdom),
             compilers=max(1, available_cores() // package.sharing),
         )
-        sender = _Sender(mailbox, run, log, package.known)
+        sender = _Sender(mailbox, run, log, package.changes)
         result = _serve(child, replace(package.request, request=request, log=log), mailbox, sender)
         sender.send(result=result, wisdom=None if package.wisdom is None else Wisdom.load(wisdom))
         deadline = time.monotonic() + RECEIVE_S

@@ -32,12 +32,12 @@ def install_if_asked() -> None:
 
     Nothing that is wrong here is raised, for it would end the import of PyTorch.
     """
-    if (asked := os.environ.get(VARIABLE)) in ("1", OVERLAP):
+    if (switch_value := os.environ.get(VARIABLE)) in ("1", OVERLAP):
         from mltune.errors import MltuneError, MltuneWarning
         from mltune.integrations.triton.decorator import Settings
         from mltune.integrations.triton.switch import switch
 
         try:
-            switch(Settings(overlap=asked == OVERLAP))
+            switch(Settings(overlap=switch_value == OVERLAP))
         except MltuneError as error:
-            warnings.warn(f"{VARIABLE}={asked} has no effect: {error}", MltuneWarning, stacklevel=2)
+            warnings.warn(f"{VARIABLE}={switch_value} has no effect: {error}", MltuneWarning, stacklevel=2)
