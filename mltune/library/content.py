@@ -79,8 +79,10 @@ class Content:
     def to_json(self) -> dict[str, Any]:
         """Return all but the machine code as plain JSON values."""
         cubins = self.cubins()
-        plain = ("name", "formula", "problem", "device", "sizes", "extents", "alignment", "report", "versions")
+        plain = ("name", "formula", "problem", "device", "alignment", "report", "versions")
         return {name: getattr(self, name) for name in plain} | {
+            "sizes": [*self.sizes],
+            "extents": [*self.extents],
             "parameters": [
                 {"name": parameter.name, "dtype": parameter.dtype, "role": parameter.role}
                 for parameter in self.signature()
