@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -94,7 +94,14 @@ class Dispatcher:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            "nodes": [list(node) for node in self.nodes],
+            "roots": list(self.roots),
+            "waves": [list(terms) for terms in self.waves],
+            "longer": [list(terms) for terms in self.longer],
+            "processors": self.processors,
+            "exact": [list(row) for row in self.exact],
+        }
 
 
 def wave_terms(tiles: NDArray[np.float64], sizes: NDArray[np.int64], processors: int) -> NDArray[np.float64]:
