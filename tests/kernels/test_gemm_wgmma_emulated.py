@@ -270,7 +270,7 @@ STORING_FAULTS = {
     "lines that are not sent": (
         "      wait_for_others();\n    }",
         "    }",
-        "another thread read since the last barrier",
+        "another thread read since the last barrier|error .* of the bound",
     ),
     "stores that the copy engine may not see": (
         "        fence_proxy();\n        __syncwarp();\n      }",

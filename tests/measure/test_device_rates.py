@@ -17,6 +17,7 @@ from mltune.device.facts import QUANTITIES
 from mltune.device.known import H200, known_devices
 from mltune.errors import DeviceError
 from mltune.measure import device_rates
+from mltune.measure import micro_kernel as micro
 from mltune.measure.build import nvrtc_version
 from mltune.measure.compiler import CudaSource, _program, _text, supported_architectures
 from mltune.measure.device_rates import RUN_S, compile_micro_kernels, enough_rounds, measure_device
@@ -168,7 +169,7 @@ def imaginary(monkeypatch):
     """Let an H200 be there that runs nothing: its worker is simulated."""
     monkeypatch.setattr(device_rates, "query_device", lambda index: H200)
     monkeypatch.setattr(device_rates, "driver_version", lambda: nvrtc_version())
-    monkeypatch.setattr(device_rates, "MIX_KERNELS", MIX_KERNELS[:2])
+    monkeypatch.setattr(micro, "MIX_KERNELS", MIX_KERNELS[:2])
     return lambda name: measure_device(0, worker=f"{__name__}:{name}")
 
 
@@ -186,14 +187,14 @@ def test_what_fails_is_left_out_with_its_reason(imaginary):
 
 
 def test_a_gpu_that_runs_nothing_is_an_error(imaginary, monkeypatch):
-    monkeypatch.setattr(device_rates, "MICRO_KERNELS", MICRO_KERNELS[1:3])
+    monkeypatch.setattr(micro, "MICRO_KERNELS", MICRO_KERNELS[1:3])
     with pytest.raises(DeviceError, match="a GPU that runs kernels, but on NVIDIA H200: the worker process died"):
         imaginary("make_no_worker")
 
 
 def test_what_does_not_compile_is_left_out(imaginary, monkeypatch):
     broken = MicroKernel("fp16_flops", "fma.cu", 4)  # without a macro, no kind of work is chosen
-    monkeypatch.setattr(device_rates, "MICRO_KERNELS", (broken, of("fp32_flops")))
+    monkeypatch.setattr(micro, "MICRO_KERNELS", (broken, of("fp32_flops")))
     device, reasons = imaginary("make_worker")
     assert list(device.measured) == ["fp32_flops"]
     assert reasons["fp16_flops"].startswith("does not compile: ")
@@ -202,8 +203,8 @@ def test_what_does_not_compile_is_left_out(imaginary, monkeypatch):
 
 def test_mixes_are_measured_up_to_the_first_that_cannot_be(imaginary, monkeypatch):
     some = MIX_KERNELS[:3]
-    monkeypatch.setattr(device_rates, "MICRO_KERNELS", (of("fp32_flops"),))
-    monkeypatch.setattr(device_rates, "MIX_KERNELS", (*some, MixKernel("fp16", 4, 1, False), *some))
+    monkeypatch.setattr(micro, "MICRO_KERNELS", (of("fp32_flops"),))
+    monkeypatch.setattr(micro, "MIX_KERNELS", (*some, MixKernel("fp16", 4, 1, False), *some))
     device, _ = imaginary("make_worker")
     assert [mix.threads for mix in device.mixes] == [blocks * threads for blocks, threads in BLOCKS] * len(some)
     apart, dependent = device.mixes[0], device.mixes[len(BLOCKS)]

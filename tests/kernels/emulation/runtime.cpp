@@ -55,7 +55,6 @@ struct Shadow {
   int writer, reader, written, read;
   int fences;  // that its writer had passed
   int written_syncs, read_syncs;  // of the warp that its writer and its last reader had passed
-  int written_meetings, read_meetings;  // that they had been at
   long long written_at, read_at;  // by accesses of the block before
   bool in_flight;
 };
@@ -121,7 +120,7 @@ struct Fiber {
   std::map<float*, std::vector<float>> sums;  // of products in flight; where the kernel has them lies garbage
   bool fenced = false;                        // a wgmma may follow
   int syncs = 0;                              // of its warp that it has passed
-  int meeting = NOBODY, meetings = 0;         // the number of its last, and how many it has been at
+  long long arrived_at[16] = {}, left_at[16] = {};  // its last meeting at the barrier of each number
   long long passed_at = 0;                    // its last barrier in shared memory
   int fences = 0;                             // between ordinary accesses and those of others that it has passed
   int fenced_global = -1;                     // the phase of its last fence of global memory
@@ -184,13 +183,17 @@ unsigned block_number() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.
 int readers_of(int warp) { return -16 - warp; }
 int warp_of(int who) { return who >= 0 ? who / WARP : who <= readers_of(0) ? readers_of(0) - who : -1; }
 
-// Whether the thread knows of an access by others: their warp, which is its own, has been at __syncwarp since, it has met them, or it has
-// passed a barrier in shared memory (whether they had come to that one is not known).
-bool knows(int who, int syncs, int meetings, long long at) {
+// Whether the thread knows of an access by others: their warp, which is its own, has been at __syncwarp since, both have been at a
+// meeting since, or it has passed a barrier in shared memory (whether they had come to that one is not known).
+bool knows(int who, int syncs, long long at) {
   const Fiber& mine = fibers[current];
   const int warp = warp_of(who);
-  return mine.passed_at > at || (warp == current / WARP && mine.syncs > syncs) ||
-         (warp >= 0 && mine.meeting == fibers[warp * WARP].meeting && mine.meetings > meetings);
+  if (mine.passed_at > at || (warp == current / WARP && mine.syncs > syncs)) return true;
+  const int first = who >= 0 ? who : warp * WARP, last = who >= 0 ? who : warp * WARP + WARP - 1;
+  for (int other = first; warp >= 0 && other <= last; other++)
+    for (int number = 0; number < 16; number++)
+      if (mine.left_at[number] > at && fibers[other].arrived_at[number] > at) return true;
+  return false;
 }
 
 void read_shared(size_t first, size_t bytes) {
@@ -198,14 +201,13 @@ void read_shared(size_t first, size_t bytes) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is read at byte %zu while a copy to it is in flight", word * WORD);
     if (shadow.writer == NOBODY) breach("shared memory is read at byte %zu, which was never written", word * WORD);
-    if (shadow.written == phase && shadow.writer != current && shadow.writer != ENGINE && !knows(shadow.writer, shadow.written_syncs, shadow.written_meetings, shadow.written_at))
+    if (shadow.written == phase && shadow.writer != current && shadow.writer != ENGINE && !knows(shadow.writer, shadow.written_syncs, shadow.written_at))
       breach("shared memory is read at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
     const bool is_first = shadow.read != phase || shadow.reader == current;
     shadow.reader = is_first ? current : warp_of(shadow.reader) == current / WARP ? readers_of(current / WARP) : MANY;
     shadow.read = phase;
     shadow.read_syncs = fibers[current].syncs;
-    shadow.read_meetings = fibers[current].meetings;
     shadow.read_at = ++moment;
   }
 }
@@ -215,17 +217,16 @@ void write_shared(size_t first, size_t bytes, bool in_flight) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is written at byte %zu while a copy to it is in flight", word * WORD);
     if (shadow.writer != NOBODY && shadow.writer != ENGINE && shadow.written == phase && shadow.writer != current &&
-        !knows(shadow.writer, shadow.written_syncs, shadow.written_meetings, shadow.written_at))
+        !knows(shadow.writer, shadow.written_syncs, shadow.written_at))
       breach("shared memory is written at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
-    if (shadow.read == phase && shadow.reader != current && !knows(shadow.reader, shadow.read_syncs, shadow.read_meetings, shadow.read_at))
+    if (shadow.read == phase && shadow.reader != current && !knows(shadow.reader, shadow.read_syncs, shadow.read_at))
       breach("shared memory is written at byte %zu, which another thread read since the last barrier", word * WORD);
     shadow.reader = NOBODY;
     shadow.read = -1;
     shadow.writer = current;
     shadow.written = phase;
     shadow.written_syncs = fibers[current].syncs;
-    shadow.written_meetings = fibers[current].meetings;
     shadow.written_at = ++moment;
     shadow.fences = fibers[current].fences;
     shadow.in_flight = in_flight;
@@ -548,14 +549,13 @@ void emulation_poll() {
 }
 
 void emulation_meet(int number, int threads) {
-  Fiber& fiber = fibers[current];
   Meeting& meeting = meetings[number];
-  const int ended = meeting.ended;
-  fiber.meeting = number;
+  const int ended = meeting.ended, thread = current;
+  fibers[thread].arrived_at[number] = ++moment;
   if (++meeting.here == threads) meeting = {0, ended + 1};
   while (meeting.ended == ended) emulation_poll();
   events++;
-  fiber.meetings++;
+  fibers[thread].left_at[number] = ++moment;
 }
 
 int emulation_lane() { return current % WARP; }
