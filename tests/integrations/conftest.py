@@ -51,3 +51,16 @@ def kernels(triton, tmp_path, monkeypatch):
         return module
 
     return made
+
+
+@pytest.fixture
+def switched(triton, monkeypatch):
+    """Return a function that switches mltune on until the test ends."""
+    from triton.runtime.autotuner import Autotuner
+
+    from mltune.integrations.triton import install, switch
+
+    monkeypatch.setattr(Autotuner, "run", Autotuner.run)  # restored at the end
+    monkeypatch.setattr(switch, "_settings", None)
+    monkeypatch.setattr(switch.atexit, "register", lambda function: None)
+    return lambda **options: install(**{"compilers": 2, **options})

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mltune.errors import MltuneWarning
-from mltune.integrations.triton import install, switch
 from mltune.known.wisdom import Wisdom
 from tests.environment import importing
 
@@ -162,13 +161,8 @@ def gpu(simulated):
 
 
 @pytest.fixture
-def switched(triton, monkeypatch):
-    from triton.runtime.autotuner import Autotuner
-
-    monkeypatch.setattr(Autotuner, "run", Autotuner.run)  # restored at the end
-    monkeypatch.setattr(switch, "_settings", None)
-    monkeypatch.setattr(switch.atexit, "register", lambda function: None)
-    install(compilers=2)
+def is_switched(switched):
+    switched()
 
 
 @pytest.fixture
@@ -221,7 +215,7 @@ class TestWinners:
 
     @pytest.mark.parametrize("damage", [_cut, _of_the_future, _a_pipe, _a_folder, _a_link_to_itself, _without_end])
     def test_a_damaged_file_is_said_and_kept_and_the_kernel_is_tuned(
-        self, triton, gpu, jit, configs, switched, damage, tmp_path
+        self, triton, gpu, jit, configs, is_switched, damage, tmp_path
     ):
         path = tmp_path / "wisdom.json"
         launch(triton.autotune(configs, ["n"])(jit))
@@ -235,7 +229,9 @@ class TestWinners:
         after = os.lstat(path)
         assert (after.st_ino, after.st_size, after.st_mode) == (before.st_ino, before.st_size, before.st_mode)
 
-    def test_a_forged_winner_is_a_choice_from_the_list_or_nothing(self, triton, gpu, jit, configs, switched, tmp_path):
+    def test_a_forged_winner_is_a_choice_from_the_list_or_nothing(
+        self, triton, gpu, jit, configs, is_switched, tmp_path
+    ):
         path = tmp_path / "wisdom.json"
         launch(triton.autotune(configs, ["n"])(jit))
         honest = path.read_text()
@@ -247,7 +243,7 @@ class TestWinners:
 class TestWrappers:
     """Classes and functions that libraries put around Triton's autotuner."""
 
-    def test_hooks_of_a_subclass_for_optional_arguments(self, triton, gpu, jit, configs, switched):
+    def test_hooks_of_a_subclass_for_optional_arguments(self, triton, gpu, jit, configs, is_switched):
         from simulated_gpu import HostTensor
 
         class Library(triton.runtime.Autotuner):
@@ -276,7 +272,7 @@ class TestWrappers:
         assert tuner.best_config.kwargs["BLOCK"] == BEST
         assert x.values.tolist() == [2.0, 2.0]
 
-    def test_an_object_around_a_tuner_that_is_copied_and_called_by_name(self, triton, gpu, jit, configs, switched):
+    def test_an_object_around_a_tuner_that_is_copied_and_called_by_name(self, triton, gpu, jit, configs, is_switched):
         import copy
 
         class Wrapper:
@@ -297,13 +293,13 @@ class TestWrappers:
         launch(wrapper)
         assert [meta["BLOCK"] for meta in gpu.launches] == [BEST]
 
-    def test_a_function_that_decorates_anew_at_each_call_measures_once(self, triton, gpu, jit, configs, switched):
+    def test_a_function_that_decorates_anew_at_each_call_measures_once(self, triton, gpu, jit, configs, is_switched):
         for call in range(3):
             tuner = launch(triton.autotune(configs, ["n"])(jit))
             assert tuner.best_config.kwargs["BLOCK"] == BEST
             assert len(tuner.configs_timings) == (1 if call else 7)
 
-    def test_a_copy_of_a_tuner_that_was_tuned_has_arguments_of_its_own(self, triton, gpu, jit, configs, switched):
+    def test_a_copy_of_a_tuner_that_was_tuned_has_arguments_of_its_own(self, triton, gpu, jit, configs, is_switched):
         import copy
 
         tuner = launch(triton.autotune(configs, ["n"])(jit))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mltune.errors import MltuneWarning
-from mltune.integrations.triton import install, install_if_asked, switch
+from mltune.integrations.triton import install_if_asked, switch
 from mltune.known.triton_winners import export_winners, import_winners
 from tests.environment import ROOT, importing
 
@@ -26,17 +26,6 @@ BEST = 512
 @pytest.fixture
 def gpu(simulated):
     return simulated(lambda meta: 1.0 + abs(meta["BLOCK"] - BEST) / 1024)
-
-
-@pytest.fixture
-def switched(triton, monkeypatch):
-    """Return a function that switches mltune on until the test ends."""
-    from triton.runtime.autotuner import Autotuner
-
-    monkeypatch.setattr(Autotuner, "run", Autotuner.run)  # restored at the end
-    monkeypatch.setattr(switch, "_settings", None)
-    monkeypatch.setattr(switch.atexit, "register", lambda function: None)
-    return lambda **options: install(**{"compilers": 2, **options})
 
 
 @pytest.fixture

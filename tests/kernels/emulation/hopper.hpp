@@ -22,7 +22,6 @@ void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigne
 void emulation_wgmma_commit();
 void emulation_wgmma_wait(int pending);
 void emulation_check_aligned(const void* address, int bytes);
-void emulation_check_load(const void* global, int bytes);
 }
 
 typedef unsigned long long Bits;
