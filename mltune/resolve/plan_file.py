@@ -17,6 +17,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    StringConstraints,
     ValidationError,
     create_model,
 )
@@ -58,7 +59,7 @@ MAX_KERNELS = 100
 
 _TRIALS = re.compile(r"(\d{1,12}) trials?", re.ASCII)
 
-_Text = Annotated[StrictStr, Field(min_length=1, max_length=200)]
+_Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 _NameOrPath = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 _Amount = Annotated[StrictStr, Field(min_length=1, max_length=40)]
 _DeviceName = Annotated[StrictStr, matching(r"auto|all|replay|cuda:\d{1,3}", "be auto, all, replay or cuda:N")]
@@ -69,7 +70,7 @@ class _Table(BaseModel, extra="forbid", allow_inf_nan=False):
     """A table without other keys."""
 
 
-class _PlanTable(_Table, str_strip_whitespace=True):
+class _PlanTable(_Table):
     """``[plan]``: the budget, the devices and the defaults of all problems."""
 
     title: _Text
@@ -255,9 +256,7 @@ class _Reader:
 
     def error(self, key: str, message: object) -> PlanError:
         text = str(message).rstrip(".")
-        return PlanError(
-            f"{self.where}: {key}: {text}{'' if text.endswith('?') else '.'} See {folders.page('reference/plans.md')}."
-        )
+        return _refused(f"{self.where}: {key}: {text}{'' if text.endswith('?') else '.'}")
 
     def plan(self, text: str, name: str) -> Plan:
         table = self.document.plan
@@ -345,7 +344,7 @@ class _Reader:
             yield from self.recorded(table) if table.datasets else self.measured(table)
         except ValidationError as error:
             problems = problems_of(error, table.model_extra, within=("problems", number - 1))
-            raise PlanError(f"{self.where}: {problems}. See {folders.page('reference/plans.md')}.") from error
+            raise _refused(f"{self.where}: {problems}.") from error
         except MltuneError as error:
             raise self.error(f"problems {number}", error) from error
 

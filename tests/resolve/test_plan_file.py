@@ -135,6 +135,7 @@ class TestRefusals:
             (('"1m"', '"10 trials"'), ("plan.minimum", "'10 trials'", "'1h'")),
             (('"1m"', '"5m"\nmaximum = "4m"'), ("minimum <= maximum",)),
             (('"1m"', '"1m"\ndevices = ["tpu"]'), ("plan.devices", "tpu")),
+            (('"1m"', '"1m"\ndevices = [" auto"]'), ("plan.devices", "' auto'")),
             (('"1m"', '"1m"\ndevices = ["auto", "cuda:1"]'), ("plan.devices", "some cuda:N")),
             (('"1m"', '"1m"\nproduce = ["gold"]'), ("plan.produce", "gold")),
             (('"1m"', '"1m"\nseed = -1'), ("plan.seed",)),
