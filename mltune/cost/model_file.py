@@ -26,7 +26,7 @@ from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import ModelError
 from mltune.files import folders
 from mltune.files.atomic import described_file, write_described
-from mltune.files.reading import parse_json, read_file, reason
+from mltune.files.reading import parse_json, raising, read_file, reason
 from mltune.files.text import no_such, printable
 from mltune.files.validation import matching, problems_of
 from mltune.kernel.bundle import Kernel
@@ -251,10 +251,8 @@ def load_model(path: Path) -> PretrainedModel:
     """Load a model; a ModelError says why its files cannot be read, or do not belong together."""
     card = load_card(path)
     path = file_of(path, ".npy")
-    try:
+    with raising(ModelError, f"a model has regressors, but {printable(path, 300)}"):
         content = read_file(described_file(path, card.sha256, MOST_BYTES), MOST_BYTES)
-    except OSError as error:
-        raise ModelError(f"a model has regressors, but {printable(path, 300)}: {reason(error)}.") from error
     if hashlib.sha256(content).hexdigest() != card.sha256:
         raise ModelError(f"a model belongs to its card, but the SHA-256 of {printable(path, 300)} is another.")
     try:

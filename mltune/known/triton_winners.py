@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from mltune.errors import UsageError, WisdomError
-from mltune.files.reading import check_folder, reason
+from mltune.files.reading import check_folder, raising
 from mltune.files.text import did_you_mean, printable
 from mltune.known.entry import Gpu, Outcome
 from mltune.known.wisdom import Wisdom
@@ -31,10 +31,8 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
         of_gpu = "" if gpu is None else f" on {printable(gpu, 100)!r}"
         hint = did_you_mean(gpu or "", {entry.device.name for entry in entries}) or "; tune a program first."
         raise UsageError(f"exported winners are in the wisdom, but {wisdom} has none of Triton's kernels{of_gpu}{hint}")
-    try:
+    with raising(UsageError, f"winners are written into a folder, but {printable(folder, 300)}"):
         check_folder(folder, inside=folder, create=True)
-    except OSError as error:
-        raise UsageError(f"winners are written into a folder, but {printable(folder, 300)}: {reason(error)}.") from None
     counts = dict[str, int]()
     for device in sorted({entry.device for entry in winners}, key=_file_name):
         file = folder / _file_name(device)
@@ -48,11 +46,9 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
 
 def import_winners(folder: Path, wisdom: Path) -> dict[str, int]:
     """Merge the winners of a folder into a wisdom, all or none; return how many each file has."""
-    try:
+    with raising(UsageError, f"winners are read from a folder, but {printable(folder, 300)}"):
         check_folder(folder, inside=folder)
         files = sorted(islice((path for path in folder.iterdir() if path.suffix == ".json"), MOST_FILES + 1))
-    except OSError as error:
-        raise UsageError(f"winners are read from a folder, but {printable(folder, 300)}: {reason(error)}.") from None
     if not 0 < len(files) <= MOST_FILES:
         raise UsageError(
             f"a folder of winners has 1 to {MOST_FILES} files that `mltune triton export` wrote (*.json), but "

@@ -107,9 +107,15 @@ def within_limits(measurement: Measurement, flops: int, peak_flops: float) -> Me
     reason = _contradiction(measurement, flops, peak_flops)
     if not reason:
         return measurement
-    without_times = Measurement(TrialState.UNSTABLE, reason)
-    names = ("state", "detail", "samples_s", "median_s", "noise", "stopped_early")
-    return replace(measurement, **{name: getattr(without_times, name) for name in names})
+    return replace(
+        measurement,
+        state=TrialState.UNSTABLE,
+        detail=reason,
+        samples_s=(),
+        median_s=None,
+        noise=None,
+        stopped_early=False,
+    )
 
 
 def _contradiction(measurement: Measurement, flops: int, peak_flops: float) -> str:

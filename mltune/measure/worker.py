@@ -288,10 +288,16 @@ class Worker:
             law = "the GPU must run at full speed, but rest did not end"
             detail = f"{law} a {monitor.persisting.detail}; see its cooling"
             timed = replace(timed, state=TrialState.UNSTABLE, detail=detail)
-        state, time_s = summarize(monitor.states), time.perf_counter() - started
-        readings = {name: getattr(state, name) for name in ("sm_clock_hz", "temperature_c", "power_w")}
-        reasons = None if state.throttle_reasons is None else monitor.reasons
-        return replace(timed, time_s=time_s, throttle_reasons=reasons, discarded=monitor.discarded, **readings)
+        state = summarize(monitor.states)
+        return replace(
+            timed,
+            time_s=time.perf_counter() - started,
+            sm_clock_hz=state.sm_clock_hz,
+            temperature_c=state.temperature_c,
+            power_w=state.power_w,
+            throttle_reasons=None if state.throttle_reasons is None else monitor.reasons,
+            discarded=monitor.discarded,
+        )
 
     def _time_each(self, launches: Sequence[Callable[[], None]]) -> Series:
         """Time several launches once each, in this order."""

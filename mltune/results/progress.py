@@ -138,8 +138,12 @@ class Observer:
                 self.events("failure", number=record.number, state=str(record.state), detail=record.detail)
             measured = record.measurement
             if measured is not None and measured.discarded:
-                facts = {name: getattr(measured, name) for name in ("discarded", "throttle_reasons")}
-                self.events("throttled", number=record.number, **facts)
+                self.events(
+                    "throttled",
+                    number=record.number,
+                    discarded=measured.discarded,
+                    throttle_reasons=measured.throttle_reasons,
+                )
 
     def declared(self, declared: Declaration, elapsed_s: float) -> None:
         """Write the event of a declaration."""
@@ -158,19 +162,21 @@ class Observer:
     def progress(self, elapsed_s: float, message: str | None = None) -> Progress:
         """Return the progress of the run."""
         rate, figures = self._rate(elapsed_s), self._best_rating()
-        own = {name: getattr(self, name) for name in ("trials", "slug", "trials_limit", "time_limit_s")}
-        own |= {f"best_{name}": figures.get(name) for name in RATED[1:]}
         return Progress(
-            **own,
             problem=self.problem.label,
             device=self.spec,
+            trials=self.trials,
             elapsed_s=elapsed_s,
             counts=counts(self._states),
+            slug=self.slug,
             audited=self._audited,
             best_s=figures.get("median_s"),
+            **{f"best_{name}": figures.get(name) for name in RATED[1:]},
             reference=self.problem.reference,
             trials_per_min=None if rate is None else 60.0 * rate,
             left_s=self._left_s(elapsed_s, rate),
+            trials_limit=self.trials_limit,
+            time_limit_s=self.time_limit_s,
             message=message,
         )
 

@@ -134,8 +134,11 @@ class StudyMirror:
 
 def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that are known and that JSON can hold."""
-    unknown = (None, math.inf, -math.inf)
-    return {name: value for name, value in attributes.items() if value == value and value not in unknown}
+    return {
+        name: value
+        for name, value in attributes.items()
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    }
 
 
 @contextlib.contextmanager

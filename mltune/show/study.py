@@ -20,7 +20,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 
 from mltune.errors import DamagedRunError, MltuneError, MltuneWarning, RunDirectoryError, UsageError
 from mltune.files import owned
-from mltune.files.reading import reason
+from mltune.files.reading import raising, reason
 from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.results.reader import RunReader, readable
 
@@ -50,7 +50,7 @@ class Studies:
         is_link = lock.is_symlink()  # Optuna's locks are links, and it waits for one that a killed dashboard left
         if fact := owned.foreign(self.path, owned.STUDY) or (not is_link and owned.foreign(lock, owned.LOCK)):
             raise RunDirectoryError(f"a study is written in place of one that mltune wrote, but {fact}; move it.")
-        with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
+        with _written(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
             draft = Path(folder) / STUDY
             journal = _MemoryJournal()
             self._copy(JournalStorage(journal))
@@ -64,7 +64,7 @@ class Studies:
 
     def update(self) -> int:
         """Add the trials that have ended since the last update; return their number."""
-        with _must_be_writable(self.path):
+        with _written(self.path):
             return self._copy(self.storage)
 
     def keep_up_to_date(self, ended: threading.Event) -> None:
@@ -121,14 +121,8 @@ class _MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
         self.logs += logs
 
 
-@contextlib.contextmanager
-def _must_be_writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunDirectoryError(
-            f"a study is written to the directory of its run, but {path} cannot be written: {reason(error)}."
-        ) from error
+def _written(path: Path) -> contextlib.AbstractContextManager[None]:
+    return raising(RunDirectoryError, f"a study is written to the directory of its run, but {path} cannot be written")
 
 
 HOST = "127.0.0.1"

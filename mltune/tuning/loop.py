@@ -49,9 +49,16 @@ class RunEventLog:
         if len(store):
             self.write("resumed", trials=len(store), pid=os.getpid())
             return
-        header, limits = store.header, {name: getattr(request, name) for name in ("seed", "trials", "time_s")}
-        facts = {"problem": request.problem.label, "kernel": header.kernel, "versions": header.versions}
-        self.write("run_started", **facts, **limits, pid=os.getpid())
+        self.write(
+            "run_started",
+            problem=request.problem.label,
+            kernel=store.header.kernel,
+            seed=request.seed,
+            trials=request.trials,
+            time_s=request.time_s,
+            versions=store.header.versions,
+            pid=os.getpid(),
+        )
 
     def tell(self, progress: Progress) -> None:
         """Write the progress, unless that was just done, and pass it on."""

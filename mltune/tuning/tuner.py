@@ -377,9 +377,18 @@ def _search_of(
     features, enough = Features(session.placed), math.inf
     if request.enough is not None:
         enough = enough_share(request.enough, features)
-    of_request = {name: getattr(request, name) for name in ("search", "seed", "skip", "stop", "trials")}
-    measured = {name: getattr(session, name) for name in ("batch", "compilers")}
-    settings = SearchSettings(adapts=True, enough=enough, time_s=search_s(request, session), **of_request, **measured)
+    settings = SearchSettings(
+        search=request.search,
+        seed=request.seed,
+        batch=session.batch,
+        adapts=True,
+        skip=request.skip,
+        stop=request.stop,
+        enough=enough,
+        compilers=session.compilers,
+        trials=request.trials,
+        time_s=search_s(request, session),
+    )
     start = Start(session.default, known, pretrained)
     space = session.placed.space
     return KernelSearch(space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])
