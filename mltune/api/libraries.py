@@ -30,10 +30,11 @@ def build_library(
     """Build a library: tune an operation at representative sizes, choose a few configurations, and write C source.
 
     The candidates are the fastest configurations of every tuned size, the fastest one there that is valid at all
-    sizes, the default ones, and other launches of the best. They are timed at eight of the tuned sizes each, and a
-    shortlist of them at further sizes. Those of the portfolio are chosen by the mean speed with a floor under the worst
-    and timed at all sizes, and a dispatcher is learned that maps sizes to them. All of it keeps the time of the
-    description: fewer sizes are tuned where a tune would be too short, and what cannot be timed is left out.
+    sizes, the default ones, those that a model of the tunes expects to be fast at other sizes, and other launches
+    of the best. They are timed at the tuned sizes, and a shortlist of them at further sizes. Those of the portfolio
+    are chosen by the mean speed with a floor under the worst and timed at all sizes, and a dispatcher is learned
+    that maps sizes to them. All of it keeps the time of the description: fewer sizes are tuned where a tune would
+    be too short, and what cannot be timed is left out.
 
     Parameters
     ----------

@@ -34,6 +34,7 @@ from mltune.library.content import (
     tiles_at,
 )
 from mltune.library.dispatcher import expected
+from mltune.library.foreseen import FORESEEN_AT, foreseen
 from mltune.library.measured import Chosen, Measured, choose
 from mltune.library.portfolio import MOST, choose_portfolio
 from mltune.library.spec import Spec, representatives
@@ -51,7 +52,6 @@ FEW, MANY = 3, 10
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
-_FIRST = 8  # tuned sizes at which each candidate is timed
 _SHORTLIST = 4  # times the most configurations of the library
 
 # A size costs as much as 20 timings for each kernel, for operands, reference and opponent, and one for each candidate.
@@ -59,7 +59,7 @@ _SHORTLIST = 4  # times the most configurations of the library
 # H200 timed 90. The time is shared out by what the dispatcher needs: the portfolio at every size. The shortlist makes
 # room for that, but it has at least a third of what the first times leave.
 _OF_SIZE, _EACH_S = 20, 6e-3
-_FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.2, 1 / 3, 0.95
+_FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 1 / 3, 0.95
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
@@ -209,7 +209,7 @@ class Building:
     def measured(self) -> Measured:
         """Time the candidates and return what is known.
 
-        As many as the time allows are timed at some of the tuned sizes; a shortlist at the other ones and at further
+        As many as the time allows are timed at the tuned sizes; a shortlist at the other ones and at further
         sizes; and the portfolio at the others.
         """
         settings, places = self.spec.library, self._order()
@@ -263,25 +263,18 @@ class Building:
         return now + self._timing_s * max(min(crossed, timings), _CROSSED_SHARE * timings)
 
     def _add_first_times(self) -> None:
-        """Time each candidate at some of the tuned sizes: the same ones where it is valid, so that times compare."""
+        """Time the candidates at the tuned sizes: what is fast at few sizes is seen only if they are among these."""
         tuned = self.spec.tuned
-        sizes, weights = zip(*((self.spec.sizes[place], self.spec.weights[place]) for place in tuned), strict=True)
-        first = [tuned[number] for number in representatives(sizes, weights, _FIRST)]
-        places = [*first, *np.setdiff1d(tuned, first).tolist()]
-        for begin in range(0, len(places), self.at_once):
-            if begin < len(first):
-                self._keep_affordable(len(first) - begin)
-            rare = np.flatnonzero(self._valid[places[:begin]].sum(axis=0) < _FIRST)
-            if not len(rare):
-                break
-            self._add_times(places[begin : begin + self.at_once], rare.tolist(), self._at(_FIRST_UNTIL))
+        for begin in range(0, len(tuned), self.at_once):
+            self._keep_affordable(len(tuned) - begin)
+            self._add_times(tuned[begin : begin + self.at_once], range(len(self.candidates)), self._at(_FIRST_UNTIL))
 
     def _found(self) -> list[LibraryCandidate]:
         """Return the candidates, the most promising first.
 
         They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
-        each kernel; the next two of each size with other machine code; the first ones with other launches, which gain
-        little and are many; and the next ones.
+        each kernel; what a model of the tunes chooses for the sizes between; the next two of each size with other
+        machine code; the first ones with other launches, which gain little and are many; and the next ones.
         """
         by_key: dict[str, LibraryCandidate] = {}
         ranked = [
@@ -297,6 +290,8 @@ class Building:
         kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes if kernel.space.default]
         defaults = (LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default)) for kernel in kernels)
         of_each = [*{default.key: default for default in defaults}.values()]
+        for kernel in () if self.replayed else {kernel.label: kernel for kernel in kernels}.values():
+            of_each += self._foreseen(kernel)
         promising += [(at, of_each) for at, _ in ranked]
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
@@ -308,6 +303,13 @@ class Building:
             for candidate in candidates:
                 chosen.setdefault(candidate.key, by_key.get(candidate.key, candidate)).found_at.add(at)
         return [*chosen.values()]
+
+    def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
+        """Return what a model of a kernel's tunes expects to be fast, at all sizes and not only at the tuned ones."""
+        places = [*representatives(self.spec.sizes, self.spec.weights, FORESEEN_AT)]
+        runs = [(tune.problem, tune.run.records) for tune in self.tunes if tune.kernel.label == kernel.label]
+        problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
+        return [LibraryCandidate(kernel, chosen) for chosen in foreseen(kernel, self.device, runs, problems, weights)]
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""

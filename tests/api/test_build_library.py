@@ -233,18 +233,18 @@ def test_often_used_sizes_are_timed_earlier(build, clock):
     assert order[:20] != sorted(order[:20])
 
 
-def test_all_candidates_are_timed_at_eight_tuned_sizes_and_a_shortlist_elsewhere(build, clock):
+def test_all_candidates_are_timed_at_the_tuned_sizes_and_a_shortlist_elsewhere(build, clock):
     clock.each_s = 0.01
     report = build(MANY[::3], trials=None, time="300s", tuned=20, most=1)["report"]
     counts = Counter(size for size, *_ in clock.timed)
     assert len(build.plans[0].tasks) == 20
     assert len(counts) == len(MANY[::3])
-    assert sorted(counts.values())[-9:-7] == [4, max(counts.values())]
+    assert sorted(counts.values())[-21:-19] == [4, max(counts.values())]
     assert max(counts.values()) > 4
     assert report["not_timed"] == []
 
 
-def test_what_is_valid_at_few_sizes_is_timed_at_as_many_tuned_ones(build, clock):
+def test_what_is_valid_at_few_sizes_is_timed_at_those(build, clock):
     """Rows of half of the sizes forbid vectors."""
     clock.each_s = 0.001
     sizes = [size + number % 2 for number, size in enumerate(MANY[::4])]
@@ -254,7 +254,7 @@ def test_what_is_valid_at_few_sizes_is_timed_at_as_many_tuned_ones(build, clock)
     assert 8 < aligned < 15
     counts = Counter((tile, vec) for size, tile, vec, *_ in clock.timed if size in tuned)
     assert {vec for _, vec in counts} == {1, 4}
-    assert all(count >= 8 for count in counts.values())
+    assert all(count == (aligned if vec == 4 else 20) for (_, vec), count in counts.items())
 
 
 def test_what_took_far_longer_than_elsewhere_is_timed_again(build, clock, tmp_path):
