@@ -43,6 +43,7 @@ def tune(kind: str, begun: float, run: str) -> None:
     import mltune
     from mltune.device.known import H200
     from mltune.measure import build, runner
+    from mltune.resolve import device as devices
     from mltune.tuning import session
 
     marks: dict[str, tuple[float, float]] = {}
@@ -76,6 +77,9 @@ def tune(kind: str, begun: float, run: str) -> None:
 
         def abandon(self) -> None: ...
 
+        def expect_winner(self) -> None: ...
+
+    devices.find_gpus = lambda: ([H200], "")
     session.gpu_facts = lambda *_: (H200, "13.0")
     build.NvrtcBuilder, runner.GpuRunner, runner.start_worker = Builder, Runner, lambda *_: None
     options = {"device": "cuda:0", "time": 20.0, "wisdom": "none", "progress": None}

@@ -8,6 +8,7 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -293,11 +294,11 @@ def _headers(source: str, texts: Mapping[str, str], folders: Mapping[str, Path])
 
 
 def _definition(call: KernelCall, answers: Sequence[Any] | None, folder: Path | None) -> ArraysDefinition:
-    definitions, files = [], {}
-    pairs = zip(call.arguments, answers or [None] * len(call.arguments), strict=True)
-    for position, (value, right) in enumerate(pairs):
-        key = f"argument_{position}"
-        definitions.append(_argument(key, value, "inout", folder, call.absolute))
+    keys, files = [f"argument_{position}" for position in range(len(call.arguments))], {}
+    with ThreadPoolExecutor() as threads:  # of large arrays each second counts
+        read = partial(_argument, role="inout", folder=folder, absolute=call.absolute)
+        definitions = [*threads.map(read, keys, call.arguments)]
+    for key, value, right in zip(keys, call.arguments, answers or (), strict=False):
         if right is not None and folder is not None:
             array = np.asarray(on_host(value))
             right = np.asarray(right, dtype=array.dtype)
@@ -338,12 +339,14 @@ def _argument(key: str, value: Any, role: Any, folder: Path | None, absolute: fl
 
 def _kept(folder: Path, array: Any) -> str:
     """Write an array into a folder, under a name that belongs to its content; return the path."""
-    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest()
-    path = folder / f"{digest[:40]}.npy"
-    if not path.exists():
-        partial = folder / f".{secrets.token_hex(8)}.npy"
-        np.save(partial, array, allow_pickle=False)
-        partial.replace(path)
+    unnamed = folder / f".{secrets.token_hex(8)}.npy"
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(np.save, unnamed, array, allow_pickle=False)
+        digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.view(np.uint8))
+        writing.result()
+    path = folder / f"{digest.hexdigest()[:40]}.npy"
+    unnamed.replace(path)
     return str(path)
 
 
