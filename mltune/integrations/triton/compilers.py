@@ -8,10 +8,12 @@ import copy
 import functools
 import importlib
 import io
+import itertools
 import math
 import os
 import pickle
 import pkgutil
+import queue
 import re
 import resource
 import signal
@@ -250,14 +252,28 @@ class Compilers:
         self._children: dict[int, tuple[Child, float]] = {}  # by the threads with which they die, and when last used
         self._killers: set[bytes] = set()
         self._threads = ThreadPoolExecutor(count, "mltune-triton")
+        self._jobs = queue.PriorityQueue[tuple[int, int, Future[Compiled], bytes, float]]()
+        self._numbers = itertools.count()
         self._key = ThreadPoolExecutor(1, "mltune-hash").submit(_key_of_triton)
         self.predictor = Predictor().begin()
         for _ in range(count):
             self.submit(b"")  # starts a process, before there is a job
 
-    def submit(self, job: bytes, timeout_s: float = TIMEOUT_S) -> Future[Compiled]:
-        """Compile a job of :func:`source_of`; the future may be cancelled until it is begun."""
-        return self._threads.submit(self._compile, job, timeout_s)
+    def submit(self, job: bytes, timeout_s: float = TIMEOUT_S, turn: int = 0) -> Future[Compiled]:
+        """Compile a job of :func:`source_of` after those of earlier turns; it may be cancelled until it is begun."""
+        future: Future[Compiled] = Future()
+        self._jobs.put((turn, next(self._numbers), future, job, timeout_s))
+        self._threads.submit(self._work)
+        return future
+
+    def _work(self) -> None:
+        """Do what is due."""
+        *_, future, job, timeout_s = self._jobs.get()
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(self._compile(job, timeout_s))
+            except BaseException as error:
+                future.set_exception(error)
 
     def _compile(self, job: bytes, timeout_s: float) -> Compiled:
         if _ending.is_set():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _ANY_NUMBER = inspect.Parameter.VAR_POSITIONAL
@@ -76,6 +76,22 @@ def innermost(tuner: Any) -> Any:
     while hasattr(fn, "values"):
         fn = fn.fn
     return fn
+
+
+def own_autotuner() -> Any:
+    """Return Triton's own class of autotuners, whatever a program has assigned to the names of Triton."""
+    from triton.runtime import autotuner
+    from triton.runtime.jit import KernelInterface
+
+    names = (autotuner.__name__, "Autotuner")
+    kinds = KernelInterface.__subclasses__()
+    return next(kind for kind in kinds if (kind.__module__, kind.__qualname__) == names)
+
+
+def own_run() -> Callable[..., Any]:
+    """Return the method by which Triton itself tunes and launches, also where mltune has replaced it."""
+    run: Callable[..., Any] = inspect.unwrap(own_autotuner().run)
+    return run
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,128 @@
+"""Kernels of a program that are compiled together, because an earlier program tuned them: from the calls in a file."""
+
+import importlib
+import json
+import sys
+
+import pytest
+
+SOURCE = """
+CONFIGS = [triton.Config({"BLOCK": 2**power}) for power in range(5, 9)]
+
+
+@triton.heuristics({"MASKED": lambda arguments: arguments["n"] % 32 > 0})
+@triton.autotune(CONFIGS, key=["n", "H"])
+@triton.jit
+def first(x, n, H: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, H * tl.load(x + at, at < n), at < n)
+
+
+def pruned(configs, arguments, **options):
+    return [config for config in configs if config.kwargs["BLOCK"] <= arguments["n"]]
+
+
+@triton.autotune(CONFIGS, key=["n"], prune_configs_by={"early_config_prune": pruned})
+@triton.jit(do_not_specialize=["n"])
+def second(x, y, n, scale, H: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, scale * H * tl.load(y + at, at < n), at < n)
+
+
+@triton.autotune(CONFIGS, key=["n"])
+@triton.jit
+def other(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, at < n), at < n)
+"""
+
+
+@pytest.fixture
+def gpu(simulated):
+    return simulated(lambda meta: 1.0 + abs(meta["BLOCK"] - 128) / 1024)
+
+
+@pytest.fixture
+def program(triton, gpu, tmp_path, monkeypatch, switched):
+    """Return a function that begins a program: it imports the library anew, and returns it."""
+    from mltune.integrations.triton import calls, decorator
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"library_{tmp_path.name}"
+    path = tmp_path / f"{name}.py"
+    path.write_text("import triton\nimport triton.language as tl\n\n\n" + SOURCE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def begun(**options):
+        decorator._ahead.clear()
+        calls.calls_beside.cache_clear()
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        switched(**options)
+        return importlib.import_module(name)
+
+    yield begun
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Return a function that says which kernels are in Triton's cache, and how often."""
+    return lambda name: len(list((tmp_path / "triton").glob(f"*/{name}.cubin")))
+
+
+def step(library, n=4096, heads=8, dtype="float32"):
+    from simulated_gpu import pointer
+
+    library.first[(4,)](pointer(dtype), n, H=heads)
+    library.second[(4,)](pointer(dtype), pointer("bfloat16"), n, 0.5, H=heads)
+
+
+def ahead():
+    """Return what is compiled ahead, by the calls: the states of the configurations, for which it waits."""
+    from mltune.integrations.triton import decorator
+
+    places = {place: futures for place, futures in decorator._ahead.items() if futures}
+    return {place: [future.result(120).state for future in futures.values()] for place, futures in places.items()}
+
+
+def first_call(library, n=4096, heads=8, dtype="float32"):
+    from simulated_gpu import pointer
+
+    library.first[(4,)](pointer(dtype), n, H=heads)
+    return ahead()
+
+
+def file_of(tmp_path):
+    return tmp_path / "wisdom.calls.json"
+
+
+def test_a_program_compiles_at_its_first_call_for_what_an_earlier_one_tuned(program, built, tmp_path, monkeypatch):
+    step(program())
+    (tmp_path / "wisdom.json").unlink()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton" / "empty"))
+    library = program()
+    assert sorted(map(len, first_call(library).values())) == [4]
+    step(library)
+    assert library.second.best_config.kwargs["BLOCK"] == 128
+    assert not ahead()
+
+
+@pytest.mark.parametrize("changed", [{"heads": 16}, {"dtype": "float16"}, {"n": 4100}, {"heads": 16, "n": 1024}])
+def test_at_another_size_the_other_kernels_are_compiled_as_they_are_called_there(program, gpu, changed):
+    step(program())
+    library = program()
+    places = first_call(library, **changed)
+    assert [*places.values()] == [["ok"] * 4]
+    step(library, **changed)
+    assert library.second.best_config.kwargs["BLOCK"] == 128
+    assert not ahead()
+
+
+def test_what_is_known_is_not_compiled(program):
+    library = program()
+    step(library)
+    from simulated_gpu import pointer
+
+    program().second[(4,)](pointer("float32"), pointer("bfloat16"), 4096, 0.5, H=16)
+    assert not first_call(program())
