@@ -1,9 +1,9 @@
 """How often tunes of one Triton kernel on one GPU choose differently: by the fastest median, and with ties decided.
 
-Each kernel of ``benchmarks/triton_kernels``, perhaps at its second size (``matmul:1``), is tuned some times in a process,
-each time as if nothing were known; what was compiled stays. A line of JSON for each kernel has the choices by both rules,
-and the medians of the finalists of each tune, in milliseconds, by the number of the configuration. ``differ`` counts the
-tunes that do not choose what most of them choose: by the fastest median, and with ties decided.
+Each kernel of ``benchmarks/triton_kernels``, perhaps at its second size (``matmul:1``), is tuned some times in a
+process, each time as if nothing were known; what was compiled stays. A line of JSON for each kernel has the choices by
+both rules, and the medians of the finalists of each tune, in milliseconds, by the number of the configuration.
+``differ`` counts the tunes that do not choose what most of them choose: by the fastest median, and with ties decided.
 
     python benchmarks/triton_choices.py [--tunes 20] [--seconds 80] [--output FILE] [KERNEL[:SIZE] ...]
 """
@@ -23,9 +23,7 @@ from triton_autotune import Case
 
 from mltune.integrations.triton import autotune, finals
 
-KERNELS = (
-    "matmul layer_norm softmax grouped_gemm fused_moe flash_attention fp8_matmul layer_norm:1 softmax:1 matmul:1"
-)
+KERNELS = "matmul layer_norm softmax grouped_gemm fused_moe flash_attention fp8_matmul layer_norm:1 softmax:1 matmul:1"
 
 
 def main() -> None:

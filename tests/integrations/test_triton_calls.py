@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +128,95 @@ def test_what_is_known_is_not_compiled(program):
 
     program().second[(4,)](pointer("float32"), pointer("bfloat16"), 4096, 0.5, H=16)
     assert not first_call(program())
+
+
+def test_a_program_goes_on_at_another_size_as_it_did_at_the_first(program):
+    library = program()
+    step(library)
+    assert [*first_call(library, heads=16).values()] == [["ok"] * 4]
+    step(library, heads=16)
+    assert not ahead()
+
+
+def test_calls_of_kernels_that_were_compiled_ahead_are_written_too(program, tmp_path):
+    step(program())
+    before = json.loads(file_of(tmp_path).read_text())
+    step(program(), heads=16)
+    (after,) = json.loads(file_of(tmp_path).read_text())["programs"]
+    (was,) = before["programs"]
+    assert [kernel for kernel, _ in after] == [kernel for kernel, _ in was] != []
+    assert {call["H"] for _, call in after} == {16}
+
+
+def test_a_call_that_was_expected_at_another_size_takes_the_place_of_the_expected_one(program):
+    from simulated_gpu import pointer
+
+    from mltune.integrations.triton import decorator
+
+    step(program())
+    library = program()
+    assert len(first_call(library, heads=16)) == 1
+    library.second[(4,)](pointer("float32"), pointer("bfloat16"), 2048, 0.5, H=16)
+    assert library.second.best_config.kwargs["BLOCK"] == 128
+    assert {key[2] for *_, key in decorator._ahead} == {(2048, 16)}  # of the first, which would be called with that
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        '{"programs": 3}',
+        '{"programs": [[]]}',
+        '{"programs": [["ab", 3]]}',
+        '{"programs": [[["LIBRARY:first", {"n": 4096}], ["os:system", {"command": "touch here"}]]]}',
+        '{"programs": [[["LIBRARY:first", {"n": {"dtype": 3}}], ["LIBRARY:second", {"x": [[1]]}]]]}',
+        '{"programs": [[["LIBRARY:first", {"n": 1}], ["LIBRARY:second", {"H": 1e308, "n": -7, "x": {}}], ["o", {}]]]}',
+        '{"programs": [[["LIBRARY:first", {}], ["LIBRARY:CONFIGS", {}], ["LIBRARY:pruned", {}], [".:.", {}]]]}',
+    ],
+)
+def test_a_file_that_anybody_wrote_changes_no_result(program, tmp_path, text):
+    library = program()
+    file_of(tmp_path).write_text(text.replace("LIBRARY", library.__name__))
+    step(library)
+    assert library.second.best_config.kwargs["BLOCK"] == 128
+    calls = json.loads(file_of(tmp_path).read_text())["programs"][-1]
+    assert [kernel.partition(":")[2] for kernel, _ in calls] == ["first", "second"]
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo])
+def test_where_no_file_can_be_written_kernels_are_tuned(program, tmp_path, put):
+    put(file_of(tmp_path))
+    library = program()
+    step(library)
+    assert library.second.best_config.kwargs["BLOCK"] == 128
+
+
+def test_calls_with_what_json_cannot_hold_are_left_out(program, tmp_path):
+    from simulated_gpu import pointer
+
+    library = program()
+    library.second[(4,)](pointer("float32"), pointer("bfloat16"), 4096, float("nan"), H=8)
+    assert not file_of(tmp_path).exists()
+
+
+def test_of_the_ranks_of_a_machine_the_first_compiles(program, monkeypatch):
+    step(program())
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert not first_call(program(), heads=16)
+
+
+def test_a_program_is_named_by_few_calls_and_a_file_has_few_programs(program, tmp_path, monkeypatch):
+    from mltune.integrations.triton import calls
+
+    monkeypatch.setattr(calls, "MOST_CALLS", 3)
+    monkeypatch.setattr(calls, "MOST_PROGRAMS", 2)
+    library = program()
+    for n in range(1, 6):
+        calls.calls_beside(tmp_path / "wisdom.json").after(library.first.fn, {"n": n})
+    programs = json.loads(file_of(tmp_path).read_text())["programs"]
+    assert [[call["n"] for _, call in calls] for calls in programs] == [[1, 2, 3]]
+    for tuner in (library.second, library.other):
+        calls.calls_beside.cache_clear()
+        calls.calls_beside(tmp_path / "wisdom.json").after(tuner, {"n": 1})
+    assert len(json.loads(file_of(tmp_path).read_text())["programs"]) == 2

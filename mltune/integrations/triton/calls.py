@@ -30,27 +30,30 @@ class Calls:
         self._changed = dict[tuple[str, str], Any]()  # what arguments are here, by their names and what they were
 
     def after(self, tuner: Any, named: Mapping[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
-        """Add a call, and return the tuners and the arguments of the last program that made it, as they would be here.
+        """Add a call, and return the tuners and the arguments of a program that made it, as they would be here.
 
-        What was another number or type for this kernel is so for the others; tensors have their types alone.
+        It is the longest of those that share most kernels with this one, or this one when it begins again. What was
+        another number or type for this kernel is so for the others; tensors have their types alone.
         """
-        kernel = f"{tuner.base_fn.__module__}:{tuner.base_fn.__qualname__}"
-        call = _described(named)
+        kernel, call = f"{tuner.base_fn.__module__}:{tuner.base_fn.__qualname__}", _described(named)
         if call is None or _tuner_at(kernel) is not tuner:
             return []
         programs = self._read()
+        like = [program for program in programs if kernel in dict(program)]
+        like = [program for program in like if program != self._own or program[0][0] == kernel]
         if len(self._own) < MOST_CALLS and [kernel, call] not in self._own:
-            self._own.append([kernel, call])
+            self._own = [*self._own, [kernel, call]]
             self._write(programs)
-        program = next((program for program in reversed(programs) if kernel in dict(program)), [])
+        own = dict(self._own).keys()
+        program = max(like, key=lambda program: (len(own & dict(program).keys()), len(program)), default=[])
         alike = [{name: (was, call.get(name)) for name, was in old.items()} for name, old in program if name == kernel]
         pairs = max(alike, key=lambda pairs: sum(was == now for was, now in pairs.values()), default={})
         self._changed |= {(name, repr(was)): now for name, (was, now) in pairs.items() if was != now}
-        here = [
-            (_tuner_at(name), {part: _argument(self._changed.get((part, repr(was)), was)) for part, was in old.items()})
+        return [
+            (other, {part: self._changed.get((part, repr(was)), was) for part, was in old.items()})
             for name, old in program
+            if (other := _tuner_at(name)) is not None
         ]
-        return [(other, arguments) for other, arguments in here if other is not None]
 
     def _read(self) -> list[Program]:
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -82,12 +85,14 @@ def _described(named: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _argument(value: Any) -> Any:
-    """Return an argument with what Triton compiles for: of a tensor the type, at an aligned address."""
+def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments for which Triton compiles as for those of a call: tensors have their types alone."""
     from triton.runtime.jit import MockTensor
 
-    name = value["dtype"].removeprefix("torch.") if isinstance(value, dict) else ""
-    return MockTensor(getattr(sys.modules.get("torch"), name, value["dtype"])) if name else value
+    types = {name: value["dtype"] for name, value in call.items() if isinstance(value, dict)}
+    torch = sys.modules.get("torch")
+    tensors = {name: getattr(torch, text.removeprefix("torch."), text) for name, text in types.items()}
+    return {**call, **{name: MockTensor(dtype) for name, dtype in tensors.items()}}
 
 
 def _tuner_at(kernel: str) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import inspect
+import itertools
 import math
 import os
 import threading
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from mltune.errors import UsageError
 from mltune.integrations.host import QUICK, check_least, require
-from mltune.integrations.triton.calls import calls_beside
+from mltune.integrations.triton.calls import arguments_of, calls_beside
 from mltune.integrations.triton.compilers import Compiled, Compilers, compilers_of
 from mltune.integrations.triton.keys import Keys, innermost, own_autotuner, own_run, plain
 from mltune.integrations.triton.outputs import BITS
@@ -263,76 +263,72 @@ class Adapter:
         self, call: Any, bench: Any, configs: list[Any], key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Any, list[float]]:
         """Return the milliseconds of what was measured, or of the known winner alone."""
-        winners = self._winners(configs, key, self._keys.older_text(args, kwargs))
+        winners, session_of = self._prepared(call, key, configs)
         if winner := winners.best(configs):
             return winner
         if effort() == "none" or len(configs) == 1:
             raise _UntunedError(configs[0], True)
-        make, place = functools.partial(self._session, call, bench, kwargs, winners, configs), self._place(key)
+        place, settings = self._place(key), self._settings
+        named = {**dict(zip(self._tuner.arg_names, args, strict=False)), **kwargs}
+        others = calls_beside(winners.path).after(self._tuner, named) if winners.path else []
         is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank of a machine compiles for all
-        others = list[tuple[Any, dict[str, Any]]]()
-        if winners and place not in _ahead:
-            named = {**dict(zip(self._tuner.arg_names, args, strict=False)), **kwargs}
-            others = calls_beside(winners.path).after(self._tuner, named)
-        if self._settings.overlap and place not in _ahead:
-            session = make(None)
+        if settings.overlap and place not in _ahead:
+            session = session_of(bench, kwargs, None)
             _ahead[place] = session.compile_ahead(None if is_first else 1)
             if session.can_launch_first():
                 raise _UntunedError(session.configs[0], False)
-        elif is_first:
-            _ahead.setdefault(place, {})
-            for tuner, arguments in others:
+        elif others and is_first and place not in _ahead:
+            _ahead[place], expected = {}, {place}
+            for tuner, other_call in others:
                 with contextlib.suppress(Exception):  # of the user's functions, which get no tensors
-                    Adapter(tuner, self._settings).compile_ahead(arguments)
+                    expected.add(Adapter(tuner, settings).compile_ahead(arguments_of(other_call)))
+            for future in itertools.chain(*(_ahead.pop(other).values() for other in _ahead.keys() - expected)):
+                future.cancel()
         with winners.locked():
             if winner := winners.best(configs):  # another process has tuned meanwhile
                 return winner
-            session = make(self._settings.tolerance)
-            times = session.run(_ahead.get(place))
+            session = session_of(bench, kwargs, settings.tolerance)
+            times = session.run(_ahead.pop(place, None))
             call.started_from = session.started_from
             winners.keep(times, is_verified=session.is_verified)
             return times
 
-    def compile_ahead(self, named: dict[str, Any]) -> None:
-        """Begin to compile for a call that is expected, if its winner is not known."""
+    def compile_ahead(self, named: dict[str, Any]) -> Any:
+        """Begin to compile for a call that is expected, if its winner is not known; return the place of what is."""
         call, key = copy.copy(self._tuner), self._keys.of((), named)
         call.nargs = named
         configs = list(dict.fromkeys(call.prune_configs(named)))
-        winners = self._winners(configs, key)
+        call.nargs = {}
+        winners, session_of = self._prepared(call, key, configs)
         if (place := self._place(key)) not in _ahead and len(configs) > 1 and not winners.best(configs):
-            call.nargs = {}
-            session = self._session(call, None, {**named, "grid": (1,)}, winners, configs, None)
-            _ahead[place] = session.compile_ahead()
+            _ahead[place] = session_of(None, {**named, "grid": (1,)}, None).compile_ahead()
+        return place
 
     def _place(self, key: Any) -> tuple[int, Any, Any]:
         return os.getpid(), getattr(innermost(self._tuner), "cache_key", self), key
 
-    def _winners(self, configs: list[Any], key: Any, older: str = "") -> Winners:
-        checked = BITS if self._settings.tolerance == BITS else ""
+    def _prepared(self, call: Any, key: Any, configs: list[Any]) -> tuple[Winners, Callable[..., TritonTuning]]:
+        """Return the winners of a call, and a function that makes its tuning."""
+        settings = self._settings
         gpu, driver = gpu_and_driver(_current_gpu())
-        texts = canonical(plain(key[1:])), older
-        return Winners.of(self._settings.wisdom, innermost(self._tuner), texts, configs, gpu, driver, checked)
+        checked = BITS if settings.tolerance == BITS else ""
+        text = canonical(plain(key[1:]))
+        winners = Winners.of(settings.wisdom, innermost(call), text, configs, gpu, driver, checked)
 
-    def _session(
-        self,
-        call: Any,
-        bench: Any,
-        kwargs: dict[str, Any],
-        winners: Winners,
-        configs: list[Any],
-        tolerance: float | str | None,
-    ) -> TritonTuning:
-        settings, candidates = self._settings, winners.allowed(configs)
-        return TritonTuning(
-            candidates,
-            Runner(call, bench, kwargs, winners, self._stopwatch, tolerance),
-            settings.shared_compilers(),
-            gpu_and_driver(_current_gpu())[0],
-            trials=settings.trials or {"quick": QUICK, "full": len(candidates)}.get(effort()),
-            end=math.inf if settings.time is None else clock.monotonic() + settings.time,
-            seed=settings.seed,
-            prior=str(settings.prior),
-        )
+        def session_of(bench: Any, kwargs: dict[str, Any], tolerance: float | str | None) -> TritonTuning:
+            candidates = winners.allowed(configs)
+            return TritonTuning(
+                candidates,
+                Runner(call, bench, kwargs, winners, self._stopwatch, tolerance),
+                settings.shared_compilers(),
+                gpu,
+                trials=settings.trials or {"quick": QUICK, "full": len(candidates)}.get(effort()),
+                end=math.inf if settings.time is None else clock.monotonic() + settings.time,
+                seed=settings.seed,
+                prior=str(settings.prior),
+            )
+
+        return winners, session_of
 
 
 def _current_gpu() -> int:
