@@ -24,8 +24,8 @@ Program = list[list[Any]]
 class Calls:
     """The calls that this process tuned, and the programs of a file, the last one last."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, wisdom: Path) -> None:
+        self._path = wisdom.with_suffix(".calls.json")
         self._own: Program = []
         self._changed = dict[tuple[str, str], Any]()  # what arguments are here, by their names and what they were
 
@@ -70,10 +70,8 @@ class Calls:
             write_file_atomically(self._path, json.dumps(document).encode(), durable=False)
 
 
-@functools.lru_cache(maxsize=16)
-def calls_beside(wisdom: Path) -> Calls:
-    """Return those of the file beside a wisdom."""
-    return Calls(wisdom.with_suffix(".calls.json"))
+calls_beside = functools.lru_cache(maxsize=16)(Calls)
+"""Returns those of the file beside a wisdom."""
 
 
 def _described(named: Mapping[str, Any]) -> dict[str, Any] | None:

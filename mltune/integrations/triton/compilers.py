@@ -27,7 +27,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from mltune.errors import WorkerError
 from mltune.integrations.triton.predictor import Predictor
 from mltune.process.bounded import limit
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
@@ -270,10 +269,7 @@ class Compilers:
         """Do what is due."""
         *_, future, job, timeout_s = self._jobs.get()
         if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(self._compile(job, timeout_s))
-            except BaseException as error:
-                future.set_exception(error)
+            future.set_result(self._compile(job, timeout_s))
 
     def _compile(self, job: bytes, timeout_s: float) -> Compiled:
         if _ending.is_set():
@@ -289,11 +285,11 @@ class Compilers:
         try:
             result: Compiled = child.call((key, job), timeout_s, attempts=2)
             return result
-        except WorkerError as error:
-            return Compiled("unknown", str(error))
         except (ChildTimeoutError, ChildDiedError) as error:
             self._killers.add(job)
             return Compiled("killed", str(error))
+        except Exception as error:  # of a process that could not start, too: somebody waits for the answer
+            return Compiled("unknown", str(error))
         finally:
             self._children[thread] = child, time.monotonic()
 

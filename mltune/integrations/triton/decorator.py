@@ -242,7 +242,7 @@ class Adapter:
 
         def measured(*_: Any, config: Any, **__: Any) -> list[float]:
             if not times:
-                times.update(self._tuned(call, bench, list(dict.fromkeys(candidates)), key, args, kwargs))
+                times.update(self._tuned(call, bench, list(dict.fromkeys(candidates)), key, kwargs))
             return times.get(config, FAILED)
 
         call.prune_configs, call._bench = pruned, measured
@@ -259,9 +259,7 @@ class Adapter:
             vars(self._tuner).update((name, value) for name, value in vars(call).items() if name in _OUTCOME)
             self._tuner.cache.update((key, config) for config in call.cache.values())
 
-    def _tuned(
-        self, call: Any, bench: Any, configs: list[Any], key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[Any, list[float]]:
+    def _tuned(self, call: Any, bench: Any, configs: list[Any], key: Any, kwargs: dict[str, Any]) -> dict[Any, Any]:
         """Return the milliseconds of what was measured, or of the known winner alone."""
         winners, session_of = self._prepared(call, key, configs)
         if winner := winners.best(configs):
@@ -269,8 +267,7 @@ class Adapter:
         if effort() == "none" or len(configs) == 1:
             raise _UntunedError(configs[0], True)
         place, settings = self._place(key), self._settings
-        named = {**dict(zip(self._tuner.arg_names, args, strict=False)), **kwargs}
-        others = calls_beside(winners.path).after(self._tuner, named) if winners.path else []
+        others = calls_beside(winners.path).after(self._tuner, {**call.nargs, **kwargs}) if winners.path else []
         is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank of a machine compiles for all
         if settings.overlap and place not in _ahead:
             session = session_of(bench, kwargs, None)
@@ -284,11 +281,12 @@ class Adapter:
                     expected.add(Adapter(tuner, settings).compile_ahead(arguments_of(other_call)))
             for future in itertools.chain(*(_ahead.pop(other).values() for other in _ahead.keys() - expected)):
                 future.cancel()
+        ahead = _ahead.pop(place, None)
         with winners.locked():
             if winner := winners.best(configs):  # another process has tuned meanwhile
                 return winner
             session = session_of(bench, kwargs, settings.tolerance)
-            times = session.run(_ahead.pop(place, None))
+            times = session.run(ahead)
             call.started_from = session.started_from
             winners.keep(times, is_verified=session.is_verified)
             return times
