@@ -96,7 +96,7 @@ def first_call(library, n=4096, heads=8, dtype="float32"):
 
 
 def file_of(tmp_path):
-    return tmp_path / "wisdom.calls.json"
+    return tmp_path / "wisdom.json.calls"
 
 
 def test_a_program_compiles_at_its_first_call_for_what_an_earlier_one_tuned(program, built, tmp_path, monkeypatch):

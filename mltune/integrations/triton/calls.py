@@ -25,7 +25,7 @@ class Calls:
     """The calls that this process tuned, and the programs of a file, the last one last."""
 
     def __init__(self, wisdom: Path) -> None:
-        self._path = wisdom.with_suffix(".calls.json")
+        self._path = wisdom.with_name(f"{wisdom.name}.calls")
         self._own: Program = []
         self._changed = dict[tuple[str, str], Any]()  # what arguments are here, by their names and what they were
 
