@@ -121,6 +121,25 @@ def test_at_another_size_the_other_kernels_are_compiled_as_they_are_called_there
     assert not ahead()
 
 
+def test_a_parameter_that_is_named_after_a_changed_one_and_was_alike_is_changed_too(program, tmp_path):
+    from mltune.integrations.triton.calls import calls_beside
+
+    library, wisdom = program(), tmp_path / "wisdom.json"
+
+    def other_calls(**of_first):
+        calls_beside.cache_clear()
+        return [
+            call for tuner, call in calls_beside(wisdom).after(library.first.fn, of_first) if tuner is library.second
+        ]
+
+    earlier = calls_beside(wisdom)
+    earlier.after(library.first.fn, {"H": 8, "B": 64, "BT": 64, "T": 64})
+    earlier.after(library.second, {"H": 8, "HQ": 8, "HV": 4, "NH": 8, "BT": 64, "BK": 32, "ht": None})
+    same = {"H": 8, "HQ": 8, "HV": 4, "NH": 8, "BT": 64, "BK": 32, "ht": None}
+    assert other_calls(H=8, B=64, BT=64, T=64) == [same]
+    assert other_calls(H=16, B=32, BT=64, T=64) == [{**same, "H": 16, "HQ": 16}]
+
+
 def test_what_is_known_is_not_compiled(program):
     library = program()
     step(library)

@@ -18,7 +18,7 @@ class Calls:
     def __init__(self, wisdom: Path) -> None:
         self._wisdom = wisdom
         self._own: Program = []
-        self._changed = dict[tuple[str, str], Any]()  # what arguments are here, by their names and what they were
+        self._now = dict[tuple[str, str], Any]()  # what arguments are here, by their names and what they were
 
     def after(self, tuner: Any, named: Mapping[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
         """Add a call, and return the tuners and the arguments of a program that made it, as they would be here.
@@ -38,12 +38,14 @@ class Calls:
         program = max(like, key=lambda program: (len(own & dict(program).keys()), len(program)), default=[])
         alike = [{name: (was, call.get(name)) for name, was in old.items()} for name, old in program if name == kernel]
         pairs = max(alike, key=lambda pairs: sum(was == now for was, now in pairs.values()), default={})
-        self._changed |= {(name, repr(was)): now for name, (was, now) in pairs.items() if was != now}
-        return [
-            (other, {part: self._changed.get((part, repr(was)), was) for part, was in old.items()})
-            for name, old in program
-            if (other := _tuner_at(name)) is not None
-        ]
+        self._now |= {(name, repr(was)): now for name, (was, now) in pairs.items()}
+        others = [(_tuner_at(name), old) for name, old in program]
+        return [(other, {name: self._here(name, was) for name, was in old.items()}) for other, old in others if other]
+
+    def _here(self, name: str, was: Any) -> Any:
+        """Return what an argument is here: H of 8 heads that is now 16 makes HQ of 8, if that is unknown, 16, too."""
+        known = [part for part, value in self._now if value == repr(was) and name.startswith(part)]
+        return self._now[max(known, key=len), repr(was)] if known else was
 
 
 calls_beside = functools.lru_cache(maxsize=16)(Calls)
