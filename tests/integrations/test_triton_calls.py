@@ -31,6 +31,13 @@ def second(x, y, n, scale, H: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(x + at, scale * H * tl.load(y + at, at < n), at < n)
 
 
+class Endless:
+    fn = property(lambda self: self)
+
+
+endless = Endless()
+
+
 @triton.autotune(CONFIGS, key=["n"])
 @triton.jit
 def other(x, n, BLOCK: tl.constexpr):
@@ -192,6 +199,7 @@ def test_a_call_that_was_expected_at_another_size_takes_the_place_of_the_expecte
         '{"programs": [[["LIBRARY:first", {"n": {"dtype": 3}}], ["LIBRARY:second", {"x": [[1]]}]]]}',
         '{"programs": [[["LIBRARY:first", {"n": 1}], ["LIBRARY:second", {"H": 1e308, "n": -7, "x": {}}], ["o", {}]]]}',
         '{"programs": [[["LIBRARY:first", {}], ["LIBRARY:CONFIGS", {}], ["LIBRARY:pruned", {}], [".:.", {}]]]}',
+        '{"programs": [[["LIBRARY:first", {}], ["LIBRARY:endless", {}]]]}',
     ],
 )
 def test_a_file_that_anybody_wrote_changes_no_result(program, tmp_path, text):

@@ -64,8 +64,10 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tuner_at(kernel: str) -> Any:
     """Return the tuner of a kernel in a module that is imported; None where there is none under its name."""
+    from triton.runtime.jit import KernelInterface
+
     module, _, name = kernel.partition(":")
     tuner = getattr(sys.modules.get(module), "__dict__", {}).get(name)
-    while tuner is not None and not isinstance(tuner, own_autotuner()):
+    while isinstance(tuner, KernelInterface) and not isinstance(tuner, own_autotuner()):
         tuner = getattr(tuner, "fn", None)
-    return tuner
+    return tuner if isinstance(tuner, own_autotuner()) else None
