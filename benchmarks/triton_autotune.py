@@ -152,7 +152,7 @@ class Timeline:
         from mltune.integrations.triton.compilers import Compilers
         from mltune.search.launch_search import LaunchSearch
 
-        tuning, submit = session.Session, Compilers.submit
+        tuning, submit = session.TritonTuning, Compilers.submit
 
         def submitted(*arguments: Any) -> Any:
             self.mark("submitted")

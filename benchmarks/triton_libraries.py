@@ -16,6 +16,12 @@ library does not ask for it. ``table`` compares rows by their labels.
     TRITON_CACHE_DIR=/tmp/a python benchmarks/triton_libraries.py triton --label reads --output rows.jsonl
     TRITON_CACHE_DIR=/tmp/b python benchmarks/triton_libraries.py triton --output rows.jsonl
     python benchmarks/triton_libraries.py table --output rows.jsonl
+
+What an earlier process tuned at another size is expected of a process that has its calls, and nothing else:
+
+    MLTUNE_WISDOM=/tmp/c.json TRITON_CACHE_DIR=/tmp/c python benchmarks/triton_libraries.py mltune --sizes 1 ...
+    cp /tmp/c.json.calls /tmp/d.json.calls
+    MLTUNE_WISDOM=/tmp/d.json TRITON_CACHE_DIR=/tmp/d python benchmarks/triton_libraries.py mltune --sizes 0 --label calls ...
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ SIZES = ({"B": 4, "T": 4096, "H": 16, "D": 128}, {"B": 1, "T": 8192, "H": 8, "D"
 STEPS, LONG_S = 10, 0.3
 """Steps that are timed after the first ones, and the seconds of one from which on no more than it is timed."""
 
-HEADS = "operation | size | kernels | triton, s | mltune, s | share | GPU time | again, s | reads, s | overlap, s |"
+HEADS = "operation | size | kernels | triton, s | mltune, s | share | GPU time | again, s | reads, s | calls, s | overlap, s |"
 
 Event = dict[str, Any]
 
@@ -295,7 +301,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             ours.get("first_s", ""),
             *shares,
         ]
-        values += [rows_of.get(label, {}).get("first_s", "") for label in ("again", "reads")]
+        values += [rows_of.get(label, {}).get("first_s", "") for label in ("again", "reads", "calls")]
         values += [f"{overlap['first_s']} + {overlap['next_s']}" if "next_s" in overlap else ""]
         lines.append(" | ".join(map(str, values)) + " |")
     return "\n".join(f"| {line}" for line in lines)

@@ -362,7 +362,9 @@ class TestSession:
 
     def test_what_a_model_expects_is_compiled_first_and_the_first_of_the_list_next(self, launcher, monkeypatch):
         begun, compile_one = [], builder.Builder._compile
-        monkeypatch.setattr(builder.Builder, "_compile", lambda self, one: begun.append(one) or compile_one(self, one))
+        monkeypatch.setattr(
+            builder.Builder, "_compile", lambda self, one, turn: begun.append(one) or compile_one(self, one, turn)
+        )
         assert launcher.tune(wisdom="none").started_from == "model"
         assert begun[0] != launcher.configs[0] == begun[1]
         begun.clear()
@@ -384,7 +386,9 @@ class TestSession:
     def test_a_compile_may_take_some_times_the_usual_seconds_once_these_are_known(self, launcher, monkeypatch):
         allowed_s, submit = [], Compilers.submit
         monkeypatch.setattr(
-            Compilers, "submit", lambda self, job, most_s=60.0: allowed_s.append(most_s) or submit(self, job, most_s)
+            Compilers,
+            "submit",
+            lambda self, job, most_s=60.0, turn=0: allowed_s.append(most_s) or submit(self, job, most_s, turn),
         )
         launcher.tune()
         assert allowed_s[0] == builder.TIMEOUT_S
@@ -399,8 +403,8 @@ class TestSession:
         slow = launcher.configs[-1]
         monkeypatch.setattr(builder, "PATIENT_S", 0.2)
 
-        def compiled(self, config):
-            future = compile_one(self, config)
+        def compiled(self, config, turn):
+            future = compile_one(self, config, turn)
             if config != slow:
                 return future
             timer = threading.Timer(20.0, lambda: late.set_result(future.result()))

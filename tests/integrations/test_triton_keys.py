@@ -1,14 +1,10 @@
 """What identifies a winner of Triton's tuner: calls that run the same code share one, and no others do."""
 
-import hashlib
 import itertools
-import json
 
 import pytest
 
 from mltune.integrations.triton import autotune
-from mltune.integrations.triton.keys import Keys
-from mltune.integrations.triton.winners import configuration
 
 SOURCE = """
 @triton.jit
@@ -114,26 +110,3 @@ def test_another_hook_is_another_choice(program, triton):
     program.configs = [triton.Config({"BLOCK": block}, pre_hook=hook) for block in BLOCKS]
     program.restart()
     assert program.tune(*arguments) == len(BLOCKS)
-
-
-@pytest.mark.parametrize(("a", "b", "is_taken"), [("a", 2, True), ("a b", "c", False)])
-def test_winners_of_an_older_version_are_taken_where_their_key_is_of_one_call_alone(
-    program, triton, tmp_path, a, b, is_taken
-):
-    program.tune(program.x, program.y, 4096, a, b)
-    document = json.loads((tmp_path / "wisdom.json").read_text())
-    (entry,) = document["entries"]
-    text = " ".join(map(str, [4096, a, b, "fp32", "fp16", "int", type(a).__name__, type(b).__name__]))
-    hashed = text, triton.__version__, [sorted(configuration(config).items()) for config in program.configs]
-    entry["problem"]["size"] = f"{text} {hashlib.sha256(repr(hashed).encode()).hexdigest()[:16]}"
-    entry["configuration"]["BLOCK"] = 256
-    (tmp_path / "wisdom.json").write_text(json.dumps(document))
-    program.restart()
-    assert program.tune(program.x, program.y, 4096, a, b) == (1 if is_taken else len(BLOCKS))
-    assert program.tuner.best_config.kwargs["BLOCK"] == (256 if is_taken else 128)
-
-
-def test_a_call_with_a_constant_outside_the_key_takes_no_winner_of_an_older_version(program):
-    program.restart(key=("n",))
-    keys = Keys(program.tuner)
-    assert keys.older_text((program.x, program.y, 4096, 1, 2), {}) == ""

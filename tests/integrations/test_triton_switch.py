@@ -177,7 +177,8 @@ class TestOverlap:
         self, triton, gpu, kernels, configs, switched, blocks
     ):
         switched(overlap=True)
-        tuners = [triton.autotune(configs, ["n"])(kernels(SOURCE).kernel) for _ in range(3)]
+        sources = [SOURCE.replace("2 *", f"{factor} *") for factor in (2, 3, 4)]
+        tuners = [triton.autotune(configs, ["n"])(kernels(source).kernel) for source in sources]
         for tuner in tuners:
             launch(tuner)
             assert blocks() == [32]

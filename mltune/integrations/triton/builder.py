@@ -36,20 +36,22 @@ class Builder:
         self.building: dict[Future[Compiled], int] = {}
         self.begun = 0
 
-    def submit(self, number: int, config: Any) -> None:
-        """Begin to compile a configuration."""
-        future = self.ahead.pop(config) if config in self.ahead else self._compile(config)
+    def submit(self, number: int, config: Any, turn: int = 0) -> None:
+        """Begin to compile a configuration, now or in a later turn."""
+        future = self.ahead.pop(config, None)
+        if future is None or future.cancel():  # its turn has not come
+            future = self._compile(config, turn)
         self.building[future] = number
         self.begun += 1
 
-    def _compile(self, config: Any) -> Future[Compiled]:
+    def _compile(self, config: Any, turn: int) -> Future[Compiled]:
         launch = self._runner.capture(config)
         if isinstance(launch, bytes):
             if not self.begun:
-                self._compilers.submit(launcher_of(launch))  # all configurations share it
+                self._compilers.submit(launcher_of(launch), turn=turn)  # all configurations share it
             count = self._compilers.count
             usual_s = statistics.median(self._compile_s) if len(self._compile_s) > count else math.inf
-            return self._compilers.submit(launch, min(TIMEOUT_S, max(LEAST_S, LATE * usual_s)))
+            return self._compilers.submit(launch, min(TIMEOUT_S, max(LEAST_S, LATE * usual_s)), turn)
         done: Future[Compiled] = Future()
         done.set_result(launch)
         return done
@@ -86,5 +88,5 @@ class Builder:
 
     def abandon(self) -> None:
         """Cancel what has not begun."""
-        for future in self.building:
+        for future in (*self.building, *self.ahead.values()):
             future.cancel()

@@ -8,10 +8,12 @@ import copy
 import functools
 import importlib
 import io
+import itertools
 import math
 import os
 import pickle
 import pkgutil
+import queue
 import re
 import resource
 import signal
@@ -25,7 +27,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from mltune.errors import WorkerError
 from mltune.integrations.triton.predictor import Predictor
 from mltune.process.bounded import limit
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
@@ -250,14 +251,25 @@ class Compilers:
         self._children: dict[int, tuple[Child, float]] = {}  # by the threads with which they die, and when last used
         self._killers: set[bytes] = set()
         self._threads = ThreadPoolExecutor(count, "mltune-triton")
+        self._jobs = queue.PriorityQueue[tuple[int, int, Future[Compiled], bytes, float]]()
+        self._numbers = itertools.count()
         self._key = ThreadPoolExecutor(1, "mltune-hash").submit(_key_of_triton)
         self.predictor = Predictor().begin()
         for _ in range(count):
             self.submit(b"")  # starts a process, before there is a job
 
-    def submit(self, job: bytes, timeout_s: float = TIMEOUT_S) -> Future[Compiled]:
-        """Compile a job of :func:`source_of`; the future may be cancelled until it is begun."""
-        return self._threads.submit(self._compile, job, timeout_s)
+    def submit(self, job: bytes, timeout_s: float = TIMEOUT_S, turn: int = 0) -> Future[Compiled]:
+        """Compile a job of :func:`source_of` after those of earlier turns; it may be cancelled until it is begun."""
+        future: Future[Compiled] = Future()
+        self._jobs.put((turn, next(self._numbers), future, job, timeout_s))
+        self._threads.submit(self._work)
+        return future
+
+    def _work(self) -> None:
+        """Do what is due."""
+        *_, future, job, timeout_s = self._jobs.get()
+        if future.set_running_or_notify_cancel():
+            future.set_result(self._compile(job, timeout_s))
 
     def _compile(self, job: bytes, timeout_s: float) -> Compiled:
         if _ending.is_set():
@@ -273,11 +285,11 @@ class Compilers:
         try:
             result: Compiled = child.call((key, job), timeout_s, attempts=2)
             return result
-        except WorkerError as error:
-            return Compiled("unknown", str(error))
         except (ChildTimeoutError, ChildDiedError) as error:
             self._killers.add(job)
             return Compiled("killed", str(error))
+        except Exception as error:  # of a process that could not start, too: somebody waits for the answer
+            return Compiled("unknown", str(error))
         finally:
             self._children[thread] = child, time.monotonic()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import itertools
 import math
 import os
 import threading
@@ -16,8 +18,9 @@ from typing import Any, Literal
 
 from mltune.errors import UsageError
 from mltune.integrations.host import QUICK, check_least, require
+from mltune.integrations.triton.calls import arguments_of, calls_beside
 from mltune.integrations.triton.compilers import Compiled, Compilers, compilers_of
-from mltune.integrations.triton.keys import Keys, innermost, plain
+from mltune.integrations.triton.keys import Keys, innermost, own_autotuner, own_run, plain
 from mltune.integrations.triton.outputs import BITS
 from mltune.integrations.triton.runner import FAILED, Runner
 from mltune.integrations.triton.session import TritonTuning
@@ -138,22 +141,6 @@ def autotune(
     return decorate
 
 
-def own_autotuner() -> Any:
-    """Return Triton's own class of autotuners, whatever a program has assigned to the names of Triton."""
-    from triton.runtime import autotuner
-    from triton.runtime.jit import KernelInterface
-
-    names = (autotuner.__name__, "Autotuner")
-    kinds = KernelInterface.__subclasses__()
-    return next(kind for kind in kinds if (kind.__module__, kind.__qualname__) == names)
-
-
-def own_run() -> Callable[..., Any]:
-    """Return the method by which Triton itself tunes and launches, also where :func:`install` has replaced it."""
-    run: Callable[..., Any] = inspect.unwrap(own_autotuner().run)
-    return run
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The options of the search; :func:`autotune` describes them."""
@@ -185,6 +172,10 @@ class Settings:
             self.shared_compilers()
 
 
+_ahead = dict[tuple[int, Any, Any], dict[Any, Future[Compiled]]]()
+"""What is compiled ahead of a call: by processes, kernels and keys, and for each of these by configurations."""
+
+
 class _UntunedError(Exception):
     """Nothing is known of a call, and nothing is measured: what it launches instead, and whether the next ones do."""
 
@@ -201,7 +192,6 @@ class Adapter:
         self._stopwatch = Stopwatch() if getattr(tuner, "_do_bench", None) is None else None
         self._keys = Keys(tuner)
         self._locks = dict[int, Any]()  # by processes: a forked one has none of the threads
-        self._ahead = dict[tuple[int, Any], dict[Any, Future[Compiled]]]()  # by processes and keys
 
     def is_of(self, tuner: Any) -> bool:
         """Whether it replaces the methods of this tuner."""
@@ -252,7 +242,7 @@ class Adapter:
 
         def measured(*_: Any, config: Any, **__: Any) -> list[float]:
             if not times:
-                times.update(self._tuned(call, bench, list(dict.fromkeys(candidates)), key, args, kwargs))
+                times.update(self._tuned(call, bench, list(dict.fromkeys(candidates)), key, kwargs))
             return times.get(config, FAILED)
 
         call.prune_configs, call._bench = pruned, measured
@@ -269,49 +259,74 @@ class Adapter:
             vars(self._tuner).update((name, value) for name, value in vars(call).items() if name in _OUTCOME)
             self._tuner.cache.update((key, config) for config in call.cache.values())
 
-    def _tuned(
-        self, call: Any, bench: Any, configs: list[Any], key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[Any, list[float]]:
+    def _tuned(self, call: Any, bench: Any, configs: list[Any], key: Any, kwargs: dict[str, Any]) -> dict[Any, Any]:
         """Return the milliseconds of what was measured, or of the known winner alone."""
-        level, settings, place = effort(), self._settings, (os.getpid(), key)
-        texts = canonical(plain(key[1:])), self._keys.older_text(args, kwargs)
-        gpu, driver = gpu_and_driver(_current_gpu())
-        checked = BITS if settings.tolerance == BITS else ""
-        winners = Winners.of(settings.wisdom, innermost(call), texts, configs, gpu, driver, checked)
+        winners, session_of = self._prepared(call, key, configs)
         if winner := winners.best(configs):
             return winner
-        if level == "none" or len(configs) == 1:
+        if effort() == "none" or len(configs) == 1:
             raise _UntunedError(configs[0], True)
-        compilers = settings.shared_compilers()
+        place, settings = self._place(key), self._settings
+        others = calls_beside(winners.path).after(self._tuner, {**call.nargs, **kwargs}) if winners.path else []
+        is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank of a machine compiles for all
+        if settings.overlap and place not in _ahead:
+            session = session_of(bench, kwargs, None)
+            _ahead[place] = session.compile_ahead(None if is_first else 1)
+            if session.can_launch_first():
+                raise _UntunedError(session.configs[0], False)
+        elif others and is_first and place not in _ahead:
+            _ahead[place], expected = {}, {place}
+            for tuner, other_call in others:
+                with contextlib.suppress(Exception):  # of the user's functions, which get no tensors
+                    expected.add(Adapter(tuner, settings).compile_ahead(arguments_of(other_call)))
+            for future in itertools.chain(*(_ahead.pop(other).values() for other in _ahead.keys() - expected)):
+                future.cancel()
+        ahead = _ahead.pop(place, None)
+        with winners.locked():
+            if winner := winners.best(configs):  # another process has tuned meanwhile
+                return winner
+            session = session_of(bench, kwargs, settings.tolerance)
+            times = session.run(ahead)
+            call.started_from = session.started_from
+            winners.keep(times, is_verified=session.is_verified)
+            return times
 
-        def session_of(tolerance: float | str | None) -> TritonTuning:
+    def compile_ahead(self, named: dict[str, Any]) -> Any:
+        """Begin to compile for a call that is expected, if its winner is not known; return the place of what is."""
+        call, key = copy.copy(self._tuner), self._keys.of((), named)
+        call.nargs = named
+        configs = list(dict.fromkeys(call.prune_configs(named)))
+        call.nargs = {}
+        winners, session_of = self._prepared(call, key, configs)
+        if (place := self._place(key)) not in _ahead and len(configs) > 1 and not winners.best(configs):
+            _ahead[place] = session_of(None, {**named, "grid": (1,)}, None).compile_ahead()
+        return place
+
+    def _place(self, key: Any) -> tuple[int, Any, Any]:
+        return os.getpid(), getattr(innermost(self._tuner), "cache_key", self), key
+
+    def _prepared(self, call: Any, key: Any, configs: list[Any]) -> tuple[Winners, Callable[..., TritonTuning]]:
+        """Return the winners of a call, and a function that makes its tuning."""
+        settings = self._settings
+        gpu, driver = gpu_and_driver(_current_gpu())
+        checked = BITS if settings.tolerance == BITS else ""
+        text = canonical(plain(key[1:]))
+        winners = Winners.of(settings.wisdom, innermost(call), text, configs, gpu, driver, checked)
+
+        def session_of(bench: Any, kwargs: dict[str, Any], tolerance: float | str | None) -> TritonTuning:
             candidates = winners.allowed(configs)
-            trials = settings.trials or {"quick": QUICK, "full": len(candidates)}.get(level)
             return TritonTuning(
                 candidates,
                 Runner(call, bench, kwargs, winners, self._stopwatch, tolerance),
-                compilers,
+                settings.shared_compilers(),
                 gpu,
-                trials=trials,
+                trials=settings.trials or {"quick": QUICK, "full": len(candidates)}.get(effort()),
                 end=math.inf if settings.time is None else clock.monotonic() + settings.time,
                 seed=settings.seed,
                 prior=str(settings.prior),
             )
 
-        if settings.overlap and place not in self._ahead:
-            session = session_of(None)
-            most = None if os.environ.get("LOCAL_RANK", "0") == "0" else 1  # one rank of a machine compiles for all
-            self._ahead[place] = session.compile_ahead(most)
-            if session.can_launch_first:
-                raise _UntunedError(session.configs[0], False)
-        with winners.locked():
-            if winner := winners.best(configs):  # another process has tuned meanwhile
-                return winner
-            session = session_of(settings.tolerance)
-            times = session.run(self._ahead.get(place))
-            call.started_from = session.started_from
-            winners.keep(times, is_verified=session.is_verified)
-            return times
+        return winners, session_of
 
 
 def _current_gpu() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _ANY_NUMBER = inspect.Parameter.VAR_POSITIONAL
@@ -54,21 +54,6 @@ class Keys:
         types = [str(value.dtype) for value in bound.values() if hasattr(value, "dtype")]
         return *(bound[name] for name in self._tuner.keys if name in bound), *types
 
-    def older_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the text by which mltune 0.2 found the winner of a call; empty where another call may have the same.
-
-        It had neither constants outside the key nor options, and it did not say where a value ends.
-        """
-        named = {**dict(zip(self._tuner.arg_names, args, strict=False)), **kwargs}
-        arguments = {name: named[name] for name in self._tuner.arg_names if name in named}
-        values = [arguments.get(name) for name in self._tuner.keys]
-        words = [str(value) for value in values if isinstance(value, _PLAIN) and len(str(value).split()) == 1]
-        further = named.keys() - arguments.keys() - {"grid", "warmup"}
-        if len(words) < len(values) or further or arguments.keys() & {*self._constants} - {*self._tuner.keys}:
-            return ""
-        types = [str(value.dtype) if hasattr(value, "dtype") else type(value).__name__ for value in arguments.values()]
-        return " ".join([*words, *types])
-
 
 def innermost(tuner: Any) -> Any:
     """Return the function within heuristics: a ``triton.JITFunction``."""
@@ -76,6 +61,22 @@ def innermost(tuner: Any) -> Any:
     while hasattr(fn, "values"):
         fn = fn.fn
     return fn
+
+
+def own_autotuner() -> Any:
+    """Return Triton's own class of autotuners, whatever a program has assigned to the names of Triton."""
+    from triton.runtime import autotuner
+    from triton.runtime.jit import KernelInterface
+
+    names = (autotuner.__name__, "Autotuner")
+    kinds = KernelInterface.__subclasses__()
+    return next(kind for kind in kinds if (kind.__module__, kind.__qualname__) == names)
+
+
+def own_run() -> Callable[..., Any]:
+    """Return the method by which Triton itself tunes and launches, also where mltune has replaced it."""
+    run: Callable[..., Any] = inspect.unwrap(own_autotuner().run)
+    return run
 
 
 def plain(value: Any) -> Any:

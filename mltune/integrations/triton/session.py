@@ -54,23 +54,21 @@ class TritonTuning:
         self._reason = ""
 
     def compile_ahead(self, most: int | None = None) -> dict[Any, Future[Compiled]]:
-        """Begin to compile what is most promising, so many at most, and wait for the first configuration alone."""
+        """Begin to compile what is most promising, the first at once, the others when there is time."""
         planner, builder = self._planner, self._builder
-        for number in [0, *(number for number in planner.take(self._ahead) if number)][:most]:
-            builder.submit(number, self.configs[number])
-        compiling = {self.configs[number]: future for future, number in builder.building.items()}
-        wait([compiling[self.configs[0]]])
-        self._receive(0.0)
-        return compiling
+        for turn, number in enumerate([0, *(number for number in planner.take(self._ahead) if number)][:most]):
+            builder.submit(number, self.configs[number], turn)
+        return {self.configs[number]: future for future, number in builder.building.items()}
 
     @property
     def is_verified(self) -> bool:
         """Whether configurations were compared by what they compute."""
         return self._runner.is_verified
 
-    @property
     def can_launch_first(self) -> bool:
-        """Whether the first configuration is compiled, and may be launched."""
+        """Wait until the first configuration is compiled, and return whether it may be launched."""
+        wait([future for future, number in self._builder.building.items() if not number])
+        self._receive(0.0)
         planner = self._planner
         return 0 in planner.ready and bool(planner.search.can_launch[0]) and not math.isinf(planner.search.times_s[0])
 

@@ -51,7 +51,8 @@ def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[A
     import triton
     from triton.runtime.driver import driver
 
-    from mltune.integrations.triton.decorator import autotune, own_autotuner
+    from mltune.integrations.triton.decorator import autotune
+    from mltune.integrations.triton.keys import own_autotuner
 
     sys.path.append(str(Path(file).parent))  # last: what is installed comes first
     specification: Any = importlib.util.spec_from_file_location("_mltune_kernels", file)

@@ -11,8 +11,8 @@ from typing import Any
 
 from mltune.errors import MltuneWarning
 from mltune.integrations.host import require
-from mltune.integrations.triton.decorator import Adapter, Settings, own_autotuner, own_run
-from mltune.integrations.triton.keys import innermost
+from mltune.integrations.triton.decorator import Adapter, Settings
+from mltune.integrations.triton.keys import innermost, own_autotuner, own_run
 
 _ADAPTER = "_mltune_adapter"  # of a tuner
 

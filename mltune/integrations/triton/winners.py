@@ -36,21 +36,21 @@ class Winners:
 
     path: Path | None
     fields: Mapping[str, Any]
-    keys: Sequence[str] = ()
-    """Those of its entries (:attr:`Outcome.key`): that of new ones, and perhaps that of mltune 0.2."""
+    key: str = ""
+    """That of its entries (:attr:`Outcome.key`)."""
 
     @classmethod
     def of(
         cls,
         file: Path | str,
         kernel: Any,
-        texts: Sequence[str],
+        text: str,
         configs: Sequence[Any],
         gpu: Any,
         driver: str,
         checked: str = "",
     ) -> Winners:
-        """Return those of a call: by the text of its key and that of mltune 0.2, and by what there is to choose.
+        """Return those of a call: by the text of its key, and by what there is to choose.
 
         What is `checked` of a winner is a part of its key: one that was not found that way is not taken.
         """
@@ -62,21 +62,16 @@ class Winners:
         choice = triton.__version__, [sorted(configuration(config).items()) for config in configs]
         hooks = [config.pre_hook and getattr(config.pre_hook, "__qualname__", "") for config in configs]
         name = re.sub(r"[^a-z0-9_-]", "-", kernel.fn.__name__.lower())[:50]
-        sizes = [
-            _size(text, *choice, *further, *([checked] if checked else []))
-            for text, further in zip(texts, ([hooks], ()), strict=True)
-            if text
-        ]
+        size = _size(text, *choice, hooks, *([checked] if checked else []))
         fields = {
             "kernel": f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"[-LONGEST_TEXT:],
             "source_hash": kernel.cache_key,
-            "problem": {**_RECORDED, "name": f"{PREFIX}{name}", "size": sizes[0]},
+            "problem": {**_RECORDED, "name": f"{PREFIX}{name}", "size": size},
             "device": Gpu.of(gpu),
             "driver": driver,
         }
-        parts = [fields["kernel"], fields["source_hash"]], [fields["device"].model_dump(), driver]
-        problems = [{**fields["problem"], "size": size} for size in sizes]
-        return cls(path, fields, [canonical([*parts[0], problem, *parts[1]]) for problem in problems])
+        parts = fields["kernel"], fields["source_hash"], fields["problem"], fields["device"].model_dump(), driver
+        return cls(path, fields, canonical(parts))
 
     def __bool__(self) -> bool:
         return self.path is not None
@@ -84,7 +79,6 @@ class Winners:
     def best(self, configs: Sequence[Any]) -> dict[Any, list[float]]:
         """Return the winner with quantiles of its milliseconds; empty where none is known."""
         won = [outcome for outcome in self._fitting() if isinstance(outcome, Entry)]
-        won = [outcome for outcome in won if outcome.key == self.keys[0]] or won
         if not won:
             return {}
         best = choose(won)
@@ -101,7 +95,7 @@ class Winners:
         if self.path is not None:
             with _warning():
                 outcomes = list(_file_at(self.path).read())
-        return [outcome for outcome in outcomes if outcome.key in self.keys]
+        return [outcome for outcome in outcomes if outcome.key == self.key]
 
     def keep(self, times: Mapping[Any, Sequence[float]], *, is_verified: bool) -> None:
         """Add the fastest of the configurations whose milliseconds are given, if one could be timed."""
