@@ -927,9 +927,7 @@ struct Packing {
 
 // ---- Results.
 
-// 16 bytes of a line of C, or of a vector. Of elements in half precision as words: a load of their struct would be eight.
-__device__ __forceinline__ float get(const Four& vector, int e) { return vector.of[e]; }
-__device__ __forceinline__ void put(Four& vector, int e, float element) { vector.of[e] = element; }
+// 16 bytes of a line of C, or of the bias. Of elements in half precision as words: a load of their struct would be eight.
 #if IS_HALF_RESULT
 typedef Chunk Vector;
 __device__ __forceinline__ Half get(const Vector& vector, int e) { return static_cast<Half>(vector.words[e / 2] >> e % 2 * 16); }
@@ -938,21 +936,21 @@ __device__ __forceinline__ void put_two(Vector& vector, int e, float low, float 
 __device__ __forceinline__ float number(Half element) { return widened(element); }
 #else
 typedef Four Vector;
+__device__ __forceinline__ float get(const Vector& vector, int e) { return vector.of[e]; }
+__device__ __forceinline__ void put(Vector& vector, int e, float element) { vector.of[e] = element; }
 __device__ __forceinline__ void put_two(Vector& vector, int e, float low, float high) { vector.of[e] = low, vector.of[e + 1] = high; }
 __device__ __forceinline__ float number(float element) { return element; }
 #endif
 constexpr int VECTOR = 16 / sizeof(Element);
 
 // The first `valid` elements.
-template <typename V = Vector, typename E>
-__device__ __forceinline__ V load_vector(const E* from, int valid) {
-  constexpr int COUNT = 16 / sizeof(E);
-  V vector = {};
-  if (valid >= COUNT && reinterpret_cast<Bits64>(from) % 16 == 0) {
-    vector = load_global(reinterpret_cast<const V*>(from));
+__device__ __forceinline__ Vector load_vector(const Element* from, int valid) {
+  Vector vector = {};
+  if (valid == VECTOR && reinterpret_cast<Bits64>(from) % 16 == 0) {
+    vector = load_global(reinterpret_cast<const Vector*>(from));
   } else {
 #pragma unroll
-    for (int e = 0; e < COUNT; e++)
+    for (int e = 0; e < VECTOR; e++)
       if (e < valid) put(vector, e, load_global(from + e));
   }
   return vector;
@@ -985,6 +983,25 @@ __device__ __forceinline__ float activated(float x) {
 #endif
 }
 
+// Multiplies sums by the factors of their rows and columns, of which so many are left. The thread's first sum is in the first of either.
+__device__ __forceinline__ void scale(Sums& sums, const float* of_rows, const float* of_columns, long long rows, long long columns) {
+  float of_row[INSTRUCTIONS][2];
+#pragma unroll
+  for (int i = 0; i < 2 * INSTRUCTIONS; i++) {
+    const int row = i / 2 * HIGH + i % 2 * 8;
+    of_row[i / 2][i % 2] = row < rows ? load_global(of_rows + row) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < BLK_N / 4; i++) {
+    const int column = i / 2 * 8 + i % 2;
+    const float of_column = column < columns ? load_global(of_columns + column) : 0.0f;
+#pragma unroll
+    for (int part = 0; part < INSTRUCTIONS; part++)
+#pragma unroll
+      for (int down = 0; down < 2; down++) sums[part][i / 2 * 4 + down * 2 + i % 2] *= of_row[part][down] * of_column;
+  }
+}
+
 // The way of a tile's sums to C. They change hands in shared memory, in pieces of columns, so that a thread has 16 bytes of a line of
 // C; the room is the stage of the team's last step of k, which is freed only then. Lines are columns of a warpgroup's sums or, if not all
 // of its warps may be there, of a warp's; with SWAP they are the rows of a warp's.
@@ -1002,7 +1019,6 @@ struct Outbox {
   float alpha, beta;
   Element* C;
   long long ldc;
-  const float *scale_m, *scale_n;
   const Element* bias;
 
   // By whole warps: `row` is the first of the warp's 16, of the first instruction. Registers have no index, so each piece has a branch; the
@@ -1067,15 +1083,6 @@ struct Outbox {
 #pragma unroll
       for (int f = 0; f < 4; f++) values[e + f] = alpha * four.of[f];
     }
-#if EPILOGUE_SCALES
-    const float of_line = load_global(scale_n + line);
-#pragma unroll
-    for (int e = 0; e < VECTOR; e += 4) {
-      const Four four = load_vector<Four>(scale_m + element + e, valid - e);
-#pragma unroll
-      for (int f = 0; f < 4; f++) values[e + f] *= of_line * four.of[f];
-    }
-#endif
     if (beta != 0.0f) {
       const Vector old = load_vector(to, valid);
 #pragma unroll
@@ -1116,7 +1123,9 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
      long long stride_a, long long stride_b, long long stride_c, long long batch,
 #endif
 #endif
-#if EPILOGUE_SCALES
+#if EPILOGUE_SCALES && SWAP
+     const float* scale_n, const float* scale_m,
+#elif EPILOGUE_SCALES
      const float* scale_m, const float* scale_n,
 #endif
 #if EPILOGUE_BIAS
@@ -1125,9 +1134,6 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
      int raster_group, void* memory) {
 #ifndef BATCHED
   constexpr long long stride_a = 0, stride_b = 0, stride_c = 0, batch = 1;
-#endif
-#if !EPILOGUE_SCALES
-  constexpr const float *scale_m = nullptr, *scale_n = nullptr;
 #endif
 #if !EPILOGUE_BIAS
   constexpr const Element* bias = nullptr;
@@ -1299,7 +1305,11 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
       const int place_of_tile = panel_m * tiles.panels_n * CLUSTER_N + panel_n;
       if (SPLIT_K == 1 || Workspace(memory, tiles).join(sums, place_of_tile, warp, number % parts())) {
         const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + warp % 4 * 16;
-        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, scale_m, scale_n, bias};
+#if EPILOGUE_SCALES
+        const long long mine = row + lane / 4, beside = static_cast<long long>(panel_n) * BLK_N + lane % 4 * 2;
+        if (tiles_k > 0) scale(sums, scale_m + mine, scale_n + beside, m - mine, n - beside);
+#endif
+        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias};
         outbox.store(shared_storage + last * STAGE, sums, row, static_cast<long long>(panel_n) * BLK_N);
         fence_proxy();
         __syncwarp();
