@@ -170,9 +170,9 @@ class Library:
         """Enqueue ``out = alpha a b + beta out`` for matrices with two dimensions, and return `out`.
 
         A library with an epilogue applies it; the elements of a `bias` lie side by side, as do those of `scales`: the
-        vectors scale_m and scale_n, whose m and n are rows and columns of matrices that are stored by columns. The orders in which matrices
-        are stored must be those of the library's case: N N is for three matrices stored by rows, or three by columns;
-        another case has one of `a` and `b`, or both, in the other order.
+        vectors scale_m and scale_n, whose m and n are rows and columns of matrices that are stored by columns. The
+        orders in which matrices are stored must be those of the library's case: N N is for three matrices stored by
+        rows, or three by columns; another case has one of `a` and `b`, or both, in the other order.
         """
         package, key = package_of(type(out)), None
         arrays = (a, b, out, *scales) if bias is None else (a, b, out, *scales, bias)
@@ -226,7 +226,8 @@ class Library:
             raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
         problem = self.document["problem"]
         trans = [str(problem.get(f"trans_{side}")) for side in "ab"]
-        axes = [int(name == "scale_n" or name == "bias" and "bias_n" in problem["epilogue"]) for name in self.vectors]
+        along_n = {"scale_n", "bias"} if "bias_n" in str(problem.get("epilogue")) else {"scale_n"}
+        axes = [int(name in along_n) for name in self.vectors]
         ways = [(x, y, z), (y.transposed, x.transposed, z.transposed)]
         for first, second, third in sorted(ways, key=lambda way: -way[2].shape[0]) if 1 in z.shape else ways:
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]

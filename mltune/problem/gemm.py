@@ -44,11 +44,12 @@ class GemmProblem:
 
     Or a batch of up to 65,535: the same for many A, B and C, which lie behind one another. The precision is the BLAS
     letter (``s``, ``d``, ``c``, ``z``); ``h`` or ``b``, FP16 or BF16 with scalars and sums in FP32; ``hs`` or ``bs``,
-    the same with C in FP32; ``eb``, ``eh``, ``es`` or ``ebf``, FP8 (e4m3) with C in BF16, FP16 or FP32, the last with
-    fast sums in FP8's tensor cores and C in BF16; or ``dd``, double-double with real elements. op is ``N``, ``T`` or ``C``, which becomes
-    ``T`` for a real matrix. As in the BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``. Leading
-    dimensions are in elements; 0 is replaced by the smallest. An `epilogue`, such as ``"bias_m+gelu"``, is applied
-    before a result is stored. FP8 has op(A) T and op(B) N alone. A ProblemError tells of an impossible value, or of an operand of 2**47 bytes or more.
+    the same with C in FP32; ``eb``, ``eh`` or ``es``, FP8 (e4m3) with C in BF16, FP16 or FP32; ``ebf``, the first of
+    these with the fast sums of tensor cores; or ``dd``, double-double with real elements. op is ``N``, ``T`` or
+    ``C``, which becomes ``T`` for a real matrix. As in the BLAS, A and B are not read when ``alpha == 0``, nor C when
+    ``beta == 0``. Leading dimensions are in elements; 0 is replaced by the smallest. An `epilogue`, such as
+    ``"bias_m+gelu"``, is applied before a result is stored. FP8 has op(A) T and op(B) N alone. A ProblemError tells of
+    an impossible value, or of an operand of 2**47 bytes or more.
     """
 
     precision: str
@@ -243,8 +244,9 @@ class GemmProblem:
         ops = {"N": "", "T": "^T", "C": "^H"}
         batch = f" for {self.batch} A, B and C" if self.batch > 1 else ""
         scales, bias, activation = self.finish
-        value = f"A{ops[self.trans_a]} B{ops[self.trans_b]}"
-        value = f"alpha {f'diag(scale_m) {value} diag(scale_n)' if scales else value} + beta C{' + bias' if bias else ''}"
+        before, behind = ("diag(scale_m) ", " diag(scale_n)") if scales else ("", "")
+        product = f"{before}A{ops[self.trans_a]} B{ops[self.trans_b]}{behind}"
+        value = f"alpha {product} + beta C{' + bias' if bias else ''}"
         value = f"{activation}({value})" if activation else value
         return f"C = {value}{batch}, column-major as in the BLAS"
 
@@ -333,8 +335,9 @@ class GemmProblem:
                 "ABC", dtypes, self.shapes(), leading, scalars, strict=True
             )
         }
-        vectors = {name: draw(dtype, (length, 1, max(1, length)), unread=False) for name, (dtype, length) in self.vectors.items()}
-        return matrices | vectors
+        for name, (dtype, length) in self.vectors.items():
+            matrices[name] = draw(dtype, (length, 1, max(1, length)), unread=False)
+        return matrices
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc.

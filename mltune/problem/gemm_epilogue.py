@@ -75,7 +75,7 @@ def parse_epilogue(text: object) -> Epilogue:
     if not isinstance(text, str) or len(words) > 1 or not {*words} <= {*ACTIVATIONS} - {""}:
         names = (name for name in (SCALES, *BIASES, *ACTIVATIONS) if name)
         raise ProblemError(
-            f"an epilogue is scales, a bias, an activation, or several, joined by + in this order, of {', '.join(names)}, "
+            f"an epilogue is scales, a bias, an activation, or several, in this order with +, of {', '.join(names)}, "
             f"got {printable(repr(text), 80)}."
         )
     return Epilogue(scales, bias, *words)

@@ -189,8 +189,8 @@ def random_matrix(
     """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module `xp`.
 
     The extents are rows, columns and leading dimension. The padding and all of an `unread` matrix are NaN. Elements are
-    `integers` up to :data:`LARGEST_INTEGER`, of half precision and FP8 rounded from single, or with `is_sum` double-double
-    numbers.
+    `integers` up to :data:`LARGEST_INTEGER`, of half precision and FP8 rounded from single, or with `is_sum`
+    double-double numbers.
     """
     rows, columns, leading = extents
     is_half, is_complex = dtype in (*HALF_PRECISION, FP8), dtype.startswith("complex")

@@ -84,16 +84,16 @@ def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
 def error_bound(problem: Gemm, operands: Operands) -> Any:
     """Return the largest error of a correct kernel, element by element: float64, or complex128 of both parts' bounds.
 
-    Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
-    gamma(p) = exp(p u) - 1, which is above (1 + u)**p - 1, the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
-    summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
-    holds for either part with its 2 k products and one more rounding for the complex scaling.
+    Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and gamma(p) = exp(p u) -
+    1, which is above (1 + u)**p - 1, the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
+    summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same holds
+    for either part with its 2 k products and one more rounding for the complex scaling.
     One rounding is added for the computation of :func:`answer`. The table of precisions
     (:mod:`~mltune.problem.gemm_operands`) derives the roundoff of tensor cores, which cut off sums, and that of
     double-double arithmetic, for which the high parts alone make the bound. An epilogue adds its roundings, and an
-    activation multiplies the bound by its largest slope. Sums of FP8 products that are added in FP32 have their roundoff
-    in as many steps as are between, and that of FP32 in these additions. The rounding of a result to half precision
-    is added where the correct result is at hand (:func:`with_rounding`).
+    activation multiplies the bound by its largest slope. Sums of FP8 products that are added in FP32 have their
+    roundoff in as many steps as are between, and that of FP32 in these additions. The rounding of a result to half
+    precision is added where the correct result is at hand (:func:`with_rounding`).
     """
     terms, promoted = problem.k, problem.types.promoted
     steps = min(terms, promoted) if promoted else terms

@@ -237,7 +237,11 @@ FAULTS = {
     "products that are not awaited": ("wgmma_wait<1>();", "wgmma_wait<2>();", "error .* of the bound"),
     "a stage that is not free": ("barrier_wait(&empty[place.stage], place.parity ^ 1);", "", "got more"),
     "a stage that is not full": ("barrier_wait(&full[place.stage], place.parity);", "", "never written"),
-    "a stage that is never freed": ("if (PROMOTES ? tile < tiles_k - 1 : tile > 0) release(PROMOTES ? place.stage : last);", "", "waits for what no thread and no copy will do"),
+    "a stage that is never freed": (
+        "if (PROMOTES ? tile < tiles_k - 1 : tile > 0) release(PROMOTES ? place.stage : last);",
+        "",
+        "waits for what no thread and no copy will do",
+    ),
     "stores that tensor cores may not see": ("        fence_proxy();", "", "wrote without a fence after it"),
     "chunks that have not come": ("cp_async_wait<AHEAD>();", "", "while a copy to it is in flight"),
     "chunks that a neighbour has not read": (
@@ -291,7 +295,11 @@ STORING_FAULTS = {
 FP8_FAULTS = {
     "promoted sums that are not awaited": ("wgmma_wait<0>();\n      hold(few);", "hold(few);", "error .* of the bound"),
     "sums that begin with those before": ("wgmma<false, false, false>", "wgmma<false, false>", "error .* of the bound"),
-    "a stage that is free too early": ("PROMOTES ? tile < tiles_k - 1 : tile > 0", "true", "got more|without a fence|in flight"),
+    "a stage that is free too early": (
+        "PROMOTES ? tile < tiles_k - 1 : tile > 0",
+        "true",
+        "got more|without a fence|in flight",
+    ),
     "factors of rows for columns": ("scale_n + beside, m", "scale_m + beside, m", "error .* of the bound|bounds"),
 }
 FAULTS |= PACKING_FAULTS | STORING_FAULTS | FP8_FAULTS

@@ -1,5 +1,6 @@
-"""FP8 operands: how their bits are read and rounded, the one case, what is exact, and the error bound of promoted sums."""
+"""FP8 operands: how their bits are read and rounded, the one case, what is exact, and the bound of promoted sums."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -16,7 +17,7 @@ FP8_PRECISIONS = [precision for precision in PRECISIONS if PRECISIONS[precision]
 
 
 def value_of(code: int) -> float:
-    """The number of some bits by its definition: a sign, 4 bits of exponent with the bias 7, and 3 of fraction."""
+    """Return the number of some bits by its definition: a sign, 4 bits of exponent (bias 7), 3 of fraction."""
     exponent, fraction = code >> 3 & 15, code & 7
     if code & 127 == 127:
         return math.nan
@@ -40,7 +41,7 @@ def test_every_number_is_stored_as_its_code():
 
 def test_a_number_becomes_the_nearest_of_two_and_the_even_one_between():
     positive = numbers(CODES[:127], FP8).astype("float64")
-    for code, (low, high) in enumerate(zip(positive, positive[1:], strict=False)):
+    for code, (low, high) in enumerate(itertools.pairwise(positive)):
         middle = (low + high) / 2
         below, above = (np.nextafter(np.float32(middle), np.float32(side)) for side in (low, high))
         for sign in (1, -1):
@@ -96,7 +97,7 @@ def test_sums_that_are_promoted_are_exact_for_longer():
 
 def test_the_error_of_promoted_sums_does_not_grow_with_k():
     def share(precision, k):
-        """The bound as a share of the sum of moduli."""
+        """Return the bound as a share of the sum of moduli."""
         problem = GemmProblem(precision, "T", "N", 1, 1, k)
         ones = stored(np, np.ones(k), FP8)
         return float(problem.error_bound({"A": ones, "B": ones, "C": np.zeros(1, problem.result_dtype)})[0, 0]) / k
@@ -111,4 +112,5 @@ def test_a_number_that_is_none_spoils_its_row_alone():
     operands = problem.operands(np, 1)
     operands["A"][5] = 0x7F
     assert np.isnan(problem.answer(operands)).tolist() == [[False, False], [True, True], [False, False]]
-    assert problem.worst_error(np.zeros((3, 2), "float32"), problem.answer(operands), problem.error_bound(operands)) == math.inf
+    zeros = np.zeros((3, 2), "float32")
+    assert problem.worst_error(zeros, problem.answer(operands), problem.error_bound(operands)) == math.inf
