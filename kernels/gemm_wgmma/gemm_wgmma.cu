@@ -93,6 +93,7 @@ constexpr bool ALONG_K = A_ALONG_K && B_ALONG_K;  // lines of both operands
 constexpr int STEPS = ALONG_K ? BLK_K - CHUNK : BLK_K / 8 * 7;
 constexpr int AHEAD = STAGES - 2;  // tiles that they copy ahead: a stage is free when the tile after its own is complete
 static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
+static_assert(BLK_N % CHUNK == 0, "lines of all tiles begin as far from multiples of 16 bytes");
 
 // Registers: those of the launch, and what the producer gives to the consumers.
 constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8;
