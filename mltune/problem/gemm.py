@@ -430,12 +430,14 @@ def parse_problem(
 ) -> GemmProblem:
     """Make a problem from its name, such as ``"sgemm"`` or ``"ddgemm"``, and options; others are those of `default`.
 
-    `size` is m = n = k, each of which overrides it. Without a default they are NT, 4096 and a batch of 1. A name or
-    size that is impossible raises a ProblemError.
+    `size` is m = n = k, each of which overrides it. Without a default they are NT (FP8: TN), 4096 and a batch of 1. A
+    name or size that is impossible raises a ProblemError.
     """
     usual = default or GemmProblem("s", DEFAULT_TRANS[0], DEFAULT_TRANS[1], DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE)
     options: dict[str, Any] = {option: value for option, value in shape.items() if value is not None}
-    trans = options.pop("trans", usual.trans_a + usual.trans_b)
+    precision = name.lower().removesuffix("gemm")
+    is_fp8 = PRECISIONS.get(precision, usual.types).is_fp8
+    trans = options.pop("trans", "".join(FP8_OPS) if is_fp8 else usual.trans_a + usual.trans_b)
     extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch", "epilogue")}
     if "size" in options:
         size = options.pop("size")
@@ -449,7 +451,6 @@ def parse_problem(
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    precision = name.lower().removesuffix("gemm")
     return GemmProblem(precision, ops[0], ops[1], alpha=alpha, beta=beta, **extents | options)
 
 

@@ -69,6 +69,7 @@ def test_lines_of_both_operands_lie_along_k(precision, trans):
     with pytest.raises(ProblemError, match=f"tensor cores read FP8 along k.*{precision}gemm.*use TN"):
         parse_problem(f"{precision}gemm", trans=trans, size=64)
     assert parse_problem(f"{precision}gemm", trans="CN", size=64).trans_a == "T"
+    assert parse_problem(f"{precision}gemm", size=64).case == f"{precision}gemm TN"
 
 
 @pytest.mark.parametrize(
