@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from emulation.host import COMPILER_EXISTS
+from emulation.host import COMPILER_EXISTS, place
 from gemm import Configuration, build_host, check, check_configurations, sample
 
 from mltune.device.known import H200
@@ -15,7 +16,7 @@ from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import transpositions
+from mltune.problem.gemm_operands import numbers, transpositions
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
@@ -231,6 +232,30 @@ def test_an_epilogue_is_applied_before_a_result_is_stored(
     check_configurations(
         kernel, case, runtime, [configuration], lambda _: shapes[: 4 - batch], FEW, batch=batch, epilogue=epilogue
     )
+
+
+@pytest.mark.parametrize("precision", ["es", "ebf"])
+@pytest.mark.sampled(1, system=2)
+def test_every_pattern_of_bits_is_a_number_of_fp8_or_none(kernel: Kernel, runtime: Path, precision: str) -> None:
+    """The largest numbers, the smallest, zeros of both signs, and NaN, which spoils one row and one column."""
+    problem = GemmProblem(precision, "T", "N", 70, 30, 256)
+    configuration = PLAIN | {"BLK_K": 128, "BLK_N": 32}
+    operands = problem.operands(np, 1)
+    rng = np.random.default_rng(5)
+    for name in "AB":
+        codes = rng.integers(0, 256, operands[name].size)
+        operands[name][:] = np.where(codes & 127 == 127, codes ^ 1, codes)
+    operands["A"][3 * 256 + 100], operands["B"][7 * 256 + 200] = 0x7F, 0xFF
+    launch = kernel.launch(configuration, variables_of(problem, FEW))
+    placed = {name: place(buffer, 0) for name, buffer in operands.items()}
+    build_host(kernel, runtime, configuration, problem).launch(problem, placed, launch)
+    answer, bound = problem.answer(operands), problem.error_bound(operands)
+    result = numbers(problem.result(placed["C"]), problem.types.result)
+    is_none = np.zeros((70, 30), dtype=bool)
+    is_none[3], is_none[:, 7] = True, True
+    np.testing.assert_array_equal(np.isnan(result), is_none)
+    error = problem.worst_error(problem.result(placed["C"])[~is_none], answer[~is_none], bound[~is_none])
+    assert 0 < error <= 1
 
 
 FAULTS = {
