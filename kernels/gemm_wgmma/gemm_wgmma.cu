@@ -1,7 +1,7 @@
-// GEMM of operands in half precision, with sums in FP32 and a result in half precision or FP32, on the tensor cores of Hopper
+// GEMM of operands in half precision or FP8, with sums in FP32 and a result in half precision or FP32, on the tensor cores of Hopper
 // (wgmma, tensor maps).
 //
-//     C = activation(alpha * op(A) * op(B) + beta * C + bias)        op(X) = X or X^T
+//     C = activation(alpha * op(A) * op(B) * scales + beta * C + bias)        op(X) = X or X^T
 //
 // Column-major with leading dimensions, BLAS meaning: beta = 0 never reads C, alpha = 0 never reads A and B, m, n, k >= 0.
 //
@@ -26,13 +26,20 @@
 // With SPLIT_K parts of k, or gridDim.y if it is 0, a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
+// Tensor cores keep some 14 bits of a sum of FP8 products. With PROMOTES the sums of every 128 steps of k begin at zero, and are
+// added to sums in FP32.
+//
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; TRANS_A, TRANS_B; BATCHED, of many products;
-// EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
+// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; 9 to 11 for FP8 (e4m3) with C in BF16, FP16 or FP32,
+// 12 for the first of these without promotion; TRANS_A, TRANS_B; BATCHED, of many products; EPILOGUE_SCALES, a factor of each
+// row and one of each column, EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
 
-#define IS_FP16 (PRECISION == 4 || PRECISION == 7)
-#define IS_HALF_RESULT (PRECISION >= 7)
+#define IS_FP8 (PRECISION >= 9)
+#define IS_FP16 (PRECISION == 4 || PRECISION == 7 || PRECISION == 10)  // not BF16
+#define IS_HALF_RESULT (PRECISION >= 7 && PRECISION != 11)
+#define PROMOTES (PRECISION >= 9 && PRECISION <= 11)
 #ifndef EPILOGUE_BIAS
+#define EPILOGUE_SCALES 0
 #define EPILOGUE_BIAS 0
 #define EPILOGUE_ACTIVATION 0
 #endif
@@ -49,7 +56,12 @@
 #define BIAS EPILOGUE_BIAS
 #endif
 
-typedef unsigned short Half;  // the bits of an element of A or B
+typedef unsigned short Half;  // the bits of a number
+#if IS_FP8
+typedef unsigned char Input;  // of A or B
+#else
+typedef Half Input;
+#endif
 #if IS_HALF_RESULT
 typedef Half Element;  // of C
 #else
@@ -59,14 +71,17 @@ typedef unsigned long long Bits64;
 
 constexpr int WARP = 32;
 constexpr int WARPGROUP = 128;
+constexpr int ELEMENT_BYTES = sizeof(Input);  // of an element of A or B
 constexpr int GROUPS = BLK_M / WG_M;         // warpgroups of a team
 constexpr int CONSUMERS = GROUPS * TEAMS;    // warpgroups that multiply; one more copies
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
-constexpr int DEPTH = 16;                    // of a tensor core instruction along k
+constexpr int DEPTH = 32 / ELEMENT_BYTES;    // of a tensor core instruction along k
+constexpr int PROMOTED = 128;                // steps of k whose sums are added to those in FP32
 constexpr int HIGH = 64;                     // rows of an instruction
 constexpr int LINE = 128;                    // bytes of a line in shared memory: the swizzled width
-constexpr int PER_LINE = LINE / 2;           // elements
-constexpr int CHUNK = 8;                     // elements of 16 bytes: what the swizzle moves
+constexpr int PER_LINE = LINE / ELEMENT_BYTES;  // elements
+constexpr int CHUNK = 16 / ELEMENT_BYTES;    // elements of 16 bytes: what the swizzle moves
+constexpr int CHUNKS = PER_LINE / CHUNK;     // of a line
 constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps of k
 constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
 constexpr int WARPS = GROUPS * WARPGROUP / WARP;  // of a team
@@ -78,6 +93,7 @@ constexpr bool ALONG_K = A_ALONG_K && B_ALONG_K;  // lines of both operands
 constexpr int STEPS = ALONG_K ? BLK_K - CHUNK : BLK_K / 8 * 7;
 constexpr int AHEAD = STAGES - 2;  // tiles that they copy ahead: a stage is free when the tile after its own is complete
 static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
+static_assert(BLK_N % CHUNK == 0, "lines of all tiles begin as far from multiples of 16 bytes");
 
 // Registers: those of the launch, and what the producer gives to the consumers.
 constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8;
@@ -216,7 +232,7 @@ __device__ __forceinline__ int cluster_rank() {
 
 // Describes `outer` lines of `inner` contiguous elements, of which `box_outer` by PER_LINE are copied at a time, and of a batch
 // so many products. A whole warp calls it; the map is made in shared memory and published in global memory.
-__device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const Half* X, unsigned inner, unsigned outer, Bits64 ld,
+__device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const Input* X, unsigned inner, unsigned outer, Bits64 ld,
                                          int box_outer, unsigned products, Bits64 stride) {
   const int lane = threadIdx.x % WARP;
   shared->words[lane] = 0;
@@ -228,7 +244,7 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
     REPLACE_32("rank", "2");  // less one
     REPLACE_32_OF("box_dim", "2", 1);
     REPLACE_32_OF("global_dim", "2", products);
-    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"l"(at), "l"(stride * sizeof(Half))
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"l"(at), "l"(stride * ELEMENT_BYTES)
                  : "memory");
     REPLACE_32_OF("element_stride", "2", 1);
 #else
@@ -238,10 +254,12 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
     REPLACE_32_OF("box_dim", "1", box_outer);
     REPLACE_32_OF("global_dim", "0", inner);
     REPLACE_32_OF("global_dim", "1", outer);
-    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * sizeof(Half)) : "memory");
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * ELEMENT_BYTES) : "memory");
     REPLACE_32_OF("element_stride", "0", 1);
     REPLACE_32_OF("element_stride", "1", 1);
-#if IS_FP16
+#if IS_FP8
+    REPLACE_32("elemtype", "0");  // bytes
+#elif IS_FP16
     REPLACE_32("elemtype", "6");  // FP16
 #else
     REPLACE_32("elemtype", "10");  // BF16
@@ -404,10 +422,12 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #define JOIN(A, B) JOIN_(A, B)
 #define TEXT_(A) #A
 #define TEXT(A) TEXT_(A)
-#if IS_FP16
-#define OPERANDS "f16.f16"
+#if IS_FP8
+#define OPERANDS "k32.f32.e4m3.e4m3"
+#elif IS_FP16
+#define OPERANDS "k16.f32.f16.f16"
 #else
-#define OPERANDS "bf16.bf16"
+#define OPERANDS "k16.f32.bf16.bf16"
 #endif
 #if A_ALONG_K
 #define IS_TRANSPOSED_A 0
@@ -419,14 +439,24 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #else
 #define IS_TRANSPOSED_B 1
 #endif
+#if IS_FP8
+#define TRANSPOSED ""
+#else
+#define TRANSPOSED ", " TEXT(IS_TRANSPOSED_A) ", " TEXT(IS_TRANSPOSED_B)
+#endif
+#define WGMMA(ACCUMULATES)                                                                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) OPERANDS " {" JOIN(NAMES_, BLK_N) "}, %0, %1, " ACCUMULATES ", 1, 1" TRANSPOSED ";" \
+               : "+l"(a), "+l"(b), JOIN(SUMS_, BLK_N))
 
-// d += a * b: 64 x BLK_N sums, 16 steps of k. Lines lie along k, or, transposed, along the other index.
-template <bool TRANSPOSES_A, bool TRANSPOSES_B>
+// d += a * b, or d = a * b: 64 x BLK_N sums, DEPTH steps of k. Lines lie along k, or, transposed, along the other index.
+template <bool TRANSPOSES_A, bool TRANSPOSES_B, bool ACCUMULATES = true>
 __device__ __forceinline__ void wgmma(float (&d)[SUMS], Bits64 a, Bits64 b) {
   static_assert(TRANSPOSES_A == IS_TRANSPOSED_A && TRANSPOSES_B == IS_TRANSPOSED_B, "as the text of the instruction says");
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, %0, %1, 1, 1, 1, " TEXT(
-                   IS_TRANSPOSED_A) ", " TEXT(IS_TRANSPOSED_B) ";"
-               : "+l"(a), "+l"(b), JOIN(SUMS_, BLK_N));
+  static_assert(!IS_FP8 || !(TRANSPOSES_A || TRANSPOSES_B), "lines of FP8 lie along k");
+  if constexpr (ACCUMULATES)
+    WGMMA("1");
+  else
+    WGMMA("0");
 }
 
 #endif
@@ -450,12 +480,12 @@ struct Operand {
   static constexpr int PART = LINES / SHARES;                 // lines that a block copies
   static_assert(LINES % (8 * SHARES) == 0, "groups of eight lines are swizzled as one");
 
-  const Half* X;
+  const Input* X;
   long long ld, inner, outer;  // elements along the contiguous index, and along the other
   long long stride, products;
   TensorMap* map;
 
-  __device__ __forceinline__ Operand(const Half* X, long long ld, long long count, long long k, long long stride, long long products,
+  __device__ __forceinline__ Operand(const Input* X, long long ld, long long count, long long k, long long stride, long long products,
                                      TensorMap* map)
       : X(X), ld(ld), inner(K_CONTIGUOUS ? k : count), outer(K_CONTIGUOUS ? count : k), stride(stride), products(products), map(map) {}
 
@@ -478,7 +508,7 @@ struct Operand {
   }
 
   // Where threads copy: eight of the warpgroup take a line, and of each block a chunk.
-  static constexpr int AT_ONCE = WARPGROUP / CHUNK;  // lines
+  static constexpr int AT_ONCE = WARPGROUP / CHUNKS;  // lines
   struct alignas(16) Chunk { unsigned words[4]; };
 
   static __device__ __forceinline__ unsigned char* chunk_at(unsigned char* image, int line, int chunk) {
@@ -490,20 +520,20 @@ struct Operand {
     return chunk_at(image, STEPS + line / 8, line % 8);
   }
 
-  // Elements from the multiple of 16 bytes before a line of a tile to the line. Lines that are a multiple of eight apart have the same.
+  // Elements from the multiple of 16 bytes before a line of a tile to the line. Lines that are a multiple of AT_ONCE apart have the same.
   __device__ __forceinline__ int early(int line, int product) const {
     const unsigned elements = line * static_cast<unsigned>(ld) + product * static_cast<unsigned>(stride);
-    return (static_cast<unsigned>(reinterpret_cast<Bits64>(X)) + elements * 2) % 16 / 2;
+    return (static_cast<unsigned>(reinterpret_cast<Bits64>(X)) + elements * ELEMENT_BYTES) % 16 / ELEMENT_BYTES;
   }
 
   // Begin to copy the chunks that cover each line; what lies outside the matrix is zero.
   __device__ __forceinline__ void copy_chunks(unsigned char* image, int line, int step, int product) const {
     const int inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
     const unsigned thread = thread_again();
-    const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, before = early(first, product) - chunk * CHUNK;
+    const int chunk = thread % CHUNKS, first = thread % WARPGROUP / CHUNKS, before = early(first, product) - chunk * CHUNK;
     const int lines = static_cast<int>(min(outer - outer0, static_cast<long long>(K_CONTIGUOUS ? LINES : STEPS)));
     int rest = static_cast<int>(min(inner - inner0, 1LL << 24)) + before;  // elements from the thread's chunk to the end of the line
-    const Half* const matrix = X + product * stride + static_cast<long long>(outer0 + first) * ld + inner0 - before;
+    const Input* const matrix = X + product * stride + static_cast<long long>(outer0 + first) * ld + inner0 - before;
     long long apart = ld;
     forget(apart);
     apart *= AT_ONCE;
@@ -511,12 +541,12 @@ struct Operand {
     for (int block = 0; block < BLOCKS + !K_CONTIGUOUS; block++, rest -= PER_LINE) {
       const bool behind = block == BLOCKS;  // the last chunk of a line is that of the thread which has the first of a block
       if (behind && chunk > 0) break;
-      const Half* from = matrix + block * PER_LINE;
+      const Input* from = matrix + block * PER_LINE;
       unsigned char* to = chunk_at(image + block * BLOCK, first, chunk);
-      const int bytes = min(max(rest, 0), CHUNK) * 2;
+      const int bytes = min(max(rest, 0), CHUNK) * ELEMENT_BYTES;
 #pragma unroll 1
       for (int l = first; l < (behind ? STEPS : LINES); l += AT_ONCE, to += AT_ONCE * LINE, from += apart)
-        if (K_CONTIGUOUS || block > 0 || l < STEPS || (l - STEPS) * CHUNK + chunk >= STEPS)
+        if (K_CONTIGUOUS || block > 0 || l < STEPS || (l - STEPS) * CHUNKS + chunk >= STEPS)
           cp_async_part<16>(behind ? last_chunk(image, l) : to, from, l < lines ? bytes : 0);
     }
   }
@@ -529,19 +559,19 @@ struct Operand {
     constexpr int STRIDE = TWO_LINES ? 2 * AT_ONCE : AT_ONCE;  // lines
     static_assert(LINES % (AT_ONCE * WARP / WARPGROUP) == 0, "all threads of a warp have as many lines");
     const unsigned thread = thread_again();
-    const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, skipped = early(first, product);
+    const int chunk = thread % CHUNKS, first = thread % WARPGROUP / CHUNKS, skipped = early(first, product) * ELEMENT_BYTES;  // bytes
 #pragma unroll 1
     for (int block = 0; block < (ALONG_K ? 1 : BLOCKS); block++) {
-      const bool is_last = block == BLOCKS - 1 && chunk == CHUNK - 1;
+      const bool is_last = block == BLOCKS - 1 && chunk == CHUNKS - 1;
       unsigned char* mine = chunk_at(image + block * BLOCK, first, chunk);
-      unsigned char* next = chunk_at(image + (block + (chunk == CHUNK - 1 && !is_last)) * BLOCK, first, (chunk + 1) % CHUNK);
+      unsigned char* next = chunk_at(image + (block + (chunk == CHUNKS - 1 && !is_last)) * BLOCK, first, (chunk + 1) % CHUNKS);
 #pragma unroll 1
       for (int l = first; l < (K_CONTIGUOUS ? LINES : STEPS); l += STRIDE, mine += STRIDE * LINE, next += STRIDE * LINE) {
         unsigned char* const behind = !K_CONTIGUOUS && is_last ? last_chunk(image, l) : next;
         unsigned words[TOGETHER][8];
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-          const bool at_end = ALONG_K && !TWO_LINES && i == BLOCKS - 1 && chunk == CHUNK - 1;  // nothing is behind; it will be zero
+          const bool at_end = ALONG_K && !TWO_LINES && i == BLOCKS - 1 && chunk == CHUNKS - 1;  // nothing is behind; it will be zero
           const Chunk low = *reinterpret_cast<Chunk*>(mine + i * APART);
           const Chunk high = *reinterpret_cast<Chunk*>((at_end ? mine : behind) + i * APART);
 #pragma unroll
@@ -553,12 +583,12 @@ struct Operand {
           const unsigned kept = K_CONTIGUOUS && (block + (TWO_LINES ? 0 : i)) * PER_LINE + chunk * CHUNK >= STEPS ? 0u : ~0u;
           Chunk shifted;
 #pragma unroll
-          for (int w = 0; w < 6; w++) words[i][w] = skipped & 4 ? words[i][w + 2] : words[i][w];
+          for (int w = 0; w < 6; w++) words[i][w] = skipped & 8 ? words[i][w + 2] : words[i][w];
 #pragma unroll
-          for (int w = 0; w < 5; w++) words[i][w] = skipped & 2 ? words[i][w + 1] : words[i][w];
+          for (int w = 0; w < 5; w++) words[i][w] = skipped & 4 ? words[i][w + 1] : words[i][w];
 #pragma unroll
           for (int w = 0; w < 4; w++)
-            shifted.words[w] = static_cast<unsigned>((Bits64(words[i][w + 1]) << 32 | words[i][w]) >> skipped % 2 * 16) & kept;
+            shifted.words[w] = static_cast<unsigned>((Bits64(words[i][w + 1]) << 32 | words[i][w]) >> skipped % 4 * 8) & kept;
           *reinterpret_cast<Chunk*>(mine + i * APART) = shifted;
         }
         if (!K_CONTIGUOUS && is_last) *reinterpret_cast<Chunk*>(behind) = {};
@@ -566,14 +596,14 @@ struct Operand {
     }
   }
 
-  // For tensor cores: lines from `line` on, 16 steps from the first on.
+  // For tensor cores: lines from `line` on, DEPTH steps from the first on.
   static __device__ __forceinline__ Bits64 place(const unsigned char* image, int line) {
     return describe(image + (K_CONTIGUOUS ? line * LINE : line / PER_LINE * BLOCK), K_CONTIGUOUS ? 16 : BLOCK);
   }
 
-  // In units of 16 bytes, from there to 16 steps from `step` on; and from the first lines to `line`.
+  // In units of 16 bytes, from there to DEPTH steps from `step` on; and from the first lines to `line`.
   static constexpr __device__ __forceinline__ Bits64 to_step(int step) {
-    return (K_CONTIGUOUS ? step / PER_LINE * BLOCK + step % PER_LINE * 2 : step * LINE) / 16;
+    return (K_CONTIGUOUS ? step / PER_LINE * BLOCK + step % PER_LINE * ELEMENT_BYTES : step * LINE) / 16;
   }
   static constexpr __device__ __forceinline__ Bits64 to_line(int line) {
     return (K_CONTIGUOUS ? line * LINE : line / PER_LINE * BLOCK) / 16;
@@ -645,20 +675,49 @@ struct Tiles {
 // The sums of a thread. It holds of columns 8 j + 2 (lane % 4) + {0, 1} the rows lane / 4 + {0, 8} of its warp's 16.
 typedef float Sums[INSTRUCTIONS][SUMS];
 
-__device__ __forceinline__ void hold(Sums& sums) {
+template <int PARTS>
+__device__ __forceinline__ void hold(float (&sums)[PARTS][SUMS]) {
 #pragma unroll
-  for (int part = 0; part < INSTRUCTIONS; part++)
+  for (int part = 0; part < PARTS; part++)
 #pragma unroll
     for (int i = 0; i < SUMS; i++) hold(sums[part][i]);
 }
 
+// Until the products of the tile before are there; with PROMOTES, those of this one.
+#if PROMOTES
+__device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
+#pragma unroll
+  for (int first = 0; first < BLK_K; first += PROMOTED)
+#pragma unroll
+    for (int part = 0; part < INSTRUCTIONS; part++) {
+      float few[1][SUMS];
+      wgmma_fence();
+#pragma unroll
+      for (int step = first; step < first + PROMOTED; step += DEPTH) {
+        const Bits64 from_a = a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), from_b = b + OperandB::to_step(step);
+        if (step == first)
+          wgmma<false, false, false>(few[0], from_a, from_b);
+        else
+          wgmma<false, false>(few[0], from_a, from_b);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      hold(few);
+#pragma unroll
+      for (int i = 0; i < SUMS; i++) sums[part][i] += few[0][i];
+    }
+}
+#else
 __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
 #pragma unroll
   for (int step = 0; step < BLK_K; step += DEPTH)
 #pragma unroll
     for (int part = 0; part < INSTRUCTIONS; part++)
       wgmma<!A_ALONG_K, !B_ALONG_K>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
+  wgmma_commit();
+  wgmma_wait<1>();
 }
+#endif
 
 constexpr int MAPS = 2;  // of a block
 
@@ -676,8 +735,8 @@ struct Workspace {
   }
 
   // What lies behind the sums: packed operands.
-  __device__ __forceinline__ Half* packed(const Tiles& tiles) const {
-    return reinterpret_cast<Half*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * CLUSTER_N * BLK_M * BLK_N));
+  __device__ __forceinline__ Input* packed(const Tiles& tiles) const {
+    return reinterpret_cast<Input*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * CLUSTER_N * BLK_M * BLK_N));
   }
 
   // Brings the sums of a part; true, with all in `sums`, for the last to come. Sums of several parts are on their way at a time.
@@ -723,32 +782,32 @@ constexpr int MOST_ROUNDS = 8;        // of all threads of a block in a unit of 
 
 struct alignas(16) Chunk { unsigned words[4]; };
 
-// The eight elements from `early` on, of sixteen.
+// The 16 bytes from `early` on, of 32.
 __device__ __forceinline__ Chunk shifted(const Chunk& low, const Chunk& high, int early) {
   unsigned words[8];
 #pragma unroll
   for (int w = 0; w < 8; w++) words[w] = w < 4 ? low.words[w] : high.words[w - 4];
 #pragma unroll
-  for (int w = 0; w < 6; w++) words[w] = early & 4 ? words[w + 2] : words[w];
+  for (int w = 0; w < 6; w++) words[w] = early & 8 ? words[w + 2] : words[w];
 #pragma unroll
-  for (int w = 0; w < 5; w++) words[w] = early & 2 ? words[w + 1] : words[w];
+  for (int w = 0; w < 5; w++) words[w] = early & 4 ? words[w + 1] : words[w];
   Chunk found;
 #pragma unroll
-  for (int w = 0; w < 4; w++) found.words[w] = static_cast<unsigned>((Bits64(words[w + 1]) << 32 | words[w]) >> early % 2 * 16);
+  for (int w = 0; w < 4; w++) found.words[w] = static_cast<unsigned>((Bits64(words[w + 1]) << 32 | words[w]) >> early % 4 * 8);
   return found;
 }
 
 // The lines of an operand that is packed; none if it is aligned. What follows the last element of a packed line is anything: the map
 // knows where the line ends. Nothing outside of the operand is read. It has less than 2^32 chunks (64 GB).
 struct Lines {
-  const Half* X;
-  Half* to;
+  const Input* X;
+  Input* to;
   long long ld, packed_ld;
   unsigned inner, outer, chunks;  // of a line
 
   // The operand is then the packed one. Lines begin at multiples of 128 bytes, so that none shares a sector of the cache.
   template <typename O>
-  __device__ __forceinline__ Lines(O& operand, Half*& room, bool is_read)
+  __device__ __forceinline__ Lines(O& operand, Input*& room, bool is_read)
       : X(operand.X), to(room), ld(operand.ld), packed_ld((operand.inner + PER_LINE - 1) / PER_LINE * PER_LINE),
         inner(static_cast<unsigned>(operand.inner)), outer(0), chunks((inner + CHUNK - 1) / CHUNK) {
     if (!is_read || operand.is_aligned()) return;
@@ -756,7 +815,7 @@ struct Lines {
     operand.X = room;
     operand.ld = packed_ld;
     operand.stride = packed_ld * outer;  // of a single product
-    room += (packed_ld * outer + LINE - 1) / LINE * LINE;  // a multiple of 256 bytes
+    room += (packed_ld * outer + LINE - 1) / LINE * LINE;  // a multiple of 128 bytes
   }
 
   __device__ __forceinline__ unsigned all() const { return outer * chunks; }
@@ -775,12 +834,12 @@ struct Lines {
         line++;
       }
     };
-    const Half* const end = X + (outer - 1) * ld + inner;
+    const Input* const end = X + (outer - 1) * ld + inner;
 #pragma unroll
     for (int i = 0; i < HELD; i++, next()) {
       if (i >= held) break;
-      const Half* from = X + line * ld + chunk * CHUNK;
-      from -= reinterpret_cast<Bits64>(from) % 16 / 2;
+      const Input* from = X + line * ld + chunk * CHUNK;
+      from -= reinterpret_cast<Bits64>(from) % 16 / ELEMENT_BYTES;
       if (line < outer && from >= X && from + 2 * CHUNK <= end) {
         whole |= 1u << i;
         low[i] = load_global(reinterpret_cast<const Chunk*>(from));
@@ -792,7 +851,7 @@ struct Lines {
 #pragma unroll
     for (int i = 0; i < HELD; i++, next())
       if (whole >> i & 1) {
-        const int early = static_cast<int>(reinterpret_cast<Bits64>(X + line * ld) % 16 / 2);
+        const int early = static_cast<int>(reinterpret_cast<Bits64>(X + line * ld) % 16);
         store_global(reinterpret_cast<Chunk*>(to + line * packed_ld + chunk * CHUNK), shifted(low[i], high[i], early));
       }
     if (whole != (1u << held) - 1) copy_ends(first, held, whole);
@@ -822,7 +881,7 @@ struct Packing {
 
   // As many units as blocks; of many chunks more, so that a block that begins later or is slower has fewer of them.
   template <typename A, typename B>
-  __device__ __forceinline__ Packing(void* progress, A& of_a, B& of_b, Half* room, bool are_read)
+  __device__ __forceinline__ Packing(void* progress, A& of_a, B& of_b, Input* room, bool are_read)
       : progress(static_cast<Progress*>(progress)), a(of_a, room, are_read), b(of_b, room, are_read) {
     const unsigned full = blocks() > 2 ? blocks() - 2 : 1;  // the last units of both operands are not full
     const int of_thread = static_cast<int>((a.all() + b.all()) / (full * THREADS)) + 1;
@@ -923,6 +982,25 @@ __device__ __forceinline__ float activated(float x) {
 #else
   return x;
 #endif
+}
+
+// Multiplies sums by the factors of their rows and columns, of which so many are left. The thread's first sum is in the first of either.
+__device__ __forceinline__ void scale(Sums& sums, const float* of_rows, const float* of_columns, long long rows, long long columns) {
+  float of_row[INSTRUCTIONS][2];
+#pragma unroll
+  for (int i = 0; i < 2 * INSTRUCTIONS; i++) {
+    const int row = i / 2 * HIGH + i % 2 * 8;
+    of_row[i / 2][i % 2] = row < rows ? load_global(of_rows + row) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < BLK_N / 4; i++) {
+    const int column = i / 2 * 8 + i % 2;
+    const float of_column = column < columns ? load_global(of_columns + column) : 0.0f;
+#pragma unroll
+    for (int part = 0; part < INSTRUCTIONS; part++)
+#pragma unroll
+      for (int down = 0; down < 2; down++) sums[part][i / 2 * 4 + down * 2 + i % 2] *= of_row[part][down] * of_column;
+  }
 }
 
 // The way of a tile's sums to C. They change hands in shared memory, in pieces of columns, so that a thread has 16 bytes of a line of
@@ -1034,17 +1112,22 @@ struct Outbox {
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
 #if SWAP
-gemm(long long n, long long m, long long k, float alpha, const Half* B, long long ldb, const Half* A, long long lda, float beta,
+gemm(long long n, long long m, long long k, float alpha, const Input* B, long long ldb, const Input* A, long long lda, float beta,
      Element* C, long long ldc,
 #ifdef BATCHED
      long long stride_b, long long stride_a, long long stride_c, long long batch,
 #endif
 #else
-gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
+gemm(long long m, long long n, long long k, float alpha, const Input* A, long long lda, const Input* B, long long ldb, float beta,
      Element* C, long long ldc,
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long batch,
 #endif
+#endif
+#if EPILOGUE_SCALES && SWAP
+     const float* scale_n, const float* scale_m,
+#elif EPILOGUE_SCALES
+     const float* scale_m, const float* scale_n,
 #endif
 #if EPILOGUE_BIAS
      const Element* bias,
@@ -1208,9 +1291,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
         wgmma_fence();
         const Bits64 offset = static_cast<Bits64>(place.stage * (STAGE / 16));
         multiply_tile(sums, from_a + offset, from_b + offset);
-        wgmma_commit();
-        wgmma_wait<1>();
-        if (tile > 0) release(last);
+        if (PROMOTES ? tile < tiles_k - 1 : tile > 0) release(PROMOTES ? place.stage : last);
         last = place.stage;
         place.next();
       }
@@ -1225,6 +1306,10 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       const int place_of_tile = panel_m * tiles.panels_n * CLUSTER_N + panel_n;
       if (SPLIT_K == 1 || Workspace(memory, tiles).join(sums, place_of_tile, warp, number % parts())) {
         const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + warp % 4 * 16;
+#if EPILOGUE_SCALES
+        const long long mine = row + lane / 4, beside = static_cast<long long>(panel_n) * BLK_N + lane % 4 * 2;
+        if (tiles_k > 0) scale(sums, scale_m + mine, scale_n + beside, m - mine, n - beside);
+#endif
         const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias};
         outbox.store(shared_storage + last * STAGE, sums, row, static_cast<long long>(panel_n) * BLK_N);
         fence_proxy();

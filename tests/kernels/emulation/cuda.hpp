@@ -72,14 +72,14 @@ inline void cp_async_wait() {
 
 template <typename V>
 inline V load_global(const V* from) {
-  static_assert(sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a load is of 2, 4, 8 or 16 bytes");
+  static_assert(sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a load is of 1, 2, 4, 8 or 16 bytes");
   emulation_check_load(from, sizeof(V));
   return *from;
 }
 
 template <typename V>
 inline void store_global(V* to, const V& value) {
-  static_assert(sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a store is of 2, 4, 8 or 16 bytes");
+  static_assert(sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a store is of 1, 2, 4, 8 or 16 bytes");
   emulation_check_store(to, sizeof(V));
   *to = value;
 }
@@ -243,7 +243,7 @@ constexpr N max(N a, N b) {
 // ---- Elements of a result in half precision.
 
 inline unsigned short narrowed(float value) {
-#if PRECISION == 8
+#if PRECISION == 8 || PRECISION == 9 || PRECISION == 12
   unsigned bits;
   __builtin_memcpy(&bits, &value, 4);
   if (value != value) return 0x7fff;
@@ -259,7 +259,7 @@ inline unsigned short narrowed(float value) {
 inline unsigned rounded(float low, float high) { return narrowed(low) | static_cast<unsigned>(narrowed(high)) << 16; }
 
 inline float widened(unsigned short element) {
-#if PRECISION == 8
+#if PRECISION == 8 || PRECISION == 9 || PRECISION == 12
   const unsigned bits = static_cast<unsigned>(element) << 16;
   float value;
   __builtin_memcpy(&value, &bits, 4);
