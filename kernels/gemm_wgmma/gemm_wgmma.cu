@@ -162,10 +162,14 @@ __device__ __forceinline__ void barrier_expect(Bits64* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(Bits64* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Arrive at the barrier at the same place of a block of the cluster.
 __device__ __forceinline__ void barrier_arrive(Bits64* barrier, int block) {
 #if CLUSTER * CLUSTER_N == 1
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+  barrier_arrive(barrier);
 #else
   asm volatile(
       "{\n.reg .b32 remote;\n"
@@ -1270,13 +1274,8 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   }
 #endif
   const bool aligned = PACK || (a.is_aligned() && b.is_aligned());
-#if SPLIT_K > 0
-  const long long tiles_if_any = aligned ? (k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K) : (k + STEPS * SPLIT_K - 1) / (STEPS * SPLIT_K);
-#else
   const int all_k = static_cast<int>(aligned ? (k + BLK_K - 1) / BLK_K : (k + STEPS - 1) / STEPS);
-  const int tiles_if_any = (all_k + parts() - 1) / parts();  // 32 bits: no division of 64
-#endif
-  const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>(tiles_if_any);  // of a part
+  const int tiles_k = alpha == 0.0f ? 0 : (all_k + parts() - 1) / parts();  // of a part
   const bool mapped = aligned && tiles_k > 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
@@ -1304,27 +1303,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       if (packing.units > 0) packing.wait();
 #endif
     }
-    if (aligned && first_thread) {
-      const int row_of_blocks = ((1 << CLUSTER * CLUSTER_N) - 1) / ((1 << CLUSTER) - 1) << cluster_row();
-      const int column_of_blocks = (1 << CLUSTER) - 1 << cluster_column() * CLUSTER;
-      Place place;
-#pragma unroll 1
-      for (int number = cluster; number < tiles.all; number += clusters) {
-        int panel_m, panel_n, product;
-        tiles.locate(number, panel_m, panel_n, product);
-        const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
-        const long long first = static_cast<long long>(number % parts()) * tiles_k;
-#pragma unroll 1
-        for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
-          unsigned char* const stage = shared_storage + place.stage * STAGE;
-          Bits64* const barrier = &full[place.stage];
-          barrier_wait(&empty[place.stage], place.parity ^ 1);
-          barrier_expect(barrier, STAGE);
-          a.copy(stage, row, tile * BLK_K, product, barrier, cluster_column(), row_of_blocks);
-          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier, cluster_row(), column_of_blocks);
-        }
-      }
-    } else if (!aligned && tiles_k > 0) {
+    if (!aligned && tiles_k > 0) {
       int turn = 0;  // of 2 STAGES: the stage, and the parity of its barriers
       int number = cluster, tile = 0, begun = 0, panel_m = 0, panel_n = 0, product = 0;  // begun: tiles that are to be shifted
 #pragma unroll 1
@@ -1364,8 +1343,28 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
         a.shift(stage, product_begun);
         b.shift(stage + OperandA::IMAGE, product_begun);
         fence_proxy();
-        barrier_arrive(&full[first], cluster_rank());
+        barrier_arrive(&full[first]);
         begun--;
+      }
+    } else if (aligned && first_thread) {
+      const int row_of_blocks = ((1 << CLUSTER * CLUSTER_N) - 1) / ((1 << CLUSTER) - 1) << cluster_row();
+      const int column_of_blocks = (1 << CLUSTER) - 1 << cluster_column() * CLUSTER;
+      Place place;
+#pragma unroll 1
+      for (int number = cluster; number < tiles.all; number += clusters) {
+        int panel_m, panel_n, product;
+        tiles.locate(number, panel_m, panel_n, product);
+        const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
+        const long long first = static_cast<long long>(number % parts()) * tiles_k;
+#pragma unroll 1
+        for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
+          unsigned char* const stage = shared_storage + place.stage * STAGE;
+          Bits64* const barrier = &full[place.stage];
+          barrier_wait(&empty[place.stage], place.parity ^ 1);
+          barrier_expect(barrier, STAGE);
+          a.copy(stage, row, tile * BLK_K, product, barrier, cluster_column(), row_of_blocks);
+          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier, cluster_row(), column_of_blocks);
+        }
       }
     }
   } else {
@@ -1380,7 +1379,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     Place place;
     place.skip(team * tiles_k);
     auto pass_turn = [&] {
-      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS], cluster_rank());
+      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS]);
     };
     if (boxed && Outbox::is_sender()) acquire_map(maps + 2);
     int outbox_stage = -1;  // that the copy engine reads, and this warp has not freed yet
@@ -1441,7 +1440,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       else
         pass_turn();  // all teams have the first stage
     }
+    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();
   }
-  if (boxed && Outbox::is_sender()) wait_until_read();
   cluster_sync();  // a block that has ended would not take arrivals
 }

@@ -265,7 +265,7 @@ STORING_FAULTS = {
     "lines that are not whole": (
         "      wait_for_others();\n      if (!boxed) {",
         "      if (!boxed) {",
-        "wrote since the last barrier|without a fence after it|never written",
+        "thread .*(wrote|read) since the last barrier|without a fence after it",
     ),
     "lines that are not sent": (
         "        wait_for_others();\n      } else if",
@@ -286,7 +286,7 @@ BOX_FAULTS = {
         "__syncwarp();\n      release",
         "error .* of the bound|in flight|never written|read by",
     ),
-    "a box that is never read": ("  if (boxed && Outbox::is_sender()) wait_until_read();\n", "", "error .* of the bound|never"),
+    "a box that is never read": ("    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();\n", "", "ends before copies"),
 }
 FAULTS |= PACKING_FAULTS | STORING_FAULTS | BOX_FAULTS
 
