@@ -302,18 +302,18 @@ PACKING_FAULTS = {
 STORING_FAULTS = {
     "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "without a fence after it"),
     "lines that are not whole": (
-        "      wait_for_others();\n      const int first",
-        "      const int first",
-        "wrote since the last barrier|without a fence after it|never written",
+        "      wait_for_others();\n      if (!boxed) {",
+        "      if (!boxed) {",
+        "thread .*(wrote|read) since the last barrier|without a fence after it",
     ),
     "lines that are not sent": (
-        "      wait_for_others();\n    }",
-        "    }",
+        "        wait_for_others();\n      } else if",
+        "      } else if",
         "another thread read since the last barrier|error .* of the bound",
     ),
     "stores that the copy engine may not see": (
-        "        fence_proxy();\n        __syncwarp();\n      }",
-        "        __syncwarp();\n      }",
+        "      fence_proxy();\n      wait_for_others();",
+        "      wait_for_others();",
         "without a fence after it",
     ),
 }
@@ -327,7 +327,17 @@ FP8_FAULTS = {
     ),
     "factors of rows for columns": ("scale_n + beside, m", "scale_m + beside, m", "error .* of the bound|bounds"),
 }
-FAULTS |= PACKING_FAULTS | STORING_FAULTS | FP8_FAULTS
+BOX_FAULTS = {
+    "a box that is not whole": STORING_FAULTS["lines that are not whole"],
+    "a box that the copy engine may not see": STORING_FAULTS["stores that the copy engine may not see"],
+    "a stage whose box is not read": (
+        "if (Outbox::is_sender()) wait_until_read();\n      __syncwarp();\n      release",
+        "__syncwarp();\n      release",
+        "error .* of the bound|in flight|never written|read by",
+    ),
+    "a box that is never read": ("    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();\n", "", "ends before copies"),
+}
+FAULTS |= PACKING_FAULTS | STORING_FAULTS | BOX_FAULTS | FP8_FAULTS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -338,8 +348,9 @@ def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path,
     assert line in source
     (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
     configuration = PLAIN | {"TEAMS": 2, "STAGES": 2, "PACK": int(fault in PACKING_FAULTS)}
+    configuration["TEAMS"] = 1 if fault in BOX_FAULTS else 2
     broken, device = replace(kernel, folder=tmp_path), replace(H200, sm_count=1 + configuration["PACK"])
-    case, epilogue = ("h", "N", "T"), ""
+    case, epilogue = ("hs" if fault in STORING_FAULTS else "h", "N", "T"), ""
     if fault in FP8_FAULTS:
         configuration["BLK_K"], case, epilogue = 128, ("eb", "T", "N"), "scales"
     with pytest.raises(pytest.fail.Exception, match=message):
