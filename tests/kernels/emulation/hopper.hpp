@@ -116,12 +116,13 @@ template <typename Map>
 UNCHECKED void store_box(const Map* at, const void* shared, int inner, int outer, int product) {
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
   emulation_check_aligned(shared, 1024);
+  const int bytes = map.element_bytes, chunk = 16 / bytes;
   for (int line = 0; line < map.box_outer && outer + line < map.outer; line++)
-    for (int element = 0; element < 64 && inner + element < map.inner; element += 8) {
-      const unsigned long logical = shared_address(shared) + line * 128 + element * 2;
-      const long long x = inner + element, valid = map.inner - x < 8 ? map.inner - x : 8;
-      emulation_store_piece(const_cast<unsigned short*>(map.X) + product * map.stride + (outer + line) * map.ld + x,
-                            logical ^ (logical >> 7 & 7) << 4, static_cast<int>(valid) * 2);
+    for (int element = 0; element < 128 / bytes && inner + element < map.inner; element += chunk) {
+      const unsigned long logical = shared_address(shared) + line * 128 + element * bytes;
+      const long long x = inner + element, valid = map.inner - x < chunk ? map.inner - x : chunk;
+      const unsigned char* const to = map.X + (product * map.stride + (outer + line) * map.ld + x) * bytes;
+      emulation_store_piece(const_cast<unsigned char*>(to), logical ^ (logical >> 7 & 7) << 4, static_cast<int>(valid) * bytes);
     }
   emulation_store_commit();
 }
