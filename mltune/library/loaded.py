@@ -158,9 +158,8 @@ class Library:
         self,
         a: Any,
         b: Any,
-        *,
+        *scales: Any,
         out: Any,
-        scales: Sequence[Any] = (),
         bias: Any = None,
         alpha: complex = 1.0,
         beta: complex = 0.0,
@@ -179,6 +178,7 @@ class Library:
         if (
             package is not None
             and package_of(type(a)) is package_of(type(b)) is package_of(type(arrays[-1])) is package
+            and all(package_of(type(scale)) is package for scale in scales)
         ):
             key = package.facts(a, b, out), *(package.facts(array, array, array) for array in arrays[3:]), alpha, beta
         try:

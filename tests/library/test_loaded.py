@@ -133,7 +133,7 @@ space = Array(2**20, np.zeros(2**22, "u1"))
 def call(a, *scales):
     arrays = [Array(256 * place, array) for place, array in enumerate((a, w, out, *scales, np.zeros(48, "u2")), 1)]
     try:
-        lib.ebgemm(*arrays[:2], out=arrays[2], scales=arrays[3:-1], bias=arrays[-1], workspace=space)
+        lib.ebgemm(*arrays[:2], *arrays[3:-1], out=arrays[2], bias=arrays[-1], workspace=space)
         found.append(list(last.arguments)[:14])
     except MltuneError as error:
         found.append(str(error))
