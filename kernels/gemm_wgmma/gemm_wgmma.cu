@@ -1370,10 +1370,10 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], WARPS);
     barrier_init_fence();
   }
-  const bool boxed = Outbox::BOXED && mapped && is_aligned(C, ldc, stride_c);
   if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
   if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
-  if (boxed && threadIdx.x / WARP == 3) Outbox::make(maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
+  if (Outbox::BOXED && mapped && threadIdx.x / WARP == 3 && is_aligned(C, ldc, stride_c))
+    Outbox::make(maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
   const int warpgroup = threadIdx.x / WARPGROUP;
   __syncthreads();
   cluster_sync();
@@ -1466,6 +1466,9 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     auto pass_turn = [&] {
       if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS]);
     };
+    long long ldc_again = ldc;  // not kept in a register until here
+    forget(ldc_again);
+    const bool boxed = Outbox::BOXED && mapped && is_aligned(C, ldc_again, stride_c);
     if (boxed && Outbox::is_sender()) acquire_map(maps + 2);
     int outbox_stage = -1;  // that the copy engine reads, and this warp has not freed yet
     auto release_outbox = [&] {

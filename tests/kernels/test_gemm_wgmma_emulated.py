@@ -195,6 +195,20 @@ def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: 
     check_configurations(kernel, ("b", *ops), runtime, [configuration], lambda _: sizes, FEW)
 
 
+@pytest.mark.parametrize(("rows", "columns", "stages", "has_room"), [(128, 144, 2, True), (256, 96, 5, False)])
+@pytest.mark.sampled(1, system=2)
+def test_boxes_that_do_not_fit_into_a_stage(
+    kernel: Kernel, runtime: Path, rows: int, columns: int, stages: int, has_room: bool
+) -> None:
+    """They have rooms of their own or, if there is no memory for these, wait for each other."""
+    configuration = PLAIN | {"BLK_M": rows, "BLK_N": columns, "STAGES": stages}
+    variables = variables_of(GemmProblem("h", "T", "N", 64, 64, 64), H200)
+    lines = rows + columns
+    assert (kernel.launch(configuration, variables).shared_bytes > stages * lines * 128 + 4096) is has_room
+    sizes = [(rows + 8, columns + 1, 130), (rows - 1, columns, 8)]
+    check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, FEW)
+
+
 @pytest.mark.system
 def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     case = ("h", "N", "T")
