@@ -1,7 +1,7 @@
-// GEMM of operands in half precision, with sums in FP32 and a result in half precision or FP32, on the tensor cores of Hopper
+// GEMM of operands in half precision or FP8, with sums in FP32 and a result in half precision or FP32, on the tensor cores of Hopper
 // (wgmma, tensor maps).
 //
-//     C = activation(alpha * op(A) * op(B) + beta * C + bias)        op(X) = X or X^T
+//     C = activation(alpha * op(A) * op(B) * scales + beta * C + bias)        op(X) = X or X^T
 //
 // Column-major with leading dimensions, BLAS meaning: beta = 0 never reads C, alpha = 0 never reads A and B, m, n, k >= 0.
 //
@@ -26,13 +26,20 @@
 // With SPLIT_K parts of k, or gridDim.y if it is 0, a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
+// Tensor cores keep some 14 bits of a sum of FP8 products. With PROMOTES the sums of every 128 steps of k begin at zero, and are
+// added to sums in FP32.
+//
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; TRANS_A, TRANS_B; BATCHED, of many products;
-// EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
+// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; 9 to 11 for FP8 (e4m3) with C in BF16, FP16 or FP32,
+// 12 for the first of these without promotion; TRANS_A, TRANS_B; BATCHED, of many products; EPILOGUE_SCALES, a factor of each
+// row and one of each column, EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
 
-#define IS_FP16 (PRECISION == 4 || PRECISION == 7)
-#define IS_HALF_RESULT (PRECISION >= 7)
+#define IS_FP8 (PRECISION >= 9)
+#define IS_FP16 (PRECISION == 4 || PRECISION == 7 || PRECISION == 10)  // not BF16
+#define IS_HALF_RESULT (PRECISION >= 7 && PRECISION != 11)
+#define PROMOTES (PRECISION >= 9 && PRECISION <= 11)
 #ifndef EPILOGUE_BIAS
+#define EPILOGUE_SCALES 0
 #define EPILOGUE_BIAS 0
 #define EPILOGUE_ACTIVATION 0
 #endif
@@ -49,7 +56,12 @@
 #define BIAS EPILOGUE_BIAS
 #endif
 
-typedef unsigned short Half;  // the bits of an element of A or B
+typedef unsigned short Half;  // the bits of a number
+#if IS_FP8
+typedef unsigned char Input;  // of A or B
+#else
+typedef Half Input;
+#endif
 #if IS_HALF_RESULT
 typedef Half Element;  // of C
 #else
@@ -59,14 +71,17 @@ typedef unsigned long long Bits64;
 
 constexpr int WARP = 32;
 constexpr int WARPGROUP = 128;
+constexpr int ELEMENT_BYTES = sizeof(Input);  // of an element of A or B
 constexpr int GROUPS = BLK_M / WG_M;         // warpgroups of a team
 constexpr int CONSUMERS = GROUPS * TEAMS;    // warpgroups that multiply; one more copies
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
-constexpr int DEPTH = 16;                    // of a tensor core instruction along k
+constexpr int DEPTH = 32 / ELEMENT_BYTES;    // of a tensor core instruction along k
+constexpr int PROMOTED = 128;                // steps of k whose sums are added to those in FP32
 constexpr int HIGH = 64;                     // rows of an instruction
 constexpr int LINE = 128;                    // bytes of a line in shared memory: the swizzled width
-constexpr int PER_LINE = LINE / 2;           // elements
-constexpr int CHUNK = 8;                     // elements of 16 bytes: what the swizzle moves
+constexpr int PER_LINE = LINE / ELEMENT_BYTES;  // elements
+constexpr int CHUNK = 16 / ELEMENT_BYTES;    // elements of 16 bytes: what the swizzle moves
+constexpr int CHUNKS = PER_LINE / CHUNK;     // of a line
 constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps of k
 constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
 constexpr int WARPS = GROUPS * WARPGROUP / WARP;  // of a team
@@ -78,10 +93,12 @@ constexpr bool ALONG_K = A_ALONG_K && B_ALONG_K;  // lines of both operands
 constexpr int STEPS = ALONG_K ? BLK_K - CHUNK : BLK_K / 8 * 7;
 constexpr int AHEAD = STAGES - 2;  // tiles that they copy ahead: a stage is free when the tile after its own is complete
 static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
+static_assert(BLK_N % CHUNK == 0, "lines of all tiles begin as far from multiples of 16 bytes");
 
 // Registers: those of the launch, and what the producer gives to the consumers.
 constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8;
 constexpr int SHARE = (LAUNCH_REGISTERS * THREADS - PRODUCER_REGISTERS * WARPGROUP) / (CONSUMERS * WARPGROUP) / 8 * 8;
+constexpr int MOST_SHARED = 232448;  // bytes of a block
 constexpr int CONSUMER_REGISTERS = SHARE < 240 ? SHARE : 240;
 
 // Describes a matrix to the copy engine.
@@ -161,10 +178,14 @@ __device__ __forceinline__ void barrier_expect(Bits64* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(Bits64* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Arrive at the barrier at the same place of a block of the cluster.
 __device__ __forceinline__ void barrier_arrive(Bits64* barrier, int block) {
 #if CLUSTER * CLUSTER_N == 1
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+  barrier_arrive(barrier);
 #else
   asm volatile(
       "{\n.reg .b32 remote;\n"
@@ -181,11 +202,11 @@ __device__ __forceinline__ void barrier_wait(Bits64* barrier, unsigned parity) {
       "@!done bra again;\n}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-__device__ __forceinline__ void block_or_cluster_sync() {
-#if CLUSTER * CLUSTER_N == 1
-  __syncthreads();
-#else
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+// Waits for all threads of a cluster of several blocks. It orders no accesses but those to barriers: else it would wait for all that has
+// been written to global memory.
+__device__ __forceinline__ void cluster_sync() {
+#if CLUSTER * CLUSTER_N > 1
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }
 
@@ -201,6 +222,13 @@ __device__ __forceinline__ int cluster_rank() {
 
 // -- Tensor maps.
 
+// The thread's number, read anew, so that nothing made from it is kept in registers in between.
+__device__ __forceinline__ unsigned thread_again() {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 #define REPLACE_32(FIELD, VALUE) \
   asm volatile("tensormap.replace.tile." FIELD ".shared::cta.b1024.b32 [%0], " VALUE ";" ::"l"(at) : "memory")
 #define REPLACE_32_OF(FIELD, INDEX, VALUE) \
@@ -214,9 +242,10 @@ __device__ __forceinline__ int cluster_rank() {
 #define AT "{%2, %3}"
 #endif
 
-// Describes `outer` lines of `inner` contiguous elements, of which `box_outer` by PER_LINE are copied at a time, and of a batch
-// so many products. A whole warp calls it; the map is made in shared memory and published in global memory.
-__device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const Half* X, unsigned inner, unsigned outer, Bits64 ld,
+// Describes `outer` lines of `inner` contiguous elements of some bytes, of which `box_outer` by a LINE are copied at a time, and of
+// a batch so many products. A whole warp calls it; the map is made in shared memory and published in global memory.
+template <typename T>
+__device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const T* X, unsigned inner, unsigned outer, Bits64 ld,
                                          int box_outer, unsigned products, Bits64 stride) {
   const int lane = threadIdx.x % WARP;
   shared->words[lane] = 0;
@@ -228,24 +257,25 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
     REPLACE_32("rank", "2");  // less one
     REPLACE_32_OF("box_dim", "2", 1);
     REPLACE_32_OF("global_dim", "2", products);
-    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"l"(at), "l"(stride * sizeof(Half))
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"l"(at), "l"(stride * sizeof(T))
                  : "memory");
     REPLACE_32_OF("element_stride", "2", 1);
 #else
     REPLACE_32("rank", "1");
 #endif
-    REPLACE_32_OF("box_dim", "0", PER_LINE);
+    REPLACE_32_OF("box_dim", "0", LINE / static_cast<int>(sizeof(T)));
     REPLACE_32_OF("box_dim", "1", box_outer);
     REPLACE_32_OF("global_dim", "0", inner);
     REPLACE_32_OF("global_dim", "1", outer);
-    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * sizeof(Half)) : "memory");
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * sizeof(T)) : "memory");
     REPLACE_32_OF("element_stride", "0", 1);
     REPLACE_32_OF("element_stride", "1", 1);
-#if IS_FP16
-    REPLACE_32("elemtype", "6");  // FP16
-#else
-    REPLACE_32("elemtype", "10");  // BF16
-#endif
+    if constexpr (sizeof(T) == 1)
+      REPLACE_32("elemtype", "0");  // bytes
+    else if constexpr (IS_FP16)
+      REPLACE_32("elemtype", "6");
+    else
+      REPLACE_32("elemtype", "10");  // BF16
     REPLACE_32("interleave_layout", "0");
     REPLACE_32("swizzle_mode", "3");  // 128 bytes
     REPLACE_32("fill_mode", "0");     // zeros
@@ -256,7 +286,7 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
                : "memory");
 }
 
-// By the thread that copies, before its first copy.
+// By a thread that copies, before its first copy.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
@@ -278,14 +308,16 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int
         : "memory");
 }
 
-// -- Tensor cores.
-
-// The thread's number, read anew, so that nothing made from it is kept in registers in between.
-__device__ __forceinline__ unsigned thread_again() {
-  unsigned thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
+// From shared memory; what lies outside of the matrix is left out. Copies of a thread are groups, of which it waits for all to have been read.
+__device__ __forceinline__ void store_box(const TensorMap* map, const void* shared, int inner, int outer, int product) {
+  asm volatile("cp.async.bulk.tensor." DIMENSIONS ".global.shared::cta.bulk_group [%0, " AT "], [%1];\n"
+               "cp.async.bulk.commit_group;" ::"l"(map),
+               "r"(shared_address(shared)), "r"(inner), "r"(outer), "r"(product)
+               : "memory");
 }
+__device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// -- Tensor cores.
 
 // Two elements of C, rounded to the nearest even, the first in the lower half of the word.
 __device__ __forceinline__ unsigned rounded(float low, float high) {
@@ -306,6 +338,25 @@ __device__ __forceinline__ float widened(Half element) {
   asm("mov.b32 %0, {%1, %2};" : "=f"(value) : "h"(Half(0)), "h"(element));
 #endif
   return value;
+}
+
+// Two matrices of 8 x 8 elements in half precision, to lines in shared memory and from there: thread 4 i + j has of row i the columns 2 j
+// and 2 j + 1, and thread 8 l + i < 16 the place of line i of matrix l. Lines are columns or, with SWAP, rows.
+#if SWAP
+#define LINES_ARE_COLUMNS ""
+#else
+#define LINES_ARE_COLUMNS ".trans"
+#endif
+__device__ __forceinline__ void store_matrices(void* shared, int offset, unsigned first, unsigned second) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2" LINES_ARE_COLUMNS ".shared.b16 [%0], {%1, %2};" ::"r"(shared_address(shared) + offset),
+               "r"(first), "r"(second)
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices(const void* shared, int offset, unsigned (&two)[2]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2" LINES_ARE_COLUMNS ".shared.b16 {%0, %1}, [%2];"
+               : "=r"(two[0]), "=r"(two[1])
+               : "r"(shared_address(shared) + offset)
+               : "memory");
 }
 
 // Nearly e^x and x / y.
@@ -404,10 +455,12 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #define JOIN(A, B) JOIN_(A, B)
 #define TEXT_(A) #A
 #define TEXT(A) TEXT_(A)
-#if IS_FP16
-#define OPERANDS "f16.f16"
+#if IS_FP8
+#define OPERANDS "k32.f32.e4m3.e4m3"
+#elif IS_FP16
+#define OPERANDS "k16.f32.f16.f16"
 #else
-#define OPERANDS "bf16.bf16"
+#define OPERANDS "k16.f32.bf16.bf16"
 #endif
 #if A_ALONG_K
 #define IS_TRANSPOSED_A 0
@@ -419,14 +472,24 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #else
 #define IS_TRANSPOSED_B 1
 #endif
+#if IS_FP8
+#define TRANSPOSED ""
+#else
+#define TRANSPOSED ", " TEXT(IS_TRANSPOSED_A) ", " TEXT(IS_TRANSPOSED_B)
+#endif
+#define WGMMA(ACCUMULATES)                                                                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) OPERANDS " {" JOIN(NAMES_, BLK_N) "}, %0, %1, " ACCUMULATES ", 1, 1" TRANSPOSED ";" \
+               : "+l"(a), "+l"(b), JOIN(SUMS_, BLK_N))
 
-// d += a * b: 64 x BLK_N sums, 16 steps of k. Lines lie along k, or, transposed, along the other index.
-template <bool TRANSPOSES_A, bool TRANSPOSES_B>
+// d += a * b, or d = a * b: 64 x BLK_N sums, DEPTH steps of k. Lines lie along k, or, transposed, along the other index.
+template <bool TRANSPOSES_A, bool TRANSPOSES_B, bool ACCUMULATES = true>
 __device__ __forceinline__ void wgmma(float (&d)[SUMS], Bits64 a, Bits64 b) {
   static_assert(TRANSPOSES_A == IS_TRANSPOSED_A && TRANSPOSES_B == IS_TRANSPOSED_B, "as the text of the instruction says");
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, %0, %1, 1, 1, 1, " TEXT(
-                   IS_TRANSPOSED_A) ", " TEXT(IS_TRANSPOSED_B) ";"
-               : "+l"(a), "+l"(b), JOIN(SUMS_, BLK_N));
+  static_assert(!IS_FP8 || !(TRANSPOSES_A || TRANSPOSES_B), "lines of FP8 lie along k");
+  if constexpr (ACCUMULATES)
+    WGMMA("1");
+  else
+    WGMMA("0");
 }
 
 #endif
@@ -439,6 +502,13 @@ __device__ __forceinline__ Bits64 describe(const void* shared, int leading) {
 
 // ---- Copies of one operand.
 
+// Whether the copy engine can copy from a matrix, or to it.
+template <typename T>
+__device__ __forceinline__ bool is_aligned(const T* X, long long ld, long long stride) {
+  constexpr int CHUNK = 16 / sizeof(T);
+  return ld % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(X) % 16 == 0;
+}
+
 // PANEL lines of op(X) by BLK_K steps of k are an image: blocks of lines of 128 bytes that lie along the contiguous index.
 // SHARES: blocks of a cluster that copy a part each.
 template <bool K_CONTIGUOUS, int PANEL, int SHARES>
@@ -450,18 +520,16 @@ struct Operand {
   static constexpr int PART = LINES / SHARES;                 // lines that a block copies
   static_assert(LINES % (8 * SHARES) == 0, "groups of eight lines are swizzled as one");
 
-  const Half* X;
+  const Input* X;
   long long ld, inner, outer;  // elements along the contiguous index, and along the other
   long long stride, products;
   TensorMap* map;
 
-  __device__ __forceinline__ Operand(const Half* X, long long ld, long long count, long long k, long long stride, long long products,
+  __device__ __forceinline__ Operand(const Input* X, long long ld, long long count, long long k, long long stride, long long products,
                                      TensorMap* map)
       : X(X), ld(ld), inner(K_CONTIGUOUS ? k : count), outer(K_CONTIGUOUS ? count : k), stride(stride), products(products), map(map) {}
 
-  __device__ __forceinline__ bool is_aligned() const {
-    return ld % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(X) % 16 == 0;
-  }
+  __device__ __forceinline__ bool is_aligned() const { return ::is_aligned(X, ld, stride); }
 
   __device__ __forceinline__ void make(TensorMap* shared) const {
     make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
@@ -478,7 +546,7 @@ struct Operand {
   }
 
   // Where threads copy: eight of the warpgroup take a line, and of each block a chunk.
-  static constexpr int AT_ONCE = WARPGROUP / CHUNK;  // lines
+  static constexpr int AT_ONCE = WARPGROUP / CHUNKS;  // lines
   struct alignas(16) Chunk { unsigned words[4]; };
 
   static __device__ __forceinline__ unsigned char* chunk_at(unsigned char* image, int line, int chunk) {
@@ -490,20 +558,20 @@ struct Operand {
     return chunk_at(image, STEPS + line / 8, line % 8);
   }
 
-  // Elements from the multiple of 16 bytes before a line of a tile to the line. Lines that are a multiple of eight apart have the same.
+  // Elements from the multiple of 16 bytes before a line of a tile to the line. Lines that are a multiple of AT_ONCE apart have the same.
   __device__ __forceinline__ int early(int line, int product) const {
     const unsigned elements = line * static_cast<unsigned>(ld) + product * static_cast<unsigned>(stride);
-    return (static_cast<unsigned>(reinterpret_cast<Bits64>(X)) + elements * 2) % 16 / 2;
+    return (static_cast<unsigned>(reinterpret_cast<Bits64>(X)) + elements * ELEMENT_BYTES) % 16 / ELEMENT_BYTES;
   }
 
   // Begin to copy the chunks that cover each line; what lies outside the matrix is zero.
   __device__ __forceinline__ void copy_chunks(unsigned char* image, int line, int step, int product) const {
     const int inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
     const unsigned thread = thread_again();
-    const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, before = early(first, product) - chunk * CHUNK;
+    const int chunk = thread % CHUNKS, first = thread % WARPGROUP / CHUNKS, before = early(first, product) - chunk * CHUNK;
     const int lines = static_cast<int>(min(outer - outer0, static_cast<long long>(K_CONTIGUOUS ? LINES : STEPS)));
     int rest = static_cast<int>(min(inner - inner0, 1LL << 24)) + before;  // elements from the thread's chunk to the end of the line
-    const Half* const matrix = X + product * stride + static_cast<long long>(outer0 + first) * ld + inner0 - before;
+    const Input* const matrix = X + product * stride + static_cast<long long>(outer0 + first) * ld + inner0 - before;
     long long apart = ld;
     forget(apart);
     apart *= AT_ONCE;
@@ -511,12 +579,12 @@ struct Operand {
     for (int block = 0; block < BLOCKS + !K_CONTIGUOUS; block++, rest -= PER_LINE) {
       const bool behind = block == BLOCKS;  // the last chunk of a line is that of the thread which has the first of a block
       if (behind && chunk > 0) break;
-      const Half* from = matrix + block * PER_LINE;
+      const Input* from = matrix + block * PER_LINE;
       unsigned char* to = chunk_at(image + block * BLOCK, first, chunk);
-      const int bytes = min(max(rest, 0), CHUNK) * 2;
+      const int bytes = min(max(rest, 0), CHUNK) * ELEMENT_BYTES;
 #pragma unroll 1
       for (int l = first; l < (behind ? STEPS : LINES); l += AT_ONCE, to += AT_ONCE * LINE, from += apart)
-        if (K_CONTIGUOUS || block > 0 || l < STEPS || (l - STEPS) * CHUNK + chunk >= STEPS)
+        if (K_CONTIGUOUS || block > 0 || l < STEPS || (l - STEPS) * CHUNKS + chunk >= STEPS)
           cp_async_part<16>(behind ? last_chunk(image, l) : to, from, l < lines ? bytes : 0);
     }
   }
@@ -529,19 +597,19 @@ struct Operand {
     constexpr int STRIDE = TWO_LINES ? 2 * AT_ONCE : AT_ONCE;  // lines
     static_assert(LINES % (AT_ONCE * WARP / WARPGROUP) == 0, "all threads of a warp have as many lines");
     const unsigned thread = thread_again();
-    const int chunk = thread % CHUNK, first = thread % WARPGROUP / CHUNK, skipped = early(first, product);
+    const int chunk = thread % CHUNKS, first = thread % WARPGROUP / CHUNKS, skipped = early(first, product) * ELEMENT_BYTES;  // bytes
 #pragma unroll 1
     for (int block = 0; block < (ALONG_K ? 1 : BLOCKS); block++) {
-      const bool is_last = block == BLOCKS - 1 && chunk == CHUNK - 1;
+      const bool is_last = block == BLOCKS - 1 && chunk == CHUNKS - 1;
       unsigned char* mine = chunk_at(image + block * BLOCK, first, chunk);
-      unsigned char* next = chunk_at(image + (block + (chunk == CHUNK - 1 && !is_last)) * BLOCK, first, (chunk + 1) % CHUNK);
+      unsigned char* next = chunk_at(image + (block + (chunk == CHUNKS - 1 && !is_last)) * BLOCK, first, (chunk + 1) % CHUNKS);
 #pragma unroll 1
       for (int l = first; l < (K_CONTIGUOUS ? LINES : STEPS); l += STRIDE, mine += STRIDE * LINE, next += STRIDE * LINE) {
         unsigned char* const behind = !K_CONTIGUOUS && is_last ? last_chunk(image, l) : next;
         unsigned words[TOGETHER][8];
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-          const bool at_end = ALONG_K && !TWO_LINES && i == BLOCKS - 1 && chunk == CHUNK - 1;  // nothing is behind; it will be zero
+          const bool at_end = ALONG_K && !TWO_LINES && i == BLOCKS - 1 && chunk == CHUNKS - 1;  // nothing is behind; it will be zero
           const Chunk low = *reinterpret_cast<Chunk*>(mine + i * APART);
           const Chunk high = *reinterpret_cast<Chunk*>((at_end ? mine : behind) + i * APART);
 #pragma unroll
@@ -553,12 +621,12 @@ struct Operand {
           const unsigned kept = K_CONTIGUOUS && (block + (TWO_LINES ? 0 : i)) * PER_LINE + chunk * CHUNK >= STEPS ? 0u : ~0u;
           Chunk shifted;
 #pragma unroll
-          for (int w = 0; w < 6; w++) words[i][w] = skipped & 4 ? words[i][w + 2] : words[i][w];
+          for (int w = 0; w < 6; w++) words[i][w] = skipped & 8 ? words[i][w + 2] : words[i][w];
 #pragma unroll
-          for (int w = 0; w < 5; w++) words[i][w] = skipped & 2 ? words[i][w + 1] : words[i][w];
+          for (int w = 0; w < 5; w++) words[i][w] = skipped & 4 ? words[i][w + 1] : words[i][w];
 #pragma unroll
           for (int w = 0; w < 4; w++)
-            shifted.words[w] = static_cast<unsigned>((Bits64(words[i][w + 1]) << 32 | words[i][w]) >> skipped % 2 * 16) & kept;
+            shifted.words[w] = static_cast<unsigned>((Bits64(words[i][w + 1]) << 32 | words[i][w]) >> skipped % 4 * 8) & kept;
           *reinterpret_cast<Chunk*>(mine + i * APART) = shifted;
         }
         if (!K_CONTIGUOUS && is_last) *reinterpret_cast<Chunk*>(behind) = {};
@@ -566,14 +634,14 @@ struct Operand {
     }
   }
 
-  // For tensor cores: lines from `line` on, 16 steps from the first on.
+  // For tensor cores: lines from `line` on, DEPTH steps from the first on.
   static __device__ __forceinline__ Bits64 place(const unsigned char* image, int line) {
     return describe(image + (K_CONTIGUOUS ? line * LINE : line / PER_LINE * BLOCK), K_CONTIGUOUS ? 16 : BLOCK);
   }
 
-  // In units of 16 bytes, from there to 16 steps from `step` on; and from the first lines to `line`.
+  // In units of 16 bytes, from there to DEPTH steps from `step` on; and from the first lines to `line`.
   static constexpr __device__ __forceinline__ Bits64 to_step(int step) {
-    return (K_CONTIGUOUS ? step / PER_LINE * BLOCK + step % PER_LINE * 2 : step * LINE) / 16;
+    return (K_CONTIGUOUS ? step / PER_LINE * BLOCK + step % PER_LINE * ELEMENT_BYTES : step * LINE) / 16;
   }
   static constexpr __device__ __forceinline__ Bits64 to_line(int line) {
     return (K_CONTIGUOUS ? line * LINE : line / PER_LINE * BLOCK) / 16;
@@ -645,22 +713,51 @@ struct Tiles {
 // The sums of a thread. It holds of columns 8 j + 2 (lane % 4) + {0, 1} the rows lane / 4 + {0, 8} of its warp's 16.
 typedef float Sums[INSTRUCTIONS][SUMS];
 
-__device__ __forceinline__ void hold(Sums& sums) {
+template <int PARTS>
+__device__ __forceinline__ void hold(float (&sums)[PARTS][SUMS]) {
 #pragma unroll
-  for (int part = 0; part < INSTRUCTIONS; part++)
+  for (int part = 0; part < PARTS; part++)
 #pragma unroll
     for (int i = 0; i < SUMS; i++) hold(sums[part][i]);
 }
 
+// Until the products of the tile before are there; with PROMOTES, those of this one.
+#if PROMOTES
+__device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
+#pragma unroll
+  for (int first = 0; first < BLK_K; first += PROMOTED)
+#pragma unroll
+    for (int part = 0; part < INSTRUCTIONS; part++) {
+      float few[1][SUMS];
+      wgmma_fence();
+#pragma unroll
+      for (int step = first; step < first + PROMOTED; step += DEPTH) {
+        const Bits64 from_a = a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), from_b = b + OperandB::to_step(step);
+        if (step == first)
+          wgmma<false, false, false>(few[0], from_a, from_b);
+        else
+          wgmma<false, false>(few[0], from_a, from_b);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      hold(few);
+#pragma unroll
+      for (int i = 0; i < SUMS; i++) sums[part][i] += few[0][i];
+    }
+}
+#else
 __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
 #pragma unroll
   for (int step = 0; step < BLK_K; step += DEPTH)
 #pragma unroll
     for (int part = 0; part < INSTRUCTIONS; part++)
       wgmma<!A_ALONG_K, !B_ALONG_K>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
+  wgmma_commit();
+  wgmma_wait<1>();
 }
+#endif
 
-constexpr int MAPS = 2;  // of a block
+constexpr int MAPS = 3;  // of a block
 
 // The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
@@ -676,8 +773,8 @@ struct Workspace {
   }
 
   // What lies behind the sums: packed operands.
-  __device__ __forceinline__ Half* packed(const Tiles& tiles) const {
-    return reinterpret_cast<Half*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * CLUSTER_N * BLK_M * BLK_N));
+  __device__ __forceinline__ Input* packed(const Tiles& tiles) const {
+    return reinterpret_cast<Input*>(sums + (SPLIT_K == 1 ? 0LL : static_cast<long long>(tiles.all) * CLUSTER * CLUSTER_N * BLK_M * BLK_N));
   }
 
   // Brings the sums of a part; true, with all in `sums`, for the last to come. Sums of several parts are on their way at a time.
@@ -723,32 +820,32 @@ constexpr int MOST_ROUNDS = 8;        // of all threads of a block in a unit of 
 
 struct alignas(16) Chunk { unsigned words[4]; };
 
-// The eight elements from `early` on, of sixteen.
+// The 16 bytes from `early` on, of 32.
 __device__ __forceinline__ Chunk shifted(const Chunk& low, const Chunk& high, int early) {
   unsigned words[8];
 #pragma unroll
   for (int w = 0; w < 8; w++) words[w] = w < 4 ? low.words[w] : high.words[w - 4];
 #pragma unroll
-  for (int w = 0; w < 6; w++) words[w] = early & 4 ? words[w + 2] : words[w];
+  for (int w = 0; w < 6; w++) words[w] = early & 8 ? words[w + 2] : words[w];
 #pragma unroll
-  for (int w = 0; w < 5; w++) words[w] = early & 2 ? words[w + 1] : words[w];
+  for (int w = 0; w < 5; w++) words[w] = early & 4 ? words[w + 1] : words[w];
   Chunk found;
 #pragma unroll
-  for (int w = 0; w < 4; w++) found.words[w] = static_cast<unsigned>((Bits64(words[w + 1]) << 32 | words[w]) >> early % 2 * 16);
+  for (int w = 0; w < 4; w++) found.words[w] = static_cast<unsigned>((Bits64(words[w + 1]) << 32 | words[w]) >> early % 4 * 8);
   return found;
 }
 
 // The lines of an operand that is packed; none if it is aligned. What follows the last element of a packed line is anything: the map
 // knows where the line ends. Nothing outside of the operand is read. It has less than 2^32 chunks (64 GB).
 struct Lines {
-  const Half* X;
-  Half* to;
+  const Input* X;
+  Input* to;
   long long ld, packed_ld;
   unsigned inner, outer, chunks;  // of a line
 
   // The operand is then the packed one. Lines begin at multiples of 128 bytes, so that none shares a sector of the cache.
   template <typename O>
-  __device__ __forceinline__ Lines(O& operand, Half*& room, bool is_read)
+  __device__ __forceinline__ Lines(O& operand, Input*& room, bool is_read)
       : X(operand.X), to(room), ld(operand.ld), packed_ld((operand.inner + PER_LINE - 1) / PER_LINE * PER_LINE),
         inner(static_cast<unsigned>(operand.inner)), outer(0), chunks((inner + CHUNK - 1) / CHUNK) {
     if (!is_read || operand.is_aligned()) return;
@@ -756,7 +853,7 @@ struct Lines {
     operand.X = room;
     operand.ld = packed_ld;
     operand.stride = packed_ld * outer;  // of a single product
-    room += (packed_ld * outer + LINE - 1) / LINE * LINE;  // a multiple of 256 bytes
+    room += (packed_ld * outer + LINE - 1) / LINE * LINE;  // a multiple of 128 bytes
   }
 
   __device__ __forceinline__ unsigned all() const { return outer * chunks; }
@@ -775,12 +872,12 @@ struct Lines {
         line++;
       }
     };
-    const Half* const end = X + (outer - 1) * ld + inner;
+    const Input* const end = X + (outer - 1) * ld + inner;
 #pragma unroll
     for (int i = 0; i < HELD; i++, next()) {
       if (i >= held) break;
-      const Half* from = X + line * ld + chunk * CHUNK;
-      from -= reinterpret_cast<Bits64>(from) % 16 / 2;
+      const Input* from = X + line * ld + chunk * CHUNK;
+      from -= reinterpret_cast<Bits64>(from) % 16 / ELEMENT_BYTES;
       if (line < outer && from >= X && from + 2 * CHUNK <= end) {
         whole |= 1u << i;
         low[i] = load_global(reinterpret_cast<const Chunk*>(from));
@@ -792,7 +889,7 @@ struct Lines {
 #pragma unroll
     for (int i = 0; i < HELD; i++, next())
       if (whole >> i & 1) {
-        const int early = static_cast<int>(reinterpret_cast<Bits64>(X + line * ld) % 16 / 2);
+        const int early = static_cast<int>(reinterpret_cast<Bits64>(X + line * ld) % 16);
         store_global(reinterpret_cast<Chunk*>(to + line * packed_ld + chunk * CHUNK), shifted(low[i], high[i], early));
       }
     if (whole != (1u << held) - 1) copy_ends(first, held, whole);
@@ -822,7 +919,7 @@ struct Packing {
 
   // As many units as blocks; of many chunks more, so that a block that begins later or is slower has fewer of them.
   template <typename A, typename B>
-  __device__ __forceinline__ Packing(void* progress, A& of_a, B& of_b, Half* room, bool are_read)
+  __device__ __forceinline__ Packing(void* progress, A& of_a, B& of_b, Input* room, bool are_read)
       : progress(static_cast<Progress*>(progress)), a(of_a, room, are_read), b(of_b, room, are_read) {
     const unsigned full = blocks() > 2 ? blocks() - 2 : 1;  // the last units of both operands are not full
     const int of_thread = static_cast<int>((a.all() + b.all()) / (full * THREADS)) + 1;
@@ -869,42 +966,33 @@ struct Packing {
 
 // ---- Results.
 
-// 16 bytes of a line of C, or of the bias. Of elements in half precision as words: a load of their struct would be eight.
 #if IS_HALF_RESULT
-typedef Chunk Vector;
-__device__ __forceinline__ Half get(const Vector& vector, int e) { return static_cast<Half>(vector.words[e / 2] >> e % 2 * 16); }
-__device__ __forceinline__ void put(Vector& vector, int e, Half element) { vector.words[e / 2] |= static_cast<unsigned>(element) << e % 2 * 16; }
-__device__ __forceinline__ void put_two(Vector& vector, int e, float low, float high) { vector.words[e / 2] = rounded(low, high); }
 __device__ __forceinline__ float number(Half element) { return widened(element); }
 #else
-typedef Four Vector;
-__device__ __forceinline__ float get(const Vector& vector, int e) { return vector.of[e]; }
-__device__ __forceinline__ void put(Vector& vector, int e, float element) { vector.of[e] = element; }
-__device__ __forceinline__ void put_two(Vector& vector, int e, float low, float high) { vector.of[e] = low, vector.of[e + 1] = high; }
 __device__ __forceinline__ float number(float element) { return element; }
 #endif
 constexpr int VECTOR = 16 / sizeof(Element);
+struct alignas(16) Vector { Element of[VECTOR]; };
 
-// The first `valid` elements.
+// The first `valid` elements; the others are zero. Those of an incomplete vector are stored from where it lies in shared memory.
 __device__ __forceinline__ Vector load_vector(const Element* from, int valid) {
   Vector vector = {};
-  if (valid == VECTOR && reinterpret_cast<Bits64>(from) % 16 == 0) {
+  if (valid >= VECTOR && reinterpret_cast<Bits64>(from) % 16 == 0) {
     vector = load_global(reinterpret_cast<const Vector*>(from));
   } else {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++)
-      if (e < valid) put(vector, e, load_global(from + e));
+      if (e < valid) vector.of[e] = load_global(from + e);
   }
   return vector;
 }
 
-__device__ __forceinline__ void store_vector(Element* to, const Vector& vector, int valid) {
-  if (valid == VECTOR && reinterpret_cast<Bits64>(to) % 16 == 0) {
+__device__ __forceinline__ void store_vector(Element* to, const Vector& vector, const Vector* shared, int valid) {
+  if (valid >= VECTOR && reinterpret_cast<Bits64>(to) % 16 == 0) {
     store_global(reinterpret_cast<Vector*>(to), vector);
   } else {
-#pragma unroll
-    for (int e = 0; e < VECTOR; e++)
-      if (e < valid) store_global(to + e, get(vector, e));
+#pragma unroll 1
+    for (int e = 0; e < min(valid, VECTOR); e++) store_global(to + e, shared->of[e]);
   }
 }
 
@@ -925,17 +1013,53 @@ __device__ __forceinline__ float activated(float x) {
 #endif
 }
 
-// The way of a tile's sums to C. They change hands in shared memory, in pieces of columns, so that a thread has 16 bytes of a line of
-// C; the room is the stage of the team's last step of k, which is freed only then. Lines are columns of a warpgroup's sums or, if not all
-// of its warps may be there, of a warp's; with SWAP they are the rows of a warp's.
+// Multiplies sums by the factors of their rows and columns, of which so many are left. The thread's first sum is in the first of either.
+__device__ __forceinline__ void scale(Sums& sums, const float* of_rows, const float* of_columns, long long rows, long long columns) {
+  float of_row[INSTRUCTIONS][2];
+#pragma unroll
+  for (int i = 0; i < 2 * INSTRUCTIONS; i++) {
+    const int row = i / 2 * HIGH + i % 2 * 8;
+    of_row[i / 2][i % 2] = row < rows ? load_global(of_rows + row) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < BLK_N / 4; i++) {
+    const int column = i / 2 * 8 + i % 2;
+    const float of_column = column < columns ? load_global(of_columns + column) : 0.0f;
+#pragma unroll
+    for (int part = 0; part < INSTRUCTIONS; part++)
+#pragma unroll
+      for (int down = 0; down < 2; down++) sums[part][i / 2 * 4 + down * 2 + i % 2] *= of_row[part][down] * of_column;
+  }
+}
+
+// The way of a tile's sums to C. Elements change hands in shared memory, in pieces of columns; the room is the stage of the team's last
+// step of k, which is freed only then. Lines are columns of a warpgroup's sums or, if not all of its warps may be there, of a warp's; with
+// SWAP they are the rows of a warp's. The copy engine takes lines of 128 bytes, swizzled, while the next tile is multiplied; pieces that do not
+// fit have rooms of their own, if there is memory. Other lines, and those of a matrix that is not aligned, are stored by threads, 16
+// bytes each. What C was comes the same way.
 struct Outbox {
+  static constexpr bool BOXED = IS_HALF_RESULT && !SWAP && SPLIT_K == 1;
   static constexpr int TOGETHER = SWAP || SPLIT_K != 1 ? 1 : WARPGROUP / WARP;  // warps
-  static constexpr int ROOM = STAGE / (16 * WARPS) * TOGETHER * 4;              // floats: a multiple of 16 bytes
+  static constexpr int UNIT_OF_ROOM = BOXED ? 8 * LINE : 16;
+  static constexpr int ROOM = STAGE * TOGETHER / WARPS / UNIT_OF_ROOM * UNIT_OF_ROOM;  // bytes
   static constexpr int ROWS = 16 * TOGETHER;
-  static constexpr int FIT = (SWAP ? ROOM / ROWS - 8 : ROOM / (ROWS + 4)) / 8 * 8;  // columns
-  static constexpr int PIECES = (BLK_N + FIT - 1) / FIT;
-  static constexpr int COLUMNS = (BLK_N + 8 * PIECES - 1) / (8 * PIECES) * 8;
-  static constexpr int APART = SWAP ? (COLUMNS / 8 | 1) * 8 : ROWS + 4;  // of lines: what threads store at a time is in different banks
+  static constexpr int SIZE = sizeof(Element);
+  static constexpr int FIT = (BOXED ? ROOM / LINE : SWAP ? ROOM / (16 * SIZE) - 8 : ROOM / (ROWS * SIZE + 16)) / 8 * 8;  // columns
+  static constexpr int BOX = BLK_N <= FIT ? BLK_N : BLK_N % 16 == 0 ? BLK_N / 2 : 8;
+  static constexpr int WIDTH = (BOXED ? BOX : BLK_N) % 32 == 0 && FIT >= 32 ? 32 : (BOXED ? BOX : BLK_N) % 16 == 0 && FIT >= 16 ? 16 : 8;
+  static constexpr int PIECES = BOXED ? BLK_N / BOX : (BLK_N + FIT / WIDTH * WIDTH - 1) / (FIT / WIDTH * WIDTH);
+  static constexpr int COLUMNS = (BLK_N / WIDTH + PIECES - 1) / PIECES * WIDTH;
+  static constexpr int MOVED = WIDTH / 2;  // sums of a thread at a time
+  static constexpr int UNIT = SWAP ? 8 * SIZE : 16;
+  static constexpr int APART = BOXED ? LINE : ((SWAP ? COLUMNS : ROWS) * SIZE / UNIT | 1) * UNIT;  // of lines: threads at a time are in different banks
+  static constexpr int EIGHT = 8 * (SWAP ? SIZE : APART);  // from columns to the next eight
+  static constexpr int ALL = INSTRUCTIONS * PIECES;        // of a warpgroup
+  static constexpr int IN_STAGE = !BOXED ? 1 : ROOM / (BOX * LINE) < ALL ? ROOM / (BOX * LINE) : ALL;
+  static constexpr int MORE = CONSUMERS * (ALL - IN_STAGE) * BOX * LINE;  // bytes
+  static constexpr int EXTRA = BOXED && STAGES * (STAGE + 16) + MORE + MAPS * 128 + 8 * (TEAMS + PACK) <= MOST_SHARED ? ALL - IN_STAGE : 0;
+  static constexpr int ROOMS = IN_STAGE + EXTRA;
+  static constexpr int EXTRA_BYTES = EXTRA ? MORE : 0;
+  static constexpr bool IS_LONG = EPILOGUE_ACTIVATION > 1;  // a loop, because unrolled it is slow to compile and to load
   static_assert(FIT > 0, "a piece has columns");
 
   long long m, n;
@@ -944,35 +1068,149 @@ struct Outbox {
   long long ldc;
   const Element* bias;
 
-  // By whole warps: `row` is the first of the warp's 16, of the first instruction. Registers have no index, so each piece has a branch; the
-  // loop stays one, because unrolled it takes longer to compile than all else.
-  __device__ __forceinline__ void store(unsigned char* stage, const Sums& sums, long long row, long long column) const {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % TOGETHER;
-    float* const room = reinterpret_cast<float*>(stage) + threadIdx.x / WARP % WARPS / TOGETHER * ROOM;
-    float* const mine = room + (SWAP ? lane / 4 * APART + lane % 4 * 2 : lane % 4 * 2 * APART + warp * 16 + lane / 4);
-#pragma unroll 1
-    for (int number = 0; number < INSTRUCTIONS * PIECES; number++) {
+  const TensorMap* map;
+  bool boxed;  // all lines
+  int product;
+
+  static __device__ __forceinline__ void make(TensorMap* map, TensorMap* shared, long long m, long long n, Element* C, long long ldc,
+                                              long long products, long long stride) {
+    make_map(map, shared, reinterpret_cast<const Half*>(C), static_cast<unsigned>(m), static_cast<unsigned>(n), ldc, COLUMNS,
+             static_cast<unsigned>(products), stride);
+  }
+
+  // By whole warps: `row` is the first of the warp's 16, of the first instruction. Registers have no index: sums move to those that are
+  // stored.
+  __device__ __forceinline__ void store(unsigned char* storage, int stage, Sums& sums, long long row, long long column) const {
+    const int warp = threadIdx.x / WARP % TOGETHER;
+    const Added added(bias, row, column, m, n);
+    row -= warp * 16;
+    float scale = alpha;
+    if (beta != 0.0f) {
+      add_old(storage, stage, sums, row, column);
+      scale = 1.0f;
+    }
+#pragma unroll(IS_LONG ? 1 : ALL)
+    for (int number = 0; number < ALL; number++) {
+      const int part = number / PIECES, first = number % PIECES * COLUMNS;
+      unsigned char* const room = room_of(storage, stage, number);
+      if (BOXED && number >= ROOMS) {
+        if (is_sender()) wait_until_read();
+        wait_for_others();
+      }
+#pragma unroll(IS_LONG ? 1 : COLUMNS / WIDTH)
+      for (int chunk = 0; chunk < COLUMNS / WIDTH; chunk++) {
+        const int from = first / 2 + chunk * MOVED;
+        if (from >= SUMS) break;
+        float moved[MOVED];
+        take<0>(moved, sums, part * SUMS + from);
 #pragma unroll
-      for (int n = 0; n < INSTRUCTIONS * PIECES; n++)
-        if (n == number) {
+        for (int i = 0; i < MOVED; i += 4) {
+          float values[4];
 #pragma unroll
-          for (int i = 0; i < COLUMNS / 2; i++) {  // of row i / 2 % 2 * 8 and column i / 4 * 8 + i % 2
-            const int down = i / 2 % 2 * 8, right = i / 4 * 8 + i % 2, from = n % PIECES * COLUMNS / 2 + i;
-            if (from < SUMS) mine[SWAP ? down * APART + right : right * APART + down] = sums[n / PIECES][from];
-          }
+          for (int j = 0; j < 4; j++) values[j] = scale * moved[i + j];
+          added.add(values, part, (from + i) / 4);
+          put(mine(room), (chunk * MOVED + i) / 4 * EIGHT, values);
         }
+      }
+      fence_proxy();
       wait_for_others();
-      const int first = number % PIECES * COLUMNS;
-      const long long there = row + number / PIECES * HIGH;
-      if (SWAP)
-        send<COLUMNS>(room, there, 16, column + first, BLK_N - first);
-      else
-        send<ROWS>(room, column + first, min(COLUMNS, BLK_N - first), there - warp * 16, ROWS);
-      wait_for_others();
+      if (!boxed) {
+        move<true>(room, row + part * HIGH, column + first, BLK_N - first);
+        wait_for_others();
+      } else if (is_sender()) {
+        store_box(map, room, static_cast<int>(row) + part * HIGH, static_cast<int>(column) + first, product);
+      }
+    }
+    __syncwarp();
+  }
+
+  // The thread of a warpgroup that has the copy engine store.
+  static __device__ __forceinline__ bool is_sender() { return threadIdx.x % WARPGROUP == 0; }
+
+ private:
+  // Where a piece of those that have met is.
+  static __device__ __forceinline__ unsigned char* room_of(unsigned char* storage, int stage, int number) {
+    const int group = threadIdx.x / WARP / TOGETHER, room = number % ROOMS;
+    if (EXTRA && room >= IN_STAGE) return storage + STAGES * STAGE + (group * EXTRA + room - IN_STAGE) * (BOX * LINE);
+    return storage + stage * STAGE + group % (WARPS / TOGETHER) * ROOM + (BOXED ? room * (BOX * LINE) : 0);
+  }
+
+  // There the place of the thread's first sums, or, of elements in half precision, of the line of a matrix that it is to have the place of.
+  static __device__ __forceinline__ unsigned char* mine(unsigned char* room) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % TOGETHER;
+#if IS_HALF_RESULT
+    const int line = SWAP ? lane % 16 : lane % 8, chunk = SWAP ? 0 : warp * 2 + lane % 16 / 8;
+    return chunk_of(room, line, chunk);
+#else
+    const int line = SWAP ? lane / 4 : lane % 4 * 2, element = SWAP ? lane % 4 * 2 : warp * 16 + lane / 4;
+    return room + line * APART + element * SIZE;
+#endif
+  }
+
+  // 16 bytes of a line.
+  static __device__ __forceinline__ unsigned char* chunk_of(unsigned char* room, int line, int chunk) {
+    return room + line * APART + (BOXED ? chunk ^ line % 8 : chunk) * 16;
+  }
+
+  // The bias of a thread's sums.
+  struct Added {
+#if BIAS == 1  // of two rows of an instruction
+    float of_rows[INSTRUCTIONS][2];
+
+    __device__ __forceinline__ Added(const Element* bias, long long row, long long, long long m, long long) {
+#pragma unroll
+      for (int i = 0; i < 2 * INSTRUCTIONS; i++) {
+        const long long at = row + i / 2 * HIGH + i % 2 * 8 + threadIdx.x % WARP / 4;
+        of_rows[i / 2][i % 2] = at < m ? number(load_global(bias + at)) : 0.0f;
+      }
+    }
+#elif BIAS == 2  // a warp has those of all columns, two a thread
+    static constexpr int WORDS = (BLK_N + 2 * WARP - 1) / (2 * WARP);
+    float of_columns[WORDS][2];
+
+    __device__ __forceinline__ Added(const Element* bias, long long, long long column, long long, long long n) {
+#pragma unroll
+      for (int i = 0; i < 2 * WORDS; i++) {
+        const long long at = column + i / 2 * 2 * WARP + threadIdx.x % WARP * 2 + i % 2;
+        of_columns[i / 2][i % 2] = at < n ? number(load_global(bias + at)) : 0.0f;
+      }
+    }
+#else
+    __device__ __forceinline__ Added(const Element*, long long, long long, long long, long long) {}
+#endif
+
+    // To four sums of eight columns, `group` times eight from the first on.
+    __device__ __forceinline__ void add(float (&values)[4], int part, int group) const {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+#if BIAS == 1
+        values[i] += INSTRUCTIONS == 1 || part == 0 ? of_rows[0][i / 2] : of_rows[INSTRUCTIONS - 1][i / 2];
+#elif BIAS == 2
+        values[i] += __shfl_sync(0xffffffff, word<0>(group / 8, i % 2), group % 8 * 4 + threadIdx.x % 4);
+#endif
+      }
+    }
+#if BIAS == 2
+    template <int FIRST>
+    __device__ __forceinline__ float word(int number, int i) const {
+      if constexpr (FIRST + 1 < WORDS)
+        if (FIRST != number) return word<FIRST + 1>(number, i);
+      return of_columns[FIRST][i];
+    }
+#endif
+  };
+
+  // Sums from `first` on. A loop would be turned to memory that has an index.
+  template <int FIRST>
+  static __device__ __forceinline__ void take(float (&moved)[MOVED], const Sums& sums, int first) {
+    if (FIRST == first) {
+#pragma unroll
+      for (int i = 0; i < MOVED; i++) moved[i] = sums[FIRST / SUMS][FIRST % SUMS + i];
+    } else if constexpr (FIRST + MOVED < INSTRUCTIONS * SUMS) {
+      take<FIRST + MOVED>(moved, sums, first);
     }
   }
 
- private:
   __device__ __forceinline__ void wait_for_others() const {
     if constexpr (TOGETHER > 1)
       meet<TOGETHER * WARP>(1 + TEAMS + threadIdx.x / WARPGROUP);
@@ -980,47 +1218,84 @@ struct Outbox {
       __syncwarp();
   }
 
-  // Lines of elements, of which so many belong to the tile, by the threads that have met.
-  template <int ELEMENTS>
-  __device__ __forceinline__ void send(const float* room, long long line0, int lines, long long element0, int of_tile) const {
-    constexpr int VECTORS = ELEMENTS / VECTOR, STEP = TOGETHER * WARP;
-    const int there = static_cast<int>(min((SWAP ? m : n) - line0, static_cast<long long>(lines)));
-    const int left = static_cast<int>(min((SWAP ? n : m) - element0, static_cast<long long>(of_tile)));
-    const int thread = threadIdx.x % STEP;
-    Element* const corner = C + line0 * ldc + element0;
+  // Four sums, of two rows and columns, become elements of C in shared memory.
+  __device__ __forceinline__ void put(unsigned char* mine, int offset, const float (&values)[4]) const {
+#if IS_HALF_RESULT
+    store_matrices(mine, offset, rounded(activated(values[0]), activated(values[1])), rounded(activated(values[2]), activated(values[3])));
+#else
+#pragma unroll
+    for (int i = 0; i < 4; i++) *float_of_four(mine, offset, i) = activated(values[i]);
+#endif
+  }
+
+  static __device__ __forceinline__ float* float_of_four(unsigned char* mine, int offset, int i) {
+    return reinterpret_cast<float*>(mine + offset + (SWAP ? i / 2 * 8 * APART + i % 2 * SIZE : i % 2 * APART + i / 2 * 8 * SIZE));
+  }
+
+  // Sums become alpha times sums and beta times what C was.
+  __device__ __forceinline__ void add_old(unsigned char* storage, int stage, Sums& sums, long long row, long long column) const {
 #pragma unroll 1
-    for (int line = thread / VECTORS, element = thread % VECTORS * VECTOR; line < there;) {
-      const int valid = min(left - element, VECTOR);
-      if (valid > 0) send(room + line * APART + element, corner + line * ldc + element, valid, line0 + line, element0 + element);
-      line += STEP / VECTORS;
-      element += STEP % VECTORS * VECTOR;
-      if (STEP % VECTORS > 0 && element >= ELEMENTS) element -= ELEMENTS, line++;
+    for (int number = 0; number < ALL; number++) {
+      unsigned char* const room = room_of(storage, stage, number);
+      const int first = number % PIECES * COLUMNS;
+      move<false>(room, row + number / PIECES * HIGH, column + first, BLK_N - first);
+      wait_for_others();
+#pragma unroll
+      for (int n = 0; n < ALL; n++)
+        if (n == number) {
+#pragma unroll
+          for (int i = n % PIECES * COLUMNS / 2; i < min(SUMS, (n % PIECES + 1) * COLUMNS / 2); i += 4) {
+            float* const four = &sums[n / PIECES][i];
+            const int offset = (i - n % PIECES * COLUMNS / 2) / 4 * EIGHT;
+#if IS_HALF_RESULT
+            unsigned old[2];
+            load_matrices(mine(room), offset, old);
+#endif
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#if IS_HALF_RESULT
+              four[j] = alpha * four[j] + beta * widened(static_cast<Half>(old[j / 2] >> j % 2 * 16));
+#else
+              four[j] = alpha * four[j] + beta * *float_of_four(mine(room), offset, j);
+#endif
+          }
+        }
+      wait_for_others();
     }
   }
 
-  __device__ __forceinline__ void send(const float* from, Element* to, int valid, long long line, long long element) const {
-    float values[VECTOR];
+  // Lines to C, or from there, by the threads that have met, so many at a time that loads are on their way together.
+  template <bool TO_C>
+  __device__ __forceinline__ void move(unsigned char* room, long long row, long long column, int columns) const {
+    constexpr int VECTORS = (SWAP ? COLUMNS : ROWS) / VECTOR, STEP = TOGETHER * WARP;
+    constexpr int AT_ONCE = LAUNCH_REGISTERS - INSTRUCTIONS * SUMS < 40 ? 1 : 4;
+    const long long line0 = SWAP ? row : column, element0 = SWAP ? column : row;
+    const int most = min(columns, COLUMNS);
+    const int lines = static_cast<int>(min((SWAP ? m : n) - line0, static_cast<long long>(SWAP ? ROWS : most)));
+    const int elements = static_cast<int>(min((SWAP ? n : m) - element0, static_cast<long long>(SWAP ? most : ROWS)));
+    Element* const corner = C + line0 * ldc + element0;
+    const int all = TO_C ? lines * VECTORS : (SWAP ? ROWS : COLUMNS) * VECTORS;  // outside of the matrix are zeros
+#pragma unroll 1
+    for (int first = threadIdx.x % STEP; first < all; first += AT_ONCE * STEP) {
+      Vector held[AT_ONCE] = {};
 #pragma unroll
-    for (int e = 0; e < VECTOR; e += 4) {
-      const Four four = *reinterpret_cast<const Four*>(from + e);
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int vector = first + i * STEP, line = vector / VECTORS, element = vector % VECTORS * VECTOR;
+        Element* const global = corner + line * ldc + element;
+        const Vector* const shared = reinterpret_cast<const Vector*>(chunk_of(room, line, element / VECTOR));
+        if (TO_C ? vector < all : line < lines) held[i] = TO_C ? *shared : load_vector(global, elements - element);
+      }
 #pragma unroll
-      for (int f = 0; f < 4; f++) values[e + f] = alpha * four.of[f];
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int vector = first + i * STEP, line = vector / VECTORS, element = vector % VECTORS * VECTOR;
+        Vector* const shared = reinterpret_cast<Vector*>(chunk_of(room, line, element / VECTOR));
+        if (vector >= all) break;
+        if (TO_C)
+          store_vector(corner + line * ldc + element, held[i], shared, elements - element);
+        else
+          *shared = held[i];
+      }
     }
-    if (beta != 0.0f) {
-      const Vector old = load_vector(to, valid);
-#pragma unroll
-      for (int e = 0; e < VECTOR; e++) values[e] += beta * number(get(old, e));
-    }
-#if BIAS
-    const bool along = (BIAS == 1) != SWAP;  // the line
-    const Vector added = load_vector(bias + (along ? element : line), along ? valid : 1);
-#pragma unroll
-    for (int e = 0; e < VECTOR; e++) values[e] += number(get(added, along ? e : 0));
-#endif
-    Vector result = {};
-#pragma unroll
-    for (int e = 0; e < VECTOR; e += 2) put_two(result, e, activated(values[e]), activated(values[e + 1]));
-    store_vector(to, result, valid);
   }
 };
 
@@ -1034,17 +1309,22 @@ struct Outbox {
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
 #if SWAP
-gemm(long long n, long long m, long long k, float alpha, const Half* B, long long ldb, const Half* A, long long lda, float beta,
+gemm(long long n, long long m, long long k, float alpha, const Input* B, long long ldb, const Input* A, long long lda, float beta,
      Element* C, long long ldc,
 #ifdef BATCHED
      long long stride_b, long long stride_a, long long stride_c, long long batch,
 #endif
 #else
-gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
+gemm(long long m, long long n, long long k, float alpha, const Input* A, long long lda, const Input* B, long long ldb, float beta,
      Element* C, long long ldc,
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long batch,
 #endif
+#endif
+#if EPILOGUE_SCALES && SWAP
+     const float* scale_n, const float* scale_m,
+#elif EPILOGUE_SCALES
+     const float* scale_m, const float* scale_n,
 #endif
 #if EPILOGUE_BIAS
      const Element* bias,
@@ -1057,7 +1337,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   constexpr const Element* bias = nullptr;
 #endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
-  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
+  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE + Outbox::EXTRA_BYTES);
   Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + MAPS);
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
@@ -1079,13 +1359,8 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   }
 #endif
   const bool aligned = PACK || (a.is_aligned() && b.is_aligned());
-#if SPLIT_K > 0
-  const long long tiles_if_any = aligned ? (k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K) : (k + STEPS * SPLIT_K - 1) / (STEPS * SPLIT_K);
-#else
   const int all_k = static_cast<int>(aligned ? (k + BLK_K - 1) / BLK_K : (k + STEPS - 1) / STEPS);
-  const int tiles_if_any = (all_k + parts() - 1) / parts();  // 32 bits: no division of 64
-#endif
-  const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>(tiles_if_any);  // of a part
+  const int tiles_k = alpha == 0.0f ? 0 : (all_k + parts() - 1) / parts();  // of a part
   const bool mapped = aligned && tiles_k > 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
@@ -1097,8 +1372,11 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   }
   if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
   if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
+  if (Outbox::BOXED && mapped && threadIdx.x / WARP == 3 && is_aligned(C, ldc, stride_c))
+    Outbox::make(maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
   const int warpgroup = threadIdx.x / WARPGROUP;
-  block_or_cluster_sync();
+  __syncthreads();
+  cluster_sync();
 
   if (warpgroup == CONSUMERS) {  // the producer
     registers_give<PRODUCER_REGISTERS>();
@@ -1110,27 +1388,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       if (packing.units > 0) packing.wait();
 #endif
     }
-    if (aligned && first_thread) {
-      const int row_of_blocks = ((1 << CLUSTER * CLUSTER_N) - 1) / ((1 << CLUSTER) - 1) << cluster_row();
-      const int column_of_blocks = (1 << CLUSTER) - 1 << cluster_column() * CLUSTER;
-      Place place;
-#pragma unroll 1
-      for (int number = cluster; number < tiles.all; number += clusters) {
-        int panel_m, panel_n, product;
-        tiles.locate(number, panel_m, panel_n, product);
-        const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
-        const long long first = static_cast<long long>(number % parts()) * tiles_k;
-#pragma unroll 1
-        for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
-          unsigned char* const stage = shared_storage + place.stage * STAGE;
-          Bits64* const barrier = &full[place.stage];
-          barrier_wait(&empty[place.stage], place.parity ^ 1);
-          barrier_expect(barrier, STAGE);
-          a.copy(stage, row, tile * BLK_K, product, barrier, cluster_column(), row_of_blocks);
-          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier, cluster_row(), column_of_blocks);
-        }
-      }
-    } else if (!aligned && tiles_k > 0) {
+    if (!aligned && tiles_k > 0) {
       int turn = 0;  // of 2 STAGES: the stage, and the parity of its barriers
       int number = cluster, tile = 0, begun = 0, panel_m = 0, panel_n = 0, product = 0;  // begun: tiles that are to be shifted
 #pragma unroll 1
@@ -1170,8 +1428,28 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
         a.shift(stage, product_begun);
         b.shift(stage + OperandA::IMAGE, product_begun);
         fence_proxy();
-        barrier_arrive(&full[first], cluster_rank());
+        barrier_arrive(&full[first]);
         begun--;
+      }
+    } else if (aligned && first_thread) {
+      const int row_of_blocks = ((1 << CLUSTER * CLUSTER_N) - 1) / ((1 << CLUSTER) - 1) << cluster_row();
+      const int column_of_blocks = (1 << CLUSTER) - 1 << cluster_column() * CLUSTER;
+      Place place;
+#pragma unroll 1
+      for (int number = cluster; number < tiles.all; number += clusters) {
+        int panel_m, panel_n, product;
+        tiles.locate(number, panel_m, panel_n, product);
+        const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
+        const long long first = static_cast<long long>(number % parts()) * tiles_k;
+#pragma unroll 1
+        for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
+          unsigned char* const stage = shared_storage + place.stage * STAGE;
+          Bits64* const barrier = &full[place.stage];
+          barrier_wait(&empty[place.stage], place.parity ^ 1);
+          barrier_expect(barrier, STAGE);
+          a.copy(stage, row, tile * BLK_K, product, barrier, cluster_column(), row_of_blocks);
+          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier, cluster_row(), column_of_blocks);
+        }
       }
     }
   } else {
@@ -1186,7 +1464,18 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     Place place;
     place.skip(team * tiles_k);
     auto pass_turn = [&] {
-      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS], cluster_rank());
+      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS]);
+    };
+    long long ldc_again = ldc;  // not kept in a register until here
+    forget(ldc_again);
+    const bool boxed = Outbox::BOXED && mapped && is_aligned(C, ldc_again, stride_c);
+    if (boxed && Outbox::is_sender()) acquire_map(maps + 2);
+    int outbox_stage = -1;  // that the copy engine reads, and this warp has not freed yet
+    auto release_outbox = [&] {
+      if (Outbox::is_sender()) wait_until_read();
+      __syncwarp();
+      release(outbox_stage);
+      outbox_stage = -1;
     };
     unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
 #pragma unroll 1
@@ -1208,9 +1497,8 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
         wgmma_fence();
         const Bits64 offset = static_cast<Bits64>(place.stage * (STAGE / 16));
         multiply_tile(sums, from_a + offset, from_b + offset);
-        wgmma_commit();
-        wgmma_wait<1>();
-        if (tile > 0) release(last);
+        if (PROMOTES ? tile < tiles_k - 1 : tile > 0) release(PROMOTES ? place.stage : last);
+        if (TEAMS == 1 && outbox_stage >= 0 && tile == min(tiles_k - 1, static_cast<int>(STAGES > 3))) release_outbox();
         last = place.stage;
         place.next();
       }
@@ -1225,16 +1513,24 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       const int place_of_tile = panel_m * tiles.panels_n * CLUSTER_N + panel_n;
       if (SPLIT_K == 1 || Workspace(memory, tiles).join(sums, place_of_tile, warp, number % parts())) {
         const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + warp % 4 * 16;
-        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias};
-        outbox.store(shared_storage + last * STAGE, sums, row, static_cast<long long>(panel_n) * BLK_N);
-        fence_proxy();
-        __syncwarp();
+#if EPILOGUE_SCALES
+        const long long mine = row + lane / 4, beside = static_cast<long long>(panel_n) * BLK_N + lane % 4 * 2;
+        if (tiles_k > 0) scale(sums, scale_m + mine, scale_n + beside, m - mine, n - beside);
+#endif
+        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias, maps + 2, boxed, product};
+        outbox.store(shared_storage, last, sums, row, static_cast<long long>(panel_n) * BLK_N);
+      }
+      if (boxed && warp % (WARPGROUP / WARP) == 0) {
+        outbox_stage = last;
+        if (TEAMS > 1) release_outbox();  // the other team needs it
+        continue;
       }
       if (tiles_k > 0)
         release(last);
       else
         pass_turn();  // all teams have the first stage
     }
+    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();
   }
-  if (CLUSTER * CLUSTER_N > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
+  cluster_sync();  // a block that has ended would not take arrivals
 }

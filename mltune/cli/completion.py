@@ -21,7 +21,10 @@ Complete: TypeAlias = Callable[[str], list[str]]
 COMPLETING = "_MLTUNE_COMPLETE"
 """The environment variable of a shell's request."""
 
-GEMMS = ("sgemm", "dgemm", "cgemm", "zgemm", "hgemm", "bgemm", "hsgemm", "bsgemm", "ddgemm")
+GEMMS = (
+    *("sgemm", "dgemm", "cgemm", "zgemm", "hgemm", "bgemm", "hsgemm", "bsgemm"),
+    *("ebgemm", "ehgemm", "esgemm", "ebfgemm", "ddgemm"),
+)
 STRATEGIES = (
     *("mltune", "mltune-noskip", "mltune-nobuild", "mltune-raw", "mltune-tpe", "tpe", "astra", "random"),
     *("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "simulated_annealing", "bayes_opt", "gp"),

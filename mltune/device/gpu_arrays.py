@@ -20,6 +20,9 @@ _DLPACK_KINDS = "iufVucb"
 
 _DLPACK_GPU = (2, 13)
 
+_AS_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}
+"""NumPy's types for the bits of those that it lacks."""
+
 
 class Array(NamedTuple):
     """An array on a GPU: its address, and shape and strides in elements."""
@@ -143,7 +146,7 @@ def _torch(torch: Any) -> Package:
 def _dtype_of_torch(name: str) -> np.dtype[Any]:
     """Return NumPy's type of the elements; an opaque one without a size for a type that NumPy lacks."""
     try:
-        return np.dtype({"bfloat16": "uint16"}.get(name := name.removeprefix("torch."), name))
+        return np.dtype(_AS_BITS.get(name := name.removeprefix("torch."), name))
     except TypeError:
         return np.dtype("V")
 

@@ -30,6 +30,7 @@ TENSOR_FMA_PER_CLOCK: dict[str, dict[tuple[int, int], int]] = {
         (9, 0): 2048,
         (10, 0): 4096,
     },
+    "tensor_fp8": {(8, 9): 1024, (9, 0): 4096, (10, 0): 8192},
     "tensor_tf32": {
         **dict.fromkeys([(8, 6), (8, 9), (12, 0)], 256),
         **dict.fromkeys([(8, 0), (8, 7)], 512),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 
 from mltune.files.validation import matching
 from mltune.kernel.expressions import MAX_TEXT
-from mltune.problem.array_values import DTYPES
+from mltune.problem.array_values import STORAGE
 
 FORMAT = 3
 """Version of the document's format."""
@@ -71,7 +71,7 @@ class _Device(_Table):
 
 class _Parameter(_Table):
     name: _Identifier
-    dtype: Literal[DTYPES]  # type: ignore[valid-type]
+    dtype: Literal[tuple(STORAGE)]  # type: ignore[valid-type]
     role: Literal["size", "in", "out", "inout", "scalar"]
 
 

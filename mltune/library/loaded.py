@@ -32,6 +32,7 @@ _DRIVER = "libcuda.so.1"
 _DEVICE_ORDINAL = 9
 _MORE_WORKSPACE = -9
 _MOST_REMEMBERED = 10_000
+_VECTORS = ("scale_m", "scale_n", "bias")
 _NOTHING = (0, 0, None)
 
 
@@ -91,8 +92,9 @@ class Library:
         self._pack = struct.Struct(f"<{len(self._arrays)}QQQQQ").pack
         self._are_numbers = all(described[place]["dtype"] in {*C_TYPES} - {"bool"} for place in self._scalars)
         arrays, scalars = ({described[place]["name"] for place in places} for places in (self._arrays, self._scalars))
+        self.vectors = [name for name in _VECTORS if name in arrays]
         self.has_bias = "bias" in arrays
-        self.is_product = (arrays - {"bias"}, scalars) == _PRODUCT
+        self.is_product = (arrays - {*_VECTORS}, scalars) == _PRODUCT
         product = [self.document["problem"].get("precision", "") + "gemm"] if self.is_product else []
         for name in (self.name, *product):
             if not hasattr(self, name):  # as a library of the name "choice" has
@@ -156,7 +158,7 @@ class Library:
         self,
         a: Any,
         b: Any,
-        *,
+        *scales: Any,
         out: Any,
         bias: Any = None,
         alpha: complex = 1.0,
@@ -166,17 +168,19 @@ class Library:
     ) -> Any:
         """Enqueue ``out = alpha a b + beta out`` for matrices with two dimensions, and return `out`.
 
-        A library with an epilogue applies it; the elements of a `bias` lie side by side. The orders in which matrices
-        are stored must be those of the library's case: N N is for three matrices stored by rows, or three by columns;
-        another case has one of `a` and `b`, or both, in the other order.
+        A library with an epilogue applies it; the elements of a `bias` lie side by side, as do those of `scales`: the
+        vectors scale_m and scale_n, whose m and n are rows and columns of matrices that are stored by columns. The
+        orders in which matrices are stored must be those of the library's case: N N is for three matrices stored by
+        rows, or three by columns; another case has one of `a` and `b`, or both, in the other order.
         """
         package, key = package_of(type(out)), None
-        arrays = (a, b, out) if bias is None else (a, b, out, bias)
+        arrays = (a, b, out, *scales) if bias is None else (a, b, out, *scales, bias)
         if (
             package is not None
             and package_of(type(a)) is package_of(type(b)) is package_of(type(arrays[-1])) is package
+            and all(package_of(type(scale)) is package for scale in scales)
         ):
-            key = package.facts(a, b, out), bias is not None and package.facts(bias, bias, bias), alpha, beta
+            key = package.facts(a, b, out), *(package.facts(array, array, array) for array in arrays[3:]), alpha, beta
         try:
             plan = self._plans.get(key)
         except TypeError:  # a number that is an array
@@ -194,13 +198,13 @@ class Library:
         self._enqueue(plan, addresses, stream, workspace)
         return out
 
-    def repeated(self, a: Any, b: Any, out: Any, alpha: complex = 1.0, *bias: Any) -> Callable[..., None]:
-        """Return a function that enqueues this product for arrays ``(a, b, out, *bias)`` of the same kinds.
+    def repeated(self, a: Any, b: Any, out: Any, alpha: complex = 1.0, *vectors: Any) -> Callable[..., None]:
+        """Return a function that enqueues this product for arrays ``(a, b, out, *vectors)`` of the same kinds.
 
         What follows from types, shapes, strides and the GPU is checked and prepared once; the function does not check
         its arrays, which are those of CuPy or PyTorch.
         """
-        plan, package = self._product((a, b, out, *bias), alpha, 0.0, 0), package_of(type(out))
+        plan, package = self._product((a, b, out, *vectors), alpha, 0.0, 0), package_of(type(out))
         if package is None or plan.device is None:
             raise LibraryError(f"a product is repeated with arrays of CuPy or PyTorch, got {type(out).__name__}.")
         address, enqueue = package.address, self._enqueue
@@ -211,21 +215,24 @@ class Library:
     def _product(self, arrays: Sequence[Any], alpha: complex, beta: complex, on: int) -> _Call:
         """Return what a product passes; a LibraryError where shapes or strides are not those of the case."""
         named = {parameter["name"]: parameter for parameter in self.document["parameters"]}
-        names = ("A", "B", "C", *(["bias"] if self.has_bias else []))
+        names = ("A", "B", "C", *self.vectors)
         if len(arrays) != len(names):
-            raise LibraryError(f"{self.name} takes {'a' if self.has_bias else 'no'} bias; its formula says what it is.")
-        x, y, z, *bias = (_read(array, named[name], on) for array, name in zip(arrays, names, strict=True))
+            taken = ", ".join(("a", "b", "out", *self.vectors))
+            raise LibraryError(f"a product of {self.name} takes {taken}; its formula says what they are.")
+        x, y, z, *vectors = (_read(array, named[name], on) for array, name in zip(arrays, names, strict=True))
         if any(len(matrix.shape) != 2 for matrix in (x, y, z)):
             raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
             raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
         problem = self.document["problem"]
         trans = [str(problem.get(f"trans_{side}")) for side in "ab"]
-        axis = 0 if str(problem.get("epilogue", "")).startswith("bias_m") else 1
+        along_n = {"scale_n", "bias"} if "bias_n" in str(problem.get("epilogue")) else {"scale_n"}
+        axes = [int(name in along_n) for name in self.vectors]
         ways = [(x, y, z), (y.transposed, x.transposed, z.transposed)]
         for first, second, third in sorted(ways, key=lambda way: -way[2].shape[0]) if 1 in z.shape else ways:
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
-            fits = all((vector.shape, vector.strides) == ((third.shape[axis],), (1,)) for vector in bias)
+            lengths = [third.shape[axis] for axis in axes]
+            fits = [(vector.shape, vector.strides) for vector in vectors] == [((length,), (1,)) for length in lengths]
             if None not in leading and fits and {*trans} <= {"N", "T"}:
                 values: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), leading, strict=True))
                 values |= {"m": third.shape[0], "n": third.shape[1], "k": first.shape[1], "alpha": alpha, "beta": beta}
@@ -233,11 +240,14 @@ class Library:
                     _given(values[name], named[name]) for name in map(self.parameters.__getitem__, self._scalars)
                 ]
                 words, package = self._values.pack(*(value for value, _ in scalars)), package_of(type(arrays[2]))
-                addresses = [array.address for array in (first, second, third, *bias)]
+                addresses = [array.address for array in (first, second, third, *vectors)]
                 device = package and package.device(arrays[2])
                 return _Call(package, device, addresses, words, [kept for _, kept in scalars], first is not x)
-        if bias and bias[0].shape not in {(extent,) for extent in z.shape}:
-            raise LibraryError(f"a bias has as many elements as C along it, got shapes {bias[0].shape} and {z.shape}.")
+        for name, vector in zip(self.vectors, vectors, strict=True):
+            if vector.shape not in {(extent,) for extent in z.shape}:
+                raise LibraryError(
+                    f"{name} has as many elements as C along it, got shapes {vector.shape} and {z.shape}."
+                )
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mltune.errors import LibraryError
 from mltune.problem.array_values import STORAGE
 
 _MOST_REMEMBERED = 10_000
@@ -96,6 +97,11 @@ def torch_operator(library: Any) -> Any:
         key = of_a, of_b, bias.shape, bias.stride(), bias.dtype, bias.get_device(), alpha
         return result_of(key, a, b, alpha, bias)
 
+    def product_with_vectors(a: Any, b: Any, *rest: Any) -> Any:
+        vectors, alpha = rest[: len(library.vectors)], (*rest[len(library.vectors) :], 1.0)[0]
+        kinds = (array for tensor in (a, b, *vectors) for array in (tensor.shape, tensor.stride(), tensor.dtype))
+        return result_of((*kinds, a.get_device(), alpha), a, b, alpha, *vectors)
+
     def result_of(key: Any, a: Any, b: Any, alpha: Any, *bias: Any) -> Any:
         repeat = calls.get(key)
         if repeat is None:
@@ -122,10 +128,11 @@ def torch_operator(library: Any) -> Any:
     if library.name in _REGISTERED:
         _REGISTERED.pop(library.name)._destroy()
     if library.is_product:
-        bias, run = ("Tensor bias, ", product_with_bias) if library.has_bias else ("", product)
-        schema = f"(Tensor a, Tensor b, {bias}Scalar alpha=1.0) -> Tensor"
+        run = {0: product, 1: product_with_bias}.get(len(library.vectors), product_with_vectors)
+        vectors = "".join(f"Tensor {name}, " for name in library.vectors)
+        schema = f"(Tensor a, Tensor b, {vectors}Scalar alpha=1.0) -> Tensor"
         epilogue = str(library.document["problem"].get("epilogue", "")).split("+")
-        return _registered(torch, library.name, schema, run, of_product, epilogue, 2 + library.has_bias)
+        return _registered(torch, library.name, schema, run, of_product, epilogue, 2 + len(library.vectors))
     parameters = (_declared(parameter, f"x{place}") for place, parameter in enumerate(described))
     schema = f"({', '.join(parameters)}) -> ()"
     name = f"mltune::{library.name}"
@@ -182,6 +189,8 @@ def _registered(
 def _gradients(torch: Any, epilogue: Sequence[str], context: Any, gradient: Any) -> tuple[Any, ...]:
     """Return the gradients of a product alpha a b with an epilogue, which are products of PyTorch."""
     a, b, *bias = context.saved_tensors
+    if "scales" in epilogue or a.element_size() == 1:
+        raise LibraryError("a product of FP8 or with scales has no gradients; call it within torch.no_grad().")
     of_a, of_b, *_ = context.needs_input_grad
     by_rows = "bias_n" in epilogue  # the product is stored by rows, and the library's by columns
     if epilogue[-1] not in ("", "bias_m", "bias_n"):

@@ -21,7 +21,8 @@ from mltune.files.text import printable
 PACKAGE = "nvidia-cuda-nvdisasm"
 """The package with the disassembler."""
 
-ARITHMETIC = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2, "DMMA": 8, "HMMA": 16, "IMMA": 16, "HGMMA": 64}
+ARITHMETIC = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2, "DMMA": 8}
+ARITHMETIC |= {"HMMA": 16, "IMMA": 16, "HGMMA": 64, "QGMMA": 128}
 """Instructions that multiply and add, those of the tensor cores too, and the least products of a thread by one."""
 
 BANKS = 2

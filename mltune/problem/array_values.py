@@ -1,6 +1,6 @@
 """Values of arrays and scalars of every type that kernels take: storage, initial values, conversion.
 
-NumPy has no bfloat16: such arrays are stored as their bits.
+NumPy has neither bfloat16 nor FP8: such arrays are stored as their bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _COMPLEX = ("complex64", "complex128")
 DTYPES = (*_FLOATS, *_COMPLEX, *_INTEGERS, "bool")
 """The types of arrays and scalars by name."""
 
-STORAGE = {name: np.dtype(np.uint16 if name == "bfloat16" else name) for name in DTYPES}
+FP8 = "float8_e4m3fn"
+"""PyTorch's name of numbers with 4 bits of exponent and 3 of fraction, up to 448, without infinity; of GEMMs alone."""
+
+STORAGE = {name: np.dtype(np.uint16 if name == "bfloat16" else name) for name in DTYPES} | {FP8: np.dtype(np.uint8)}
 """NumPy's type for the storage of each type."""
 
 INITIAL = ("uniform", "normal", "integers", "arange")
@@ -72,6 +75,8 @@ def stored(xp: Any, values: Any, dtype: str) -> Any:
     """Return values in the storage of a type; integers wrap, and values beyond a float's range become infinite."""
     if dtype == "bfloat16":
         return to_bfloat16(values.astype("float32"))
+    if dtype == FP8:
+        return to_fp8(values.astype("float32"))
     if dtype == "bool":
         return values != 0
     with np.errstate(all="ignore"):
@@ -86,6 +91,17 @@ def to_bfloat16(values: Any) -> Any:
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000  # rounding may carry it to infinity or zero
     return (rounded * ~is_nan + is_nan * np.uint32(0x7FC0)).astype("uint16")
+
+
+def to_fp8(values: Any) -> Any:
+    """Return the bits of float32 values rounded to FP8 (e4m3), to the nearest even; NaN beyond the largest."""
+    size = abs(values)
+    bits = size.view("uint32")
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    subnormal = (size + np.float32(2**14)).view("uint32") & 0xF  # whose last bit is the last of the smallest numbers
+    is_small, is_nan = size < 2.0**-6, ~(size < 464)  # halfway to what would follow 448
+    code = normal * ~(is_small | is_nan) + subnormal * is_small + is_nan * np.uint32(0x7F)
+    return (code | (values.view("uint32") >> 24) & 0x80).astype("uint8")
 
 
 def scalar(dtype: str, value: complex | float) -> Any:

@@ -16,7 +16,14 @@ from mltune.files.text import printable
 from mltune.problem import gemm_operands, gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_epilogue import Epilogue, parse_epilogue
-from mltune.problem.gemm_operands import HALF_PRECISION, LARGEST_INTEGER, PRECISIONS, TRANSPOSES, Precision
+from mltune.problem.gemm_operands import (
+    FP8_OPS,
+    HALF_PRECISION,
+    LARGEST_INTEGER,
+    PRECISIONS,
+    TRANSPOSES,
+    Precision,
+)
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands, ShapeOptions
 
 CASES: tuple[tuple[str, str, str], ...] = tuple(
@@ -37,10 +44,12 @@ class GemmProblem:
 
     Or a batch of up to 65,535: the same for many A, B and C, which lie behind one another. The precision is the BLAS
     letter (``s``, ``d``, ``c``, ``z``); ``h`` or ``b``, FP16 or BF16 with scalars and sums in FP32; ``hs`` or ``bs``,
-    the same with C in FP32; or ``dd``, double-double with real elements. op is ``N``, ``T`` or ``C``, which becomes
-    ``T`` for a real matrix. As in the BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``. Leading
-    dimensions are in elements; 0 is replaced by the smallest. An `epilogue`, such as ``"bias_m+gelu"``, is applied
-    before a result is stored. A ProblemError tells of an impossible value, or of an operand of 2**47 bytes or more.
+    the same with C in FP32; ``eb``, ``eh`` or ``es``, FP8 (e4m3) with C in BF16, FP16 or FP32; ``ebf``, the first of
+    these with the fast sums of tensor cores; or ``dd``, double-double with real elements. op is ``N``, ``T`` or
+    ``C``, which becomes ``T`` for a real matrix. As in the BLAS, A and B are not read when ``alpha == 0``, nor C when
+    ``beta == 0``. Leading dimensions are in elements; 0 is replaced by the smallest. An `epilogue`, such as
+    ``"bias_m+gelu"``, is applied before a result is stored. FP8 has op(A) T and op(B) N alone. A ProblemError tells of
+    an impossible value, or of an operand of 2**47 bytes or more.
     """
 
     precision: str
@@ -69,6 +78,11 @@ class GemmProblem:
             if trans not in TRANSPOSES:
                 raise ProblemError(f"{field} is one of N, T, C, got {trans!r}.")
             self._set(field, "T" if trans == "C" and not self.is_complex else trans)
+        if self.types.is_fp8 and (self.trans_a, self.trans_b) != FP8_OPS:
+            raise ProblemError(
+                f"tensor cores read FP8 along k of both operands, got {self.name} {self.trans_a}{self.trans_b}; "
+                "use TN: op(A) transposed, op(B) not."
+            )
         for field in ("m", "n", "k"):
             self._set(field, _extent(field, getattr(self, field)))
         self._set("batch", _whole("batch", self.batch, 1, LARGEST_BATCH, str(LARGEST_BATCH)))
@@ -148,7 +162,7 @@ class GemmProblem:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type in which an element of A and B is stored; BF16 as its bits."""
+        """NumPy's type in which an element of A and B is stored; BF16 and FP8 as their bits."""
         return STORAGE[self.types.operand]
 
     @property
@@ -212,7 +226,7 @@ class GemmProblem:
     @property
     def cost_class(self) -> str:
         """The precision of the operands: all cases of it cost the same per operation to compile and time."""
-        return self.precision[0] if self.types.operand in HALF_PRECISION else self.precision
+        return self.precision[0] if self.types.is_half else self.precision
 
     @property
     def cost_case(self) -> str:
@@ -229,8 +243,10 @@ class GemmProblem:
         """The computation in one line: ``"C = alpha A B^T + beta C, column-major as in the BLAS"``."""
         ops = {"N": "", "T": "^T", "C": "^H"}
         batch = f" for {self.batch} A, B and C" if self.batch > 1 else ""
-        bias, activation = self.finish
-        value = f"alpha A{ops[self.trans_a]} B{ops[self.trans_b]} + beta C{' + bias' if bias else ''}"
+        scales, bias, activation = self.finish
+        before, behind = ("diag(scale_m) ", " diag(scale_n)") if scales else ("", "")
+        product = f"{before}A{ops[self.trans_a]} B{ops[self.trans_b]}{behind}"
+        value = f"alpha {product} + beta C{' + bias' if bias else ''}"
         value = f"{activation}({value})" if activation else value
         return f"C = {value}{batch}, column-major as in the BLAS"
 
@@ -241,13 +257,16 @@ class GemmProblem:
             Buffer("A", "in", self.types.operand),
             Buffer("B", "in", self.types.operand),
             Buffer("C", "inout" if self.beta else "out", self.types.result),
-            *((Buffer("bias", "in", self.types.result),) if self.finish.bias else ()),
+            *(Buffer(name, "in", dtype) for name, (dtype, _) in self.vectors.items()),
         )
 
     @property
-    def bias_elements(self) -> int:
-        """The length of the bias, which all products of a batch share; 0 without one."""
-        return {"": 0, "bias_m": self.m, "bias_n": self.n}[self.finish.bias]
+    def vectors(self) -> dict[str, tuple[str, int]]:
+        """Types and lengths of the vectors of the epilogue by name, in order; all products of a batch share them."""
+        scales, bias, _ = self.finish
+        lengths = {"scale_m": self.m, "scale_n": self.n} if scales else {}
+        of_bias = {"bias": (self.types.result, self.m if bias == "bias_m" else self.n)} if bias else {}
+        return {**{name: (self.types.accumulator, length) for name, length in lengths.items()}, **of_bias}
 
     @property
     def is_empty(self) -> bool:
@@ -266,9 +285,11 @@ class GemmProblem:
             return False
         parts = 2 if self.is_complex else 1
         alpha, beta = (abs(scalar.real) + abs(scalar.imag) for scalar in (self.alpha, self.beta))
-        product = self.k * parts * LARGEST_INTEGER**2
+        product = self.k * parts * LARGEST_INTEGER ** (4 if self.finish.scales else 2)
         largest = product * max(1.0, alpha) + LARGEST_INTEGER * (beta + bool(self.finish.bias))
         *_, overflow = self.types.rounding
+        if min(self.k, self.types.promoted or self.k) * parts * LARGEST_INTEGER**2 * self.types.roundoff > 1:
+            return False  # tensor cores
         return largest <= overflow and largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.scalar_dtype).nmant + 1)
 
     @property
@@ -288,6 +309,7 @@ class GemmProblem:
             "result_bytes": self.result_dtype.itemsize,
             "batch": self.batch,
             "has_epilogue": int(bool(self.epilogue)),
+            "promotes": int(self.types.promoted > 0),
         }
 
     def macros(self) -> dict[str, int]:
@@ -313,21 +335,20 @@ class GemmProblem:
                 "ABC", dtypes, self.shapes(), leading, scalars, strict=True
             )
         }
-        if self.finish.bias:
-            extents = self.bias_elements, 1, max(1, self.bias_elements)
-            matrices["bias"] = draw(types.result, extents, unread=False)
+        for name, (dtype, length) in self.vectors.items():
+            matrices[name] = draw(dtype, (length, 1, max(1, length)), unread=False)
         return matrices
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc.
 
-        Those of a batch are followed by stride_a, stride_b, stride_c and batch, and all by the bias if there is one.
+        Those of a batch are followed by stride_a, stride_b, stride_c and batch, and all by the vectors of an epilogue.
         """
         extents = {name: np.int64(getattr(self, name)) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
         scalars = {name: self.scalar_dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
         of_batch = dict(zip((*_STRIDES, "batch"), map(np.int64, (*self.strides, self.batch)), strict=True))
         values = {**extents, **scalars, **operands, **of_batch}
-        further = (*(of_batch if self.batch > 1 else ()), *(("bias",) if self.finish.bias else ()))
+        further = (*(of_batch if self.batch > 1 else ()), *self.vectors)
         return {name: values[name] for name in (*_ARGUMENTS, *further)}
 
     def result(self, C: Any) -> Any:
@@ -409,12 +430,14 @@ def parse_problem(
 ) -> GemmProblem:
     """Make a problem from its name, such as ``"sgemm"`` or ``"ddgemm"``, and options; others are those of `default`.
 
-    `size` is m = n = k, each of which overrides it. Without a default they are NT, 4096 and a batch of 1. A name or
-    size that is impossible raises a ProblemError.
+    `size` is m = n = k, each of which overrides it. Without a default they are NT (FP8: TN), 4096 and a batch of 1. A
+    name or size that is impossible raises a ProblemError.
     """
     usual = default or GemmProblem("s", DEFAULT_TRANS[0], DEFAULT_TRANS[1], DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE)
     options: dict[str, Any] = {option: value for option, value in shape.items() if value is not None}
-    trans = options.pop("trans", usual.trans_a + usual.trans_b)
+    precision = name.lower().removesuffix("gemm")
+    is_fp8 = PRECISIONS.get(precision, usual.types).is_fp8
+    trans = options.pop("trans", "".join(FP8_OPS) if is_fp8 else usual.trans_a + usual.trans_b)
     extents = {extent: getattr(usual, extent) for extent in ("m", "n", "k", "batch", "epilogue")}
     if "size" in options:
         size = options.pop("size")
@@ -428,7 +451,6 @@ def parse_problem(
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    precision = name.lower().removesuffix("gemm")
     return GemmProblem(precision, ops[0], ops[1], alpha=alpha, beta=beta, **extents | options)
 
 

@@ -1,4 +1,4 @@
-"""The epilogue of a GEMM: a bias and an activation, which it applies to its sums before it stores them."""
+"""The epilogue of a GEMM: factors, a bias and an activation, which it applies to its sums before it stores them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 from mltune.errors import ProblemError
 from mltune.files.text import printable
 
+SCALES = "scales"
+"""The word for a factor of each row of the product and one of each column, vectors of FP32."""
+
 BIASES = {"": 0, "bias_m": 1, "bias_n": 2}
 """Along which index of C a bias lies, with the values of the macro ``EPILOGUE_BIAS``."""
 
@@ -20,8 +23,12 @@ _ROUNDINGS = 4
 
 
 class Epilogue(NamedTuple):
-    """A bias and an activation, each of which may be missing: ``C = activation(alpha A B + beta C + bias)``."""
+    """Factors, a bias and an activation, each of which may be missing.
 
+    ``C = activation(alpha scale_m A B scale_n + beta C + bias)``
+    """
+
+    scales: str = ""
     bias: str = ""
     activation: str = ""
 
@@ -38,12 +45,12 @@ class Epilogue(NamedTuple):
     @property
     def roundings(self) -> int:
         """The roundings of a kernel, each of 2**-22 of the sum of moduli: activations go through exponentials."""
-        return (1 if self.bias else 0) + (0 if self.is_exact else _ROUNDINGS)
+        return (2 if self.scales else 0) + (1 if self.bias else 0) + (0 if self.is_exact else _ROUNDINGS)
 
     def macros(self) -> dict[str, int]:
         """Return the macros that select it; none without an epilogue."""
         values = {"EPILOGUE_BIAS": BIASES[self.bias], "EPILOGUE_ACTIVATION": ACTIVATIONS[self.activation][0]}
-        return values if any(values.values()) else {}
+        return {"EPILOGUE_SCALES": int(bool(self.scales)), **values} if any(self) else {}
 
     def activated(self, xp: Any, values: Any) -> Any:
         """Return the activation of numbers in double precision, arrays of module `xp`."""
@@ -59,18 +66,19 @@ class Epilogue(NamedTuple):
 def parse_epilogue(text: object) -> Epilogue:
     """Read an epilogue, such as ``"bias_m+gelu"``; a ProblemError tells of what is none.
 
-    >>> parse_epilogue("bias_m+gelu")
-    Epilogue(bias='bias_m', activation='gelu')
+    >>> parse_epilogue("scales+bias_m+gelu")
+    Epilogue(scales='scales', bias='bias_m', activation='gelu')
     """
     words = text.split("+") if isinstance(text, str) and text else []
+    scales = words.pop(0) if words[:1] == [SCALES] else ""
     bias = words.pop(0) if words and words[0] in BIASES else ""
     if not isinstance(text, str) or len(words) > 1 or not {*words} <= {*ACTIVATIONS} - {""}:
-        names = (name for name in (*BIASES, *ACTIVATIONS) if name)
+        names = (name for name in (SCALES, *BIASES, *ACTIVATIONS) if name)
         raise ProblemError(
-            f"an epilogue is a bias, an activation, or both, joined by +, of {', '.join(names)}, "
+            f"an epilogue is scales, a bias, an activation, or several, in this order with +, of {', '.join(names)}, "
             f"got {printable(repr(text), 80)}."
         )
-    return Epilogue(bias, *words)
+    return Epilogue(scales, bias, *words)
 
 
 def _erf(xp: Any, values: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.problem.array_values import stored
+from mltune.problem.array_values import FP8, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Precision:
     :data:`mltune.problem.array_values.DTYPES`, of A and B, and of C. The `arithmetic` is the unit whose peak bounds the
     problem, `roundoff` the largest relative error of an operation in the error bound, and `wider` NumPy's type of the
     correct result or empty. An element is the unevaluated sum of `terms` numbers: 2 in double-double arithmetic, stored
-    as ``complex128``.
+    as ``complex128``. Sums of so many products, `promoted`, are added in FP32; 0 if there is one kind of sums.
     """
 
     number: int
@@ -37,6 +37,7 @@ class Precision:
     wider: str
     reference: str = "cuBLAS"
     terms: int = 1
+    promoted: int = 0
 
     @property
     def accumulator(self) -> str:
@@ -52,6 +53,16 @@ class Precision:
     def is_complex(self) -> bool:
         """Whether the elements are complex numbers."""
         return self.terms == 1 and self.result.startswith("complex")
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether A and B are in FP8."""
+        return self.operand == FP8
+
+    @property
+    def is_half(self) -> bool:
+        """Whether A and B have fewer bits than sums, alpha and beta."""
+        return self.is_fp8 or self.operand in HALF_PRECISION
 
     @property
     def is_sum(self) -> bool:
@@ -84,6 +95,13 @@ A term loses less than a unit in the last place of FP32, 2**-23, of the largest 
 2**-22 for each product bounds both.
 """
 
+_FP8_TENSOR_CORES = 2.0**-13
+"""Products of two FP8 numbers are exact. Tensor cores of Hopper add 32 of them to a sum at once, as above, but keep 13
+bits below the first of the largest term. So each of the 33 terms loses less than 2**-13 of the largest, which is at
+most the sum of moduli until then: half of the whole one in the mean of the instructions. This is 2**-14 for each
+product, and 2**-13 bounds the cut of the sum, too.
+"""
+
 _DOUBLE_DOUBLE = 2.0**-102
 """16 times the square of a double's roundoff u.
 
@@ -104,20 +122,30 @@ PRECISIONS: Mapping[str, Precision] = {
     "b": Precision(8, "bfloat16", "bfloat16", "tensor_fp16", _TENSOR_CORES, "float64"),
     "hs": Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
     "bs": Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+    "eb": Precision(9, FP8, "bfloat16", "tensor_fp8", _FP8_TENSOR_CORES, "float64", "", promoted=128),
+    "eh": Precision(10, FP8, "float16", "tensor_fp8", _FP8_TENSOR_CORES, "float64", "", promoted=128),
+    "es": Precision(11, FP8, "float32", "tensor_fp8", _FP8_TENSOR_CORES, "float64", "", promoted=128),
+    "ebf": Precision(12, FP8, "bfloat16", "tensor_fp8", _FP8_TENSOR_CORES, "float64", ""),
     "dd": Precision(6, "complex128", "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
 }
 """The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, the same with C in FP32,
-double-double arithmetic. Sums of half-precision products are in FP32.
+FP8 with C in BF16, FP16 or FP32, FP8 with fast sums, double-double arithmetic. Sums of half-precision products are in
+FP32; those of FP8 products are added to sums in FP32 every 128 steps of k, or never if they are fast.
 """
 
 TRANSPOSES = ("N", "T", "C")
 
 
 def transpositions(precision: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs (trans_a, trans_b) of a precision that differ; C of a real matrix is T."""
+    """Return the pairs (trans_a, trans_b) of a precision that differ; C of a real matrix is T, and FP8 has one pair."""
+    if PRECISIONS[precision].is_fp8:
+        return (FP8_OPS,)
     ops = TRANSPOSES if PRECISIONS[precision].is_complex else TRANSPOSES[:2]
     return tuple((trans_a, trans_b) for trans_a in ops for trans_b in ops)
 
+
+FP8_OPS = ("T", "N")
+"""The only case of FP8: tensor cores read lines along k of both operands."""
 
 LARGEST_INTEGER = 3
 """Largest modulus of an integer operand."""
@@ -161,11 +189,11 @@ def random_matrix(
     """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module `xp`.
 
     The extents are rows, columns and leading dimension. The padding and all of an `unread` matrix are NaN. Elements are
-    `integers` up to :data:`LARGEST_INTEGER`, of half precision rounded from single, or with `is_sum` double-double
-    numbers.
+    `integers` up to :data:`LARGEST_INTEGER`, of half precision and FP8 rounded from single, or with `is_sum`
+    double-double numbers.
     """
     rows, columns, leading = extents
-    is_half, is_complex = dtype in HALF_PRECISION, dtype.startswith("complex")
+    is_half, is_complex = dtype in (*HALF_PRECISION, FP8), dtype.startswith("complex")
     drawn = np.dtype("float32" if is_half else dtype)
     values = generator.random(leading * columns * (2 if is_complex else 1), dtype=drawn.char.lower())
     if integers:
@@ -185,7 +213,11 @@ def random_matrix(
 
 
 def numbers(values: Any, dtype: str) -> Any:
-    """Return the values of a buffer of some type as numbers: of bfloat16, which is stored as its bits, in float32."""
+    """Return the values of a buffer of some type as numbers: of bfloat16 and FP8, stored as bits, in float32."""
+    if dtype == FP8:
+        halves = (values & 0x80).astype("uint16") << 8 | (values & 0x7F).astype("uint16") << 7
+        halves |= ((values & 0x7F) == 0x7F) * np.uint16(0x7C00)  # NaN
+        return halves.view("float16").astype("float32") * np.float32(256)
     return (values.astype("uint32") << 16).view("float32") if dtype == "bfloat16" else values
 
 

@@ -24,6 +24,7 @@ Gemm = Any
 """A :class:`mltune.problem.gemm.GemmProblem`, whose module imports this one."""
 
 _SAMPLE_SEED = 267
+_PROMOTION = 2.0**-23  # an addition in FP32, whatever its rounding
 
 
 def answer(problem: Gemm, operands: Operands) -> Any:
@@ -51,6 +52,8 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
         lhs, rhs = factors(problem, operands)
         is_long = not problem.types.has_wider_on_gpu
         result = alpha * (gemm_operands.product(lhs, rhs) if is_long else lhs.astype(wider) @ rhs.astype(wider))
+        if problem.finish.scales:
+            result = result * _scales(problem, operands)
     if beta:
         result = result + beta * numbers(problem.result(operands["C"]), problem.types.result).astype(wider)
     if "bias" in operands:
@@ -58,8 +61,13 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     return problem.finish.activated(module(operands["C"]), result)
 
 
+def _scales(problem: Gemm, operands: Operands) -> Any:
+    scale_m, scale_n = (operands[name].astype("float64") for name in ("scale_m", "scale_n"))
+    return scale_m[: problem.m, None] * scale_n[: problem.n]  # in FP64, exact
+
+
 def _bias(problem: Gemm, operands: Operands) -> Any:
-    bias = numbers(operands["bias"][: problem.bias_elements], problem.types.result)
+    bias = numbers(operands["bias"][: problem.vectors["bias"][1]], problem.types.result)
     return bias[:, None] if problem.finish.bias == "bias_m" else bias
 
 
@@ -76,24 +84,29 @@ def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
 def error_bound(problem: Gemm, operands: Operands) -> Any:
     """Return the largest error of a correct kernel, element by element: float64, or complex128 of both parts' bounds.
 
-    Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
-    gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
-    summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
-    holds for either part with its 2 k products and one more rounding for the complex scaling.
+    Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and gamma(p) = exp(p u) -
+    1, which is above (1 + u)**p - 1, the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
+    summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same holds
+    for either part with its 2 k products and one more rounding for the complex scaling.
     One rounding is added for the computation of :func:`answer`. The table of precisions
     (:mod:`~mltune.problem.gemm_operands`) derives the roundoff of tensor cores, which cut off sums, and that of
     double-double arithmetic, for which the high parts alone make the bound. An epilogue adds its roundings, and an
-    activation multiplies the bound by its largest slope. The rounding of a result to half precision
-    is added where the correct result is at hand (:func:`with_rounding`).
+    activation multiplies the bound by its largest slope. Sums of FP8 products that are added in FP32 have their
+    roundoff in as many steps as are between, and that of FP32 in these additions. The rounding of a result to half
+    precision is added where the correct result is at hand (:func:`with_rounding`).
     """
-    roundings = (2 * problem.k + 4) if problem.is_complex else (problem.k + 3 + problem.finish.roundings)
-    unit = problem.types.roundoff
-    gamma = roundings * unit / (1 - roundings * unit)
+    terms, promoted = problem.k, problem.types.promoted
+    steps = min(terms, promoted) if promoted else terms
+    roundings = (2 * steps + 4) if problem.is_complex else (steps + 3 + problem.finish.roundings)
+    largest = roundings * problem.types.roundoff + (terms // promoted * _PROMOTION if promoted else 0.0)
+    gamma = math.expm1(min(largest, 500.0))
     shape, dtype = problem.result(operands["C"]).shape, "complex128" if problem.is_complex else "float64"
     bound = module(operands["C"]).zeros(shape, dtype=dtype)
     if problem.alpha and problem.k:
         lhs, rhs = (_leading_part(problem, factor) for factor in factors(problem, operands))
         bound = scale_moduli(problem.alpha, multiply_moduli(lhs, rhs))
+        if problem.finish.scales:
+            bound = bound * moduli(_scales(problem, operands))
     if problem.beta:
         added = _leading_part(problem, numbers(problem.result(operands["C"]), problem.types.result))
         bound = bound + scale_moduli(problem.beta, moduli(added))

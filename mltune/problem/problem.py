@@ -33,7 +33,7 @@ def check_accuracy(accuracy: str) -> str:
     return accuracy
 
 
-ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64")
+ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_fp8", "tensor_tf32", "tensor_fp64")
 
 LARGEST_BATCH = 65535
 """CUDA's limit of a grid along z, where the products of a batch are."""

@@ -1,4 +1,4 @@
-"""Half precision in and out on a GPU: transpositions, odd sizes, scalars, epilogues, and the operator of PyTorch."""
+"""Half precision and FP8 on a GPU: transpositions, odd sizes, scalars, epilogues, and the operator of PyTorch."""
 
 from __future__ import annotations
 
@@ -34,12 +34,16 @@ def needs_wgmma(device: Device) -> None:
         pytest.skip(f"{device.name} has no {load_kernel('gemm_wgmma').resources.unit}")
 
 
-@pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("precision", ["h", "b", "hs"])
+CASES = [(precision, trans) for precision in ("h", "b", "hs") for trans in ("NN", "NT", "TN", "TT")]
+CASES += [(precision, "TN") for precision in ("eb", "eh", "es", "ebf")]
+
+
+@pytest.mark.parametrize(("precision", "trans"), CASES)
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (1.25, -0.75)])
 def test_random_configurations_are_right(device: Device, trans: str, precision: str, alpha: float, beta: float) -> None:
     kernel, number = load_kernel("gemm_wgmma"), ["NN", "NT", "TN", "TT"].index(trans) + 4 * (beta != 0)
     epilogue = EPILOGUES[(number + 3 * len(precision)) % len(EPILOGUES)]
+    epilogue = "+".join(filter(None, ("scales" * precision.startswith("e"), epilogue)))
     options = {"trans": trans, "m": 697, "n": 593, "k": 1097, "alpha": alpha, "beta": beta, "epilogue": epilogue}
     problem = parse_problem(f"{precision}gemm", **options)
     besides = [replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in SIZES]

@@ -82,7 +82,7 @@ def check(
         workspace[zeros:] = 0xFF  # NaN of any precision, and a raised flag
         made = problem.operands(np, seed=1, integers=integers)
         reference, bound = problem.answer(made), problem.error_bound(made)
-        placed = zip(made.items(), (*offsets, offsets[2]), strict=False)  # the bias lies as C does
+        placed = zip(made.items(), (*offsets, *[offsets[2]] * 3), strict=False)  # vectors lie as C does
         operands = {name: place(buffer, offset) for (name, buffer), offset in placed}
         host.launch(problem, operands, launch, workspace)
         kind = problem.types.result

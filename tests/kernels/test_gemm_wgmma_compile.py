@@ -43,11 +43,17 @@ def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> 
     assert accesses[: 3 * held] == first, "all loads of a thread come before its stores"
 
 
-@pytest.mark.parametrize("epilogue", ["", "bias_m+gelu"])
-def test_sums_stay_in_registers(epilogue: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "epilogue"), [("h", ""), ("h", "bias_m+gelu"), ("ebf", "scales"), ("eb", "scales")]
+)
+def test_sums_stay_in_registers(precision: str, epilogue: str) -> None:
     """Sums with an index that is not constant would lie in memory, which makes a product half as fast again."""
     ways = [{}, {"SWAP": 1}, {"BLK_M": 256, "BLK_N": 128, "WG_M": 128}, {"BLK_N": 144, "SPLIT_K": 2, "STAGES": 5}]
-    problem = GemmProblem("h", "T", "N", 4096, 4096, 4096, epilogue=epilogue)
+    if precision != "h":
+        ways = [{**way, "BLK_K": 128} for way in ways]
+    if precision == "eb":
+        ways[:2] = [{**way, "BLK_N": 128} for way in ways[:2]]
+    problem = GemmProblem(precision, "T", "N", 4096, 4096, 4096, epilogue=epilogue)
     with NvrtcBuilder(KERNEL, problem, "sm_90", workers=2) as builder:
         futures = [builder.submit({**KERNEL.space.default, **way}) for way in ways]
         builds = [future.result(120) for future in futures]

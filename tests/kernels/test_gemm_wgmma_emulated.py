@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from emulation.host import COMPILER_EXISTS
+from emulation.host import COMPILER_EXISTS, place
 from gemm import Configuration, build_host, check, check_configurations, sample
 
 from mltune.device.known import H200
@@ -15,12 +16,13 @@ from mltune.kernel.bundle import Kernel, variables_of
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import transpositions
+from mltune.problem.gemm_operands import numbers, transpositions
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
 CASES = [(precision, *ops) for precision in ("h", "b", "hs", "bs") for ops in transpositions(precision)]
-SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64,), "STAGES": (2, 3), "PACK": (0,)}
+FP8 = [(precision, "T", "N") for precision in ("eb", "eh", "es", "ebf")]
+SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64, 128), "STAGES": (2, 3), "PACK": (0,)}
 SMALL |= {"CLUSTER": (1,), "CLUSTER_N": (1,)}
 """Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
 
@@ -82,32 +84,35 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
     check_configurations(kernel, case, runtime, configurations, sizes, FEW)
 
 
-@pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.parametrize("case", CASES + FP8, ids="".join)
+@pytest.mark.sampled(2, system=3)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
-    drawn = sample(kernel.with_values(SMALL), case, 64, seed=CASES.index(case))
-    run(kernel, runtime, case, [next(filter(WAYS[CASES.index(case) // 2 % 2], drawn))])
+    number = (CASES + FP8).index(case)
+    drawn = sample(kernel.with_values(SMALL), case, 64, seed=number)
+    run(kernel, runtime, case, [next(filter(WAYS[number // 2 % 2], drawn))])
 
 
-@pytest.mark.parametrize("case", CASES[:4], ids="".join)
+@pytest.mark.parametrize("case", CASES[:4] + FP8[:1], ids="".join)
 @pytest.mark.sampled(1, system=2)
 def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Every remainder of leading dimension and address by 16 bytes; less and more than a tile; two parts of k."""
-    for tile, depth, stages, split in [((64, 64), 128, 2, 1), ((128, 96), 64, 4, 2), ((64, 8), 64, 3, 1)]:
+    chunk = 16 // GemmProblem(*case, 1, 1, 1).element_bytes
+    for tile, depth, stages, split in [((64, 64), 16, 2, 1), ((128, 96), 8, 4, 2), ((64, chunk), 8, 3, 1)]:
+        depth *= chunk
         configuration = PLAIN | {"BLK_M": tile[0], "BLK_N": tile[1], "BLK_K": depth, "STAGES": stages, "SPLIT_K": split}
         host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
-        for remainder in range(8):
+        for remainder in range(chunk):
             m, n, k = (
                 (tile[0] + 6, 9, 2 * depth + 3 - remainder) if remainder % 2 else (5, tile[1] + 1, 7 + 8 * remainder)
             )
             tight = GemmProblem(*case, m, n, k, 1.25, 0.0)
             ends = (remainder, 3 * remainder + 1)
-            lda, ldb = (rows + (end - rows) % 8 for (rows, _), end in zip(tight.shapes(), ends, strict=False))
+            lda, ldb = (rows + (end - rows) % chunk for (rows, _), end in zip(tight.shapes(), ends, strict=False))
             problem = replace(tight, lda=lda, ldb=ldb)
-            check(kernel, host, problem, (5 * remainder % 8, remainder + 1, 0), configuration, FEW)
+            check(kernel, host, problem, (5 * remainder % chunk, remainder + 1, 0), configuration, FEW)
 
 
-@pytest.mark.parametrize("case", CASES, ids="".join)
+@pytest.mark.parametrize("case", CASES + FP8, ids="".join)
 @pytest.mark.parametrize(("teams", "split"), [(1, 1), (1, 2), (2, 1), (1, 0)])
 @pytest.mark.sampled(2, system=4)
 def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, str], teams: int, split: int) -> None:
@@ -117,6 +122,7 @@ def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, s
     """
     device = replace(H200, sm_count=4)
     configuration = PLAIN | {"TEAMS": teams, "PACK": 1, "SWAP": int(split == 0), "SPLIT_K": split}
+    configuration["BLK_K"] *= 1 + (case in FP8)
     host = build_host(kernel, runtime, configuration, GemmProblem(*case, 1, 1, 1))
     helped = [
         (m, n, k)
@@ -189,6 +195,20 @@ def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: 
     check_configurations(kernel, ("b", *ops), runtime, [configuration], lambda _: sizes, FEW)
 
 
+@pytest.mark.parametrize(("rows", "columns", "stages", "has_room"), [(128, 144, 2, True), (256, 96, 5, False)])
+@pytest.mark.sampled(1, system=2)
+def test_boxes_that_do_not_fit_into_a_stage(
+    kernel: Kernel, runtime: Path, rows: int, columns: int, stages: int, has_room: bool
+) -> None:
+    """They have rooms of their own or, if there is no memory for these, wait for each other."""
+    configuration = PLAIN | {"BLK_M": rows, "BLK_N": columns, "STAGES": stages}
+    variables = variables_of(GemmProblem("h", "T", "N", 64, 64, 64), H200)
+    lines = rows + columns
+    assert (kernel.launch(configuration, variables).shared_bytes > stages * lines * 128 + 4096) is has_room
+    sizes = [(rows + 8, columns + 1, 130), (rows - 1, columns, 8)]
+    check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, FEW)
+
+
 @pytest.mark.system
 def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     case = ("h", "N", "T")
@@ -204,6 +224,10 @@ EPILOGUES = [
     ("b", "silu", 1),
     ("bs", "bias_m+silu", 1),
     ("h", "bias_n+relu", 3),
+    ("eb", "scales+bias_m", 1),
+    ("h", "scales+bias_n+gelu", 1),
+    ("es", "scales", 3),
+    ("ebf", "bias_m+gelu", 1),
 ]
 
 
@@ -214,6 +238,7 @@ def test_an_epilogue_is_applied_before_a_result_is_stored(
     kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int, way: str
 ) -> None:
     configuration = PLAIN | {"BLK_N": 96, "TEAMS": 2, "RASTER_GROUP": 2}
+    configuration["BLK_K"] *= 1 + precision.startswith("e")
     if way == "split" and batch == 1:
         configuration["SPLIT_K"] = 2
     configuration["SWAP"] = int(way == "swap")
@@ -223,11 +248,39 @@ def test_an_epilogue_is_applied_before_a_result_is_stored(
     )
 
 
+@pytest.mark.parametrize("precision", ["es", "ebf"])
+@pytest.mark.sampled(1, system=2)
+def test_every_pattern_of_bits_is_a_number_of_fp8_or_none(kernel: Kernel, runtime: Path, precision: str) -> None:
+    """The largest numbers, the smallest, zeros of both signs, and NaN, which spoils one row and one column."""
+    problem = GemmProblem(precision, "T", "N", 70, 30, 256)
+    configuration = PLAIN | {"BLK_K": 128, "BLK_N": 32}
+    operands = problem.operands(np, 1)
+    rng = np.random.default_rng(5)
+    for name in "AB":
+        codes = rng.integers(0, 256, operands[name].size)
+        operands[name][:] = np.where(codes & 127 == 127, codes ^ 1, codes)
+    operands["A"][3 * 256 + 100], operands["B"][7 * 256 + 200] = 0x7F, 0xFF
+    launch = kernel.launch(configuration, variables_of(problem, FEW))
+    placed = {name: place(buffer, 0) for name, buffer in operands.items()}
+    build_host(kernel, runtime, configuration, problem).launch(problem, placed, launch)
+    answer, bound = problem.answer(operands), problem.error_bound(operands)
+    result = numbers(problem.result(placed["C"]), problem.types.result)
+    is_none = np.zeros((70, 30), dtype=bool)
+    is_none[3], is_none[:, 7] = True, True
+    np.testing.assert_array_equal(np.isnan(result), is_none)
+    error = problem.worst_error(problem.result(placed["C"])[~is_none], answer[~is_none], bound[~is_none])
+    assert 0 < error <= 1
+
+
 FAULTS = {
     "products that are not awaited": ("wgmma_wait<1>();", "wgmma_wait<2>();", "error .* of the bound"),
     "a stage that is not free": ("barrier_wait(&empty[place.stage], place.parity ^ 1);", "", "got more"),
     "a stage that is not full": ("barrier_wait(&full[place.stage], place.parity);", "", "never written"),
-    "a stage that is never freed": ("if (tile > 0) release(last);", "", "waits for what no thread and no copy will do"),
+    "a stage that is never freed": (
+        "if (PROMOTES ? tile < tiles_k - 1 : tile > 0) release(PROMOTES ? place.stage : last);",
+        "",
+        "waits for what no thread and no copy will do",
+    ),
     "stores that tensor cores may not see": ("        fence_proxy();", "", "wrote without a fence after it"),
     "chunks that have not come": ("cp_async_wait<AHEAD>();", "", "while a copy to it is in flight"),
     "chunks that a neighbour has not read": (
@@ -263,22 +316,42 @@ PACKING_FAULTS = {
 STORING_FAULTS = {
     "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "without a fence after it"),
     "lines that are not whole": (
-        "      wait_for_others();\n      const int first",
-        "      const int first",
-        "wrote since the last barrier|without a fence after it|never written",
+        "      wait_for_others();\n      if (!boxed) {",
+        "      if (!boxed) {",
+        "thread .*(wrote|read) since the last barrier|without a fence after it",
     ),
     "lines that are not sent": (
-        "      wait_for_others();\n    }",
-        "    }",
+        "        wait_for_others();\n      } else if",
+        "      } else if",
         "another thread read since the last barrier|error .* of the bound",
     ),
     "stores that the copy engine may not see": (
-        "        fence_proxy();\n        __syncwarp();\n      }",
-        "        __syncwarp();\n      }",
+        "      fence_proxy();\n      wait_for_others();",
+        "      wait_for_others();",
         "without a fence after it",
     ),
 }
-FAULTS |= PACKING_FAULTS | STORING_FAULTS
+FP8_FAULTS = {
+    "promoted sums that are not awaited": ("wgmma_wait<0>();\n      hold(few);", "hold(few);", "in flight"),
+    "sums that begin with those before": ("wgmma<false, false, false>", "wgmma<false, false>", "error .* of the bound"),
+    "a stage that is free too early": (
+        "PROMOTES ? tile < tiles_k - 1 : tile > 0",
+        "true",
+        "got more|without a fence|in flight",
+    ),
+    "factors of rows for columns": ("scale_n + beside, m", "scale_m + beside, m", "error .* of the bound|bounds"),
+}
+BOX_FAULTS = {
+    "a box that is not whole": STORING_FAULTS["lines that are not whole"],
+    "a box that the copy engine may not see": STORING_FAULTS["stores that the copy engine may not see"],
+    "a stage whose box is not read": (
+        "if (Outbox::is_sender()) wait_until_read();\n      __syncwarp();\n      release",
+        "__syncwarp();\n      release",
+        "error .* of the bound|in flight|never written|read by",
+    ),
+    "a box that is never read": ("    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();\n", "", "ends before copies"),
+}
+FAULTS |= PACKING_FAULTS | STORING_FAULTS | BOX_FAULTS | FP8_FAULTS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -289,12 +362,19 @@ def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path,
     assert line in source
     (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
     configuration = PLAIN | {"TEAMS": 2, "STAGES": 2, "PACK": int(fault in PACKING_FAULTS)}
+    configuration["TEAMS"] = 1 if fault in BOX_FAULTS else 2
     broken, device = replace(kernel, folder=tmp_path), replace(H200, sm_count=1 + configuration["PACK"])
+    case, epilogue = ("hs" if fault in STORING_FAULTS else "h", "N", "T"), ""
+    if fault in FP8_FAULTS:
+        configuration["BLK_K"], case, epilogue = 128, ("eb", "T", "N"), "scales"
     with pytest.raises(pytest.fail.Exception, match=message):
-        check_configurations(broken, ("h", "N", "T"), runtime, [configuration], lambda _: [(130, 130, 300)], device)
+        check_configurations(
+            broken, case, runtime, [configuration], lambda _: [(130, 130, 300)], device, epilogue=epilogue
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids="".join)
+@pytest.mark.parametrize("case", CASES + FP8, ids="".join)
 def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
-    run(kernel, runtime, case, list(sample(kernel.with_values(SMALL), case, 8, seed=100 + CASES.index(case))))
+    seed = 100 + (CASES + FP8).index(case)
+    run(kernel, runtime, case, list(sample(kernel.with_values(SMALL), case, 8, seed=seed)))

@@ -115,10 +115,45 @@ call(x, w, by_rows.astype("f4"), np.zeros(48, "f2"))
     unit = int(np.float32(1).view("i4"))
     assert found[2] == [48, 30, 72, unit, 512, 72, 256, 72, 0, 768, 48, 4096]
     assert found[3] == [30, 48, 72, unit, 256, 72, 512, 72, 0, 768, 30, 4096]
-    assert found[4] == "hgemm_tn_bias_m_gelu takes a bias; its formula says what it is."
-    assert found[5] == "a bias has as many elements as C along it, got shapes (31,) and (30, 48)."
+    assert found[4] == "a product of hgemm_tn_bias_m_gelu takes a, b, out, bias; its formula says what they are."
+    assert found[5] == "bias has as many elements as C along it, got shapes (31,) and (30, 48)."
     assert found[6] == "bias must have elements of float16, got <f4."
     assert found[7] == "C must have elements of float16, got <f4."
+
+
+def test_scales_of_fp8_lie_along_the_matrices_by_columns(tmp_path):
+    problem = parse_problem("ebgemm", trans="TN", m=299, n=299, k=4096, epilogue="scales+bias_m")
+    build_driver(tmp_path)
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    found = run(
+        tmp_path / "lib",
+        """
+x, w, out = np.zeros((30, 72), "u1"), np.zeros((72, 48), "u1", order="F"), np.zeros((30, 48), "u2")
+space = Array(2**20, np.zeros(2**22, "u1"))
+def call(a, *scales):
+    arrays = [Array(256 * place, array) for place, array in enumerate((a, w, out, *scales, np.zeros(48, "u2")), 1)]
+    try:
+        lib.ebgemm(*arrays[:2], *arrays[3:-1], out=arrays[2], bias=arrays[-1], workspace=space)
+        found.append(list(last.arguments)[:14])
+    except MltuneError as error:
+        found.append(str(error))
+found = [list(lib.parameters)]
+call(x, np.zeros(48, "f4"), np.zeros(30, "f4"))
+call(x, np.zeros(30, "f4"), np.zeros(48, "f4"))
+call(x, np.zeros(48, "f4"))
+call(x, np.zeros(48, "f4"), np.zeros(30, "f8"))
+call(x, np.zeros(48, "f4"), np.zeros((30, 1), "f4"))
+call(x.astype("f2"), np.zeros(48, "f4"), np.zeros(30, "f4"))
+""",
+    )
+    assert found[0][-3:] == ["scale_m", "scale_n", "bias"]
+    unit = int(np.float32(1).view("i4"))
+    assert found[1] == [48, 30, 72, unit, 512, 72, 256, 72, 0, 768, 48, 1024, 1280, 1536]
+    assert "stored by columns" in found[2]
+    assert found[3].endswith("takes a, b, out, scale_m, scale_n, bias; its formula says what they are.")
+    assert found[4] == "scale_n must have elements of float32, got <f8."
+    assert found[5] == "scale_n has as many elements as C along it, got shapes (30, 1) and (30, 48)."
+    assert found[6] == "A must have elements of float8_e4m3fn, got <f2."
 
 
 def test_products_of_matrices_are_passed_as_the_case_has_them(library):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mltune.errors import ProblemError
 from mltune.problem import gemm_operands
-from mltune.problem.array_values import STORAGE, stored
+from mltune.problem.array_values import FP8, STORAGE, stored
 from mltune.problem.gemm import CASES, GemmProblem, parse_problem
 from mltune.problem.gemm_operands import HALF_PRECISION, PRECISIONS, transpositions
 from mltune.problem.gemm_verification import verification_problem
@@ -58,6 +58,7 @@ def spoil(problem: GemmProblem, result: np.ndarray) -> None:
     """Put a wrong element into a result."""
     kind = problem.types.result
     unit = 2.0**-7 if kind in HALF_PRECISION else 2000 * np.finfo(problem.result_dtype).eps
+    unit = 2.0**-5 if problem.types.is_fp8 else unit  # its sums have few bits
     wrong = gemm_operands.numbers(result[12:, 8], kind) * (1 + 4 * unit)
     result[12:, 8] = stored(np, wrong, kind)
 
@@ -97,7 +98,7 @@ def test_integers_have_one_right_answer(case: tuple[str, str, str]) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_integers_are_small_and_all_drawn(precision: str) -> None:
-    A = GemmProblem(precision, "N", "N", 50, 1, 50).operands(np, seed=3, integers=True)["A"]
+    A = GemmProblem(precision, *transpositions(precision)[0], 50, 1, 50).operands(np, seed=3, integers=True)["A"]
     A = gemm_operands.numbers(A, PRECISIONS[precision].operand)
     assert set(A.real.tolist()) == {-3, -2, -1, 0, 1, 2, 3}
 
@@ -159,7 +160,7 @@ def test_operands_are_reproducible_and_within_range(case: tuple[str, str, str]) 
         assert first[name].dtype == STORAGE[dtype]
         matrix = gemm_operands.numbers(first[name], dtype)
         assert (matrix.real >= -1).all()
-        assert (matrix.real < 1).all() or dtype in ("float16", "bfloat16")  # rounded
+        assert (matrix.real < 1).all() or dtype in ("float16", "bfloat16", FP8)  # rounded
         assert matrix.real.min() < -0.5 < 0.5 < matrix.real.max()
 
 
@@ -185,7 +186,7 @@ def test_variables_and_macros() -> None:
         "words": 4,
         "is_complex": 1, "is_double": 1,
         "trans_a": 1, "trans_b": 1, "conj_a": 0, "conj_b": 1, "fma_per_mac": 4,
-        "batch": 1, "has_epilogue": 0,
+        "batch": 1, "has_epilogue": 0, "promotes": 0,
     }  # fmt: skip
     assert problem.macros() == {"PRECISION": 3, "TRANS_A": 1, "TRANS_B": 1, "CONJ_A": 0, "CONJ_B": 1}
     assert GemmProblem("s", "N", "C", 1, 1, 1) == GemmProblem("s", "N", "T", 1, 1, 1)
@@ -246,8 +247,12 @@ def test_half_precision_has_scalars_in_single(precision: str, result: str, resul
 
 
 def test_each_precision_has_a_number() -> None:
-    numbers = {precision: GemmProblem(precision, "N", "N", 1, 1, 1).macros()["PRECISION"] for precision in PRECISIONS}
-    assert numbers == {"s": 0, "d": 1, "c": 2, "z": 3, "hs": 4, "bs": 5, "dd": 6, "h": 7, "b": 8}
+    numbers = {
+        precision: GemmProblem(precision, *transpositions(precision)[0], 1, 1, 1).macros()["PRECISION"]
+        for precision in PRECISIONS
+    }
+    known = {"s": 0, "d": 1, "c": 2, "z": 3, "hs": 4, "bs": 5, "dd": 6, "h": 7, "b": 8}
+    assert numbers == known | {"eb": 9, "eh": 10, "es": 11, "ebf": 12}
 
 
 @pytest.mark.parametrize("precision", ["h", "b"])

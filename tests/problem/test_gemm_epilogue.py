@@ -15,6 +15,7 @@ from mltune.problem.gemm_epilogue import ACTIVATIONS, BIASES
 from mltune.problem.gemm_operands import numbers
 
 EPILOGUES = ["+".join(filter(None, (bias, activation))) for bias in BIASES for activation in ACTIVATIONS][1:]
+EPILOGUES += ["scales", "scales+bias_m", "scales+bias_n+silu", "scales+relu"]
 
 VALUES = {
     "": lambda x: x,
@@ -29,9 +30,14 @@ VALUES = {
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_an_answer_is_that_of_its_definition(precision, epilogue):
     problem = GemmProblem(precision, "T", "N", 4, 3, 5, 1.5, -0.5, epilogue=epilogue)
-    plain = GemmProblem(precision, "T", "N", 4, 3, 5, 1.5, -0.5)
     operands = problem.operands(np, 1)
-    sums = plain.answer({name: operands[name] for name in "ABC"})
+    products, added = (
+        GemmProblem(precision, "T", "N", 4, 3, 5, *scalars).answer({name: operands[name] for name in "ABC"})
+        for scalars in ((1.5, 0.0), (0.0, -0.5))
+    )
+    if problem.finish.scales:
+        products = np.diag(operands["scale_m"].astype("float64")) @ products @ np.diag(operands["scale_n"])
+    sums = products + added
     if problem.finish.bias:
         bias = numbers(operands["bias"], problem.types.result).astype(np.float64)
         assert len(bias) == {"bias_m": 4, "bias_n": 3}[problem.finish.bias]
@@ -51,8 +57,10 @@ def test_it_is_passed_on(epilogue):
     assert GemmProblem.from_json(json.loads(json.dumps(problem.to_json()))) == problem
     assert [*expand(as_table(problem))] == [problem]
     arguments = [*problem.kernel_arguments(problem.operands(np, 1))]
-    assert arguments[-1] == ("bias" if problem.finish.bias else "ldc")
+    vectors = ["scale_m", "scale_n"] * bool(problem.finish.scales) + ["bias"] * bool(problem.finish.bias)
+    assert arguments[arguments.index("ldc") + 1 :] == vectors
     macros = problem.macros()
+    assert macros["EPILOGUE_SCALES"] == int(epilogue.startswith("scales"))
     assert macros["EPILOGUE_BIAS"] == BIASES[problem.finish.bias]
     assert macros["EPILOGUE_ACTIVATION"] == ACTIVATIONS[problem.finish.activation][0]
     assert problem.reference == ""
@@ -68,9 +76,9 @@ def test_a_problem_without_one_says_nothing_of_it():
     assert not {name for name in problem.macros() if name.startswith("EPILOGUE")}
 
 
-@pytest.mark.parametrize("epilogue", ["gelu+bias_m", "bias", "bias_m+", "relu+silu", "+", "BIAS_M", 1])
+@pytest.mark.parametrize("epilogue", ["gelu+bias_m", "bias", "bias_m+", "relu+silu", "+", "BIAS_M", 1, "bias_m+scales"])
 def test_what_is_no_epilogue_is_refused(epilogue):
-    with pytest.raises(ProblemError, match=r"an epilogue is a bias, an activation, or both, joined by \+, of bias_m"):
+    with pytest.raises(ProblemError, match=r"an epilogue is scales, a bias, an activation, or several"):
         GemmProblem("h", "N", "N", 1, 1, 1, epilogue=epilogue)
 
 

@@ -22,6 +22,12 @@ from mltune.results.winner_folder import write_winner
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
+def precision_of(folder: Path) -> dict[str, int]:
+    """Return the macro that the emulator's instructions follow, too."""
+    problem = GemmProblem.from_json(json.loads((folder / "winner.json").read_text())["problem"])
+    return {"PRECISION": problem.types.number}
+
+
 class EmulatedModule:
     """A stand-in for CuPy's module of a cubin: the kernel of kernel.cu, compiled for the host, on NumPy arrays."""
 
@@ -29,7 +35,7 @@ class EmulatedModule:
         folder = Path(path).parent
         assert Path(path).read_bytes().startswith(b"\x7fELF")
         self.document = json.loads((folder / "winner.json").read_text())
-        self.kernel = HostKernel(folder / "kernel.cu", {}, runtime)
+        self.kernel = HostKernel(folder / "kernel.cu", precision_of(folder), runtime)
         self.launches = 0
 
     def get_function(self, name: str) -> EmulatedModule:
@@ -40,8 +46,10 @@ class EmulatedModule:
         assert shared_mem == self.max_dynamic_shared_size_bytes
         types = [argument["type"] for argument in self.document["launch"]["arguments"]]
         of = GemmProblem.from_json(self.document["problem"])
-        stored = {"uint16": "bfloat16"} if of.precision == "b" else {}
+        stored = {"uint16": "bfloat16"} if "b" in of.precision else {}
         named = [stored.get(value.dtype.name, value.dtype.name) for value in arguments]
+        if of.types.is_fp8:
+            named[4] = named[6] = of.types.operand
         pointers = [
             f"pointer to {name}" if isinstance(value, np.ndarray) else ""
             for name, value in zip(named, arguments, strict=True)
@@ -52,8 +60,8 @@ class EmulatedModule:
             of_batch, further = further[:4], further[4:]
             assert tuple(map(int, of_batch)) == (*of.strides, of.batch)
         operands = {"A": A, "B": B, "C": C}
-        if of.finish.bias:
-            operands["bias"], *further = further
+        for name in of.vectors:
+            operands[name], *further = further
         launched = tuple(int(value) for value in further if not isinstance(value, np.ndarray))
         workspace = further[-1] if len(launched) < len(further) else None
         problem = GemmProblem(
@@ -84,6 +92,7 @@ def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
 WINNERS = {precision: a_winner(problem) for precision, problem in PROBLEMS.items()}
 WINNERS |= {precision: split_k_winner(problem) for precision, problem in HALVES.items()}
 WINNERS |= {"workspace": split_k_winner(PROBLEMS["d"]), "epilogue": epilogue_winner()}
+WINNERS |= {precision: epilogue_winner(precision, "scales+bias_n", 128) for precision in ("eb", "es")}
 
 
 @pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)
@@ -123,7 +132,7 @@ def driver(tmp_path_factory) -> Path:
 
 def emulated_driver(folder: Path, driver: Path, runtime: Path) -> None:
     """Build a libcuda.so in a folder that launches the kernel of its kernel.cu on the emulator."""
-    compiled = compile_options(folder / "kernel.cu", {"KERNEL_ENTRY": "gemm"})
+    compiled = compile_options(folder / "kernel.cu", {**precision_of(folder), "KERNEL_ENTRY": "gemm"})
     kernel = folder / "kernel.o"
     for command in (
         [*COMPILER, *compiled, "-o", kernel],
@@ -140,7 +149,7 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-RUN = ("s", "z", "h", "b", "hs", "dd", "batch", "workspace", "epilogue")
+RUN = ("s", "z", "h", "b", "hs", "dd", "batch", "workspace", "epilogue", "eb", "es")
 """Winners whose C++ examples run: a case of each precision or of the call."""
 
 

@@ -78,11 +78,11 @@ def split_k_winner(problem: GemmProblem) -> Winner:
     return replace(placed_with(winner, kernel=load_kernel(KERNELS / "split_k")), record=record)
 
 
-def epilogue_winner() -> Winner:
+def epilogue_winner(precision: str = "h", epilogue: str = "bias_m+gelu_tanh", depth: int = 64) -> Winner:
     """Return a winner that applies an epilogue."""
-    problem = GemmProblem("h", "T", "N", 70, 45, 37, 0.5, epilogue="bias_m+gelu_tanh")
+    problem = GemmProblem(precision, "T", "N", 70, 45, 37, 0.5, epilogue=epilogue)
     kernel, winner = load_kernel("gemm_wgmma"), a_winner(problem)
-    small = {"BLK_M": 64, "BLK_N": 64, "STAGES": 2, "CLUSTER": 1}
+    small = {"BLK_M": 64, "BLK_N": 64, "BLK_K": depth, "STAGES": 2, "CLUSTER": 1}
     record = replace(winner.record, configuration=kernel.space.default | small)
     return replace(placed_with(winner, kernel=kernel), record=record)
 

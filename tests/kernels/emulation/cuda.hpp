@@ -72,14 +72,14 @@ inline void cp_async_wait() {
 
 template <typename V>
 inline V load_global(const V* from) {
-  static_assert(sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a load is of 2, 4, 8 or 16 bytes");
+  static_assert(sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a load is of 1, 2, 4, 8 or 16 bytes");
   emulation_check_load(from, sizeof(V));
   return *from;
 }
 
 template <typename V>
 inline void store_global(V* to, const V& value) {
-  static_assert(sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a store is of 2, 4, 8 or 16 bytes");
+  static_assert(sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a store is of 1, 2, 4, 8 or 16 bytes");
   emulation_check_store(to, sizeof(V));
   *to = value;
 }
@@ -243,7 +243,7 @@ constexpr N max(N a, N b) {
 // ---- Elements of a result in half precision.
 
 inline unsigned short narrowed(float value) {
-#if PRECISION == 8
+#if PRECISION == 8 || PRECISION == 9 || PRECISION == 12
   unsigned bits;
   __builtin_memcpy(&bits, &value, 4);
   if (value != value) return 0x7fff;
@@ -259,7 +259,7 @@ inline unsigned short narrowed(float value) {
 inline unsigned rounded(float low, float high) { return narrowed(low) | static_cast<unsigned>(narrowed(high)) << 16; }
 
 inline float widened(unsigned short element) {
-#if PRECISION == 8
+#if PRECISION == 8 || PRECISION == 9 || PRECISION == 12
   const unsigned bits = static_cast<unsigned>(element) << 16;
   float value;
   __builtin_memcpy(&value, &bits, 4);
@@ -274,3 +274,33 @@ inline float widened(unsigned short element) {
 extern "C" float expf(float) noexcept;
 inline float exponential(float x) { return expf(x); }
 inline float quotient(float x, float y) { return x / y; }
+
+// Of 8 x 8 elements in half precision thread 4 i + j has those of row i and columns 2 j and 2 j + 1; then of the transposed matrix.
+inline unsigned emulation_transposed(unsigned two, int line) {
+#if SWAP
+  return two;
+#else
+  const int lane = emulation_lane(), column = lane / 4, row = lane % 4 * 2;
+  const unsigned first = emulation_shuffled(~0u, two, row * 4 + column / 2, line);
+  const unsigned second = emulation_shuffled(~0u, two, (row + 1) * 4 + column / 2, line);
+  return (first >> column % 2 * 16 & 0xffff) | (second >> column % 2 * 16) << 16;
+#endif
+}
+
+// Two of them, to lines in shared memory and from there. Thread 8 l + i has the place of line i of matrix l.
+inline unsigned* emulation_word(const void* shared, int matrix, int line) {
+  const unsigned place = shared_address(shared), lane = emulation_lane();
+  const unsigned there = emulation_shuffled(~0u, place, 8 * matrix + lane / 4, line) + lane % 4 * 4;
+  return reinterpret_cast<unsigned*>(const_cast<char*>(static_cast<const char*>(shared)) - place + there);
+}
+
+inline void store_matrices(void* shared, int offset, unsigned first, unsigned second, int line = __builtin_LINE()) {
+  shared = static_cast<char*>(shared) + offset;
+  *emulation_word(shared, 0, line) = emulation_transposed(first, line);
+  *emulation_word(shared, 1, line) = emulation_transposed(second, line);
+}
+
+inline void load_matrices(const void* shared, int offset, unsigned (&two)[2], int line = __builtin_LINE()) {
+  shared = static_cast<const char*>(shared) + offset;
+  for (int i = 0; i < 2; i++) two[i] = emulation_transposed(*emulation_word(shared, i, line), line);
+}

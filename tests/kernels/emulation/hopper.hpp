@@ -12,13 +12,14 @@ void emulation_barrier_arrive(void* barrier, int bytes);
 bool emulation_barrier_passed(void* barrier, unsigned parity);
 void emulation_transfer_begin(void* barrier);
 void emulation_transfer_piece(unsigned long to, const void* from, int valid, int bytes);
+void emulation_store_piece(void* global, unsigned long from, int bytes);
 void emulation_store(void* global, const void* shared, int bytes);
 void emulation_store_commit();
 void emulation_store_wait(int pending);
 unsigned emulation_shared_address(const void* shared);
 void emulation_wgmma_fence();
 void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigned long long a, unsigned long long b,
-                     bool transposes_a, bool transposes_b, bool is_bf16);
+                     bool transposes_a, bool transposes_b, int type);
 void emulation_wgmma_commit();
 void emulation_wgmma_wait(int pending);
 void emulation_check_aligned(const void* address, int bytes);
@@ -29,6 +30,7 @@ typedef unsigned long long Bits;
 inline unsigned shared_address(const void* shared) { return emulation_shared_address(shared); }
 inline int cluster_rank() { return 0; }
 inline void block_or_cluster_sync(int line = __builtin_LINE()) { emulation_barrier(line); }
+inline void cluster_sync() {}
 inline void pause() { emulation_poll(); }
 template <int Threads>
 inline void meet(int number) {
@@ -66,7 +68,8 @@ inline void bulk_wait() { emulation_store_wait(0); }
 
 // A tensor map as the emulator has it, in the kernel's own memory for one.
 struct EmulatedMap {
-  const unsigned short* X;
+  const unsigned char* X;
+  int element_bytes;
   long long inner, outer, ld;
   int box_outer;
   long long products, stride;
@@ -74,37 +77,56 @@ struct EmulatedMap {
 
 #define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))  // it is the copy engine's, not the thread's
 
-template <typename Map>
-UNCHECKED void make_map(Map* map, Map*, const unsigned short* X, unsigned inner, unsigned outer, Bits ld, int box_outer,
+template <typename Map, typename Element>
+UNCHECKED void make_map(Map* map, Map*, const Element* X, unsigned inner, unsigned outer, Bits ld, int box_outer,
                         unsigned products, Bits stride) {
   static_assert(sizeof(Map) == 128 && alignof(Map) >= 64, "a tensor map has 128 bytes");
   emulation_check_aligned(X, 16);
-  for (Bits bytes : {ld * 2, stride * 2}) emulation_check_aligned(reinterpret_cast<const void*>(bytes), 16);
+  for (Bits bytes : {ld * sizeof(Element), stride * sizeof(Element)}) emulation_check_aligned(reinterpret_cast<const void*>(bytes), 16);
   emulation_check_store(map, sizeof(Map));
   if (emulation_lane() == 0)
     *reinterpret_cast<EmulatedMap*>(map) = {
-        X, inner, outer, static_cast<long long>(ld), box_outer, products, static_cast<long long>(stride)};
+        reinterpret_cast<const unsigned char*>(X), sizeof(Element), inner, outer, static_cast<long long>(ld), box_outer, products,
+        static_cast<long long>(stride)};
 }
 
 inline void acquire_map(const void*) {}
 
-// Lines of 64 elements, swizzled; zeros where there is no matrix.
+// Lines of 128 bytes, swizzled; zeros where there is no matrix.
 template <int Targets, typename Map>
 UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int product, Bits* barrier, int) {
   static_assert(Targets == 1, "a cluster has one block");
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
   emulation_check_aligned(shared, 128);
-  emulation_check_aligned(map.X + inner, 16);
+  const int bytes = map.element_bytes, chunk = 16 / bytes;
+  emulation_check_aligned(map.X + inner * bytes, 16);
   emulation_transfer_begin(barrier);
   for (int line = 0; line < map.box_outer; line++)
-    for (int element = 0; element < 64; element += 8) {
-      const unsigned long logical = shared_address(shared) + line * 128 + element * 2;
+    for (int element = 0; element < 128 / bytes; element += chunk) {
+      const unsigned long logical = shared_address(shared) + line * 128 + element * bytes;
       const long long x = static_cast<long long>(inner) + element, y = static_cast<long long>(outer) + line;
       const long long valid = y < map.outer && x < map.inner && product < map.products ? map.inner - x : 0;
-      const unsigned short* const from = map.X + product * map.stride + y * map.ld + x;
-      emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, from, valid < 8 ? valid * 2 : 16, 16);
+      const unsigned char* const from = map.X + (product * map.stride + y * map.ld + x) * bytes;
+      emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, from, valid < chunk ? valid * bytes : 16, 16);
     }
 }
+
+// The way back: what lies outside of the matrix is left out.
+template <typename Map>
+UNCHECKED void store_box(const Map* at, const void* shared, int inner, int outer, int product) {
+  const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
+  emulation_check_aligned(shared, 1024);
+  const int bytes = map.element_bytes, chunk = 16 / bytes;
+  for (int line = 0; line < map.box_outer && outer + line < map.outer; line++)
+    for (int element = 0; element < 128 / bytes && inner + element < map.inner; element += chunk) {
+      const unsigned long logical = shared_address(shared) + line * 128 + element * bytes;
+      const long long x = inner + element, valid = map.inner - x < chunk ? map.inner - x : chunk;
+      const unsigned char* const to = map.X + (product * map.stride + (outer + line) * map.ld + x) * bytes;
+      emulation_store_piece(const_cast<unsigned char*>(to), logical ^ (logical >> 7 & 7) << 4, static_cast<int>(valid) * bytes);
+    }
+  emulation_store_commit();
+}
+inline void wait_until_read() { emulation_store_wait(0); }
 
 // ---- Products.
 
@@ -127,17 +149,19 @@ inline void wgmma_wait() {
 
 template <int Sign, int Width>
 UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b, bool accumulates) {
-  emulation_wgmma(sums, Width, Sign, accumulates, a, b, false, false, false);
+  emulation_wgmma(sums, Width, Sign, accumulates, a, b, false, false, 0);
 }
 
-template <bool TransposesA, bool TransposesB, int Width>
+template <bool TransposesA, bool TransposesB, bool Accumulates = true, int Width>
 UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b) {
-#if PRECISION == 5 || PRECISION == 8
-  constexpr bool is_bf16 = true;
+#if PRECISION >= 9
+  constexpr int type = 2;  // FP8
+#elif PRECISION == 5 || PRECISION == 8
+  constexpr int type = 1;  // BF16
 #else
-  constexpr bool is_bf16 = false;
+  constexpr int type = 0;
 #endif
-  emulation_wgmma(sums, Width, 1, true, a, b, TransposesA, TransposesB, is_bf16);
+  emulation_wgmma(sums, Width, 1, Accumulates, a, b, TransposesA, TransposesB, type);
 }
 
 #undef UNCHECKED

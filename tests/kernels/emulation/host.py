@@ -151,8 +151,8 @@ def place(buffer: np.ndarray, offset: int) -> np.ndarray:
 
 def _extent(problem: GemmProblem, operands: dict[str, np.ndarray], name: str) -> tuple[int, int]:
     """Return address and size of the memory that a kernel may touch: the last column ends with its last row."""
-    if name == "bias":
-        return operands[name].ctypes.data, problem.bias_elements * operands[name].itemsize
+    if name in problem.vectors:
+        return operands[name].ctypes.data, problem.vectors[name][1] * operands[name].itemsize
     rows, columns = dict(zip("ABC", problem.shapes(), strict=True))[name]
     columns *= problem.batch
     leading = {"A": problem.lda, "B": problem.ldb, "C": problem.ldc}[name]

@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <cmath>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -89,7 +90,8 @@ struct Product {
   int width, sign;
   bool accumulates;
   unsigned long long a, b;
-  bool transposes_a, transposes_b, is_bf16;
+  bool transposes_a, transposes_b;
+  int type;
 };
 
 struct Copy {
@@ -416,17 +418,26 @@ const std::vector<float> halves = [] {
   return values;
 }();
 
+// Of operands, as in hopper.hpp.
+enum { FP16, BF16, E4M3 };
+
 // An element in shared memory, which a descriptor as the PTX ISA has it describes: lines of 128 bytes, swizzled, in groups
 // of eight. Lines lie along k, or, transposed, along the other index.
-float element(unsigned long long descriptor, int line, int step, bool transposes, bool is_bf16) {
+float element(unsigned long long descriptor, int line, int step, bool transposes, int type) {
+  const size_t bytes = type == E4M3 ? 1 : 2;
   const size_t start = (descriptor & 0x3fff) * 16, leading = (descriptor >> 16 & 0x3fff) * 16, stride = (descriptor >> 32 & 0x3fff) * 16;
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) breach("a descriptor must be for lines of 128 bytes, swizzled from a multiple of 1024 on");
   const size_t logical = transposes ? start + line / 64 * leading + step / 8 * stride + step % 8 * 128 + line % 64 * 2
-                                    : start + line / 8 * stride + line % 8 * 128 + step * 2;
+                                    : start + line / 8 * stride + line % 8 * 128 + step * bytes;
   const size_t at = logical ^ (logical >> 7 & 7) << 4;
-  if (at + 2 > shared_bytes) breach("tensor cores read shared memory at byte %zu, but the block has %zu bytes", at, shared_bytes);
+  if (at + bytes > shared_bytes) breach("tensor cores read shared memory at byte %zu, but the block has %zu bytes", at, shared_bytes);
   read_by_engine(at);
-  if (is_bf16) {
+  if (type == E4M3) {  // 4 bits of exponent, whose bias is 7, and 3 of fraction; the largest is NaN
+    const int code = shared_storage[at], exponent = code >> 3 & 15, fraction = code & 7;
+    const float size = (code & 127) == 127 ? NAN : ldexpf(exponent ? 8 + fraction : fraction, (exponent ? exponent : 1) - 10);
+    return code >> 7 ? -size : size;
+  }
+  if (type == BF16) {
     unsigned bits = 0;
     memcpy(reinterpret_cast<unsigned char*>(&bits) + 2, shared_storage + at, 2);
     float value;
@@ -438,23 +449,39 @@ float element(unsigned long long descriptor, int line, int step, bool transposes
   return halves[bits];
 }
 
+// A sum of FP8's tensor cores: of terms whose bits lie no more than 13 below the first of the largest; others are cut off.
+float few_bits(const double* terms, int count) {
+  double largest = 0, sum = 0;
+  for (int i = 0; i < count; i++) largest = fmax(largest, fabs(terms[i]));
+  if (!(largest > 0) || std::isinf(largest)) {
+    for (int i = 0; i < count; i++) sum += terms[i];
+    return sum;
+  }
+  const double unit = ldexp(1, ilogb(largest) - 13);
+  for (int i = 0; i < count; i++) sum += trunc(terms[i] / unit) * unit;
+  return sum;
+}
+
 // A thread's sums: of columns 8 j + 2 (lane % 4) + {0, 1} the rows lane / 4 + {0, 8} of its warp's 16.
 void multiply(const Product& p, std::vector<float>& sums) {
-  constexpr int DEPTH = 16;
+  constexpr int MOST = 32;
+  const int depth = p.type == E4M3 ? 32 : 16;
   const int lane = current % WARP, row0 = current / WARP % 4 * 16 + lane / 4;
-  float a[2][DEPTH];
+  float a[2][MOST];
   for (int half = 0; half < 2; half++)
-    for (int step = 0; step < DEPTH; step++) a[half][step] = element(p.a, row0 + half * 8, step, p.transposes_a, p.is_bf16);
+    for (int step = 0; step < depth; step++) a[half][step] = element(p.a, row0 + half * 8, step, p.transposes_a, p.type);
   for (int j = 0; j < p.width; j += 4) {  // both rows have the same columns of B
     for (int c = 0; c < 2; c++) {
       double above = p.accumulates ? sums[j + c] : 0, below = p.accumulates ? sums[j + 2 + c] : 0;
-      for (int step = 0; step < DEPTH; step++) {
-        const float b = element(p.b, j * 2 + lane % 4 * 2 + c, step, p.transposes_b, p.is_bf16);
+      double terms[2][MOST + 1] = {{above}, {below}};
+      for (int step = 0; step < depth; step++) {
+        const float b = element(p.b, j * 2 + lane % 4 * 2 + c, step, p.transposes_b, p.type);
+        for (int half = 0; half < 2; half++) terms[half][step + 1] = static_cast<double>(a[half][step]) * b;
         above += static_cast<double>(p.sign) * a[0][step] * b;
         below += static_cast<double>(p.sign) * a[1][step] * b;
       }
-      sums[j + c] = static_cast<float>(above);
-      sums[j + 2 + c] = static_cast<float>(below);
+      sums[j + c] = p.type == E4M3 ? few_bits(terms[0], depth + 1) : static_cast<float>(above);
+      sums[j + 2 + c] = p.type == E4M3 ? few_bits(terms[1], depth + 1) : static_cast<float>(below);
     }
   }
 }
@@ -717,6 +744,13 @@ void emulation_store(void* global, const void* shared, int bytes) {
   fibers[current].stores.push_back({global, shared_offset(shared, bytes), static_cast<size_t>(bytes)});
 }
 
+// A piece of a box of a tensor map.
+void emulation_store_piece(void* global, size_t from, int bytes) {
+  check_global(reinterpret_cast<uintptr_t>(global), bytes, true);
+  shared_offset(shared_storage + from, bytes);
+  fibers[current].stores.push_back({global, from, static_cast<size_t>(bytes)});
+}
+
 void emulation_store_commit() {
   Fiber& fiber = fibers[current];
   fiber.store_groups.push_back(std::move(fiber.stores));
@@ -737,14 +771,14 @@ unsigned emulation_shared_address(const void* pointer) { return static_cast<unsi
 void emulation_wgmma_fence() { fibers[current].fenced = true; }
 
 void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigned long long a, unsigned long long b,
-                     bool transposes_a, bool transposes_b, bool is_bf16) {
+                     bool transposes_a, bool transposes_b, int type) {
   Fiber& fiber = fibers[current];
   if (!fiber.fenced) breach("a wgmma needs a fence after the last wait");
   if (fiber.sums.count(sums) == 0) {
     fiber.sums[sums].assign(sums, sums + width);
     memset(sums, 0xff, width * sizeof(float));
   }
-  fiber.products.push_back({sums, width, sign, accumulates, a, b, transposes_a, transposes_b, is_bf16});
+  fiber.products.push_back({sums, width, sign, accumulates, a, b, transposes_a, transposes_b, type});
 }
 
 void emulation_wgmma_commit() {
