@@ -349,7 +349,11 @@ BOX_FAULTS = {
         "__syncwarp();\n      release",
         "error .* of the bound|in flight|never written|read by",
     ),
-    "a box that is never read": ("    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();\n", "", "ends before copies"),
+    "a box that is never read": (
+        "    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();\n",
+        "",
+        "ends before copies",
+    ),
 }
 FAULTS |= PACKING_FAULTS | STORING_FAULTS | BOX_FAULTS | FP8_FAULTS
 
