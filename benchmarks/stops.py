@@ -1,12 +1,11 @@
-"""Where searches end by the stopping rule, replayed on recorded and made spaces, beside an earlier rule.
+"""Where searches end by the stopping rule, replayed on recorded and made spaces, beside a sooner one.
 
 Every search goes on until both rules have ended it: what it measures is the same, and where each rule ends it follows
 from that. Recorded spaces are searched as described and by their parameters alone, made spaces
 (`tests/hidden_optima.py`) by their parameters.
 
-- ``before``: half of the measurements, and a third of the space, within 100 and 250, gained less than 1 %; 1.8 times
-  the root of the space in place of a third where the model is certain;
-- ``now``: :func:`mltune.search.stopping.little_gained`.
+- ``now``: :func:`mltune.search.stopping.little_gained`;
+- ``sixty``: a certain model needs 60 measurements at least in place of 100, and is certain up to a sum of .02.
 
 ``near`` is the number of measurements with the first within 1 % of the best recorded; none where there was no such one.
 
@@ -34,20 +33,21 @@ from mltune.kernel.reader import is_bundle
 from mltune.kernel.space import TableSpace
 from mltune.records.trial import TrialState
 from mltune.search.search import KernelSearch, SearchSettings
-from mltune.search.stopping import GAIN, little_gained
+from mltune.search.stopping import FEWEST, GAIN, MEASURED, ROOTS, little_gained
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from hidden_optima import FAMILIES, hidden, play, search_of
 
-CERTAIN, ROOTS, FEWEST, MEASURED = (1e-5, 1e-2), 1.8, 100, 250
-"""Of the earlier rule: when a model is certain, how many roots of the space are then enough, and the limits of that."""
+CERTAIN, SURE = (1e-5, 2e-2), 60
+"""Of the other rule: when a model is certain, and how many measurements are then enough at least."""
 
 
-def ended_before(scores: NDArray[np.float64], count: int, hopes: float) -> bool:
-    """Return whether the earlier rule ends a search."""
+def ended_sooner(scores: NDArray[np.float64], count: int, hopes: float) -> bool:
+    """Return whether the rule with a least wait of 60 ends a search."""
     measured = scores[np.isfinite(scores)]
-    enough = ROOTS * math.sqrt(count) if CERTAIN[0] < hopes < CERTAIN[1] else count / 3
-    last = math.ceil(max(len(measured) / 2, min(max(enough, FEWEST), MEASURED)))
+    is_certain = CERTAIN[0] < hopes < CERTAIN[1]
+    enough = max(ROOTS * math.sqrt(count), SURE) if is_certain else max(count / 3, FEWEST)
+    last = math.ceil(max(len(measured) / 2, min(enough, MEASURED)))
     return last < len(measured) and measured.max() - measured[: len(measured) - last].max() < math.log1p(GAIN)
 
 
@@ -73,7 +73,7 @@ def ends(search: KernelSearch, times_s: NDArray[np.float64]) -> dict[str, Any]:
     ended: dict[str, int] = {}
     while len(ended) < 2 and len(more := play(search, times_s, 1)):
         scores, hopes = speed[order], search._planner.hopes
-        for rule, ends_now in (("before", ended_before), ("now", little_gained)):
+        for rule, ends_now in (("now", little_gained), ("sixty", ended_sooner)):
             if rule not in ended and ends_now(scores, len(speed), hopes):
                 ended[rule] = len(order)
         order = np.concatenate([order, more])
@@ -81,7 +81,7 @@ def ends(search: KernelSearch, times_s: NDArray[np.float64]) -> dict[str, Any]:
     near = np.flatnonzero(shares > 1 / (1 + GAIN))
     return {"near": int(near[0]) + 1 if len(near) else None} | {
         rule: [count, round(float(shares[count - 1]), 4)]
-        for rule, count in ((rule, ended.get(rule, len(order))) for rule in ("before", "now"))
+        for rule, count in ((rule, ended.get(rule, len(order))) for rule in ("now", "sixty"))
     }
 
 
@@ -91,7 +91,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     for way in (*dict.fromkeys(one["way"] for one in results), "all"):
         mine = [one for one in results if way in (one["way"], "all")]
         ways[way] = {"searches": len(mine), "first": float(np.median([one["near"] or math.inf for one in mine]))}
-        for rule in ("before", "now"):
+        for rule in ("now", "sixty"):
             after, share = np.array([one[rule] for one in mine]).T
             facts = {"median": np.median(after), "mean": after.mean(), "most": after.max(), "least_share": share.min()}
             within = int((share > 1 / (1 + GAIN)).sum())
@@ -104,7 +104,7 @@ def table(ways: dict[str, Any]) -> str:
     lines = ["| searches | first within 1 % | rule | ended after (median, mean, most) | within 1 % | least |"]
     lines.append("| --- | ---: | --- | --- | ---: | ---: |")
     for way, facts in ways.items():
-        for rule in ("before", "now"):
+        for rule in ("now", "sixty"):
             of = facts[rule]
             lines.append(
                 f"| {facts['searches']} {way} | {facts['first']:.0f} | {rule} | "

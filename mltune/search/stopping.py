@@ -20,8 +20,8 @@ FEWEST, MEASURED = 100, 250
 USUAL = 1.15
 """Measurements after which a search ends as a multiple of those without a gain: the median of recorded searches."""
 
-CERTAIN, ROOTS, SURE = (1e-5, 2e-2), 1.8, 60
-"""Where a model expects so many candidates to gain so much, from and to, so many roots of the space are enough, or 60.
+CERTAIN, ROOTS = (1e-5, 1e-2), 1.8
+"""Where a model expects so many candidates to gain so much, from and to, so many roots of the space are enough.
 
 A model that expects fewer knows nothing like the best: it would know of no other group either.
 """
@@ -39,8 +39,8 @@ def little_gained(scores: Floats, count: int, hopes: float = math.inf) -> str:
     """
     measured = scores[np.isfinite(scores)]
     total = len(measured)
-    enough = (ROOTS * math.sqrt(count), SURE) if CERTAIN[0] < hopes < CERTAIN[1] else (count / 3, FEWEST)
-    last = math.ceil(max(total / 2, _fewest(*enough)))
+    enough = ROOTS * math.sqrt(count) if CERTAIN[0] < hopes < CERTAIN[1] else count / 3
+    last = math.ceil(max(total / 2, _fewest(enough)))
     if last >= total or measured.max() - measured[: total - last].max() >= math.log1p(GAIN):
         return ""
     gain = f"{100 * GAIN:g} %"
@@ -62,5 +62,5 @@ def expected_end(scores: Floats, count: int) -> int:
     return min(count, math.ceil(max(USUAL * fewest, gained + max(gained, fewest))))
 
 
-def _fewest(enough: float, least: float = FEWEST) -> float:
-    return min(max(enough, least), MEASURED)
+def _fewest(enough: float) -> float:
+    return min(max(enough, FEWEST), MEASURED)
