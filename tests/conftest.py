@@ -1,6 +1,7 @@
 """Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
 import datetime
+import gc
 import os
 import platform
 import signal
@@ -24,6 +25,7 @@ from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
 pytest.register_assert_rewrite("mltune.testing")
+gc.disable()  # until all is collected, which stays
 
 HEADER = RunHeader(
     kernel="toy",
@@ -223,6 +225,16 @@ def pytest_collection_modifyitems(items):
         for i, item in enumerate(found):
             if i not in kept:
                 item.add_marker(next(name for name, places in marks.items() if i in places))
+
+
+def pytest_collection_finish():
+    """Keep modules and tests out of the collections of garbage: each would look at a million objects that stay."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 def _spread(few, count):
