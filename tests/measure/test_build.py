@@ -294,9 +294,7 @@ def test_launch_parameters_share_a_build_under_way():
 def test_a_foreseen_build_is_made_at_once_and_belongs_to_the_first_that_submits_it(tmp_path):
     with builder(cache=tmp_path / "cubins") as pool:
         pool.foresee(CONFIGURATION)
-        deadline = time.monotonic() + 60
-        while not any((tmp_path / "cubins").rglob("*.*")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: any((tmp_path / "cubins").glob("??/[0-9a-f]*")))
         answers = [pool.submit(CONFIGURATION).result(60) for _ in range(2)]
     assert [answer.state for answer in answers] == [TrialState.OK] * 2
     assert [answer.cached for answer in answers] == [False, True]
