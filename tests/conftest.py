@@ -1,11 +1,13 @@
 """Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
 import datetime
+import gc
 import os
 import platform
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
 pytest.register_assert_rewrite("mltune.testing")
+gc.disable()  # until all is collected, which stays
 
 HEADER = RunHeader(
     kernel="toy",
@@ -107,6 +110,26 @@ def make_trial():
     return trial
 
 
+@pytest.fixture
+def mltune(monkeypatch, capsys):
+    """Run the command in this process, where no GPU is found; return its exit code, output and errors."""
+    from mltune.cli import main
+    from mltune.resolve import device
+
+    monkeypatch.setattr(device, "find_gpus", lambda: ((), "there is no driver"))
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["mltune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory):
     """Return the object file of the emulator's runtime, for all kernels that are run on the host."""
@@ -126,10 +149,11 @@ def all_idle_workers(tmp_path_factory):
 
 @pytest.fixture
 def idle_workers(all_idle_workers, monkeypatch):
-    """Return workers of an imaginary GPU that earlier tests have started; the GPU is usable."""
+    """Return workers of an imaginary GPU that earlier tests have started; the GPU is usable, and none of a real one."""
     from imaginary_gpu import FOLDER
 
     monkeypatch.setenv(FOLDER, str(all_idle_workers.folder))
+    monkeypatch.setattr("mltune.measure.runner.start_worker", lambda pool, index: None)
     all_idle_workers.clean()
     return all_idle_workers
 
@@ -183,7 +207,7 @@ SYSTEM_FIXTURES = {"browser", "cluster", "database_url", "package_statistics", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark system tests by their fixtures, and as system and slow the cases that ``sampled`` leaves out.
+    """Mark system tests by their fixtures, and as system, nightly or slow the cases that ``sampled`` leaves out.
 
     Long ones begin first: at the end of a run other processes would wait for them.
     """
@@ -196,10 +220,21 @@ def pytest_collection_modifyitems(items):
             cases.setdefault((item.fspath, item.originalname), (mark, []))[1].append(item)
     for mark, found in cases.values():
         (few,) = mark.args
-        kept, system = (_spread(many, len(found)) for many in (few, mark.kwargs.get("system", 0)))
+        kept = _spread(few, len(found))
+        marks = {name: _spread(many, len(found)) for name, many in mark.kwargs.items()} | {"slow": {*range(len(found))}}
         for i, item in enumerate(found):
             if i not in kept:
-                item.add_marker(pytest.mark.system if i in system else pytest.mark.slow)
+                item.add_marker(next(name for name, places in marks.items() if i in places))
+
+
+def pytest_collection_finish():
+    """Keep modules and tests out of the collections of garbage: each would look at a million objects that stay."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 def _spread(few, count):

@@ -191,10 +191,10 @@ def _corrected(
     nodes: list[Node] = []
     roots: list[int] = []
     rows: list[tuple[float, ...]] = []
-    explained = np.zeros(longer.shape)
+    explained, single = np.zeros(longer.shape), np.ascontiguousarray(x, dtype=np.float32)  # as trees compare
     for _ in range(_TREES):
         remainder = matters * (longer - explained)
-        added, root, at = _tree(x, remainder, weights, len(nodes), len(rows))
+        added, root, at = _tree(single, remainder, weights, len(nodes), len(rows))
         in_leaf = weights * (np.arange(at.max() + 1)[:, None] == at)
         values = _RATE * (in_leaf @ remainder) / (in_leaf @ matters + _PRIOR)
         factors = np.exp(values).astype(np.float32).tolist()
@@ -204,13 +204,13 @@ def _corrected(
 
 
 def _tree(
-    x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64], nodes: int, leaves: int
+    x: NDArray[np.float32], y: NDArray[np.float64], weights: NDArray[np.float64], nodes: int, leaves: int
 ) -> tuple[list[Node], int, NDArray[np.intp]]:
     """Fit a tree; return its nodes and root, numbered after those before, and each row's leaf."""
     from sklearn.tree import DecisionTreeRegressor
 
     model = DecisionTreeRegressor(min_samples_leaf=_LEAST_LEAF, max_depth=_DEPTH, random_state=0)
-    model.fit(x, y, sample_weight=weights)
+    model.fit(x, y, sample_weight=weights, check_input=False)
     tree = model.tree_
     children = np.stack([tree.children_left, tree.children_right], axis=1)
     ends, inner = np.flatnonzero(children[:, 0] < 0), np.flatnonzero(children[:, 0] >= 0)
@@ -220,4 +220,4 @@ def _tree(
         Node(int(tree.feature[node]), float(tree.threshold[node]), *(place[child] for child in children[node].tolist()))
         for node in inner
     ]
-    return added, place[0], np.searchsorted(ends, model.apply(x))
+    return added, place[0], np.searchsorted(ends, tree.apply(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,7 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
     return {name: environment.get_template(source).render(values).encode() for name, source in sources.items()}
 
 
+@cache  # with its compiled templates
 def text_templates(folder: Path) -> Environment:
     """Return the templates of a folder that make programs and plain texts: ``${name}`` is a value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

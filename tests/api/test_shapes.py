@@ -203,10 +203,10 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         ((), "FILE.py:KERNEL with --shapes"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(words, message):
-    done = command("kernels.py:tuned", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_options_that_do_not_go_together_are_refused(words, message, mltune):
+    code, _, err = mltune("tune", "kernels.py:tuned", *words)
+    assert code == 2
+    assert message in err
 
 
 def test_ctrl_c_ends_the_command_and_says_how_it_goes_on(tune, tmp_path):

@@ -7,15 +7,11 @@ of classes, and none of the words of the libraries underneath.
 import json
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import warnings
 
 import pytest
 
-from mltune.cli import main
-from mltune.resolve import device as target
 from tests.conftest import RunMaker, trial
 from tests.environment import ROOT, importing
 
@@ -349,23 +345,6 @@ def place(files, monkeypatch):
     """Change to that folder."""
     monkeypatch.chdir(files)
     return files
-
-
-@pytest.fixture
-def mltune(monkeypatch, capsys):
-    """Run the command in this process, where no GPU is found; return its exit code, output and errors."""
-    monkeypatch.setattr(target, "find_gpus", lambda: ((), "there is no driver"))
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mltune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    yield run
-    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.mark.parametrize(("command", "words"), [(command, words) for command, *words in MISTAKES])

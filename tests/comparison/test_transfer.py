@@ -53,7 +53,7 @@ MORE = {
         *MORE.items(),
     ],
 )
-@pytest.mark.sampled(2, system=4)
+@pytest.mark.sampled(2, nightly=4)
 def test_knowledge_of_other_architectures_never_hurts(name, others):
     recording = recorded(name)
     warm = shares(recording, ShippedSearch(pretrained=model_of(others, recording)), seeds=3)
@@ -62,7 +62,7 @@ def test_knowledge_of_other_architectures_never_hurts(name, others):
     assert (warm >= without - 0.02).all()
 
 
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -48,7 +48,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 2, seed=CASES.index(case)))
     check_configurations(kernel, case, runtime, drawn, sizes)
@@ -62,7 +62,7 @@ def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[s
 
 
 @pytest.mark.parametrize("renormalise", [1, 16])
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 def test_the_error_is_some_units_of_the_last_of_106_bits(kernel: Kernel, runtime: Path, renormalise: int) -> None:
     """Compared with fractions, the error is far below the bound, which holds for any operands."""
     case = ("dd", "N", "T")

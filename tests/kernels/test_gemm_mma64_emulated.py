@@ -66,7 +66,7 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", [case for case in DOUBLE if "T" not in case[1:] or case[0] == "d"], ids="".join)
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 512, seed=CASES.index(case)))
     ways = list((WAYS if case[0] == "d" else COMPLEX).values())
@@ -74,7 +74,7 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     run(kernel, runtime, case, [next(filter(ways[(number + i) % len(ways)], drawn)) for i in (0, len(ways) // 2)])
 
 
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 @pytest.mark.parametrize("case", [("d", "N", "T"), ("z", "T", "C")], ids="".join)
 def test_any_number_of_parts_meets(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Of one tile, and of three that are divided among blocks that end elsewhere than tiles do."""

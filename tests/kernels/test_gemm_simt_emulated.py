@@ -62,7 +62,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 512, seed=CASES.index(case)))
     turn = CASES.index(case)
@@ -74,7 +74,7 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
 
 
 @pytest.mark.parametrize("case", [("s", "N", "N"), ("z", "T", "C"), ("c", "N", "T"), ("d", "T", "N")], ids="".join)
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 def test_any_number_of_parts_meets_in_one_machine_code(
     kernel: Kernel, runtime: Path, case: tuple[str, str, str]
 ) -> None:
@@ -93,7 +93,7 @@ def with_blocks(kernel: Kernel, blocks: int) -> Kernel:
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(2, system=3)
+@pytest.mark.sampled(2, nightly=3)
 def test_blocks_that_stay_divide_tiles(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Any number of blocks: more than there are steps, several for each tile, ends within tiles, whole waves too.
 

@@ -58,7 +58,7 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", SINGLE, ids="".join)
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = sample(kernel.with_values(SMALL), case, 256, seed=CASES.index(case))
     run(kernel, runtime, case, [next(filter(WAYS[SINGLE.index(case) // 4 % len(WAYS)], drawn))])

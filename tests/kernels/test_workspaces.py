@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -34,21 +36,20 @@ def test_what_must_be_zero_is_little_and_at_the_beginning(name: str) -> None:
     """At most the zeros of a library, in whole lines of its memory, and less than all of it."""
     kernel, rng, sums = load_kernel(name), np.random.default_rng(1), 0
     assert kernel.launch_rule.zeros is not None
-    for precision in {*kernel.precisions[:1], *kernel.precisions[-1:]}:
-        for m, n, k in SIZES:
-            problem = GemmProblem(precision, *transpositions(precision)[0], m, n, k)
-            variables = variables_of(problem, H200)
-            space = ConstrainedSpace(kernel, variables)
-            columns = space.rows(space.sample(min(50, space.count), rng))
-            for number in range(len(next(iter(columns.values())))):
-                configuration = row(columns, number)
-                scope = kernel.space.scope({**variables, **configuration})
-                zeros, size = (
-                    int(kernel.launch_rule.zeros.evaluate(scope)),
-                    int(kernel.launch_rule.workspace.evaluate(scope)),
-                )
-                assert zeros % 256 == 0, (problem, configuration)
-                assert zeros <= COUNTERS, (problem, configuration)
-                assert zeros < size or size == 0, (problem, configuration)
-                sums += zeros > 0
+    for (m, n, k), precision in zip(SIZES, itertools.cycle((kernel.precisions[0], kernel.precisions[-1]))):
+        problem = GemmProblem(precision, *transpositions(precision)[0], m, n, k)
+        variables = variables_of(problem, H200)
+        space = ConstrainedSpace(kernel, variables)
+        columns = space.rows(space.sample(min(50, space.count), rng))
+        for number in range(len(next(iter(columns.values())))):
+            configuration = row(columns, number)
+            scope = kernel.space.scope({**variables, **configuration})
+            zeros, size = (
+                int(kernel.launch_rule.zeros.evaluate(scope)),
+                int(kernel.launch_rule.workspace.evaluate(scope)),
+            )
+            assert zeros % 256 == 0, (problem, configuration)
+            assert zeros <= COUNTERS, (problem, configuration)
+            assert zeros < size or size == 0, (problem, configuration)
+            sums += zeros > 0
     assert sums > 10, "configurations that count are among those drawn"

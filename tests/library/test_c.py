@@ -211,7 +211,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+NIGHTLY = {"sgemm_tt"}  # its types are those of sgemm_nn, its launches those of dgemm_tt
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.nightly] * (one in NIGHTLY)) for one in CASES])
 def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
     """The configuration, grid, block, shared memory, workspace and all arguments at many sizes."""
     kernel_name, problem, extents = CASES[name]

@@ -32,7 +32,7 @@ def compiled(source):
 
 
 @pytest.mark.parametrize("precision", PROBLEMS)
-@pytest.mark.sampled(2, system=3)
+@pytest.mark.sampled(2, nightly=3)
 def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precision):
     winner = built_winner(PROBLEMS[precision])
     options = tuple(describe(winner, {}, DATE)["build"]["options"])
@@ -150,7 +150,7 @@ def test_the_command_of_nvcc_has_the_options_of_the_kernel():
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("precision", PROBLEMS)
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.sampled(1, nightly=2)
 def test_nvcc_compiles_it_by_the_command_that_stands_in_it(tmp_path, precision):
     winner = a_winner(PROBLEMS[precision])
     (tmp_path / "kernel.cu").write_text(kernel_source(winner, DATE))

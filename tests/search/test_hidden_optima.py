@@ -37,7 +37,12 @@ def test_all_that_is_fast_is_measured(family, number, seed):
 @pytest.mark.sampled(0, system=1)
 @pytest.mark.parametrize(
     ("family", "numbers"),
-    [("narrow", (5, 6, 7, 8, 13)), ("isolated", (0, 1, 3, 5, 7, 9, 10, 11, 12, 13)), ("mirrored", range(8))],
+    [
+        ("narrow", (5, 6, 13)),
+        ("narrow", (5, 6, 7, 8, 13)),
+        ("isolated", (0, 1, 3, 5, 7, 9, 10, 11, 12, 13)),
+        ("mirrored", range(8)),
+    ],
 )
 def test_a_promise_holds_as_often_as_it_says(family, numbers):
     """By the interval of 95 % of how many held, where sweeps measure least of a space: there most may be missed."""

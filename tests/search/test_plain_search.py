@@ -194,7 +194,7 @@ class TestSearch:
         assert not set(search.ask(30)) & set(rows)
 
     @pytest.mark.parametrize("unit", [2.0**-40, 2.0**40, -1.0, -(2.0**70)])
-    @pytest.mark.sampled(2, system=4)
+    @pytest.mark.sampled(2, nightly=4)
     def test_the_unit_and_the_sign_of_any_objective_do_not_matter(self, table, unit):
         expected = play(table, 40, scale="symlog", seed=1)
         options = {"transformed": lambda x: unit * x, "maximise": unit < 0}
@@ -204,7 +204,7 @@ class TestSearch:
         "transformed",
         [lambda x: -1 / x, lambda x: x - 1e6, lambda x: 1e-9 * x - 1.0, lambda x: math.exp(8 * x), lambda x: x**3 - 40],
     )
-    @pytest.mark.sampled(1, system=2)
+    @pytest.mark.sampled(1, nightly=2)
     def test_objectives_of_any_sign_and_size_are_searched(self, table, transformed):
         every = sorted(cost(table[row]) for row in range(len(table)))
         for seed in range(3):

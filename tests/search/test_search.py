@@ -176,7 +176,7 @@ def test_a_first_batch_is_no_larger_than_asked_for_and_builds_from_the_cache_tak
 
 
 @pytest.mark.parametrize("cut", [3, 10, 16, 25, 47, 90])
-@pytest.mark.sampled(2, system=2)
+@pytest.mark.sampled(2)
 def test_a_resumed_search_has_the_same_batches_planned_from_the_same_results(cut):
     """What is late compiles for long and is measured soon: sizes of batches change, and how many are in flight."""
     options = {"adapts": True, "compilers": 16, "stop": False}

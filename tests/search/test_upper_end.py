@@ -72,7 +72,7 @@ SWEEPS = [one.name for one in list_datasets() if one.kind != "search" and one.ro
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-@pytest.mark.sampled(2, system=5)
+@pytest.mark.sampled(2, nightly=5)
 def test_half_of_a_recorded_sweep_is_covered_by_the_other(name):
     dataset = load_dataset(name)
     manifest = dataset.manifest

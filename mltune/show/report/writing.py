@@ -11,8 +11,9 @@ import warnings
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mltune.cost.importance import FEWEST_ROWS
 from mltune.errors import MltuneWarning, RunError
@@ -41,6 +42,9 @@ from mltune.show.report.findings import findings
 from mltune.show.report.sections import MOST_ATTENTION, MOST_OPEN, MOST_PARAMETERS, sections
 from mltune.show.report.svg import clean
 from mltune.show.report.tables import between
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -85,20 +89,25 @@ def style() -> str:
 
 def render(template: str, document: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """Return a filled template: every text is cut and escaped, for HTML or for Markdown."""
+    return _templates(is_html=template.endswith(".html")).get_template(template).render(document=document, **parts)
+
+
+@cache  # with its compiled templates
+def _templates(*, is_html: bool) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=template.endswith(".html"),  # _markdown escapes Markdown
+        autoescape=is_html,  # noqa: S701 - _markdown escapes Markdown
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        finalize=_printable if template.endswith(".html") else _markdown,
+        finalize=_printable if is_html else _markdown,
     )
     by_their_names = (percent, milliseconds, error, between, hardware, of_optimum, of_skipped, skip_check, many, speed)
     environment.filters |= {function.__name__: function for function in by_their_names}
     environment.filters |= {"duration": spaced_duration, "values": configuration, "unit": unit_of, "code": _code}
-    return environment.get_template(template).render(document=document, **parts)
+    return environment
 
 
 def hardware(device: Mapping[str, Any]) -> str:
