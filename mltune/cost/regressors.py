@@ -103,7 +103,7 @@ def preload(*, trees: bool = True) -> None:
     import importlib
 
     with _importing:  # two threads that import the same modules may see them half initialised
-        for name in ("scipy.linalg", "scipy.optimize", "scipy.special", *(["sklearn.tree"] if trees else [])):
+        for name in ("scipy.linalg", "scipy.optimize", "scipy.special", *(["sklearn.ensemble"] if trees else [])):
             importlib.import_module(name)
 
 
@@ -186,20 +186,19 @@ class ExtraTreesModel:
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`."""
-        from sklearn import config_context
-        from sklearn.tree import ExtraTreeRegressor
+        from sklearn.ensemble import ExtraTreesRegressor
 
-        self._rows = rows = np.ascontiguousarray(X, dtype=np.float32)
-        target = self._target.fit(len(rows), np.asarray(y, dtype=np.float64))
-        # As ExtraTreesRegressor does, which takes half as long again: it copies and inspects a tree for each.
-        seeds = np.random.RandomState(self._random_state).randint(np.iinfo(np.int32).max, size=self._count)
-        self._seen = [np.random.RandomState(seed).randint(0, len(rows), len(rows), dtype=np.int32) for seed in seeds]
-        self._trees, checks = [], not np.isfinite(rows).all()
-        with config_context(skip_parameter_validation=True):
-            for seed, seen in zip(seeds, self._seen, strict=True):
-                tree = ExtraTreeRegressor(min_samples_leaf=2, max_features=0.5, random_state=seed)
-                weights = np.bincount(seen, minlength=len(rows)).astype(np.float64)
-                self._trees.append(tree.fit(rows, target, sample_weight=weights, check_input=checks).tree_)
+        self._rows = np.asarray(X, dtype=np.float32)
+        target = self._target.fit(len(self._rows), np.asarray(y, dtype=np.float64))
+        forest = ExtraTreesRegressor(
+            n_estimators=self._count,
+            min_samples_leaf=2,
+            max_features=0.5,
+            bootstrap=True,
+            n_jobs=1,
+            random_state=self._random_state,
+        )
+        self._forest = forest.fit(self._rows, target)
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
@@ -211,7 +210,7 @@ class ExtraTreesModel:
     def unseen(self) -> tuple[Floats, Floats]:
         """Predict each row from the trees that did not see it, NaN where there are fewer than two."""
         predictions = self._predictions(self._rows)
-        for of_tree, seen in zip(predictions, self._seen, strict=True):
+        for of_tree, seen in zip(predictions, self._forest.estimators_samples_, strict=True):
             of_tree[seen] = np.nan
         counted = np.isfinite(predictions).sum(axis=0) > 1
         mean, spread = np.full((2, len(counted)), np.nan)
@@ -221,7 +220,7 @@ class ExtraTreesModel:
 
     def _predictions(self, X: NDArray[np.float32]) -> Floats:
         """Return the compressed prediction of every tree: ndarray of shape (n_trees, n_configs)."""
-        return np.stack([tree.predict(X).ravel() for tree in self._trees])
+        return np.stack([tree.tree_.predict(X).ravel() for tree in self._forest.estimators_])
 
 
 class Ensemble:

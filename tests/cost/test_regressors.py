@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.ensemble import ExtraTreesRegressor
 
 from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
-from mltune.cost.regressors import AT_ONCE, TREES, Ensemble, ExtraTreesModel
+from mltune.cost.regressors import AT_ONCE, Ensemble, ExtraTreesModel
 from mltune.testing import CostModelContract
 from mltune.testing.cost_models import speeds as landscape
 
@@ -87,20 +86,3 @@ def test_compression_is_undone():
     mean, _ = ExtraTreesModel(random_state=0).fit(X, y).predict(X)
     slow = y < np.quantile(y, 0.2)
     assert abs(np.median(mean[slow] - y[slow])) < 0.25
-
-
-@pytest.mark.parametrize("lacks", [False, True])
-def test_the_trees_are_those_of_a_forest_of_scikit_learn(lacks):
-    rng = np.random.default_rng(0)
-    X, y = rng.random((60, 5)).astype(np.float32), rng.random(60)
-    if lacks:
-        pytest.importorskip("sklearn", minversion="1.6", reason="earlier trees refuse missing values")
-        X[3, 1] = np.nan
-    model = ExtraTreesModel(random_state=7, slope=1.0).fit(X, y)
-    options = {"min_samples_leaf": 2, "max_features": 0.5, "bootstrap": True, "random_state": 7}
-    forest = ExtraTreesRegressor(TREES, **options).fit(X, y)
-    of_forest = np.stack([tree.predict(X) for tree in forest.estimators_])
-    assert np.array_equal(model._predictions(X), of_forest)
-    for of_tree, seen in zip(of_forest, forest.estimators_samples_, strict=True):
-        of_tree[seen] = np.nan
-    np.testing.assert_allclose(model.unseen()[0], np.nanmean(of_forest, axis=0), rtol=1e-12)
