@@ -21,7 +21,7 @@ What an earlier process tuned at another size is expected of a process that has 
 
     MLTUNE_WISDOM=/tmp/c.json TRITON_CACHE_DIR=/tmp/c python benchmarks/triton_libraries.py mltune --sizes 1 ...
     cp /tmp/c.json.calls /tmp/d.json.calls
-    MLTUNE_WISDOM=/tmp/d.json TRITON_CACHE_DIR=/tmp/d python benchmarks/triton_libraries.py mltune --label calls --sizes 0 ...
+    MLTUNE_WISDOM=/tmp/d.json TRITON_CACHE_DIR=/tmp/d python benchmarks/triton_libraries.py mltune --label calls ...
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ STEPS, LONG_S = 10, 0.3
 """Steps that are timed after the first ones, and the seconds of one from which on no more than it is timed."""
 
 HEADS = "operation | size | kernels | triton, s | mltune, s | share | GPU time | again, s | reads, s | calls, s | overlap |"
+    "operation | size | kernels | triton, s | mltune, s | share | GPU time | again, s | reads, s | calls, s | overlap |"
+)
 
 Event = dict[str, Any]
 
