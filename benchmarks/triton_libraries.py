@@ -41,7 +41,10 @@ SIZES = ({"B": 4, "T": 4096, "H": 16, "D": 128}, {"B": 1, "T": 8192, "H": 8, "D"
 STEPS, LONG_S = 10, 0.3
 """Steps that are timed after the first ones, and the seconds of one from which on no more than it is timed."""
 
-HEADS = "operation | size | kernels | triton, s | mltune, s | share | GPU time | again, s | reads, s | calls, s | overlap |"
+HEADS = (
+    "operation | size | kernels | triton, s | mltune, s | share "
+    "| GPU time | again, s | reads, s | calls, s | overlap, s |"
+)
 
 Event = dict[str, Any]
 

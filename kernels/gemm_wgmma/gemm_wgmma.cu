@@ -202,11 +202,10 @@ __device__ __forceinline__ void barrier_wait(Bits64* barrier, unsigned parity) {
       "@!done bra again;\n}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-// Waits for all threads of a cluster of several blocks. It orders no accesses but those to barriers: else it would wait for all that has
-// been written to global memory.
+// Waits for all threads of a cluster of several blocks. Released, so that arrivals at barriers of another block are there before it ends.
 __device__ __forceinline__ void cluster_sync() {
 #if CLUSTER * CLUSTER_N > 1
-  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 
@@ -1072,6 +1071,11 @@ struct Outbox {
   bool boxed;  // all lines
   int product;
 
+  // Whether the copy engine can store: it writes whole 16 bytes, also behind the end of a line.
+  static __device__ __forceinline__ bool has_boxes(long long m, const Element* C, long long ldc, long long stride) {
+    return is_aligned(C, ldc, stride) && m * SIZE % 16 == 0;
+  }
+
   static __device__ __forceinline__ void make(TensorMap* map, TensorMap* shared, long long m, long long n, Element* C, long long ldc,
                                               long long products, long long stride) {
     make_map(map, shared, reinterpret_cast<const Half*>(C), static_cast<unsigned>(m), static_cast<unsigned>(n), ldc, COLUMNS,
@@ -1372,7 +1376,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
   }
   if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
   if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
-  if (Outbox::BOXED && mapped && threadIdx.x / WARP == 3 && is_aligned(C, ldc, stride_c))
+  if (Outbox::BOXED && mapped && threadIdx.x / WARP == 3 && Outbox::has_boxes(m, C, ldc, stride_c))
     Outbox::make(maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
   const int warpgroup = threadIdx.x / WARPGROUP;
   __syncthreads();
@@ -1468,7 +1472,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     };
     long long ldc_again = ldc;  // not kept in a register until here
     forget(ldc_again);
-    const bool boxed = Outbox::BOXED && mapped && is_aligned(C, ldc_again, stride_c);
+    const bool boxed = Outbox::BOXED && mapped && Outbox::has_boxes(m, C, ldc_again, stride_c);
     if (boxed && Outbox::is_sender()) acquire_map(maps + 2);
     int outbox_stage = -1;  // that the copy engine reads, and this warp has not freed yet
     auto release_outbox = [&] {

@@ -111,7 +111,7 @@ UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int p
     }
 }
 
-// The way back: what lies outside of the matrix is left out.
+// The way back. What lies outside of the matrix is left out, but of a line whole 16 bytes are written.
 template <typename Map>
 UNCHECKED void store_box(const Map* at, const void* shared, int inner, int outer, int product) {
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
@@ -120,9 +120,8 @@ UNCHECKED void store_box(const Map* at, const void* shared, int inner, int outer
   for (int line = 0; line < map.box_outer && outer + line < map.outer; line++)
     for (int element = 0; element < 128 / bytes && inner + element < map.inner; element += chunk) {
       const unsigned long logical = shared_address(shared) + line * 128 + element * bytes;
-      const long long x = inner + element, valid = map.inner - x < chunk ? map.inner - x : chunk;
-      const unsigned char* const to = map.X + (product * map.stride + (outer + line) * map.ld + x) * bytes;
-      emulation_store_piece(const_cast<unsigned char*>(to), logical ^ (logical >> 7 & 7) << 4, static_cast<int>(valid) * bytes);
+      const unsigned char* const to = map.X + (product * map.stride + (outer + line) * map.ld + inner + element) * bytes;
+      emulation_store_piece(const_cast<unsigned char*>(to), logical ^ (logical >> 7 & 7) << 4, 16);
     }
   emulation_store_commit();
 }
