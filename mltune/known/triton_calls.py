@@ -41,8 +41,8 @@ def read_programs(wisdom: Path) -> list[Program]:
 def write_program(wisdom: Path, program: Program) -> None:
     """Put a program in the place of those that called no other kernel, if the file can be written."""
     kernels = dict(program).keys()
-    others = [other for other in read_programs(wisdom) if not dict(other).keys() <= kernels]
-    document = {"format": 1, "programs": [*others[1 - MOST_PROGRAMS :], program]}
+    kept = [earlier for earlier in read_programs(wisdom) if not dict(earlier).keys() <= kernels]
+    document = {"format": 1, "programs": [*kept[1 - MOST_PROGRAMS :], program]}
     with contextlib.suppress(OSError):
         write_file_atomically(_beside(wisdom), json.dumps(document).encode(), durable=False)
 

@@ -39,13 +39,13 @@ class Calls:
         alike = [{name: (was, call.get(name)) for name, was in old.items()} for name, old in program if name == kernel]
         pairs = max(alike, key=lambda pairs: sum(was == now for was, now in pairs.values()), default={})
         self._now |= {(name, repr(was)): now for name, (was, now) in pairs.items()}
-        others = [(_tuner_at(name), old) for name, old in program]
-        return [(other, {name: self._here(name, was) for name, was in old.items()}) for other, old in others if other]
+        calls = [(_tuner_at(name), old) for name, old in program]
+        return [(tuner, {name: self._here(name, was) for name, was in old.items()}) for tuner, old in calls if tuner]
 
     def _here(self, name: str, was: Any) -> Any:
         """Return what an argument is here: H of 8 heads that is now 16 makes HQ of 8, if that is unknown, 16, too."""
-        known = [part for part, value in self._now if value == repr(was) and name.startswith(part)]
-        return self._now[max(known, key=len), repr(was)] if known else was
+        names = [part for part, value in self._now if value == repr(was) and name.startswith(part)]
+        return self._now[max(names, key=len), repr(was)] if names else was
 
 
 calls_beside = functools.lru_cache(maxsize=16)(Calls)

@@ -267,16 +267,16 @@ class Adapter:
         if effort() == "none" or len(configs) == 1:
             raise _UntunedError(configs[0], True)
         place, settings = self._place(key), self._settings
-        others = calls_beside(winners.path).after(self._tuner, {**call.nargs, **kwargs}) if winners.path else []
+        calls = calls_beside(winners.path).after(self._tuner, {**call.nargs, **kwargs}) if winners.path else []
         is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank of a machine compiles for all
         if settings.overlap and place not in _ahead:
             session = session_of(bench, kwargs, None)
             _ahead[place] = session.compile_ahead(None if is_first else 1)
             if session.can_launch_first():
                 raise _UntunedError(session.configs[0], False)
-        elif others and is_first and place not in _ahead:
+        elif calls and is_first and place not in _ahead:
             _ahead[place], expected = {}, {place}
-            for tuner, other_call in others:
+            for tuner, other_call in calls:
                 with contextlib.suppress(Exception):  # of the user's functions, which get no tensors
                     expected.add(Adapter(tuner, settings).compile_ahead(arguments_of(other_call)))
             for future in itertools.chain(*(_ahead.pop(other).values() for other in _ahead.keys() - expected)):
