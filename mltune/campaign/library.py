@@ -76,7 +76,7 @@ class PlannedLibrary:
             pools = SimpleQueue[ChildPool]()
             for _ in range(at_once):
                 pools.put(stack.enter_context(closing(ChildPool())))
-            compilers = max(1, builds.available_cores() // at_once)  # tunes have compiled most of what is timed
+            compilers = self.plan.options.get("compilers") or max(1, builds.available_cores() // at_once)
             time = partial(_time, placed, pools=pools, compilers=compilers)
             subject = (self.spec, self.problems, tunes, time, builds.build_one, campaign.directory)
             return Building(*subject, left_s, placed.replayed, stop, at_once).content()
