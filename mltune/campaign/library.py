@@ -38,6 +38,7 @@ from mltune.resolve.request import GPU_TIME_S, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
 from mltune.tuning.cross import time_configurations
+from mltune.tuning.foreseen import expected_times
 
 _CROSS_SHARE = 0.5
 """Largest share of the time for the timing of candidates."""
@@ -78,7 +79,8 @@ class PlannedLibrary:
                 pools.put(stack.enter_context(closing(ChildPool())))
             compilers = self.plan.options.get("compilers") or max(1, builds.available_cores() // at_once)
             time = partial(_time, placed, pools=pools, compilers=compilers)
-            subject = (self.spec, self.problems, tunes, time, builds.build_one, campaign.directory)
+            functions = time, builds.build_one, expected_times
+            subject = (self.spec, self.problems, tunes, *functions, campaign.directory)
             return Building(*subject, left_s, placed.replayed, stop, at_once).content()
 
 

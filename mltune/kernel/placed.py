@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, variables_of
-from mltune.kernel.coding import columns_of, crossed, row
+from mltune.kernel.coding import Columns, columns_of, crossed, length, row
 from mltune.kernel.launch import Launch
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, find
 from mltune.problem.problem import Problem, RunnableProblem
@@ -62,6 +65,14 @@ class PlacedKernel:
         if self.contains(completed):
             return {name: int(completed[name]) for name in self.space.names}
         return row(self.space.rows(self.space.nearest(columns_of(completed))), 0)
+
+    def runs(self, columns: Columns) -> NDArray[np.bool_]:
+        """Return which configurations of a table keep the restrictions without which a kernel does not run."""
+        scope = self.kernel.space.scope({**self.variables, **columns})
+        valid = np.ones(length(columns), dtype=np.bool_)
+        for restriction in self.kernel.space.needed:
+            valid &= restriction.expression.evaluate_partial(scope).truth()
+        return valid
 
     def contains(self, configuration: Mapping[str, int]) -> bool:
         """Return whether a configuration is in the space, which need not be counted for that."""

@@ -341,7 +341,7 @@ def _kept(folder: Path, array: Any) -> str:
     """Write an array into a folder, under a name that belongs to its content; return the path."""
     unnamed = folder / f".{secrets.token_hex(8)}.npy"
     with ThreadPoolExecutor(1) as thread:
-        writing = thread.submit(np.save, unnamed, array, allow_pickle=False)
+        writing = thread.submit(lambda: np.save(unnamed, array, allow_pickle=False))
         digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
         digest.update(array.view(np.uint8))
         writing.result()

@@ -34,9 +34,8 @@ from mltune.library.content import (
     tiles_at,
 )
 from mltune.library.dispatcher import expected
-from mltune.library.foreseen import FORESEEN_AT, foreseen
 from mltune.library.measured import Chosen, Measured, choose
-from mltune.library.portfolio import MOST, choose_portfolio
+from mltune.library.portfolio import MOST, MOST_THAT_PAY, choose_portfolio, shares
 from mltune.library.spec import Spec, representatives
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
@@ -65,6 +64,7 @@ _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
 _SAVE_EVERY_S = 2.0
 _FAR = 2.5  # times longer than expected from other sizes
+_FORESEEN_AT = 24  # sizes for which a model of the tunes proposes candidates
 
 
 def crossing_s(sizes: int, kernels: int) -> float:
@@ -127,11 +127,13 @@ class Building:
     """A library that is being built from tunes.
 
     `problems` are those of the sizes of the description, `tunes` of its tuned sizes, with trials. `time` takes a
-    kernel, a problem, configurations and `until`, a time of the clock of perf_counter, and returns seconds: None where
-    one fails, fewer where the time is over; several threads call it. A building that was interrupted in `directory`
-    goes on. `left_s` are seconds for timing and choosing, those of an interrupted building included. In replay times
-    that are not on record are no failures. `stop` is asked after each size. Candidates are timed at `at_once` sizes at
-    the same time: the GPU does one thing after the other, but the host has more to do.
+    kernel, a problem, configurations and `until`, a time of the clock of perf_counter, and returns seconds: None
+    where one fails, fewer where the time is over; several threads call it. `foresee` takes a kernel, a device,
+    problems with their trials, and problems, and returns configurations and their expected seconds (n_problems,
+    n_configurations). A building that was interrupted in `directory` goes on. `left_s` are seconds for timing and
+    choosing, those of an interrupted building included. In replay times that are not on record are no failures.
+    `stop` is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU does one
+    thing after the other, but the host has more to do.
     """
 
     spec: Spec
@@ -139,6 +141,7 @@ class Building:
     tunes: Sequence[Tune]
     time: Callable[..., Sequence[float | None]]
     build: Callable[[PlacedKernel, Mapping[str, int]], Build]
+    foresee: Callable[..., tuple[Sequence[Mapping[str, int]], Floats]]
     directory: Path
     left_s: float = math.inf
     replayed: bool = False
@@ -306,10 +309,13 @@ class Building:
 
     def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
         """Return what a model of a kernel's tunes expects to be fast, at all sizes and not only at the tuned ones."""
-        places = [*representatives(self.spec.sizes, self.spec.weights, FORESEEN_AT)]
+        places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
         runs = [(tune.problem, tune.run.records) for tune in self.tunes if tune.kernel.label == kernel.label]
         problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
-        return [LibraryCandidate(kernel, chosen) for chosen in foreseen(kernel, self.device, runs, problems, weights)]
+        configurations, times_s = self.foresee(kernel, self.device, runs, problems)
+        none = np.zeros(len(configurations), dtype=np.bool_)
+        chosen = choose_portfolio(shares(times_s), weights, none, most=MOST_THAT_PAY) if configurations else []
+        return [LibraryCandidate(kernel, configurations[number]) for number in chosen]
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""

@@ -10,17 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.errors import UsageError
-from mltune.kernel.coding import length
 from mltune.kernel.expressions import Expression
 from mltune.library.document import C_TYPES, ConfigurationOfLibrary, LaunchFormulas
 from mltune.results.winner import formula, formulas_of, known_values, restrictions_on
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.coding import Columns, Floats
+    from mltune.kernel.coding import Floats
     from mltune.kernel.placed import PlacedKernel
     from mltune.library.dispatcher import Dispatcher
     from mltune.problem.problem import RunnableProblem
@@ -138,7 +136,7 @@ def tiles_at(placed: PlacedKernel, configurations: Sequence[Mapping[str, int]]) 
     it moves, of a kernel of arrays with resources: some configurations read twice what others read once.
     """
     columns = {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
-    kernel, variables, valid = placed.kernel, placed.variables, valid_at(placed, columns)
+    kernel, variables, valid = placed.kernel, placed.variables, placed.runs(columns)
     scope = kernel.space.scope({**variables, **{name: column[valid] for name, column in columns.items()}})
     tiles = np.full((len(configurations), 2), np.nan)
     for place, factors in enumerate(_tiles(kernel)):
@@ -146,15 +144,6 @@ def tiles_at(placed: PlacedKernel, configurations: Sequence[Mapping[str, int]]) 
         product = math.prod(np.where(part.defined, part.value, 0.0) for part in parts)
         tiles[valid, place] = product if factors else 0.0
     return tiles
-
-
-def valid_at(placed: PlacedKernel, columns: Columns) -> NDArray[np.bool_]:
-    """Return which configurations of a table run at a size."""
-    scope = placed.kernel.space.scope({**placed.variables, **columns})
-    valid = np.ones(length(columns), dtype=np.bool_)
-    for restriction in placed.kernel.space.needed:
-        valid &= restriction.expression.evaluate_partial(scope).truth()
-    return valid
 
 
 def _tiles(kernel: Kernel) -> tuple[Sequence[Expression], Sequence[Expression]]:

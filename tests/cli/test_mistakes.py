@@ -40,7 +40,7 @@ MISTAKES = [
     (
         "sweep",
         "missing argument 'PROBLEM'",
-        "sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, hsgemm, bsgemm, ddgemm, a built-in kernel",
+        "hsgemm, bsgemm, ebgemm, ehgemm, esgemm, ebfgemm, ddgemm, a built-in kernel",
     ),
     ("sweep qgemm", "sgemm, dgemm, cgemm, zgemm", "'qgemm'"),
     # versions
@@ -203,7 +203,7 @@ MISTAKES = [
     ),
     (
         "plan precision.toml",
-        "problems 1.precisions item 1 must be 's', 'd', 'c', 'z', 'h', 'b', 'hs', 'bs' or 'dd'",
+        "problems 1.precisions item 1 must be 's', 'd', 'c', 'z', 'h', 'b', 'hs', 'bs', 'eb', 'eh', 'es', 'ebf' or 'dd'",
         "'q'",
     ),
     ("plan twice.toml", "problems 2", "sgemm NT 64 is in problems 1 too"),

@@ -49,10 +49,11 @@ def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: in
     columns = space.rows(space.sample(count, rng))
     parameters = kernel_parameters(kernel, problem)
     configurations = []
+    parts = {0: 1} if "batch" in extents else {0: 1, 1: 0}  # of k: valid for all sizes, and as many as follow from them
     for number in range(count):
         one = row(columns, number)
-        if number == 0 and "SPLIT_K" in one:
-            one = {**one, "SPLIT_K": 1}  # valid for all sizes
+        if number in parts and "SPLIT_K" in one:
+            one = {**one, "SPLIT_K": parts[number]}
         further = [4] * len(kernel.launch_rule.arguments) + [8] * (kernel.launch_rule.workspace is not None)
         build = Build(TrialState.OK, cubin=fake_cubin(parameters, further, number), registers=32, spill_bytes=0)
         configurations.append(configuration_of(PlacedKernel(kernel, problem, H200), one, build))

@@ -1,6 +1,5 @@
-"""Configurations that a model of tunes expects to be fast at sizes that were not tuned."""
+"""Times that a model of tunes expects at sizes that were not tuned."""
 
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -10,15 +9,14 @@ from mltune.device.known import H200
 from mltune.kernel.coding import row
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
-from mltune.library.foreseen import foreseen
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.trial import Candidate, Measurement, TrialState
 from mltune.records.trials import Trials
+from mltune.tuning.foreseen import expected_times
 
 KERNEL = load_kernel("gemm_simt")
 TUNED = [parse_problem("sgemm", trans="NT", m=size, n=size, k=512) for size in (512, 2048)]
 OTHERS = [parse_problem("sgemm", trans="NT", m=size, n=128, k=512) for size in (256, 1024, 4096)]
-WEIGHTS = np.ones(len(OTHERS))
 
 
 def trials_of(problem: GemmProblem, factor: Callable[[dict[str, int]], float | None], count: int = 100) -> Trials:
@@ -38,23 +36,31 @@ def trials_of(problem: GemmProblem, factor: Callable[[dict[str, int]], float | N
 
 def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
     kernel = KERNEL.with_variants()
-    untimed = (TUNED[0], trials_of(TUNED[0], lambda _: None, 10))
-    by_physics = foreseen(
-        kernel, H200, [untimed, *((problem, trials_of(problem, lambda _: 1.0)) for problem in TUNED)], OTHERS, WEIGHTS
-    )
-    slow = Counter(configuration["BLK_M"] for configuration in by_physics).most_common(1)[0][0]
 
     def factor(configuration: dict[str, int]) -> float:
-        return 20.0 if configuration["BLK_M"] == slow else 1.0
+        return 20.0 if configuration["BLK_M"] == 64 else 1.0
 
-    chosen = foreseen(kernel, H200, [(problem, trials_of(problem, factor)) for problem in TUNED], OTHERS, WEIGHTS)
-    assert chosen
-    assert all(configuration["BLK_M"] != slow for configuration in chosen)
-    for configuration in chosen:
+    runs = [(problem, trials_of(problem, factor)) for problem in TUNED]
+    runs.append((TUNED[0], trials_of(TUNED[0], lambda _: None, 10)))
+    configurations, times_s = expected_times(kernel, H200, runs, OTHERS)
+    assert times_s.shape == (len(OTHERS), len(configurations))
+    slow = np.array([configuration["BLK_M"] == 64 for configuration in configurations])
+    columns = {name: np.array([one[name] for one in configurations]) for name in KERNEL.all_parameters}
+    for problem, of_problem_s in zip(OTHERS, times_s, strict=True):
+        placed = PlacedKernel(KERNEL, problem, H200)
+        runs_there = placed.runs(columns)
+        assert (np.isfinite(of_problem_s) == runs_there).all()
+        ratios = of_problem_s[runs_there] / Features(placed).physical_s(
+            {name: column[runs_there] for name, column in columns.items()}
+        )
+        assert np.median(ratios[slow[runs_there]]) > 5 > 2 > np.median(ratios[~slow[runs_there]])
+    for configuration in configurations[:20]:
         assert set(configuration) == set(kernel.all_parameters)
         assert any(PlacedKernel(kernel, problem, H200).contains(configuration) for problem in OTHERS)
 
 
-def test_without_a_timed_trial_nothing_is_foreseen():
+def test_without_a_timed_trial_nothing_is_expected():
     runs = [(problem, trials_of(problem, lambda _: None, 10)) for problem in TUNED]
-    assert foreseen(KERNEL, H200, runs, OTHERS, WEIGHTS) == []
+    configurations, times_s = expected_times(KERNEL, H200, runs, OTHERS)
+    assert configurations == []
+    assert times_s.shape == (len(OTHERS), 0)

@@ -1,11 +1,10 @@
-"""Configurations that a model of a kernel's tunes expects to be fast at sizes of which few were tuned."""
+"""Times that a model of a kernel's tunes expects of other configurations, at sizes of which few were tuned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.cost.features import Features
 from mltune.cost.regressors import ExtraTreesModel
@@ -13,34 +12,28 @@ from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats, length, row
 from mltune.kernel.placed import PlacedKernel
-from mltune.library.content import valid_at
-from mltune.library.portfolio import MOST_THAT_PAY, choose_portfolio, shares
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trials import Trials
-
-FORESEEN_AT = 24
-"""Sizes for which configurations are chosen."""
 
 _DRAWN, _DRAWN_AT = 600, 8  # configurations from the space of each of some sizes
 
 
-def foreseen(
+def expected_times(
     kernel: Kernel,
     device: Device,
     runs: Sequence[tuple[RunnableProblem, Trials]],
     problems: Sequence[RunnableProblem],
-    weights: NDArray[np.float64],
-) -> list[dict[str, int]]:
-    """Return a portfolio of configurations by expected times at some problems, those that gain most first.
+) -> tuple[list[dict[str, int]], Floats]:
+    """Return random configurations and their seconds at some problems, infinite where one does not run.
 
     The model learns from the trials of `runs` how much faster or slower than by physics a configuration is, so it knows
-    sizes that were not tuned. Compiler parameters have their defaults. A kernel without the resources that physics
-    needs, and one without a timed trial, have no such configurations.
+    sizes that were not tuned. Compiler parameters have their defaults. Of a kernel without the resources that physics
+    needs, and of one without a timed trial, there are no configurations.
     """
     plain = kernel.recorded_with(())
     cases = [PlacedKernel(plain, problem, device) for problem in problems]
     if not Features(cases[0]).has_prior or not any(trials.timed.any() for _, trials in runs):
-        return []
+        return [], np.empty((len(problems), 0))
     rows, speeds = list[Floats](), list[Floats]()
     for problem, trials in runs:
         timed = trials.take(trials.timed)
@@ -56,12 +49,11 @@ def foreseen(
     columns = {name: np.concatenate([of_case[name] for of_case in drawn]) for name in plain.all_parameters}
     times_s = np.full((len(cases), length(columns)), np.inf)
     for case, of_case_s in zip(cases, times_s, strict=True):
-        valid = valid_at(case, columns)
+        valid = case.runs(columns)
         inputs, physical_s = _inputs(case, {name: column[valid] for name, column in columns.items()})
         of_case_s[valid] = physical_s / np.exp(model.predict(inputs)[0])
-    none = np.zeros(length(columns), dtype=np.bool_)
-    chosen = choose_portfolio(shares(times_s), weights, none, most=MOST_THAT_PAY)
-    return [kernel.compiler.completed(row(columns, number)) for number in chosen]
+    configurations = [kernel.compiler.completed(row(columns, number)) for number in range(length(columns))]
+    return configurations, times_s
 
 
 def _inputs(placed: PlacedKernel, columns: Columns) -> tuple[Floats, Floats]:
