@@ -203,7 +203,7 @@ MISTAKES = [
     ),
     (
         "plan precision.toml",
-        "problems 1.precisions item 1 must be 's', 'd', 'c', 'z', 'h', 'b', 'hs', 'bs', 'eb', 'eh', 'es', 'ebf' or 'dd'",
+        "precisions item 1 must be 's', 'd', 'c', 'z', 'h', 'b', 'hs', 'bs', 'eb', 'eh', 'es', 'ebf' or 'dd'",
         "'q'",
     ),
     ("plan twice.toml", "problems 2", "sgemm NT 64 is in problems 1 too"),
