@@ -79,9 +79,20 @@ class PlannedLibrary:
                 pools.put(stack.enter_context(closing(ChildPool())))
             compilers = self.plan.options.get("compilers") or max(1, builds.available_cores() // at_once)
             time = partial(_time, placed, pools=pools, compilers=compilers)
-            functions = time, builds.build_one, expected_times
-            subject = (self.spec, self.problems, tunes, *functions, campaign.directory)
-            return Building(*subject, left_s, placed.replayed, stop, at_once).content()
+            building = Building(
+                self.spec,
+                self.problems,
+                tunes,
+                time,
+                builds.build_one,
+                expected_times,
+                campaign.directory,
+                left_s=left_s,
+                replayed=placed.replayed,
+                stop=stop,
+                at_once=at_once,
+            )
+            return building.content()
 
 
 def plan_library(
