@@ -22,7 +22,7 @@ BATCHED = [kernel for kernel in map(load_kernel, built_in()) if kernel.batched]
 
 @pytest.mark.parametrize("kernel", BATCHED, ids=lambda kernel: kernel.name)
 def test_a_batch_compiles(kernel):
-    problem = parse_problem(f"{kernel.precisions[-1]}gemm", trans="NT", size=96, batch=60)
+    problem = parse_problem(f"{kernel.precisions[-1]}gemm", size=96, batch=60)
     space = ConstrainedSpace(kernel, variables_of(problem, H200))
     rows = space.rows(space.sample(3, np.random.default_rng(1)))
     configurations = [{name: int(column[at]) for name, column in rows.items()} for at in range(3)]
