@@ -174,22 +174,22 @@ class Library:
         rows, or three by columns; another case has one of `a` and `b`, or both, in the other order.
         """
         package, key = package_of(type(out)), None
-        arrays = (a, b, out, *scales) if bias is None else (a, b, out, *scales, bias)
+        vectors = scales if bias is None else (*scales, bias)
         if (
             package is not None
-            and package_of(type(a)) is package_of(type(b)) is package_of(type(arrays[-1])) is package
-            and all(package_of(type(scale)) is package for scale in scales)
+            and package_of(type(a)) is package_of(type(b)) is package
+            and not (vectors and any(package_of(type(vector)) is not package for vector in vectors))
         ):
-            key = package.facts(a, b, out), *(package.facts(array, array, array) for array in arrays[3:]), alpha, beta
+            key = package.facts(a, b, out), alpha, beta, *[package.facts(vector, vector, vector) for vector in vectors]
         try:
             plan = self._plans.get(key)
         except TypeError:  # a number that is an array
             key, plan = None, None
         if plan is not None and package is not None:
             first, second = (b, a) if plan.swapped else (a, b)
-            addresses = [package.address(first), package.address(second), *map(package.address, arrays[2:])]
+            addresses = [*map(package.address, (first, second, out, *vectors))]
         else:
-            plan = self._product(arrays, alpha, beta, 0 if stream is None else _stream(stream))
+            plan = self._product((a, b, out, *vectors), alpha, beta, 0 if stream is None else _stream(stream))
             addresses = plan.addresses
             if len(self._plans) >= _MOST_REMEMBERED:
                 self._plans.clear()
