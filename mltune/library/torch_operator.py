@@ -99,8 +99,8 @@ def torch_operator(library: Any) -> Any:
 
     def product_with_vectors(a: Any, b: Any, *rest: Any) -> Any:
         vectors, alpha = rest[: len(library.vectors)], (*rest[len(library.vectors) :], 1.0)[0]
-        kinds = (array for tensor in (a, b, *vectors) for array in (tensor.shape, tensor.stride(), tensor.dtype))
-        return result_of((*kinds, a.get_device(), alpha), a, b, alpha, *vectors)
+        kinds = [(each.shape, each.stride(), each.dtype, each.get_device()) for each in (a, b, *vectors)]
+        return result_of((*kinds, alpha), a, b, alpha, *vectors)
 
     def result_of(key: Any, a: Any, b: Any, alpha: Any, *bias: Any) -> Any:
         repeat = calls.get(key)
