@@ -298,7 +298,7 @@ def _definition(call: KernelCall, answers: Sequence[Any] | None, folder: Path | 
     with ThreadPoolExecutor() as threads:  # of large arrays each second counts
         read = partial(_argument, role="inout", folder=folder, absolute=call.absolute)
         definitions = [*threads.map(read, keys, call.arguments)]
-    for key, value, right in zip(keys, call.arguments, answers or (), strict=False):
+    for key, value, right in zip(keys, call.arguments, answers or [None] * len(keys), strict=True):
         if right is not None and folder is not None:
             array = np.asarray(on_host(value))
             right = np.asarray(right, dtype=array.dtype)
