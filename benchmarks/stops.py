@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from harness import RESULTS, SEARCHING, parser_of, provenance, write
@@ -32,8 +33,9 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import is_bundle
 from mltune.kernel.space import TableSpace
 from mltune.records.trial import TrialState
+from mltune.search import stopping
 from mltune.search.search import KernelSearch, SearchSettings
-from mltune.search.stopping import FEWEST, GAIN, MEASURED, ROOTS, little_gained
+from mltune.search.stopping import GAIN, little_gained
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from hidden_optima import FAMILIES, hidden, play, search_of
@@ -44,11 +46,9 @@ CERTAIN, SURE = (1e-5, 2e-2), 60
 
 def ended_sooner(scores: NDArray[np.float64], count: int, hopes: float) -> bool:
     """Return whether the rule with a least wait of 60 ends a search."""
-    measured = scores[np.isfinite(scores)]
-    is_certain = CERTAIN[0] < hopes < CERTAIN[1]
-    enough = max(ROOTS * math.sqrt(count), SURE) if is_certain else max(count / 3, FEWEST)
-    last = math.ceil(max(len(measured) / 2, min(enough, MEASURED)))
-    return last < len(measured) and measured.max() - measured[: len(measured) - last].max() < math.log1p(GAIN)
+    fewest = SURE if CERTAIN[0] < hopes < CERTAIN[1] else stopping.FEWEST
+    with patch.multiple(stopping, CERTAIN=CERTAIN, FEWEST=fewest):
+        return bool(little_gained(scores, count, hopes))
 
 
 def searches(names: list[str], seeds: list[int], made: int) -> Iterator[dict[str, Any]]:
