@@ -20,6 +20,7 @@ from mltune.problem.gemm_operands import (
     FP8_OPS,
     HALF_PRECISION,
     LARGEST_INTEGER,
+    NARROW,
     PRECISIONS,
     TRANSPOSES,
     Precision,
@@ -226,7 +227,7 @@ class GemmProblem:
     @property
     def cost_class(self) -> str:
         """The precision of the operands: all cases of it cost the same per operation to compile and time."""
-        return self.precision[0] if self.types.is_half else self.precision
+        return self.precision[0] if self.types.operand in NARROW else self.precision
 
     @property
     def cost_case(self) -> str:
@@ -264,9 +265,12 @@ class GemmProblem:
     def vectors(self) -> dict[str, tuple[str, int]]:
         """Types and lengths of the vectors of the epilogue by name, in order; all products of a batch share them."""
         scales, bias, _ = self.finish
-        lengths = {"scale_m": self.m, "scale_n": self.n} if scales else {}
-        of_bias = {"bias": (self.types.result, self.m if bias == "bias_m" else self.n)} if bias else {}
-        return {**{name: (self.types.accumulator, length) for name, length in lengths.items()}, **of_bias}
+        vectors: dict[str, tuple[str, int]] = {}
+        if scales:
+            vectors |= {"scale_m": (self.types.accumulator, self.m), "scale_n": (self.types.accumulator, self.n)}
+        if bias:
+            vectors["bias"] = self.types.result, self.m if bias == "bias_m" else self.n
+        return vectors
 
     @property
     def is_empty(self) -> bool:

@@ -60,11 +60,6 @@ class Precision:
         return self.operand == FP8
 
     @property
-    def is_half(self) -> bool:
-        """Whether A and B have fewer bits than sums, alpha and beta."""
-        return self.is_fp8 or self.operand in HALF_PRECISION
-
-    @property
     def is_sum(self) -> bool:
         """Whether an element is the sum of two doubles."""
         return self.terms == 2
@@ -81,6 +76,9 @@ HALF_PRECISION: Mapping[str, tuple[float, float, float]] = {
 }
 """Of a type: the largest relative error of rounding to it, the largest error of subnormal numbers, its largest number.
 """
+
+NARROW = (*HALF_PRECISION, FP8)
+"""The types of A and B that have fewer bits than sums, alpha and beta."""
 
 
 def _of_blas(number: int, dtype: str, arithmetic: str, wider: str) -> Precision:
@@ -193,8 +191,8 @@ def random_matrix(
     double-double numbers.
     """
     rows, columns, leading = extents
-    is_half, is_complex = dtype in (*HALF_PRECISION, FP8), dtype.startswith("complex")
-    drawn = np.dtype("float32" if is_half else dtype)
+    is_narrow, is_complex = dtype in NARROW, dtype.startswith("complex")
+    drawn = np.dtype("float32" if is_narrow else dtype)
     values = generator.random(leading * columns * (2 if is_complex else 1), dtype=drawn.char.lower())
     if integers:
         values *= 2 * LARGEST_INTEGER + 1
@@ -209,7 +207,7 @@ def random_matrix(
     matrix = values.view(drawn)
     nan = complex(math.nan, math.nan) if is_complex else math.nan
     matrix.reshape(columns, leading)[:, 0 if unread else rows :] = nan
-    return stored(xp, matrix, dtype) if is_half else matrix
+    return stored(xp, matrix, dtype) if is_narrow else matrix
 
 
 def numbers(values: Any, dtype: str) -> Any:
