@@ -22,7 +22,7 @@ from mltune.errors import BundleError, DamagedRunError, DeviceError, RunError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Floats
+from mltune.kernel.coding import Columns, Floats, row
 from mltune.kernel.placed import PlacedKernel
 from mltune.library.content import (
     Configuration,
@@ -129,11 +129,11 @@ class Building:
     `problems` are those of the sizes of the description, `tunes` of its tuned sizes, with trials. `time` takes a
     kernel, a problem, configurations and `until`, a time of the clock of perf_counter, and returns seconds: None
     where one fails, fewer where the time is over; several threads call it. `foresee` takes a kernel, a device,
-    problems with their trials, and problems, and returns configurations and their expected seconds (n_problems,
-    n_configurations). A building that was interrupted in `directory` goes on. `left_s` are seconds for timing and
-    choosing, those of an interrupted building included. In replay times that are not on record are no failures.
-    `stop` is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU does one
-    thing after the other, but the host has more to do.
+    problems with their trials, and problems, and returns a table of configurations and their expected seconds
+    (n_problems, n_configurations). A building that was interrupted in `directory` goes on. `left_s` are seconds for
+    timing and choosing, those of an interrupted building included. In replay times that are not on record are no
+    failures. `stop` is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU
+    does one thing after the other, but the host has more to do.
     """
 
     spec: Spec
@@ -141,7 +141,7 @@ class Building:
     tunes: Sequence[Tune]
     time: Callable[..., Sequence[float | None]]
     build: Callable[[PlacedKernel, Mapping[str, int]], Build]
-    foresee: Callable[..., tuple[Sequence[Mapping[str, int]], Floats]]
+    foresee: Callable[..., tuple[Columns, Floats]]
     directory: Path
     left_s: float = math.inf
     replayed: bool = False
@@ -312,10 +312,10 @@ class Building:
         places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
         runs = [(tune.problem, tune.run.records) for tune in self.tunes if tune.kernel.label == kernel.label]
         problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
-        configurations, times_s = self.foresee(kernel, self.device, runs, problems)
-        none = np.zeros(len(configurations), dtype=np.bool_)
-        chosen = choose_portfolio(shares(times_s), weights, none, most=MOST_THAT_PAY) if configurations else []
-        return [LibraryCandidate(kernel, configurations[number]) for number in chosen]
+        columns, times_s = self.foresee(kernel, self.device, runs, problems)
+        none = np.zeros(times_s.shape[1], dtype=np.bool_)
+        chosen = choose_portfolio(shares(times_s), weights, none, most=MOST_THAT_PAY) if len(none) else []
+        return [LibraryCandidate(kernel, kernel.compiler.completed(row(columns, number))) for number in chosen]
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""

@@ -10,7 +10,7 @@ from mltune.cost.features import Features
 from mltune.cost.regressors import ExtraTreesModel
 from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Columns, Floats, length, row
+from mltune.kernel.coding import Columns, Floats, length
 from mltune.kernel.placed import PlacedKernel
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trials import Trials
@@ -23,17 +23,17 @@ def expected_times(
     device: Device,
     runs: Sequence[tuple[RunnableProblem, Trials]],
     problems: Sequence[RunnableProblem],
-) -> tuple[list[dict[str, int]], Floats]:
-    """Return random configurations and their seconds at some problems, infinite where one does not run.
+) -> tuple[Columns, Floats]:
+    """Return a table of random configurations and their seconds at some problems, infinite where one does not run.
 
-    The model learns from the trials of `runs` how much faster or slower than by physics a configuration is, so it knows
-    sizes that were not tuned. Compiler parameters have their defaults. Of a kernel without the resources that physics
-    needs, and of one without a timed trial, there are no configurations.
+    The model learns from the trials of `runs` how much faster or slower than by physics a configuration is, so it
+    knows sizes that were not tuned. The table has no compiler parameters, which have their defaults. Of a kernel
+    without the resources that physics needs, and of one without a timed trial, there are no configurations.
     """
     plain = kernel.recorded_with(())
     cases = [PlacedKernel(plain, problem, device) for problem in problems]
     if not Features(cases[0]).has_prior or not any(trials.timed.any() for _, trials in runs):
-        return [], np.empty((len(problems), 0))
+        return {}, np.empty((len(problems), 0))
     rows, speeds = list[Floats](), list[Floats]()
     for problem, trials in runs:
         timed = trials.take(trials.timed)
@@ -52,8 +52,7 @@ def expected_times(
         valid = case.runs(columns)
         inputs, physical_s = _inputs(case, {name: column[valid] for name, column in columns.items()})
         of_case_s[valid] = physical_s / np.exp(model.predict(inputs)[0])
-    configurations = [kernel.compiler.completed(row(columns, number)) for number in range(length(columns))]
-    return configurations, times_s
+    return columns, times_s
 
 
 def _inputs(placed: PlacedKernel, columns: Columns) -> tuple[Floats, Floats]:

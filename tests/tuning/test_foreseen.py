@@ -42,10 +42,9 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
 
     runs = [(problem, trials_of(problem, factor)) for problem in TUNED]
     runs.append((TUNED[0], trials_of(TUNED[0], lambda _: None, 10)))
-    configurations, times_s = expected_times(kernel, H200, runs, OTHERS)
-    assert times_s.shape == (len(OTHERS), len(configurations))
-    slow = np.array([configuration["BLK_M"] == 64 for configuration in configurations])
-    columns = {name: np.array([one[name] for one in configurations]) for name in KERNEL.all_parameters}
+    columns, times_s = expected_times(kernel, H200, runs, OTHERS)
+    slow = columns["BLK_M"] == 64
+    assert times_s.shape == (len(OTHERS), len(slow))
     for problem, of_problem_s in zip(OTHERS, times_s, strict=True):
         placed = PlacedKernel(KERNEL, problem, H200)
         runs_there = placed.runs(columns)
@@ -54,13 +53,13 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
             {name: column[runs_there] for name, column in columns.items()}
         )
         assert np.median(ratios[slow[runs_there]]) > 5 > 2 > np.median(ratios[~slow[runs_there]])
-    for configuration in configurations[:20]:
+    for configuration in (kernel.compiler.completed(row(columns, number)) for number in range(20)):
         assert set(configuration) == set(kernel.all_parameters)
         assert any(PlacedKernel(kernel, problem, H200).contains(configuration) for problem in OTHERS)
 
 
 def test_without_a_timed_trial_nothing_is_expected():
     runs = [(problem, trials_of(problem, lambda _: None, 10)) for problem in TUNED]
-    configurations, times_s = expected_times(KERNEL, H200, runs, OTHERS)
-    assert configurations == []
+    columns, times_s = expected_times(KERNEL, H200, runs, OTHERS)
+    assert columns == {}
     assert times_s.shape == (len(OTHERS), 0)
