@@ -98,6 +98,7 @@ static_assert(BLK_N % CHUNK == 0, "lines of all tiles begin as far from multiple
 // Registers: those of the launch, and what the producer gives to the consumers.
 constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8;
 constexpr int SHARE = (LAUNCH_REGISTERS * THREADS - PRODUCER_REGISTERS * WARPGROUP) / (CONSUMERS * WARPGROUP) / 8 * 8;
+constexpr int MOST_SHARED = 232448;  // bytes of a block
 constexpr int CONSUMER_REGISTERS = SHARE < 240 ? SHARE : 240;
 
 // Describes a matrix to the copy engine.
@@ -177,10 +178,14 @@ __device__ __forceinline__ void barrier_expect(Bits64* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(Bits64* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Arrive at the barrier at the same place of a block of the cluster.
 __device__ __forceinline__ void barrier_arrive(Bits64* barrier, int block) {
 #if CLUSTER * CLUSTER_N == 1
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+  barrier_arrive(barrier);
 #else
   asm volatile(
       "{\n.reg .b32 remote;\n"
@@ -197,10 +202,9 @@ __device__ __forceinline__ void barrier_wait(Bits64* barrier, unsigned parity) {
       "@!done bra again;\n}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-__device__ __forceinline__ void block_or_cluster_sync() {
-#if CLUSTER * CLUSTER_N == 1
-  __syncthreads();
-#else
+// Waits for all threads of a cluster of several blocks. Released, so that arrivals at barriers of another block are there before it ends.
+__device__ __forceinline__ void cluster_sync() {
+#if CLUSTER * CLUSTER_N > 1
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
@@ -217,6 +221,13 @@ __device__ __forceinline__ int cluster_rank() {
 
 // -- Tensor maps.
 
+// The thread's number, read anew, so that nothing made from it is kept in registers in between.
+__device__ __forceinline__ unsigned thread_again() {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 #define REPLACE_32(FIELD, VALUE) \
   asm volatile("tensormap.replace.tile." FIELD ".shared::cta.b1024.b32 [%0], " VALUE ";" ::"l"(at) : "memory")
 #define REPLACE_32_OF(FIELD, INDEX, VALUE) \
@@ -230,9 +241,10 @@ __device__ __forceinline__ int cluster_rank() {
 #define AT "{%2, %3}"
 #endif
 
-// Describes `outer` lines of `inner` contiguous elements, of which `box_outer` by PER_LINE are copied at a time, and of a batch
-// so many products. A whole warp calls it; the map is made in shared memory and published in global memory.
-__device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const Input* X, unsigned inner, unsigned outer, Bits64 ld,
+// Describes `outer` lines of `inner` contiguous elements of some bytes, of which `box_outer` by a LINE are copied at a time, and of
+// a batch so many products. A whole warp calls it; the map is made in shared memory and published in global memory.
+template <typename T>
+__device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const T* X, unsigned inner, unsigned outer, Bits64 ld,
                                          int box_outer, unsigned products, Bits64 stride) {
   const int lane = threadIdx.x % WARP;
   shared->words[lane] = 0;
@@ -244,26 +256,25 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
     REPLACE_32("rank", "2");  // less one
     REPLACE_32_OF("box_dim", "2", 1);
     REPLACE_32_OF("global_dim", "2", products);
-    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"l"(at), "l"(stride * ELEMENT_BYTES)
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"l"(at), "l"(stride * sizeof(T))
                  : "memory");
     REPLACE_32_OF("element_stride", "2", 1);
 #else
     REPLACE_32("rank", "1");
 #endif
-    REPLACE_32_OF("box_dim", "0", PER_LINE);
+    REPLACE_32_OF("box_dim", "0", LINE / static_cast<int>(sizeof(T)));
     REPLACE_32_OF("box_dim", "1", box_outer);
     REPLACE_32_OF("global_dim", "0", inner);
     REPLACE_32_OF("global_dim", "1", outer);
-    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * ELEMENT_BYTES) : "memory");
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * sizeof(T)) : "memory");
     REPLACE_32_OF("element_stride", "0", 1);
     REPLACE_32_OF("element_stride", "1", 1);
-#if IS_FP8
-    REPLACE_32("elemtype", "0");  // bytes
-#elif IS_FP16
-    REPLACE_32("elemtype", "6");  // FP16
-#else
-    REPLACE_32("elemtype", "10");  // BF16
-#endif
+    if constexpr (sizeof(T) == 1)
+      REPLACE_32("elemtype", "0");  // bytes
+    else if constexpr (IS_FP16)
+      REPLACE_32("elemtype", "6");
+    else
+      REPLACE_32("elemtype", "10");  // BF16
     REPLACE_32("interleave_layout", "0");
     REPLACE_32("swizzle_mode", "3");  // 128 bytes
     REPLACE_32("fill_mode", "0");     // zeros
@@ -274,7 +285,7 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
                : "memory");
 }
 
-// By the thread that copies, before its first copy.
+// By a thread that copies, before its first copy.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
@@ -296,14 +307,16 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int
         : "memory");
 }
 
-// -- Tensor cores.
-
-// The thread's number, read anew, so that nothing made from it is kept in registers in between.
-__device__ __forceinline__ unsigned thread_again() {
-  unsigned thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
+// From shared memory; what lies outside of the matrix is left out. Copies of a thread are groups, of which it waits for all to have been read.
+__device__ __forceinline__ void store_box(const TensorMap* map, const void* shared, int inner, int outer, int product) {
+  asm volatile("cp.async.bulk.tensor." DIMENSIONS ".global.shared::cta.bulk_group [%0, " AT "], [%1];\n"
+               "cp.async.bulk.commit_group;" ::"l"(map),
+               "r"(shared_address(shared)), "r"(inner), "r"(outer), "r"(product)
+               : "memory");
 }
+__device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// -- Tensor cores.
 
 // Two elements of C, rounded to the nearest even, the first in the lower half of the word.
 __device__ __forceinline__ unsigned rounded(float low, float high) {
@@ -324,6 +337,25 @@ __device__ __forceinline__ float widened(Half element) {
   asm("mov.b32 %0, {%1, %2};" : "=f"(value) : "h"(Half(0)), "h"(element));
 #endif
   return value;
+}
+
+// Two matrices of 8 x 8 elements in half precision, to lines in shared memory and from there: thread 4 i + j has of row i the columns 2 j
+// and 2 j + 1, and thread 8 l + i < 16 the place of line i of matrix l. Lines are columns or, with SWAP, rows.
+#if SWAP
+#define LINES_ARE_COLUMNS ""
+#else
+#define LINES_ARE_COLUMNS ".trans"
+#endif
+__device__ __forceinline__ void store_matrices(void* shared, int offset, unsigned first, unsigned second) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2" LINES_ARE_COLUMNS ".shared.b16 [%0], {%1, %2};" ::"r"(shared_address(shared) + offset),
+               "r"(first), "r"(second)
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices(const void* shared, int offset, unsigned (&two)[2]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2" LINES_ARE_COLUMNS ".shared.b16 {%0, %1}, [%2];"
+               : "=r"(two[0]), "=r"(two[1])
+               : "r"(shared_address(shared) + offset)
+               : "memory");
 }
 
 // Nearly e^x and x / y.
@@ -469,6 +501,13 @@ __device__ __forceinline__ Bits64 describe(const void* shared, int leading) {
 
 // ---- Copies of one operand.
 
+// Whether the copy engine can copy from a matrix, or to it.
+template <typename T>
+__device__ __forceinline__ bool is_aligned(const T* X, long long ld, long long stride) {
+  constexpr int CHUNK = 16 / sizeof(T);
+  return ld % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(X) % 16 == 0;
+}
+
 // PANEL lines of op(X) by BLK_K steps of k are an image: blocks of lines of 128 bytes that lie along the contiguous index.
 // SHARES: blocks of a cluster that copy a part each.
 template <bool K_CONTIGUOUS, int PANEL, int SHARES>
@@ -489,9 +528,7 @@ struct Operand {
                                      TensorMap* map)
       : X(X), ld(ld), inner(K_CONTIGUOUS ? k : count), outer(K_CONTIGUOUS ? count : k), stride(stride), products(products), map(map) {}
 
-  __device__ __forceinline__ bool is_aligned() const {
-    return ld % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(X) % 16 == 0;
-  }
+  __device__ __forceinline__ bool is_aligned() const { return ::is_aligned(X, ld, stride); }
 
   __device__ __forceinline__ void make(TensorMap* shared) const {
     make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
@@ -719,7 +756,7 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
 }
 #endif
 
-constexpr int MAPS = 2;  // of a block
+constexpr int MAPS = 3;  // of a block
 
 // The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
@@ -928,42 +965,33 @@ struct Packing {
 
 // ---- Results.
 
-// 16 bytes of a line of C, or of the bias. Of elements in half precision as words: a load of their struct would be eight.
 #if IS_HALF_RESULT
-typedef Chunk Vector;
-__device__ __forceinline__ Half get(const Vector& vector, int e) { return static_cast<Half>(vector.words[e / 2] >> e % 2 * 16); }
-__device__ __forceinline__ void put(Vector& vector, int e, Half element) { vector.words[e / 2] |= static_cast<unsigned>(element) << e % 2 * 16; }
-__device__ __forceinline__ void put_two(Vector& vector, int e, float low, float high) { vector.words[e / 2] = rounded(low, high); }
 __device__ __forceinline__ float number(Half element) { return widened(element); }
 #else
-typedef Four Vector;
-__device__ __forceinline__ float get(const Vector& vector, int e) { return vector.of[e]; }
-__device__ __forceinline__ void put(Vector& vector, int e, float element) { vector.of[e] = element; }
-__device__ __forceinline__ void put_two(Vector& vector, int e, float low, float high) { vector.of[e] = low, vector.of[e + 1] = high; }
 __device__ __forceinline__ float number(float element) { return element; }
 #endif
 constexpr int VECTOR = 16 / sizeof(Element);
+struct alignas(16) Vector { Element of[VECTOR]; };
 
-// The first `valid` elements.
+// The first `valid` elements; the others are zero. Those of an incomplete vector are stored from where it lies in shared memory.
 __device__ __forceinline__ Vector load_vector(const Element* from, int valid) {
   Vector vector = {};
-  if (valid == VECTOR && reinterpret_cast<Bits64>(from) % 16 == 0) {
+  if (valid >= VECTOR && reinterpret_cast<Bits64>(from) % 16 == 0) {
     vector = load_global(reinterpret_cast<const Vector*>(from));
   } else {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++)
-      if (e < valid) put(vector, e, load_global(from + e));
+      if (e < valid) vector.of[e] = load_global(from + e);
   }
   return vector;
 }
 
-__device__ __forceinline__ void store_vector(Element* to, const Vector& vector, int valid) {
-  if (valid == VECTOR && reinterpret_cast<Bits64>(to) % 16 == 0) {
+__device__ __forceinline__ void store_vector(Element* to, const Vector& vector, const Vector* shared, int valid) {
+  if (valid >= VECTOR && reinterpret_cast<Bits64>(to) % 16 == 0) {
     store_global(reinterpret_cast<Vector*>(to), vector);
   } else {
-#pragma unroll
-    for (int e = 0; e < VECTOR; e++)
-      if (e < valid) store_global(to + e, get(vector, e));
+#pragma unroll 1
+    for (int e = 0; e < min(valid, VECTOR); e++) store_global(to + e, shared->of[e]);
   }
 }
 
@@ -1003,17 +1031,34 @@ __device__ __forceinline__ void scale(Sums& sums, const float* of_rows, const fl
   }
 }
 
-// The way of a tile's sums to C. They change hands in shared memory, in pieces of columns, so that a thread has 16 bytes of a line of
-// C; the room is the stage of the team's last step of k, which is freed only then. Lines are columns of a warpgroup's sums or, if not all
-// of its warps may be there, of a warp's; with SWAP they are the rows of a warp's.
+// The way of a tile's sums to C. Elements change hands in shared memory, in pieces of columns; the room is the stage of the team's last
+// step of k, which is freed only then. Lines are columns of a warpgroup's sums or, if not all of its warps may be there, of a warp's; with
+// SWAP they are the rows of a warp's. The copy engine takes lines of 128 bytes, swizzled, while the next tile is multiplied; pieces that do not
+// fit have rooms of their own, if there is memory. Other lines, and those of a matrix that is not aligned, are stored by threads, 16
+// bytes each. What C was comes the same way.
 struct Outbox {
+  static constexpr bool BOXED = IS_HALF_RESULT && !SWAP && SPLIT_K == 1;
   static constexpr int TOGETHER = SWAP || SPLIT_K != 1 ? 1 : WARPGROUP / WARP;  // warps
-  static constexpr int ROOM = STAGE / (16 * WARPS) * TOGETHER * 4;              // floats: a multiple of 16 bytes
+  static constexpr int UNIT_OF_ROOM = BOXED ? 8 * LINE : 16;
+  static constexpr int ROOM = STAGE * TOGETHER / WARPS / UNIT_OF_ROOM * UNIT_OF_ROOM;  // bytes
   static constexpr int ROWS = 16 * TOGETHER;
-  static constexpr int FIT = (SWAP ? ROOM / ROWS - 8 : ROOM / (ROWS + 4)) / 8 * 8;  // columns
-  static constexpr int PIECES = (BLK_N + FIT - 1) / FIT;
-  static constexpr int COLUMNS = (BLK_N + 8 * PIECES - 1) / (8 * PIECES) * 8;
-  static constexpr int APART = SWAP ? (COLUMNS / 8 | 1) * 8 : ROWS + 4;  // of lines: what threads store at a time is in different banks
+  static constexpr int SIZE = sizeof(Element);
+  static constexpr int FIT = (BOXED ? ROOM / LINE : SWAP ? ROOM / (16 * SIZE) - 8 : ROOM / (ROWS * SIZE + 16)) / 8 * 8;  // columns
+  static constexpr int BOX = BLK_N <= FIT ? BLK_N : BLK_N % 16 == 0 ? BLK_N / 2 : 8;
+  static constexpr int WIDTH = (BOXED ? BOX : BLK_N) % 32 == 0 && FIT >= 32 ? 32 : (BOXED ? BOX : BLK_N) % 16 == 0 && FIT >= 16 ? 16 : 8;
+  static constexpr int PIECES = BOXED ? BLK_N / BOX : (BLK_N + FIT / WIDTH * WIDTH - 1) / (FIT / WIDTH * WIDTH);
+  static constexpr int COLUMNS = (BLK_N / WIDTH + PIECES - 1) / PIECES * WIDTH;
+  static constexpr int MOVED = WIDTH / 2;  // sums of a thread at a time
+  static constexpr int UNIT = SWAP ? 8 * SIZE : 16;
+  static constexpr int APART = BOXED ? LINE : ((SWAP ? COLUMNS : ROWS) * SIZE / UNIT | 1) * UNIT;  // of lines: threads at a time are in different banks
+  static constexpr int EIGHT = 8 * (SWAP ? SIZE : APART);  // from columns to the next eight
+  static constexpr int ALL = INSTRUCTIONS * PIECES;        // of a warpgroup
+  static constexpr int IN_STAGE = !BOXED ? 1 : ROOM / (BOX * LINE) < ALL ? ROOM / (BOX * LINE) : ALL;
+  static constexpr int MORE = CONSUMERS * (ALL - IN_STAGE) * BOX * LINE;  // bytes
+  static constexpr int EXTRA = BOXED && STAGES * (STAGE + 16) + MORE + MAPS * 128 + 8 * (TEAMS + PACK) <= MOST_SHARED ? ALL - IN_STAGE : 0;
+  static constexpr int ROOMS = IN_STAGE + EXTRA;
+  static constexpr int EXTRA_BYTES = EXTRA ? MORE : 0;
+  static constexpr bool IS_LONG = EPILOGUE_ACTIVATION > 1;  // a loop, because unrolled it is slow to compile and to load
   static_assert(FIT > 0, "a piece has columns");
 
   long long m, n;
@@ -1022,35 +1067,154 @@ struct Outbox {
   long long ldc;
   const Element* bias;
 
-  // By whole warps: `row` is the first of the warp's 16, of the first instruction. Registers have no index, so each piece has a branch; the
-  // loop stays one, because unrolled it takes longer to compile than all else.
-  __device__ __forceinline__ void store(unsigned char* stage, const Sums& sums, long long row, long long column) const {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % TOGETHER;
-    float* const room = reinterpret_cast<float*>(stage) + threadIdx.x / WARP % WARPS / TOGETHER * ROOM;
-    float* const mine = room + (SWAP ? lane / 4 * APART + lane % 4 * 2 : lane % 4 * 2 * APART + warp * 16 + lane / 4);
-#pragma unroll 1
-    for (int number = 0; number < INSTRUCTIONS * PIECES; number++) {
+  const TensorMap* map;
+  bool boxed;  // all lines
+  int product;
+
+  // Whether the copy engine can store: it writes whole 16 bytes, also behind the end of a line.
+  static __device__ __forceinline__ bool has_boxes(long long m, const Element* C, long long ldc, long long stride) {
+    return is_aligned(C, ldc, stride) && m * SIZE % 16 == 0;
+  }
+
+  static __device__ __forceinline__ void make(TensorMap* map, TensorMap* shared, long long m, long long n, Element* C, long long ldc,
+                                              long long products, long long stride) {
+    make_map(map, shared, reinterpret_cast<const Half*>(C), static_cast<unsigned>(m), static_cast<unsigned>(n), ldc, COLUMNS,
+             static_cast<unsigned>(products), stride);
+  }
+
+  // By whole warps: `row` is the first of the warp's 16, of the first instruction. Registers have no index: sums move to those that are
+  // stored.
+  __device__ __forceinline__ void store(unsigned char* storage, int stage, Sums& sums, long long row, long long column) const {
+    const int warp = threadIdx.x / WARP % TOGETHER;
+    const Added added(bias, row, column, m, n);
+    row -= warp * 16;
+    float scale = alpha;
+    if (beta != 0.0f) {
+      add_old(storage, stage, sums, row, column);
+      scale = 1.0f;
+    }
+#pragma unroll(IS_LONG ? 1 : ALL)
+    for (int number = 0; number < ALL; number++) {
+      const int part = number / PIECES, first = number % PIECES * COLUMNS;
+      unsigned char* const room = room_of(storage, stage, number);
+      if (BOXED && number >= ROOMS) {
+        if (is_sender()) wait_until_read();
+        wait_for_others();
+      }
+#pragma unroll(IS_LONG ? 1 : COLUMNS / WIDTH)
+      for (int chunk = 0; chunk < COLUMNS / WIDTH; chunk++) {
+        const int from = first / 2 + chunk * MOVED;
+        if (from >= SUMS) break;
+        float moved[MOVED];
+        take<0>(moved, sums, part * SUMS + from);
 #pragma unroll
-      for (int n = 0; n < INSTRUCTIONS * PIECES; n++)
-        if (n == number) {
+        for (int i = 0; i < MOVED; i += 4) {
+          float values[4];
 #pragma unroll
-          for (int i = 0; i < COLUMNS / 2; i++) {  // of row i / 2 % 2 * 8 and column i / 4 * 8 + i % 2
-            const int down = i / 2 % 2 * 8, right = i / 4 * 8 + i % 2, from = n % PIECES * COLUMNS / 2 + i;
-            if (from < SUMS) mine[SWAP ? down * APART + right : right * APART + down] = sums[n / PIECES][from];
-          }
+          for (int j = 0; j < 4; j++) values[j] = scale * moved[i + j];
+          added.add(values, part, (from + i) / 4);
+          put(mine(room), (chunk * MOVED + i) / 4 * EIGHT, values);
         }
+      }
+      fence_proxy();
       wait_for_others();
-      const int first = number % PIECES * COLUMNS;
-      const long long there = row + number / PIECES * HIGH;
-      if (SWAP)
-        send<COLUMNS>(room, there, 16, column + first, BLK_N - first);
-      else
-        send<ROWS>(room, column + first, min(COLUMNS, BLK_N - first), there - warp * 16, ROWS);
-      wait_for_others();
+      if (!boxed) {
+        move<true>(room, row + part * HIGH, column + first, BLK_N - first);
+        wait_for_others();
+      } else if (is_sender()) {
+        store_box(map, room, static_cast<int>(row) + part * HIGH, static_cast<int>(column) + first, product);
+      }
+    }
+    __syncwarp();
+  }
+
+  // The thread of a warpgroup that has the copy engine store.
+  static __device__ __forceinline__ bool is_sender() { return threadIdx.x % WARPGROUP == 0; }
+
+ private:
+  // Where a piece of those that have met is.
+  static __device__ __forceinline__ unsigned char* room_of(unsigned char* storage, int stage, int number) {
+    const int group = threadIdx.x / WARP / TOGETHER, room = number % ROOMS;
+    if (EXTRA && room >= IN_STAGE) return storage + STAGES * STAGE + (group * EXTRA + room - IN_STAGE) * (BOX * LINE);
+    return storage + stage * STAGE + group % (WARPS / TOGETHER) * ROOM + (BOXED ? room * (BOX * LINE) : 0);
+  }
+
+  // There the place of the thread's first sums, or, of elements in half precision, of the line of a matrix that it is to have the place of.
+  static __device__ __forceinline__ unsigned char* mine(unsigned char* room) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % TOGETHER;
+#if IS_HALF_RESULT
+    const int line = SWAP ? lane % 16 : lane % 8, chunk = SWAP ? 0 : warp * 2 + lane % 16 / 8;
+    return chunk_of(room, line, chunk);
+#else
+    const int line = SWAP ? lane / 4 : lane % 4 * 2, element = SWAP ? lane % 4 * 2 : warp * 16 + lane / 4;
+    return room + line * APART + element * SIZE;
+#endif
+  }
+
+  // 16 bytes of a line.
+  static __device__ __forceinline__ unsigned char* chunk_of(unsigned char* room, int line, int chunk) {
+    return room + line * APART + (BOXED ? chunk ^ line % 8 : chunk) * 16;
+  }
+
+  // The bias of a thread's sums.
+  struct Added {
+#if BIAS == 1  // of two rows of an instruction
+    float of_rows[INSTRUCTIONS][2];
+
+    __device__ __forceinline__ Added(const Element* bias, long long row, long long, long long m, long long) {
+#pragma unroll
+      for (int i = 0; i < 2 * INSTRUCTIONS; i++) {
+        const long long at = row + i / 2 * HIGH + i % 2 * 8 + threadIdx.x % WARP / 4;
+        of_rows[i / 2][i % 2] = at < m ? number(load_global(bias + at)) : 0.0f;
+      }
+    }
+#elif BIAS == 2  // a warp has those of all columns, two a thread
+    static constexpr int WORDS = (BLK_N + 2 * WARP - 1) / (2 * WARP);
+    float of_columns[WORDS][2];
+
+    __device__ __forceinline__ Added(const Element* bias, long long, long long column, long long, long long n) {
+#pragma unroll
+      for (int i = 0; i < 2 * WORDS; i++) {
+        const long long at = column + i / 2 * 2 * WARP + threadIdx.x % WARP * 2 + i % 2;
+        of_columns[i / 2][i % 2] = at < n ? number(load_global(bias + at)) : 0.0f;
+      }
+    }
+#else
+    __device__ __forceinline__ Added(const Element*, long long, long long, long long, long long) {}
+#endif
+
+    // To four sums of eight columns, `group` times eight from the first on.
+    __device__ __forceinline__ void add(float (&values)[4], int part, int group) const {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+#if BIAS == 1
+        values[i] += INSTRUCTIONS == 1 || part == 0 ? of_rows[0][i / 2] : of_rows[INSTRUCTIONS - 1][i / 2];
+#elif BIAS == 2
+        values[i] += __shfl_sync(0xffffffff, word<0>(group / 8, i % 2), group % 8 * 4 + threadIdx.x % 4);
+#endif
+      }
+    }
+#if BIAS == 2
+    template <int FIRST>
+    __device__ __forceinline__ float word(int number, int i) const {
+      if constexpr (FIRST + 1 < WORDS)
+        if (FIRST != number) return word<FIRST + 1>(number, i);
+      return of_columns[FIRST][i];
+    }
+#endif
+  };
+
+  // Sums from `first` on. A loop would be turned to memory that has an index.
+  template <int FIRST>
+  static __device__ __forceinline__ void take(float (&moved)[MOVED], const Sums& sums, int first) {
+    if (FIRST == first) {
+#pragma unroll
+      for (int i = 0; i < MOVED; i++) moved[i] = sums[FIRST / SUMS][FIRST % SUMS + i];
+    } else if constexpr (FIRST + MOVED < INSTRUCTIONS * SUMS) {
+      take<FIRST + MOVED>(moved, sums, first);
     }
   }
 
- private:
   __device__ __forceinline__ void wait_for_others() const {
     if constexpr (TOGETHER > 1)
       meet<TOGETHER * WARP>(1 + TEAMS + threadIdx.x / WARPGROUP);
@@ -1058,47 +1222,84 @@ struct Outbox {
       __syncwarp();
   }
 
-  // Lines of elements, of which so many belong to the tile, by the threads that have met.
-  template <int ELEMENTS>
-  __device__ __forceinline__ void send(const float* room, long long line0, int lines, long long element0, int of_tile) const {
-    constexpr int VECTORS = ELEMENTS / VECTOR, STEP = TOGETHER * WARP;
-    const int there = static_cast<int>(min((SWAP ? m : n) - line0, static_cast<long long>(lines)));
-    const int left = static_cast<int>(min((SWAP ? n : m) - element0, static_cast<long long>(of_tile)));
-    const int thread = threadIdx.x % STEP;
-    Element* const corner = C + line0 * ldc + element0;
+  // Four sums, of two rows and columns, become elements of C in shared memory.
+  __device__ __forceinline__ void put(unsigned char* mine, int offset, const float (&values)[4]) const {
+#if IS_HALF_RESULT
+    store_matrices(mine, offset, rounded(activated(values[0]), activated(values[1])), rounded(activated(values[2]), activated(values[3])));
+#else
+#pragma unroll
+    for (int i = 0; i < 4; i++) *float_of_four(mine, offset, i) = activated(values[i]);
+#endif
+  }
+
+  static __device__ __forceinline__ float* float_of_four(unsigned char* mine, int offset, int i) {
+    return reinterpret_cast<float*>(mine + offset + (SWAP ? i / 2 * 8 * APART + i % 2 * SIZE : i % 2 * APART + i / 2 * 8 * SIZE));
+  }
+
+  // Sums become alpha times sums and beta times what C was.
+  __device__ __forceinline__ void add_old(unsigned char* storage, int stage, Sums& sums, long long row, long long column) const {
 #pragma unroll 1
-    for (int line = thread / VECTORS, element = thread % VECTORS * VECTOR; line < there;) {
-      const int valid = min(left - element, VECTOR);
-      if (valid > 0) send(room + line * APART + element, corner + line * ldc + element, valid, line0 + line, element0 + element);
-      line += STEP / VECTORS;
-      element += STEP % VECTORS * VECTOR;
-      if (STEP % VECTORS > 0 && element >= ELEMENTS) element -= ELEMENTS, line++;
+    for (int number = 0; number < ALL; number++) {
+      unsigned char* const room = room_of(storage, stage, number);
+      const int first = number % PIECES * COLUMNS;
+      move<false>(room, row + number / PIECES * HIGH, column + first, BLK_N - first);
+      wait_for_others();
+#pragma unroll
+      for (int n = 0; n < ALL; n++)
+        if (n == number) {
+#pragma unroll
+          for (int i = n % PIECES * COLUMNS / 2; i < min(SUMS, (n % PIECES + 1) * COLUMNS / 2); i += 4) {
+            float* const four = &sums[n / PIECES][i];
+            const int offset = (i - n % PIECES * COLUMNS / 2) / 4 * EIGHT;
+#if IS_HALF_RESULT
+            unsigned old[2];
+            load_matrices(mine(room), offset, old);
+#endif
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#if IS_HALF_RESULT
+              four[j] = alpha * four[j] + beta * widened(static_cast<Half>(old[j / 2] >> j % 2 * 16));
+#else
+              four[j] = alpha * four[j] + beta * *float_of_four(mine(room), offset, j);
+#endif
+          }
+        }
+      wait_for_others();
     }
   }
 
-  __device__ __forceinline__ void send(const float* from, Element* to, int valid, long long line, long long element) const {
-    float values[VECTOR];
+  // Lines to C, or from there, by the threads that have met, so many at a time that loads are on their way together.
+  template <bool TO_C>
+  __device__ __forceinline__ void move(unsigned char* room, long long row, long long column, int columns) const {
+    constexpr int VECTORS = (SWAP ? COLUMNS : ROWS) / VECTOR, STEP = TOGETHER * WARP;
+    constexpr int AT_ONCE = LAUNCH_REGISTERS - INSTRUCTIONS * SUMS < 40 ? 1 : 4;
+    const long long line0 = SWAP ? row : column, element0 = SWAP ? column : row;
+    const int most = min(columns, COLUMNS);
+    const int lines = static_cast<int>(min((SWAP ? m : n) - line0, static_cast<long long>(SWAP ? ROWS : most)));
+    const int elements = static_cast<int>(min((SWAP ? n : m) - element0, static_cast<long long>(SWAP ? most : ROWS)));
+    Element* const corner = C + line0 * ldc + element0;
+    const int all = TO_C ? lines * VECTORS : (SWAP ? ROWS : COLUMNS) * VECTORS;  // outside of the matrix are zeros
+#pragma unroll 1
+    for (int first = threadIdx.x % STEP; first < all; first += AT_ONCE * STEP) {
+      Vector held[AT_ONCE] = {};
 #pragma unroll
-    for (int e = 0; e < VECTOR; e += 4) {
-      const Four four = *reinterpret_cast<const Four*>(from + e);
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int vector = first + i * STEP, line = vector / VECTORS, element = vector % VECTORS * VECTOR;
+        Element* const global = corner + line * ldc + element;
+        const Vector* const shared = reinterpret_cast<const Vector*>(chunk_of(room, line, element / VECTOR));
+        if (TO_C ? vector < all : line < lines) held[i] = TO_C ? *shared : load_vector(global, elements - element);
+      }
 #pragma unroll
-      for (int f = 0; f < 4; f++) values[e + f] = alpha * four.of[f];
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int vector = first + i * STEP, line = vector / VECTORS, element = vector % VECTORS * VECTOR;
+        Vector* const shared = reinterpret_cast<Vector*>(chunk_of(room, line, element / VECTOR));
+        if (vector >= all) break;
+        if (TO_C)
+          store_vector(corner + line * ldc + element, held[i], shared, elements - element);
+        else
+          *shared = held[i];
+      }
     }
-    if (beta != 0.0f) {
-      const Vector old = load_vector(to, valid);
-#pragma unroll
-      for (int e = 0; e < VECTOR; e++) values[e] += beta * number(get(old, e));
-    }
-#if BIAS
-    const bool along = (BIAS == 1) != SWAP;  // the line
-    const Vector added = load_vector(bias + (along ? element : line), along ? valid : 1);
-#pragma unroll
-    for (int e = 0; e < VECTOR; e++) values[e] += number(get(added, along ? e : 0));
-#endif
-    Vector result = {};
-#pragma unroll
-    for (int e = 0; e < VECTOR; e += 2) put_two(result, e, activated(values[e]), activated(values[e + 1]));
-    store_vector(to, result, valid);
   }
 };
 
@@ -1140,7 +1341,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
   constexpr const Element* bias = nullptr;
 #endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
-  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
+  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE + Outbox::EXTRA_BYTES);
   Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + MAPS);
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
@@ -1162,13 +1363,8 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
   }
 #endif
   const bool aligned = PACK || (a.is_aligned() && b.is_aligned());
-#if SPLIT_K > 0
-  const long long tiles_if_any = aligned ? (k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K) : (k + STEPS * SPLIT_K - 1) / (STEPS * SPLIT_K);
-#else
   const int all_k = static_cast<int>(aligned ? (k + BLK_K - 1) / BLK_K : (k + STEPS - 1) / STEPS);
-  const int tiles_if_any = (all_k + parts() - 1) / parts();  // 32 bits: no division of 64
-#endif
-  const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>(tiles_if_any);  // of a part
+  const int tiles_k = alpha == 0.0f ? 0 : (all_k + parts() - 1) / parts();  // of a part
   const bool mapped = aligned && tiles_k > 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
@@ -1180,8 +1376,11 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
   }
   if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
   if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
+  if (Outbox::BOXED && mapped && threadIdx.x / WARP == 3 && Outbox::has_boxes(m, C, ldc, stride_c))
+    Outbox::make(maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
   const int warpgroup = threadIdx.x / WARPGROUP;
-  block_or_cluster_sync();
+  __syncthreads();
+  cluster_sync();
 
   if (warpgroup == CONSUMERS) {  // the producer
     registers_give<PRODUCER_REGISTERS>();
@@ -1193,27 +1392,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
       if (packing.units > 0) packing.wait();
 #endif
     }
-    if (aligned && first_thread) {
-      const int row_of_blocks = ((1 << CLUSTER * CLUSTER_N) - 1) / ((1 << CLUSTER) - 1) << cluster_row();
-      const int column_of_blocks = (1 << CLUSTER) - 1 << cluster_column() * CLUSTER;
-      Place place;
-#pragma unroll 1
-      for (int number = cluster; number < tiles.all; number += clusters) {
-        int panel_m, panel_n, product;
-        tiles.locate(number, panel_m, panel_n, product);
-        const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
-        const long long first = static_cast<long long>(number % parts()) * tiles_k;
-#pragma unroll 1
-        for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
-          unsigned char* const stage = shared_storage + place.stage * STAGE;
-          Bits64* const barrier = &full[place.stage];
-          barrier_wait(&empty[place.stage], place.parity ^ 1);
-          barrier_expect(barrier, STAGE);
-          a.copy(stage, row, tile * BLK_K, product, barrier, cluster_column(), row_of_blocks);
-          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier, cluster_row(), column_of_blocks);
-        }
-      }
-    } else if (!aligned && tiles_k > 0) {
+    if (!aligned && tiles_k > 0) {
       int turn = 0;  // of 2 STAGES: the stage, and the parity of its barriers
       int number = cluster, tile = 0, begun = 0, panel_m = 0, panel_n = 0, product = 0;  // begun: tiles that are to be shifted
 #pragma unroll 1
@@ -1253,8 +1432,28 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
         a.shift(stage, product_begun);
         b.shift(stage + OperandA::IMAGE, product_begun);
         fence_proxy();
-        barrier_arrive(&full[first], cluster_rank());
+        barrier_arrive(&full[first]);
         begun--;
+      }
+    } else if (aligned && first_thread) {
+      const int row_of_blocks = ((1 << CLUSTER * CLUSTER_N) - 1) / ((1 << CLUSTER) - 1) << cluster_row();
+      const int column_of_blocks = (1 << CLUSTER) - 1 << cluster_column() * CLUSTER;
+      Place place;
+#pragma unroll 1
+      for (int number = cluster; number < tiles.all; number += clusters) {
+        int panel_m, panel_n, product;
+        tiles.locate(number, panel_m, panel_n, product);
+        const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
+        const long long first = static_cast<long long>(number % parts()) * tiles_k;
+#pragma unroll 1
+        for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
+          unsigned char* const stage = shared_storage + place.stage * STAGE;
+          Bits64* const barrier = &full[place.stage];
+          barrier_wait(&empty[place.stage], place.parity ^ 1);
+          barrier_expect(barrier, STAGE);
+          a.copy(stage, row, tile * BLK_K, product, barrier, cluster_column(), row_of_blocks);
+          b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier, cluster_row(), column_of_blocks);
+        }
       }
     }
   } else {
@@ -1269,7 +1468,18 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     Place place;
     place.skip(team * tiles_k);
     auto pass_turn = [&] {
-      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS], cluster_rank());
+      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS]);
+    };
+    long long ldc_again = ldc;  // not kept in a register until here
+    forget(ldc_again);
+    const bool boxed = Outbox::BOXED && mapped && Outbox::has_boxes(m, C, ldc_again, stride_c);
+    if (boxed && Outbox::is_sender()) acquire_map(maps + 2);
+    int outbox_stage = -1;  // that the copy engine reads, and this warp has not freed yet
+    auto release_outbox = [&] {
+      if (Outbox::is_sender()) wait_until_read();
+      __syncwarp();
+      release(outbox_stage);
+      outbox_stage = -1;
     };
     unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
 #pragma unroll 1
@@ -1292,6 +1502,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
         const Bits64 offset = static_cast<Bits64>(place.stage * (STAGE / 16));
         multiply_tile(sums, from_a + offset, from_b + offset);
         if (PROMOTES ? tile < tiles_k - 1 : tile > 0) release(PROMOTES ? place.stage : last);
+        if (TEAMS == 1 && outbox_stage >= 0 && tile == min(tiles_k - 1, static_cast<int>(STAGES > 3))) release_outbox();
         last = place.stage;
         place.next();
       }
@@ -1310,16 +1521,20 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
         const long long mine = row + lane / 4, beside = static_cast<long long>(panel_n) * BLK_N + lane % 4 * 2;
         if (tiles_k > 0) scale(sums, scale_m + mine, scale_n + beside, m - mine, n - beside);
 #endif
-        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias};
-        outbox.store(shared_storage + last * STAGE, sums, row, static_cast<long long>(panel_n) * BLK_N);
-        fence_proxy();
-        __syncwarp();
+        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias, maps + 2, boxed, product};
+        outbox.store(shared_storage, last, sums, row, static_cast<long long>(panel_n) * BLK_N);
+      }
+      if (boxed && warp % (WARPGROUP / WARP) == 0) {
+        outbox_stage = last;
+        if (TEAMS > 1) release_outbox();  // the other team needs it
+        continue;
       }
       if (tiles_k > 0)
         release(last);
       else
         pass_turn();  // all teams have the first stage
     }
+    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();
   }
-  if (CLUSTER * CLUSTER_N > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
+  cluster_sync();  // a block that has ended would not take arrivals
 }

@@ -195,6 +195,20 @@ def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: 
     check_configurations(kernel, ("b", *ops), runtime, [configuration], lambda _: sizes, FEW)
 
 
+@pytest.mark.parametrize(("rows", "columns", "stages", "has_room"), [(128, 144, 2, True), (256, 96, 5, False)])
+@pytest.mark.sampled(1, system=2)
+def test_boxes_that_do_not_fit_into_a_stage(
+    kernel: Kernel, runtime: Path, rows: int, columns: int, stages: int, has_room: bool
+) -> None:
+    """They have rooms of their own or, if there is no memory for these, wait for each other."""
+    configuration = PLAIN | {"BLK_M": rows, "BLK_N": columns, "STAGES": stages}
+    variables = variables_of(GemmProblem("h", "T", "N", 64, 64, 64), H200)
+    lines = rows + columns
+    assert (kernel.launch(configuration, variables).shared_bytes > stages * lines * 128 + 4096) is has_room
+    sizes = [(rows + 8, columns + 1, 130), (rows - 8, columns, 8)]
+    check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, FEW)
+
+
 @pytest.mark.system
 def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     case = ("h", "N", "T")
@@ -302,18 +316,18 @@ PACKING_FAULTS = {
 STORING_FAULTS = {
     "a stage that others read": ("meet<GROUPS * WARPGROUP>(1 + team);", "{}", "without a fence after it"),
     "lines that are not whole": (
-        "      wait_for_others();\n      const int first",
-        "      const int first",
-        "wrote since the last barrier|without a fence after it|never written",
+        "      wait_for_others();\n      if (!boxed) {",
+        "      if (!boxed) {",
+        "thread .*(wrote|read) since the last barrier|without a fence after it",
     ),
     "lines that are not sent": (
-        "      wait_for_others();\n    }",
-        "    }",
+        "        wait_for_others();\n      } else if",
+        "      } else if",
         "another thread read since the last barrier|error .* of the bound",
     ),
     "stores that the copy engine may not see": (
-        "        fence_proxy();\n        __syncwarp();\n      }",
-        "        __syncwarp();\n      }",
+        "      fence_proxy();\n      wait_for_others();",
+        "      wait_for_others();",
         "without a fence after it",
     ),
 }
@@ -327,7 +341,26 @@ FP8_FAULTS = {
     ),
     "factors of rows for columns": ("scale_n + beside, m", "scale_m + beside, m", "error .* of the bound|bounds"),
 }
-FAULTS |= PACKING_FAULTS | STORING_FAULTS | FP8_FAULTS
+BOX_FAULTS = {
+    "a box that is not whole": STORING_FAULTS["lines that are not whole"],
+    "a box that the copy engine may not see": STORING_FAULTS["stores that the copy engine may not see"],
+    "a stage whose box is not read": (
+        "if (Outbox::is_sender()) wait_until_read();\n      __syncwarp();\n      release",
+        "__syncwarp();\n      release",
+        "error .* of the bound|in flight|never written|read by",
+    ),
+    "a box that is never read": (
+        "    if (Outbox::BOXED && Outbox::is_sender()) wait_until_read();\n",
+        "",
+        "ends before copies",
+    ),
+}
+FAULTS |= PACKING_FAULTS | STORING_FAULTS | BOX_FAULTS | FP8_FAULTS
+FAULTS["boxes whose lines end within 16 bytes"] = (
+    " && m * SIZE % 16 == 0",
+    "",
+    "the padding of C was written|written out of bounds",
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -338,14 +371,14 @@ def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path,
     assert line in source
     (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
     configuration = PLAIN | {"TEAMS": 2, "STAGES": 2, "PACK": int(fault in PACKING_FAULTS)}
+    configuration["TEAMS"] = 1 if fault in BOX_FAULTS else 2
     broken, device = replace(kernel, folder=tmp_path), replace(H200, sm_count=1 + configuration["PACK"])
-    case, epilogue = ("h", "N", "T"), ""
+    case, epilogue = ("hs" if fault in STORING_FAULTS else "h", "N", "T"), ""
     if fault in FP8_FAULTS:
         configuration["BLK_K"], case, epilogue = 128, ("eb", "T", "N"), "scales"
+    sizes = [(136 if fault in BOX_FAULTS else 130, 130, 300)]
     with pytest.raises(pytest.fail.Exception, match=message):
-        check_configurations(
-            broken, case, runtime, [configuration], lambda _: [(130, 130, 300)], device, epilogue=epilogue
-        )
+        check_configurations(broken, case, runtime, [configuration], lambda _: sizes, device, epilogue=epilogue)
 
 
 @pytest.mark.slow

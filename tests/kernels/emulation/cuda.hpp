@@ -274,3 +274,33 @@ inline float widened(unsigned short element) {
 extern "C" float expf(float) noexcept;
 inline float exponential(float x) { return expf(x); }
 inline float quotient(float x, float y) { return x / y; }
+
+// Of 8 x 8 elements in half precision thread 4 i + j has those of row i and columns 2 j and 2 j + 1; then of the transposed matrix.
+inline unsigned emulation_transposed(unsigned two, int line) {
+#if SWAP
+  return two;
+#else
+  const int lane = emulation_lane(), column = lane / 4, row = lane % 4 * 2;
+  const unsigned first = emulation_shuffled(~0u, two, row * 4 + column / 2, line);
+  const unsigned second = emulation_shuffled(~0u, two, (row + 1) * 4 + column / 2, line);
+  return (first >> column % 2 * 16 & 0xffff) | (second >> column % 2 * 16) << 16;
+#endif
+}
+
+// Two of them, to lines in shared memory and from there. Thread 8 l + i has the place of line i of matrix l.
+inline unsigned* emulation_word(const void* shared, int matrix, int line) {
+  const unsigned place = shared_address(shared), lane = emulation_lane();
+  const unsigned there = emulation_shuffled(~0u, place, 8 * matrix + lane / 4, line) + lane % 4 * 4;
+  return reinterpret_cast<unsigned*>(const_cast<char*>(static_cast<const char*>(shared)) - place + there);
+}
+
+inline void store_matrices(void* shared, int offset, unsigned first, unsigned second, int line = __builtin_LINE()) {
+  shared = static_cast<char*>(shared) + offset;
+  *emulation_word(shared, 0, line) = emulation_transposed(first, line);
+  *emulation_word(shared, 1, line) = emulation_transposed(second, line);
+}
+
+inline void load_matrices(const void* shared, int offset, unsigned (&two)[2], int line = __builtin_LINE()) {
+  shared = static_cast<const char*>(shared) + offset;
+  for (int i = 0; i < 2; i++) two[i] = emulation_transposed(*emulation_word(shared, i, line), line);
+}

@@ -12,6 +12,7 @@ void emulation_barrier_arrive(void* barrier, int bytes);
 bool emulation_barrier_passed(void* barrier, unsigned parity);
 void emulation_transfer_begin(void* barrier);
 void emulation_transfer_piece(unsigned long to, const void* from, int valid, int bytes);
+void emulation_store_piece(void* global, unsigned long from, int bytes);
 void emulation_store(void* global, const void* shared, int bytes);
 void emulation_store_commit();
 void emulation_store_wait(int pending);
@@ -29,6 +30,7 @@ typedef unsigned long long Bits;
 inline unsigned shared_address(const void* shared) { return emulation_shared_address(shared); }
 inline int cluster_rank() { return 0; }
 inline void block_or_cluster_sync(int line = __builtin_LINE()) { emulation_barrier(line); }
+inline void cluster_sync() {}
 inline void pause() { emulation_poll(); }
 template <int Threads>
 inline void meet(int number) {
@@ -108,6 +110,22 @@ UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int p
       emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, from, valid < chunk ? valid * bytes : 16, 16);
     }
 }
+
+// The way back. What lies outside of the matrix is left out, but of a line whole 16 bytes are written.
+template <typename Map>
+UNCHECKED void store_box(const Map* at, const void* shared, int inner, int outer, int product) {
+  const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
+  emulation_check_aligned(shared, 1024);
+  const int bytes = map.element_bytes, chunk = 16 / bytes;
+  for (int line = 0; line < map.box_outer && outer + line < map.outer; line++)
+    for (int element = 0; element < 128 / bytes && inner + element < map.inner; element += chunk) {
+      const unsigned long logical = shared_address(shared) + line * 128 + element * bytes;
+      const unsigned char* const to = map.X + (product * map.stride + (outer + line) * map.ld + inner + element) * bytes;
+      emulation_store_piece(const_cast<unsigned char*>(to), logical ^ (logical >> 7 & 7) << 4, 16);
+    }
+  emulation_store_commit();
+}
+inline void wait_until_read() { emulation_store_wait(0); }
 
 // ---- Products.
 

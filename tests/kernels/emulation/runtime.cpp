@@ -744,6 +744,13 @@ void emulation_store(void* global, const void* shared, int bytes) {
   fibers[current].stores.push_back({global, shared_offset(shared, bytes), static_cast<size_t>(bytes)});
 }
 
+// A piece of a box of a tensor map.
+void emulation_store_piece(void* global, size_t from, int bytes) {
+  check_global(reinterpret_cast<uintptr_t>(global), bytes, true);
+  shared_offset(shared_storage + from, bytes);
+  fibers[current].stores.push_back({global, from, static_cast<size_t>(bytes)});
+}
+
 void emulation_store_commit() {
   Fiber& fiber = fibers[current];
   fiber.store_groups.push_back(std::move(fiber.stores));
