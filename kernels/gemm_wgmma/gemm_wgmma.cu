@@ -27,12 +27,12 @@
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
 // Tensor cores keep some 14 bits of a sum of FP8 products. With PROMOTES the sums of every 128 steps of k begin at zero, and are
-// added to sums in FP32.
+// added to sums in FP32; with EPILOGUE_SCALES 2 they are multiplied by the factors of these steps before.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; 9 to 11 for FP8 (e4m3) with C in BF16, FP16 or FP32,
 // 12 for the first of these without promotion; TRANS_A, TRANS_B; BATCHED, of many products; EPILOGUE_SCALES, a factor of each
-// row and one of each column, EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
+// row and one of each column (1), or for every 128 steps of k one of each 128 rows and one of each column (2), EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
 
 #define IS_FP8 (PRECISION >= 9)
 #define IS_FP16 (PRECISION == 4 || PRECISION == 7 || PRECISION == 10)  // not BF16
@@ -125,6 +125,9 @@ __device__ __forceinline__ void store_global(V* to, const V& value) {
     *to = value;
   }
 }
+
+// Brings what will be loaded to L2.
+__device__ __forceinline__ void prefetch(const float* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // Loads what other blocks have written: past L1.
 __device__ __forceinline__ Four load_shared_by_blocks(const Four* from) {
@@ -720,11 +723,70 @@ __device__ __forceinline__ void hold(float (&sums)[PARTS][SUMS]) {
     for (int i = 0; i < SUMS; i++) hold(sums[part][i]);
 }
 
+// The factors of PROMOTED steps of k for the sums of a thread: of its rows, and of the blocks of PROMOTED columns of a tile. Tiles are those
+// of the transposed product, so that rows have factors of their own, as the caller's columns do. They are loaded a block of steps ahead,
+// and brought to L2 some blocks before.
+#if EPILOGUE_SCALES == 2
+static_assert(SWAP && PACK && (PROMOTED % BLK_N == 0 || BLK_N % PROMOTED == 0), "a thread has few factors, and steps begin at multiples of PROMOTED");
+struct Factors {
+  static constexpr int BLOCKS = (BLK_N + PROMOTED - 1) / PROMOTED;
+  static constexpr int EARLY = 8;
+  const float* of_rows;     // of the thread's first row and the next block of steps
+  const float* of_columns;  // of the tile's first block
+  long long rows;           // of the product
+  int lower, blocks;        // rows below the thread's first one; blocks of columns from the tile's first one on
+  int steps, left;          // blocks of steps in all, and from the next one on
+  float row[INSTRUCTIONS][2], column[BLOCKS];
+
+  // From a thread's first row, a tile's first column, and a block of steps of k.
+  __device__ __forceinline__ Factors(const float* scale_m, const float* scale_n, long long m, long long n, long long k, long long first_row,
+                                     long long first_column, int first)
+      : of_rows(scale_m + first * m + first_row), rows(m), lower(static_cast<int>(min(m - first_row, 1LL * BLK_M))) {
+    steps = static_cast<int>((k + PROMOTED - 1) / PROMOTED);
+    left = steps - first;
+    of_columns = scale_n + first_column / PROMOTED * steps + first;
+    blocks = static_cast<int>((n + PROMOTED - 1) / PROMOTED - first_column / PROMOTED);
+    for (int block = threadIdx.x % 4; block < min(EARLY, left); block += 4) bring(block);  // four threads have the same rows
+    load();
+  }
+
+  // Brings the factors of a later block of steps to L2.
+  __device__ __forceinline__ void bring(int block) {
+#pragma unroll
+    for (int i = 0; i < 2 * INSTRUCTIONS; i++)
+      if (i / 2 * HIGH + i % 2 * 8 < lower) prefetch(of_rows + block * rows + (i / 2 * HIGH + i % 2 * 8));
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+      if (i < blocks) prefetch(of_columns + i * steps + block);
+  }
+
+  __device__ __forceinline__ void load() {
+    if (left > EARLY) bring(EARLY);
+#pragma unroll
+    for (int i = 0; i < 2 * INSTRUCTIONS; i++) {
+      const int down = i / 2 * HIGH + i % 2 * 8;
+      row[i / 2][i % 2] = left > 0 && down < lower ? load_global(of_rows + down) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) column[i] = left > 0 && i < blocks ? load_global(of_columns + i * steps) : 0.0f;
+    of_rows += rows;
+    of_columns++;
+    left--;
+  }
+};
+#else
+struct Factors {};
+#endif
+
 // Until the products of the tile before are there; with PROMOTES, those of this one.
 #if PROMOTES
-__device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
+__device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b, Factors& factors) {
 #pragma unroll
-  for (int first = 0; first < BLK_K; first += PROMOTED)
+  for (int first = 0; first < BLK_K; first += PROMOTED) {
+#if EPILOGUE_SCALES == 2
+    const Factors now = factors;
+    factors.load();
+#endif
 #pragma unroll
     for (int part = 0; part < INSTRUCTIONS; part++) {
       float few[1][SUMS];
@@ -741,11 +803,17 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
       wgmma_wait<0>();
       hold(few);
 #pragma unroll
-      for (int i = 0; i < SUMS; i++) sums[part][i] += few[0][i];
+      for (int i = 0; i < SUMS; i++)
+#if EPILOGUE_SCALES == 2
+        sums[part][i] += few[0][i] * (now.row[part][i / 2 % 2] * now.column[i / (PROMOTED / 2)]);
+#else
+        sums[part][i] += few[0][i];
+#endif
     }
+  }
 }
 #else
-__device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
+__device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b, Factors&) {
 #pragma unroll
   for (int step = 0; step < BLK_K; step += DEPTH)
 #pragma unroll
@@ -1493,14 +1561,22 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
       // from an earlier one.
       if (TEAMS > 1) barrier_wait(&turn[team], turns);
       turns ^= 1;
-      int last = 0;
+      int last = 0, panel_m, panel_n, product;
+      const int warp = threadIdx.x / WARP % WARPS;
+#if EPILOGUE_SCALES == 2
+      tiles.locate(number, panel_m, panel_n, product);
+      Factors factors(scale_m, scale_n, m, n, k, static_cast<long long>(panel_m) * BLK_M + first_row + warp % 4 * 16 + lane / 4,
+                      static_cast<long long>(panel_n) * BLK_N, number % parts() * tiles_k * (BLK_K / PROMOTED));
+#else
+      Factors factors;
+#endif
 #pragma unroll 1
       for (int tile = 0; tile < tiles_k; tile++) {
         barrier_wait(&full[place.stage], place.parity);
         hold(sums);
         wgmma_fence();
         const Bits64 offset = static_cast<Bits64>(place.stage * (STAGE / 16));
-        multiply_tile(sums, from_a + offset, from_b + offset);
+        multiply_tile(sums, from_a + offset, from_b + offset, factors);
         if (PROMOTES ? tile < tiles_k - 1 : tile > 0) release(PROMOTES ? place.stage : last);
         if (TEAMS == 1 && outbox_stage >= 0 && tile == min(tiles_k - 1, static_cast<int>(STAGES > 3))) release_outbox();
         last = place.stage;
@@ -1511,13 +1587,11 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
       hold(sums);
       meet<GROUPS * WARPGROUP>(1 + team);  // nobody reads the last stage any more
       place.skip((TEAMS - 1) * tiles_k);
-      int panel_m, panel_n, product;
       tiles.locate(number, panel_m, panel_n, product);
-      const int warp = threadIdx.x / WARP % WARPS;
       const int place_of_tile = panel_m * tiles.panels_n * CLUSTER_N + panel_n;
       if (SPLIT_K == 1 || Workspace(memory, tiles).join(sums, place_of_tile, warp, number % parts())) {
         const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + warp % 4 * 16;
-#if EPILOGUE_SCALES
+#if EPILOGUE_SCALES == 1
         const long long mine = row + lane / 4, beside = static_cast<long long>(panel_n) * BLK_N + lane % 4 * 2;
         if (tiles_k > 0) scale(sums, scale_m + mine, scale_n + beside, m - mine, n - beside);
 #endif

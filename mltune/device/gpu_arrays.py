@@ -36,6 +36,15 @@ class Array(NamedTuple):
         """The same memory with its dimensions in the opposite order."""
         return Array(self.address, self.shape[::-1], self.strides[::-1])
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether the elements lie side by side, those of the last dimension next to each other."""
+        expected = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        return all(
+            extent == 1 or stride == usual
+            for extent, stride, usual in zip(self.shape, self.strides, expected, strict=True)
+        )
+
     def leading(self, trans: bool) -> int | None:
         """Return the leading dimension by columns or transposed; None if the array is stored in another way."""
         (rows, columns), (down, across) = (self.shape, self.strides) if not trans else self.transposed[1:]

@@ -22,6 +22,7 @@ from mltune.files.text import html_table, many, printable
 from mltune.library.document import ABI, C_TYPES
 from mltune.library.folder import read_library
 from mltune.problem.array_values import STORAGE
+from mltune.problem.gemm_epilogue import BLOCK
 from mltune.results.tuned_kernel import CODES
 
 _ARRAYS = ("in", "out", "inout")
@@ -226,13 +227,14 @@ class Library:
             raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
         problem = self.document["problem"]
         trans = [str(problem.get(f"trans_{side}")) for side in "ab"]
-        along_n = {"scale_n", "bias"} if "bias_n" in str(problem.get("epilogue")) else {"scale_n"}
-        axes = [int(name in along_n) for name in self.vectors]
         ways = [(x, y, z), (y.transposed, x.transposed, z.transposed)]
+        shapes = [self._vector_shapes(way[2].shape, x.shape[1]) for way in ways]
         for first, second, third in sorted(ways, key=lambda way: -way[2].shape[0]) if 1 in z.shape else ways:
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
-            lengths = [third.shape[axis] for axis in axes]
-            fits = [(vector.shape, vector.strides) for vector in vectors] == [((length,), (1,)) for length in lengths]
+            of_way = self._vector_shapes(third.shape, x.shape[1])
+            fits = all(
+                vector.shape == shape and vector.is_packed for vector, shape in zip(vectors, of_way, strict=True)
+            )
             if None not in leading and fits and {*trans} <= {"N", "T"}:
                 values: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), leading, strict=True))
                 values |= {"m": third.shape[0], "n": third.shape[1], "k": first.shape[1], "alpha": alpha, "beta": beta}
@@ -243,16 +245,28 @@ class Library:
                 addresses = [array.address for array in (first, second, third, *vectors)]
                 device = package and package.device(arrays[2])
                 return _Call(package, device, addresses, words, [kept for _, kept in scalars], first is not x)
-        for name, vector in zip(self.vectors, vectors, strict=True):
-            if vector.shape not in {(extent,) for extent in z.shape}:
+        for name, vector, *either in zip(self.vectors, vectors, *shapes, strict=True):
+            if vector.shape not in either:
                 raise LibraryError(
-                    f"{name} has as many elements as C along it, got shapes {vector.shape} and {z.shape}."
+                    f"the shape of {name} must be {either[0]}, or {either[1]} for C stored by rows, got {vector.shape}."
                 )
+            if not vector.is_packed:
+                raise LibraryError(f"{name} must be packed by rows, got strides {vector.strides} for {vector.shape}.")
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
             "case."
         )
+
+    def _vector_shapes(self, of_c: tuple[int, ...], k: int) -> list[tuple[int, ...]]:
+        """Return the shapes of the vectors of an epilogue for a shape of C, which is stored by columns."""
+        (m, n), epilogue = of_c, str(self.document["problem"].get("epilogue"))
+        shapes: dict[str, tuple[int, ...]] = {"scale_m": (m,), "scale_n": (n,)}
+        if "block_scales" in epilogue:
+            blocks = -(-k // BLOCK)
+            shapes = {"scale_m": (-(-m // BLOCK), blocks), "scale_n": (blocks, n)}
+        shapes["bias"] = (n if "bias_n" in epilogue else m,)
+        return [shapes[name] for name in self.vectors]
 
     def to_torch_operator(self) -> Any:
         """Register the operation as ``torch.ops.mltune.NAME``, and return the operator.

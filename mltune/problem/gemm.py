@@ -15,7 +15,7 @@ from mltune.errors import ProblemError
 from mltune.files.text import printable
 from mltune.problem import gemm_operands, gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
-from mltune.problem.gemm_epilogue import Epilogue, parse_epilogue
+from mltune.problem.gemm_epilogue import BLOCK, Epilogue, parse_epilogue
 from mltune.problem.gemm_operands import (
     FP8_OPS,
     HALF_PRECISION,
@@ -92,6 +92,11 @@ class GemmProblem:
         self._set("epilogue", "+".join(filter(None, parse_epilogue(self.epilogue))))
         if self.epilogue and (self.is_complex or not self.types.has_wider_on_gpu):
             raise ProblemError(f"there is no epilogue of {self.name}, got {self.epilogue}.")
+        if self.has_block_scales and (self.types.promoted != BLOCK or self.batch > 1):
+            raise ProblemError(
+                f"block_scales are for one product of ebgemm, ehgemm or esgemm, got {self.name} with "
+                f"batch={self.batch}."
+            )
         for field in ("alpha", "beta"):
             self._set(field, self._scalar(field))
         for field, (rows, columns) in zip(("lda", "ldb", "ldc"), self.shapes(), strict=True):
@@ -154,6 +159,11 @@ class GemmProblem:
     def finish(self) -> Epilogue:
         """The epilogue's parts."""
         return parse_epilogue(self.epilogue)
+
+    @property
+    def has_block_scales(self) -> bool:
+        """Whether factors of the product differ along k."""
+        return self.finish.scales == "block_scales"
 
     @property
     def label(self) -> str:
@@ -247,6 +257,7 @@ class GemmProblem:
         scales, bias, activation = self.finish
         before, behind = ("diag(scale_m) ", " diag(scale_n)") if scales else ("", "")
         product = f"{before}A{ops[self.trans_a]} B{ops[self.trans_b]}{behind}"
+        product = f"sum over blocks of {BLOCK} of k of {product}" if self.has_block_scales else product
         value = f"alpha {product} + beta C{' + bias' if bias else ''}"
         value = f"{activation}({value})" if activation else value
         return f"C = {value}{batch}, column-major as in the BLAS"
@@ -267,7 +278,10 @@ class GemmProblem:
         scales, bias, _ = self.finish
         vectors: dict[str, tuple[str, int]] = {}
         if scales:
-            vectors |= {"scale_m": (self.types.accumulator, self.m), "scale_n": (self.types.accumulator, self.n)}
+            of_m, of_n = self.m, self.n
+            if self.has_block_scales:
+                of_m, of_n = -(-self.m // BLOCK) * -(-self.k // BLOCK), self.n * -(-self.k // BLOCK)
+            vectors |= {"scale_m": (self.types.accumulator, of_m), "scale_n": (self.types.accumulator, of_n)}
         if bias:
             vectors["bias"] = self.types.result, self.m if bias == "bias_m" else self.n
         return vectors
@@ -314,6 +328,7 @@ class GemmProblem:
             "batch": self.batch,
             "has_epilogue": int(bool(self.epilogue)),
             "promotes": int(self.types.promoted > 0),
+            "block_scales": int(self.has_block_scales),
         }
 
     def macros(self) -> dict[str, int]:

@@ -10,8 +10,15 @@ import numpy as np
 from mltune.errors import ProblemError
 from mltune.files.text import printable
 
-SCALES = "scales"
-"""The word for a factor of each row of the product and one of each column, vectors of FP32."""
+SCALES = ("", "scales", "block_scales")
+"""Factors of the product in FP32, in the order of the values of the macro ``EPILOGUE_SCALES``.
+
+With `scales` each row has one, `scale_m`, and each column, `scale_n`. With `block_scales` these are factors of every
+:data:`BLOCK` steps of k: one for so many rows of op(A), and one for each column of op(B).
+"""
+
+BLOCK = 128
+"""Steps of k, and rows, of a block."""
 
 BIASES = {"": 0, "bias_m": 1, "bias_n": 2}
 """Along which index of C a bias lies, with the values of the macro ``EPILOGUE_BIAS``."""
@@ -25,7 +32,7 @@ _ROUNDINGS = 4
 class Epilogue(NamedTuple):
     """Factors, a bias and an activation, each of which may be missing.
 
-    ``C = activation(alpha scale_m A B scale_n + beta C + bias)``
+    ``C = activation(alpha scale_m A B scale_n + beta C + bias)``, where the product may be a sum over blocks of k
     """
 
     scales: str = ""
@@ -50,7 +57,7 @@ class Epilogue(NamedTuple):
     def macros(self) -> dict[str, int]:
         """Return the macros that select it; none without an epilogue."""
         values = {"EPILOGUE_BIAS": BIASES[self.bias], "EPILOGUE_ACTIVATION": ACTIVATIONS[self.activation][0]}
-        return {"EPILOGUE_SCALES": int(bool(self.scales)), **values} if any(self) else {}
+        return {"EPILOGUE_SCALES": SCALES.index(self.scales), **values} if any(self) else {}
 
     def activated(self, xp: Any, values: Any) -> Any:
         """Return the activation of numbers in double precision, arrays of module `xp`."""
@@ -70,10 +77,10 @@ def parse_epilogue(text: object) -> Epilogue:
     Epilogue(scales='scales', bias='bias_m', activation='gelu')
     """
     words = text.split("+") if isinstance(text, str) and text else []
-    scales = words.pop(0) if words[:1] == [SCALES] else ""
+    scales = words.pop(0) if words and words[0] in SCALES[1:] else ""
     bias = words.pop(0) if words and words[0] in BIASES else ""
     if not isinstance(text, str) or len(words) > 1 or not {*words} <= {*ACTIVATIONS} - {""}:
-        names = (name for name in (SCALES, *BIASES, *ACTIVATIONS) if name)
+        names = (name for name in (*SCALES, *BIASES, *ACTIVATIONS) if name)
         raise ProblemError(
             f"an epilogue is scales, a bias, an activation, or several, in this order with +, of {', '.join(names)}, "
             f"got {printable(repr(text), 80)}."

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mltune.problem import gemm_operands
 from mltune.problem.array_values import stored
+from mltune.problem.gemm_epilogue import BLOCK
 from mltune.problem.gemm_operands import HALF_PRECISION, module, moduli, multiply_moduli, numbers, scale_moduli
 from mltune.problem.problem import CaseBuffer, Operands
 
@@ -49,11 +50,9 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     alpha, beta = (wider.type(problem.scalar_dtype.type(scalar)) for scalar in (problem.alpha, problem.beta))
     result = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
     if alpha and problem.k:
-        lhs, rhs = factors(problem, operands)
+        lhs, rhs = _scaled(problem, operands)
         is_long = not problem.types.has_wider_on_gpu
         result = alpha * (gemm_operands.product(lhs, rhs) if is_long else lhs.astype(wider) @ rhs.astype(wider))
-        if problem.finish.scales:
-            result = result * _scales(problem, operands)
     if beta:
         result = result + beta * numbers(problem.result(operands["C"]), problem.types.result).astype(wider)
     if "bias" in operands:
@@ -61,9 +60,19 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     return problem.finish.activated(module(operands["C"]), result)
 
 
-def _scales(problem: Gemm, operands: Operands) -> Any:
-    scale_m, scale_n = (operands[name].astype("float64") for name in ("scale_m", "scale_n"))
-    return scale_m[: problem.m, None] * scale_n[: problem.n]  # in FP64, exact
+def _scaled(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
+    """Return op(A) and op(B) with their factors, which FP64 has exactly."""
+    lhs, rhs = factors(problem, operands)
+    if not problem.finish.scales:
+        return lhs, rhs
+    of_m, of_n = (operands[f"scale_{side}"][: problem.vectors[f"scale_{side}"][1]] for side in "mn")
+    if problem.has_block_scales:
+        blocks = -(-problem.k // BLOCK)
+        of_m = of_m.reshape(-1, blocks).repeat(BLOCK, 0)[: problem.m].repeat(BLOCK, 1)[:, : problem.k]
+        of_n = of_n.reshape(blocks, problem.n).repeat(BLOCK, 0)[: problem.k]
+    else:
+        of_m = of_m[:, None]
+    return lhs.astype("float64") * of_m, rhs.astype("float64") * of_n
 
 
 def _bias(problem: Gemm, operands: Operands) -> Any:
@@ -103,10 +112,8 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     shape, dtype = problem.result(operands["C"]).shape, "complex128" if problem.is_complex else "float64"
     bound = module(operands["C"]).zeros(shape, dtype=dtype)
     if problem.alpha and problem.k:
-        lhs, rhs = (_leading_part(problem, factor) for factor in factors(problem, operands))
+        lhs, rhs = (_leading_part(problem, factor) for factor in _scaled(problem, operands))
         bound = scale_moduli(problem.alpha, multiply_moduli(lhs, rhs))
-        if problem.finish.scales:
-            bound = bound * moduli(_scales(problem, operands))
     if problem.beta:
         added = _leading_part(problem, numbers(problem.result(operands["C"]), problem.types.result))
         bound = bound + scale_moduli(problem.beta, moduli(added))

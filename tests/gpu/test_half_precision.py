@@ -43,7 +43,8 @@ CASES += [(precision, "TN") for precision in ("eb", "eh", "es", "ebf")]
 def test_random_configurations_are_right(device: Device, trans: str, precision: str, alpha: float, beta: float) -> None:
     kernel, number = load_kernel("gemm_wgmma"), ["NN", "NT", "TN", "TT"].index(trans) + 4 * (beta != 0)
     epilogue = EPILOGUES[(number + 3 * len(precision)) % len(EPILOGUES)]
-    epilogue = "+".join(filter(None, ("scales" * precision.startswith("e"), epilogue)))
+    scales = "block_scales" if beta and precision in ("eb", "eh", "es") else "scales" * precision.startswith("e")
+    epilogue = "+".join(filter(None, (scales, epilogue)))
     options = {"trans": trans, "m": 697, "n": 593, "k": 1097, "alpha": alpha, "beta": beta, "epilogue": epilogue}
     problem = parse_problem(f"{precision}gemm", **options)
     besides = [replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in SIZES]

@@ -44,7 +44,8 @@ def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("precision", "epilogue"), [("h", ""), ("h", "bias_m+gelu"), ("ebf", "scales"), ("eb", "scales")]
+    ("precision", "epilogue"),
+    [("h", ""), ("h", "bias_m+gelu"), ("ebf", "scales"), ("eb", "scales"), ("eb", "block_scales")],
 )
 def test_sums_stay_in_registers(precision: str, epilogue: str) -> None:
     """Sums with an index that is not constant would lie in memory, which makes a product half as fast again."""
@@ -53,6 +54,8 @@ def test_sums_stay_in_registers(precision: str, epilogue: str) -> None:
         ways = [{**way, "BLK_K": 128} for way in ways]
     if precision == "eb":
         ways[:2] = [{**way, "BLK_N": 128} for way in ways[:2]]
+    if epilogue == "block_scales":
+        ways = [{**way, "SWAP": 1, "PACK": 1, "BLK_N": 128} for way in ways]
     problem = GemmProblem(precision, "T", "N", 4096, 4096, 4096, epilogue=epilogue)
     with NvrtcBuilder(KERNEL, problem, "sm_90", workers=2) as builder:
         futures = [builder.submit({**KERNEL.space.default, **way}) for way in ways]

@@ -248,6 +248,25 @@ def test_an_epilogue_is_applied_before_a_result_is_stored(
     )
 
 
+BLOCK_SCALES = {"SWAP": 1, "PACK": 1, "BLK_K": 128}
+BLOCK_CONFIGURATIONS = [
+    {"BLK_N": 256, "SPLIT_K": 2},
+    {"BLK_N": 32, "TEAMS": 2, "BLK_M": 128, "WG_M": 128, "STAGES": 4},
+    {"BLK_N": 128, "BLK_K": 256, "STAGES": 3},
+]
+
+
+@pytest.mark.parametrize(("precision", "epilogue"), [("eb", "block_scales"), ("es", "block_scales+bias_n+relu")])
+@pytest.mark.parametrize("configuration", BLOCK_CONFIGURATIONS, ids=str)
+@pytest.mark.sampled(1, nightly=6)
+def test_factors_of_blocks(kernel: Kernel, runtime: Path, configuration: dict, precision: str, epilogue: str) -> None:
+    shapes = [(300, 70, 400), (256, 130, 1024), (129, 3, 257), (5, 7, 0)]
+    configuration = PLAIN | BLOCK_SCALES | configuration
+    check_configurations(
+        kernel, (precision, "T", "N"), runtime, [configuration], lambda _: shapes, FEW, epilogue=epilogue
+    )
+
+
 @pytest.mark.parametrize("precision", ["es", "ebf"])
 @pytest.mark.sampled(1, system=2)
 def test_every_pattern_of_bits_is_a_number_of_fp8_or_none(kernel: Kernel, runtime: Path, precision: str) -> None:
@@ -341,6 +360,18 @@ FP8_FAULTS = {
     ),
     "factors of rows for columns": ("scale_n + beside, m", "scale_m + beside, m", "error .* of the bound|bounds"),
 }
+BLOCK_FAULTS = {
+    "factors of the first steps for all": ("    of_rows += rows;\n", "", "error .* of the bound"),
+    "factors of a block of columns for all": ("of_columns + i * steps", "of_columns", "error .* of the bound"),
+    "factors of the first eight rows for all": (
+        "i / 2 * HIGH + i % 2 * 8;\n      row",
+        "0;\n      row",
+        "error .* of the bound",
+    ),
+    "factors behind the last steps": ("left > 0 && down", "down", "out of bounds"),
+    "factors behind the last rows": ("left > 0 && down < lower", "left > 0", "out of bounds"),
+    "factors behind the last columns": ("left > 0 && i < blocks", "left > 0", "out of bounds"),
+}
 BOX_FAULTS = {
     "a box that is not whole": STORING_FAULTS["lines that are not whole"],
     "a box that the copy engine may not see": STORING_FAULTS["stores that the copy engine may not see"],
@@ -355,7 +386,7 @@ BOX_FAULTS = {
         "ends before copies",
     ),
 }
-FAULTS |= PACKING_FAULTS | STORING_FAULTS | BOX_FAULTS | FP8_FAULTS
+FAULTS |= PACKING_FAULTS | STORING_FAULTS | BOX_FAULTS | FP8_FAULTS | BLOCK_FAULTS
 FAULTS["boxes whose lines end within 16 bytes"] = (
     " && m * SIZE % 16 == 0",
     "",
@@ -376,7 +407,10 @@ def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path,
     case, epilogue = ("hs" if fault in STORING_FAULTS else "h", "N", "T"), ""
     if fault in FP8_FAULTS:
         configuration["BLK_K"], case, epilogue = 128, ("eb", "T", "N"), "scales"
-    sizes = [(136 if fault in BOX_FAULTS else 130, 130, 300)]
+    if fault in BLOCK_FAULTS:
+        configuration |= BLOCK_SCALES | {"BLK_N": 256}
+        case, epilogue = ("es", "T", "N"), "block_scales"
+    sizes = [(136 if fault in BOX_FAULTS else 300 if fault in BLOCK_FAULTS else 130, 130, 300)]
     with pytest.raises(pytest.fail.Exception, match=message):
         check_configurations(broken, case, runtime, [configuration], lambda _: sizes, device, epilogue=epilogue)
 

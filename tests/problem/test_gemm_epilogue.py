@@ -70,6 +70,32 @@ def test_it_is_passed_on(epilogue):
     load_kernel("gemm_wgmma").check_problem(problem)
 
 
+def test_factors_of_blocks_multiply_their_part_of_a_sum():
+    problem = GemmProblem("es", "T", "N", 130, 3, 257, 1.5, -0.5, epilogue="block_scales+bias_m")
+    operands = problem.operands(np, 1)
+    assert problem.vectors == {"scale_m": ("float32", 6), "scale_n": ("float32", 9), "bias": ("float32", 130)}
+    expected = -0.5 * problem.result(operands["C"]).astype(np.float64) + operands["bias"][:, None]
+    for block, first in enumerate(range(0, 257, 128)):
+        lhs, rhs = (numbers(operands[name], "float8_e4m3fn").reshape(-1, 257).astype(np.float64) for name in "AB")
+        for row in range(130):
+            for column in range(3):
+                factor = float(operands["scale_m"][row // 128 * 3 + block]) * float(
+                    operands["scale_n"][block * 3 + column]
+                )
+                steps = slice(first, first + 128)
+                expected[row, column] += 1.5 * factor * (lhs[row, steps] @ rhs[column, steps])
+    np.testing.assert_allclose(problem.answer(operands), expected, rtol=1e-12, atol=1e-12)
+    assert 0 < problem.worst_error(expected.astype(np.float32), expected, problem.error_bound(operands)) <= 1
+    load_kernel("gemm_wgmma").check_problem(problem)
+
+
+@pytest.mark.parametrize(("precision", "batch"), [("h", 1), ("ebf", 1), ("es", 2)])
+def test_factors_of_blocks_need_sums_of_blocks(precision, batch):
+    law = f"block_scales are for one product of ebgemm, ehgemm or esgemm, got {precision}gemm with batch={batch}"
+    with pytest.raises(ProblemError, match=law):
+        GemmProblem(precision, "T", "N", 8, 8, 8, batch=batch, epilogue="block_scales")
+
+
 def test_a_problem_without_one_says_nothing_of_it():
     problem = parse_problem("hgemm", size=8)
     assert "epilogue" not in problem.to_json()

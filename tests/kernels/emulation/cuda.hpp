@@ -161,6 +161,8 @@ UNCHECKED inline V load_acquire(const V* from) {
 
 #undef UNCHECKED
 
+inline void prefetch(const float*) {}
+
 template <typename V>
 inline V load_shared_by_blocks(const V* from) {
   return *from;
