@@ -145,9 +145,9 @@ def _compared(
         library.multiply(a, b, out=c, bias=bias)
 
     ours(), default()
-    of_candidates = _in_turns(candidates, ROUNDS_OF_CANDIDATES, flush)
+    of_candidates = in_turns(candidates, ROUNDS_OF_CANDIDATES, flush)
     fastest = int(np.argmin(of_candidates))
-    ours_s, default_s, fastest_s = _in_turns([ours, default, candidates[fastest]], ROUNDS, flush)
+    ours_s, default_s, fastest_s = in_turns([ours, default, candidates[fastest]], ROUNDS, flush)
     return {
         "library_s": ours_s,
         "default_s": default_s,
@@ -183,7 +183,7 @@ def _difference(c: Any, calls: Sequence[Callable[[], None]], precision: str) -> 
     return float(cupy.abs(ours - theirs).max() / cupy.abs(theirs).max())
 
 
-def _in_turns(calls: Sequence[Callable[[], None]], rounds: int, flush: Any) -> list[float]:
+def in_turns(calls: Sequence[Callable[[], None]], rounds: int, flush: Any) -> list[float]:
     """Return the median seconds of calls in turns, each with an empty L2 cache; the first round warms up."""
     import cupy
 
