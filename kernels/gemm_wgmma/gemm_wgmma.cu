@@ -283,14 +283,14 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
     REPLACE_32("fill_mode", "0");     // zeros
   }
   __syncwarp();
-  asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;" ::"l"(map),
+  asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.cta.sync.aligned [%0], [%1], 128;" ::"l"(map),
                "r"(shared_address(shared))
                : "memory");
 }
 
 // By a thread that copies, before its first copy.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
-  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+  asm volatile("fence.proxy.tensormap::generic.acquire.cta [%0], 128;" ::"l"(map) : "memory");
 }
 
 // To shared memory; to the same place of those blocks of the cluster that share the tile, by their bits, if there are several.
@@ -736,7 +736,8 @@ struct Factors {
   long long rows;           // of the product
   int lower, blocks;        // rows below the thread's first one; blocks of columns from the tile's first one on
   int steps, left;          // blocks of steps in all, and from the next one on
-  float row[INSTRUCTIONS][2], column[BLOCKS];
+  float row[INSTRUCTIONS][2], column[BLOCKS];       // of that block
+  float now[INSTRUCTIONS][2][BLOCKS];               // products of those before, by rows and blocks of columns
 
   // From a thread's first row, a tile's first column, and a block of steps of k.
   __device__ __forceinline__ Factors(const float* scale_m, const float* scale_n, long long m, long long n, long long k, long long first_row,
@@ -758,6 +759,17 @@ struct Factors {
 #pragma unroll
     for (int i = 0; i < BLOCKS; i++)
       if (i < blocks) prefetch(of_columns + i * steps + block);
+  }
+
+  // From one block of steps to the next.
+  __device__ __forceinline__ void advance() {
+#pragma unroll
+    for (int i = 0; i < 2 * INSTRUCTIONS * BLOCKS; i++) {
+      float& product = now[i / BLOCKS / 2][i / BLOCKS % 2][i % BLOCKS];
+      product = row[i / BLOCKS / 2][i / BLOCKS % 2] * column[i % BLOCKS];
+      hold(product);
+    }
+    load();
   }
 
   __device__ __forceinline__ void load() {
@@ -782,11 +794,7 @@ struct Factors {};
 #if PROMOTES
 __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b, Factors& factors) {
 #pragma unroll
-  for (int first = 0; first < BLK_K; first += PROMOTED) {
-#if EPILOGUE_SCALES == 2
-    const Factors now = factors;
-    factors.load();
-#endif
+  for (int first = 0; first < BLK_K; first += PROMOTED)
 #pragma unroll
     for (int part = 0; part < INSTRUCTIONS; part++) {
       float few[1][SUMS];
@@ -800,17 +808,19 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b, Fa
           wgmma<false, false>(few[0], from_a, from_b);
       }
       wgmma_commit();
+#if EPILOGUE_SCALES == 2
+      if (part == 0) factors.advance();  // while tensor cores work
+#endif
       wgmma_wait<0>();
       hold(few);
 #pragma unroll
       for (int i = 0; i < SUMS; i++)
 #if EPILOGUE_SCALES == 2
-        sums[part][i] += few[0][i] * (now.row[part][i / 2 % 2] * now.column[i / (PROMOTED / 2)]);
+        sums[part][i] += few[0][i] * factors.now[part][i / 2 % 2][i / (PROMOTED / 2)];
 #else
         sums[part][i] += few[0][i];
 #endif
     }
-  }
 }
 #else
 __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b, Factors&) {
