@@ -24,7 +24,6 @@ from mltune.library.portfolio import FLOOR
 
 _MOST_TUNED, _MOST_TIMED = 200, 2000
 _ALIGNED, _MULTIPLE = 0.9, 8
-_DRAWN_LAYERS, _FEATURES = 0.2, 64  # the share of layers that are not listed, and what their features are multiples of
 
 _Extent = Annotated[StrictInt, Field(ge=1, lt=2**31)]
 _SizeName = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be the name of a size")]
@@ -161,32 +160,20 @@ def _of_layers(sizes: _Sizes, layers: Sequence[Sequence[int]], rng: np.random.Ge
     """Return products of linear layers: each layer at powers of two and at drawn numbers of tokens, about `count`.
 
     A layer of m out features and k in features multiplies its m x k weights by a k x n matrix of n tokens. The weight
-    of a layer is its count, shared by its numbers of tokens. A share of the sizes and of the weight are drawn layers,
-    from half the smallest to the largest ones, so that models that are not listed are fast, too.
+    of a layer is its count, shared by its numbers of tokens.
     """
     check_ranges({"tokens": sizes.tokens})
     low, high = sizes.tokens
     powers = [2**power for power in range(31) if low <= 2**power <= high]
-    drawn_layers = round(_DRAWN_LAYERS * count)
-    further = max((count - drawn_layers) // len(layers) - len(powers), 1)
-    bounds = np.array([[low, high]], dtype=float)
-
-    def tokens(places: NDArray[np.float64]) -> list[int]:
-        drawn = np.rint(_between(bounds, places[:, None], "log-uniform")).astype(np.int64)
-        return [*map(int, _aligned(drawn, bounds, sizes, rng, ["n"])[:, 0])]
-
+    further = max(count // len(layers) - len(powers), 1)
     rows: list[tuple[dict[str, int], float]] = []
     for out_features, in_features, *uses in layers:
         places = (np.arange(further) + rng.uniform(size=further)) / further
-        distinct_tokens = sorted({*powers, *tokens(places)})
+        drawn = np.rint(_between(np.array([[low, high]], dtype=float), places[:, None], "log-uniform"))
+        tokens = _aligned(drawn.astype(np.int64), np.array([[low, high]]), sizes, rng, ["n"])[:, 0]
+        distinct_tokens = sorted({*powers, *tokens.tolist()})
         weight = (uses[0] if uses else 1) / len(distinct_tokens)
         rows += [({"m": out_features, "n": number, "k": in_features}, weight) for number in distinct_tokens]
-    weight = sum(weight for _, weight in rows) * _DRAWN_LAYERS / (1 - _DRAWN_LAYERS) / max(drawn_layers, 1)
-    features = np.array([[min(side) / 2, max(side)] for side in list(zip(*layers, strict=False))[:2]])
-    others = _between(features, rng.uniform(size=(drawn_layers, 2)), "log-uniform")
-    multiples = np.maximum(np.rint(others / _FEATURES), 1).astype(np.int64) * _FEATURES
-    for (m, k), n in zip(multiples.tolist(), tokens(rng.uniform(size=drawn_layers)), strict=True):
-        rows.append(({"m": m, "n": n, "k": k}, weight))
     return distinct(rows)
 
 
