@@ -235,7 +235,8 @@ def scoreboard(
     >>> (board.directory / "scoreboard.html").exists()
     True
     """
-    licensed = [dataset.name for dataset in list_datasets() if dataset.licence or not (dataset.source or dataset.kind == "search")]
+    sampled = [dataset for dataset in list_datasets() if dataset.source or dataset.kind != "search"]
+    licensed = [dataset.name for dataset in sampled if dataset.licence or not dataset.source]
     own: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "share": share}
     comparison: Comparison | PartialComparison = compare(strategies, datasets or licensed, **own, **options)
     return comparison

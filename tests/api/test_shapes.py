@@ -199,7 +199,7 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         (("--export", "vllm-moe=out"), "there is --export without --shapes"),
         (("--keep-default",), "there is --keep-default without --shapes"),
         (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is a path"),
-        (("--shapes", ""), "--shapes is a path, got an empty text"),
+        (("--shapes", ""), "--shapes is empty, but it is a path"),
         ((), "FILE.py:KERNEL with --shapes"),
     ],
 )

@@ -128,7 +128,7 @@ def test_any_objective_of_any_sign_is_followed_in_its_direction(tune, better):
 
 
 def test_several_objectives_are_refused(tune):
-    with pytest.raises(UsageError, match="one objective, got time, balance"):
+    with pytest.raises(UsageError, match="the objectives time, balance are too many"):
         tune(objective=["time", "balance"], objective_higher_is_better=[False, True])
 
 

@@ -216,7 +216,7 @@ HOSTILE_DOCUMENTS = [
     (lambda document: _all_launches(document, "launched", [2**40]), "must be less than 2147483648"),
     (lambda document: document["configurations"][0].pop("entry"), "configurations 1.entry is missing"),
     (lambda document: [one.update(cubin=77) for one in document["configurations"]], "lacks that of configuration"),
-    (lambda document: document["configurations"][0].update(cubin=-1), "cubin must be at least 0, got -1"),
+    (lambda document: document["configurations"][0].update(cubin=-1), "cubin cannot be -1: it must be at least 0"),
     (lambda document: document.update(dispatcher={}), "dispatcher.nodes is missing"),
     (lambda document: document["dispatcher"]["nodes"].__setitem__(0, [0, 1.0, 0, 0]), "the trees and coefficients"),
     (lambda document: document["dispatcher"]["waves"].pop(), "the trees and coefficients"),
