@@ -91,23 +91,22 @@ def gate(
     from mltune.files.atomic import write_product
     from mltune.files.owned import JUNIT
     from mltune.library.machine_code import READERS
-    from mltune.resolve.device import first_gpu, parse_device
+    from mltune.resolve.device import Target, parse_device
     from mltune.resolve.problems import given_options
     from mltune.resolve.request import parse_duration
     from mltune.tuning.gate import GateRule, compare_versions
     from mltune.tuning.versions import two_versions
 
     check_places({} if junit is None else {Path(junit): JUNIT}, overwrite=overwrite)
-    target, limit_s = parse_device(device), parse_duration(str(time))
+    target, limit_s = parse_device(device) or Target(cuda=0), parse_duration(str(time))
     rates = given_options({"within": within, "confidence": confidence})
     rule = GateRule(limit_s=limit_s, seed=seed, explain=explain, **rates)
-    if target is not None and target.cuda is None:
+    if target.cuda is None:
         raise UsageError(f"{target} cannot compare versions, which needs a GPU; --device is auto or cuda:N.")
     with two_versions(str(old), str(new), kernel, problem, shape, READERS) as makers:
-        index = (target or first_gpu("versions are compared on a GPU")).cuda or 0
-        gpu = query_device(index)
+        gpu = query_device(target.cuda)
         versions = [make(gpu, config or {}) for make in makers]
-        result = compare_versions(*versions, device=gpu, index=index, rule=rule)
+        result = compare_versions(*versions, device=gpu, index=target.cuda, rule=rule)
     if junit is not None:
         write_product(Path(junit), result.to_junit(), JUNIT, overwrite=overwrite)
     return result

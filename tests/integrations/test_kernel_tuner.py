@@ -133,7 +133,7 @@ def test_several_objectives_are_refused(tune):
 
 
 def test_a_batch_has_a_configuration():
-    with pytest.raises(UsageError, match="batch must be at least 1, got batch=0"):
+    with pytest.raises(UsageError, match="batch cannot be 0: it is at least 1"):
         strategy(batch=0)
 
 

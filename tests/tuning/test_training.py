@@ -123,7 +123,7 @@ def test_datasets_of_one_sweep_count_together():
         manifest = replace(found.manifest, name=name, rows=stop - start)
         return replace(found, manifest=manifest, table=found.table.slice(start, stop - start))
 
-    with pytest.raises(ModelError, match="50 times or more of a problem on a device, got first"):
+    with pytest.raises(ModelError, match="first has too few times: a model learns from 50 or more"):
         train([part("first", 0, 30)])
     assert len(train([part("first", 0, 30), part("second", 30, 60)]).members) == 1
 
