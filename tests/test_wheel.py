@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -41,6 +43,16 @@ def test_it_is_installed_under_its_own_name(installed, tmp_path):
     assert "no GPU found" in shown.stdout
     assert "NVRTC          not found" in shown.stdout
     assert "problem" not in shown.stdout
+
+
+def test_its_description_has_no_dead_links(wheel):
+    """A package index shows the description without the pages and pictures of the repository."""
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = [name for name in files.namelist() if name.endswith("METADATA")]
+        text = files.read(name).decode()
+    assert "mltune finds the fastest version" in text
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
+    assert "<!--" not in text
 
 
 def test_the_first_command_replays(installed, tmp_path):

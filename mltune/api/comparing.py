@@ -204,7 +204,7 @@ def scoreboard(
     share: str | None = None,
     **options: Unpack[ScoreboardOptions],
 ) -> Comparison | PartialComparison:
-    """Compare search strategies on every dataset that comes with mltune and has a licence.
+    """Compare search strategies on the datasets that come with mltune, have a licence, and hold no search of mltune.
 
     It is :func:`compare` with other defaults: ``scoreboard.html`` and ``table.md`` of the directory are the scoreboard.
 
@@ -235,7 +235,8 @@ def scoreboard(
     >>> (board.directory / "scoreboard.html").exists()
     True
     """
-    licensed = [dataset.name for dataset in list_datasets() if dataset.licence or not dataset.source]
+    sampled = [dataset for dataset in list_datasets() if dataset.source or dataset.kind != "search"]
+    licensed = [dataset.name for dataset in sampled if dataset.licence or not dataset.source]
     own: dict[str, Any] = {"evaluations": evaluations, "seeds": seeds, "share": share}
     comparison: Comparison | PartialComparison = compare(strategies, datasets or licensed, **own, **options)
     return comparison

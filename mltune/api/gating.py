@@ -102,7 +102,7 @@ def gate(
     rates = given_options({"within": within, "confidence": confidence})
     rule = GateRule(limit_s=limit_s, seed=seed, explain=explain, **rates)
     if target.cuda is None:
-        raise UsageError(f"versions are compared on a GPU, got {target}; --device is auto or cuda:N.")
+        raise UsageError(f"{target} cannot compare versions, which needs a GPU; --device is auto or cuda:N.")
     with two_versions(str(old), str(new), kernel, problem, shape, READERS) as makers:
         gpu = query_device(target.cuda)
         versions = [make(gpu, config or {}) for make in makers]

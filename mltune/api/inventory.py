@@ -213,8 +213,8 @@ def devices(
 
     if out is not None and (Path(out).suffix.lower() != ".json" or not (measure or facts)):
         raise UsageError(
-            f"--out writes the facts of one GPU to a .json file, got {printable(out)}; write `mltune device cuda:0 "
-            "--out my-gpu.json`."
+            f"--out cannot be {printable(out)}: it is a .json file, for the facts of one GPU; write `mltune device "
+            "cuda:0 --out my-gpu.json`."
         )
     check_places({} if out is None else {Path(out): FACTS}, overwrite=overwrite)
     document = describe_gpus(facts, find_gpus, of_data_sheets=known, measure=measure)

@@ -268,7 +268,7 @@ def run_kernel(
     [array([2., 2., 2., 2.], dtype=float32)]
     """
     if not isinstance(params, Mapping):
-        raise UsageError(f"params is a dict of values, such as {{'TILE': 2}}, got {params!r:.100}.")
+        raise UsageError(f"params cannot be {params!r:.100}: it is a dict of values, such as {{'TILE': 2}}.")
     arguments_of_call = {**locals(), "tune_params": {name: [value] for name, value in params.items()}}
     from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
     from mltune.resolve.device import parse_device

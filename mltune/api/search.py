@@ -70,12 +70,12 @@ class Search:
 
         if scale not in ("log", "symlog"):
             raise UsageError(
-                f"scale is 'log' for times or 'symlog' for any other objective, got {printable(repr(scale), 60)}; "
-                "results on a linear scale take 'symlog'."
+                f"scale cannot be {printable(repr(scale), 60)}: it is 'log' for times or 'symlog' for any other "
+                "objective; results on a linear scale take 'symlog'."
             )
         if isinstance(restrictions, str):
             text = printable(repr(restrictions), 200)
-            raise UsageError(f"restrictions are a sequence of conditions, got the text {text}; write [{text}].")
+            raise UsageError(f"restrictions are a sequence, not the text {text}; write [{text}].")
         self._scale = scale
         self._table = list_configurations(plain_values(parameters), restrictions)
         self._search = PlainSearch(self._table, seed=seed, scale=scale, maximise=maximise)
@@ -129,7 +129,7 @@ class Search:
         results = [*result] if isinstance(result, Sequence) else [result]
         if len(results) != len(configuration):
             raise UsageError(
-                f"a list of configurations has a list with as many results, got {len(results)} of {len(configuration)}."
+                f"{len(results)} results of {len(configuration)} configurations: a list of them has as many results."
             )
         for single, its_result in zip(configuration, results, strict=True):
             self._tell(single, its_result)
@@ -139,18 +139,18 @@ class Search:
         row = self._table.row_of(values) if len(values) == len(configuration) == len(self._table.names) else -1
         if row < 0:
             raise UsageError(
-                f"a result is of a configuration of {', '.join(self._table.names)} that satisfies the restrictions, "
-                f"got {printable(dict(configuration), 300)}."
+                f"{printable(dict(configuration), 300)} is no configuration of this search: it has values of "
+                f"{', '.join(self._table.names)} that satisfy the restrictions."
             )
         try:
             number = math.nan if result is None else float(result)
         except (TypeError, ValueError):
             got = printable(repr(result), 100)
-            raise UsageError(f"a result is a number, or None for a failure, got {got}.") from None
+            raise UsageError(f"a result cannot be {got}: it is a number, or None for a failure.") from None
         if self._scale == "log" and math.isfinite(number) and number <= 0:
             raise UsageError(
-                f"a result on a logarithmic scale is positive, got {number}; give None for a failure, or make the "
-                "search with scale='symlog' for an objective of any sign."
+                f"a result cannot be {number}: on a logarithmic scale it is positive; give None for a failure, or "
+                "make the search with scale='symlog' for an objective of any sign."
             )
         self._search.tell(row, number)
         self.results[values] = number

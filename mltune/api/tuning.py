@@ -311,10 +311,10 @@ def sweep(
 
     promise = given_options({"within": within, "confidence": confidence})
     if prune and not complete:
-        raise UsageError("--prune leaves out a part of all configurations: write --complete --prune.")
+        raise UsageError("--prune was given without --complete; write --complete --prune.")
     if not prune and (promise or prior is not None):
         named = next(iter(promise), "prior")
-        raise UsageError(f"--{named} is an option of a pruned sweep: write --complete --prune --{named} ...")
+        raise UsageError(f"--{named} was given without --prune; write --complete --prune --{named} ...")
     request = resolve_sweep(
         problem,
         shape,

@@ -67,7 +67,7 @@ def init(options: Given, as_json: bool = False) -> None:
     except BundleError as error:
         notes = [str(error)]
     document = {"kernel": name, "files": files, "notes": notes, "next": following}
-    answer(document, as_json, lambda: [f"wrote {' and '.join(files)}; then", *notes, *following])
+    answer(document, as_json, lambda: [f"wrote {' and '.join(files)}", *notes, "then:", *following])
 
 
 @command(api.space, kernel=KERNEL)

@@ -40,7 +40,9 @@ def runnable(text: str) -> str:
     except ValueError as error:
         program, fault = None, str(error)
     if program is None:
-        raise UsageError(f"--on-end is a program with its arguments, got {printable(repr(text), 200)}: {fault}.")
+        raise UsageError(
+            f"--on-end cannot be {printable(repr(text), 200)}: {fault}; give a program with its arguments."
+        )
     return text
 
 

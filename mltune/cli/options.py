@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -56,7 +56,7 @@ def path(option: str) -> Callable[[str | Path], Path]:
 
     def parse(text: str | Path) -> Path:
         if text == "":
-            raise UsageError(f"{option} is a path, got an empty text; the working directory is '.'.")
+            raise UsageError(f"{option} is empty, but it is a path; the working directory is '.'.")
         return Path(text)
 
     return parse
@@ -70,7 +70,8 @@ def percentage(option: str, least: float, most: float) -> Callable[[str | float]
         percent = float(str(text).removesuffix("%")) if is_number else math.nan
         if not least <= percent <= most:
             raise UsageError(
-                f"{option} is a percentage from {least:g}% to {most:g}%, got {printable(repr(text), _LONGEST_VALUE)}."
+                f"{option} cannot be {printable(repr(text), _LONGEST_VALUE)}: it is a percentage from {least:g}% to "
+                f"{most:g}%."
             )
         return percent / 100
 
@@ -99,14 +100,16 @@ def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
         return whole("--size", 1)(texts[0])
     if not any("=" in text for text in texts):
         got = printable(", ".join(texts), _LONGEST_VALUE)
-        raise UsageError(f"--size is one number, or NAME=N once for each name, got {got}; several are for mltune tune.")
+        raise UsageError(
+            f"--size cannot be {got}: it is one number, or NAME=N once for each name; several are for mltune tune."
+        )
     extents: dict[str, int] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier() or name in extents:
             raise UsageError(
-                f"--size is a number, or NAME=N once for each name, got {printable(repr(text), _LONGEST_VALUE)}; write "
-                "--size nx=4096."
+                f"--size cannot be {printable(repr(text), _LONGEST_VALUE)} here: it is a number alone, or NAME=N once "
+                "for each name; write --size nx=4096."
             )
         extents[name] = whole(f"--size {name}", 0)(value)
     return extents
@@ -125,39 +128,36 @@ def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int
             values.setdefault(name, []).append(value)
     count = math.prod(map(len, values.values()))
     if count > MOST_PROBLEMS:
-        raise UsageError(f"--size makes at most {MOST_PROBLEMS} problems, got {count}.")
+        raise UsageError(f"--size makes {count} problems; at most {MOST_PROBLEMS} are tuned together.")
     return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
 
 
 def parameter_values(texts: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
     """Read values of parameters, such as ``BLK_M=64,128``."""
-    chosen: dict[str, tuple[int, ...]] = {}
-    for text in texts or ():
-        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*=[0-9]{1,9}(,[0-9]{1,9})*", text):
-            raise UsageError(f"chosen values are given as NAME=V,V, got {text!r}; write BLK_M=64,128.")
-        name, _, values = text.partition("=")
-        chosen[name] = tuple(map(int, values.split(",")))
-    return chosen
+    assigned = _assigned(texts or (), "(,[0-9]{1,9})*", "NAME=V,V; write BLK_M=64,128")
+    return {name: tuple(map(int, values.split(","))) for name, values in assigned}
 
 
 def configuration(texts: Iterable[str] | None) -> dict[str, int] | None:
     """Read parameters of a configuration, such as ``BLK_M=64``."""
-    if texts is None:
-        return None
-    values: dict[str, int] = {}
+    assigned = _assigned(texts or (), "", "NAME=V; write BLK_M=64")
+    return None if texts is None else {name: int(value) for name, value in assigned}
+
+
+def _assigned(texts: Iterable[str], further: str, form: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of the value of each parameter."""
     for text in texts:
-        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*=[0-9]{1,9}", text):
-            raise UsageError(f"a parameter is given as NAME=V, got {printable(repr(text), 100)}; write BLK_M=64.")
-        name, _, value = text.partition("=")
-        values[name] = int(value)
-    return values
+        if not re.fullmatch(f"[A-Za-z][A-Za-z0-9_]*=[0-9]{{1,9}}{further}", text):
+            raise UsageError(f"{printable(repr(text), 100)} is not of the form {form}.")
+        name, _, values = text.partition("=")
+        yield name, values
 
 
 def fields(texts: Sequence[str] | None) -> dict[str, str]:
     """Read the values of ``--section``."""
     pairs = dict(text.partition("=")[::2] for text in texts or ())
     if len(pairs) != len(texts or ()) or not all("=" in text for text in texts or ()):
-        raise UsageError(f"--section is FIELD=VALUE, once for each field, got {', '.join(texts or ())}.")
+        raise UsageError(f"--section cannot be {', '.join(texts or ())}: it is FIELD=VALUE, once for each field.")
     return pairs
 
 

@@ -129,7 +129,7 @@ def show(
 
     if run is None or (is_database(run) and "#" not in run):
         if follow or dataset is not None:
-            raise UsageError("--follow and --dataset take one run, but none is named; list them: mltune show.")
+            raise UsageError("no run is named, but --follow and --dataset take one; list them: mltune show.")
         if run is not None:
             documents = stored_runs(run)
             return answer(documents, as_json, lambda: [tables.stored_runs(documents)])
@@ -155,7 +155,7 @@ def _follow(run: Path, as_json: bool) -> bool:
 
     if as_json:
         raise UsageError(
-            f"--follow is for people and has no --json; programs read the lines of {run / 'events.jsonl'}."
+            f"--json does not go with --follow, which is for people; programs read the lines of {run / 'events.jsonl'}."
         )
     try:
         with RunDisplay(stderr=False, announce=False) as display:

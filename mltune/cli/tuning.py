@@ -129,7 +129,7 @@ def _tune(options: Given, ending: Ending, as_json: bool) -> None:
     if len(several) > 1:
         extents = {name: options.pop(name) for name in ("m", "n", "k")}
         if both := [f"--{name}" for name, value in extents.items() if value is not None]:
-            raise UsageError(f"several sizes are given by --size, but there is {', '.join(both)} too; leave one out.")
+            raise UsageError(f"{', '.join(both)} cannot be given beside several sizes (--size); leave one out.")
         del options["size"]
         with attended() as attendance:
             campaign = api.tune_sizes(sizes=several, **options, **attendance)

@@ -65,12 +65,11 @@ class CompareRequest:
     def __post_init__(self) -> None:
         part, parts = self.share
         if not 1 <= part <= parts:
-            raise UsageError(f"a share is PART/PARTS with 1 <= PART <= PARTS, got {part}/{parts}.")
+            raise UsageError(f"the share cannot be {part}/{parts}: it is PART/PARTS with 1 <= PART <= PARTS.")
         for kind, names in (("strategy", [*self.strategies]), ("dataset", [source.name for source in self.sources])):
             if not names or len(set(names)) != len(names):
-                raise UsageError(
-                    f"a comparison needs at least one {kind} and each once, got {', '.join(names) or 'none'}."
-                )
+                fact = f"a {kind} was named twice: {', '.join(names)}" if names else f"no {kind} was named"
+                raise UsageError(f"{fact}; a comparison needs at least one {kind}, and each once.")
 
     @property
     def played(self) -> dict[str, Strategy]:
@@ -267,12 +266,12 @@ def _datasets(text: str | Sequence[str] | None) -> tuple[RecordingSource, ...]:
 def _cores(text: str) -> int:
     if not (re.fullmatch("[0-9]{1,4}", text) and 1 <= int(text) <= MOST_CORES):
         got = printable(repr(text), longest=60)
-        raise UsageError(f"compile cores are whole numbers from 1 to {MOST_CORES}, such as 1,16, got {got}.")
+        raise UsageError(f"compile cores cannot be {got}: they are whole numbers from 1 to {MOST_CORES}, such as 1,16.")
     return int(text)
 
 
 def _share(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not all(re.fullmatch("[0-9]{1,18}", number) for number in (part, parts)):
-        raise UsageError(f"a share is PART/PARTS, such as 2/4 for the second of four, got {text!r}.")
+        raise UsageError(f"the share cannot be {text!r}: it is PART/PARTS, such as 2/4 for the second of four.")
     return int(part), int(parts)

@@ -180,7 +180,7 @@ def _of_user(module: str, name: str, *pairs: str) -> Strategy:
             raise UsageError(f"a strategy MODULE:CLASS is imported, but {text} cannot be: {reason}.") from error
     options = dict(pair.partition("=")[::2] for pair in pairs)
     if not all(map(_NUMBER.fullmatch, options.values())):
-        raise UsageError(f"an option is given as {text}:NAME=NUMBER, got {', '.join(pairs)}.")
+        raise UsageError(f"{', '.join(pairs)} is not of the form {text}:NAME=NUMBER, in which an option is given.")
     return _checked(_made(kind, text, {key: int(value) for key, value in options.items()}), text)
 
 

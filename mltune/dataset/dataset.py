@@ -136,7 +136,7 @@ def dataset_from_records(
     """Create a dataset from records, without skipped ones; floats have the precision of measurement."""
     measured = [record for record in records if record.build is not None and record.state != TrialState.SKIPPED]
     if not measured:
-        raise DatasetError(f"a dataset holds measured configurations, but there are none for {name!r}.")
+        raise DatasetError(f"{name!r} has no measured configurations, and a dataset holds some.")
     parameters = {parameter: tuple(values) for parameter, values in header.parameters.items()}
     with raising(DatasetError, f"a dataset is of a possible problem and device, but {name!r} is not", ValueError):
         problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
@@ -178,10 +178,8 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
     table, described = (Path(folder) / f"{manifest.name}.{suffix}" for suffix in ("parquet", "json"))
     existing = [path for path in (described, table) if os.path.lexists(path)]
     if existing and not overwrite:
-        raise DatasetError(
-            f"a dataset's name must be new to its folder, but {existing[0]} exists; choose another name or folder."
-        )
-    with raising(DatasetError, f"a dataset needs a folder that can be written, but {folder} cannot"):
+        raise DatasetError(f"{existing[0]} exists; choose another name or folder for the dataset.")
+    with raising(DatasetError, f"the folder {folder} of the dataset cannot be written"):
         table.parent.mkdir(parents=True, exist_ok=True)
         write_described(table, data, described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
     return Dataset(manifest, dataset.table)
@@ -268,7 +266,7 @@ def datasets_in(folder: Path) -> list[Path]:
     paths = [path for pattern in ("*.json", "*/*.json") for path in sorted(Path(folder).glob(pattern))]
     paths = [path for path in paths if path.with_suffix(".parquet").exists()]
     if not paths:
-        raise DatasetError(f"a folder of datasets holds NAME.json with NAME.parquet, but {folder} holds none.")
+        raise DatasetError(f"{folder} has no datasets, which are NAME.json with NAME.parquet.")
     return paths
 
 

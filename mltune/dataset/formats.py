@@ -90,7 +90,7 @@ def read_raw(path: Path, layout: Layout) -> RawTable:
     suffix = path.suffix.lower()
     readers = {".csv": _csv, ".parquet": _parquet}
     if suffix not in (*readers, ".json"):
-        raise DatasetError(f"a table is a .csv, .parquet or .json file, got {path}")
+        raise DatasetError(f"{path} is no table: it is a .csv, .parquet or .json file")
     if layout.parameters is not None:
         _check_parameters(layout.parameters)
     if layout.section and suffix != ".json":
@@ -98,7 +98,7 @@ def read_raw(path: Path, layout: Layout) -> RawTable:
     try:
         data = read_file(path, MAX_BYTES)
     except OSError as error:
-        raise DatasetError(f"a table must be readable, but {path} is not: {reason(error)}") from error
+        raise DatasetError(f"the table cannot be read: {reason(error)}") from error
     if suffix == ".json":
         return _json(data, layout)
     if layout.partial and suffix == ".csv" and not data.endswith(b"\n"):
@@ -117,11 +117,11 @@ def _with_roles(
     """Return the table of the columns that the user named, and of columns with default names."""
     named = [*parameters, time, *([] if layout.status is None else [layout.status])]
     if len(set(named)) != len(named):
-        raise DatasetError(f"a column of a table has one role, got {', '.join(map(printable, named))}")
+        raise DatasetError(f"a column was named twice among {', '.join(map(printable, named))}, but it has one role")
     missing = next((name for name in named if name not in columns), None)
     if missing is not None:
         raise DatasetError(
-            f"the columns of a table must be there, but there is no {printable(missing)!r} among {_listed(columns)}"
+            f"{printable(missing)!r} is no column of the table, which has {_listed(columns)}"
             f"{did_you_mean(missing, columns)}"
         )
     free = [name for name in columns if name not in named]

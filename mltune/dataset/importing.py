@@ -251,7 +251,7 @@ def import_table(
     elif _NAME.fullmatch(kernel):
         contents = read_contents(path, layout)
     else:
-        raise DatasetError(f"a kernel has a name matching {_NAME.pattern}, got {printable(kernel, 100)!r}.")
+        raise DatasetError(f"{printable(kernel, 100)!r} cannot name a kernel: its name matches {_NAME.pattern}.")
     return _imported(
         contents,
         parameters=parameters,

@@ -180,20 +180,13 @@ class Manifest:
         recorded, of_kernel = self.parameters, kernel.all_parameters
         if self.kernel != kernel.name:
             raise DatasetError(
-                f"a dataset is replayed with its own kernel, but {self.name} is of {self.kernel}, "
-                f"not of {kernel.name}; `mltune datasets` lists what there is."
+                f"{self.name} is of {self.kernel}, not of {kernel.name}, but a dataset is replayed with its own "
+                "kernel; `mltune datasets` lists what there is."
             )
-        if set(recorded) != set(of_kernel):
-            differing = sorted(set(recorded) ^ set(of_kernel))
-            raise DatasetError(
-                f"a dataset must have its kernel's parameters, but {self.name} and {kernel.name} differ in "
-                f"{', '.join(differing)}; record the dataset anew."
-            )
-        if self.labels and any(self.labels[name] != kernel.space.labels.get(name) for name in self.labels):
-            raise DatasetError(
-                f"a dataset must have its kernel's values, but the texts or fractions of {', '.join(self.labels)} in "
-                f"{self.name} are not those of {kernel.name}; record the dataset anew."
-            )
+        labels = [name for name in self.labels if self.labels[name] != kernel.space.labels.get(name)]
+        if differing := sorted(set(recorded) ^ set(of_kernel)) or labels:
+            names = ", ".join(differing)
+            raise DatasetError(f"{self.name} and {kernel.name} differ in {names}; record the dataset anew.")
         if not kernel.source.is_version(self.source_hash):
             return f"dataset {self.name} was recorded with another version of the source of {kernel.name}"
         return ""
@@ -220,21 +213,21 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         document = parse_json(read_file(path, _MAX_BYTES, inside=inside))
         _check_texts(document)
         if not isinstance(document, dict) or "problem" not in document:
-            raise DatasetError("a manifest is a table with a problem, but this file holds something else.")
+            raise DatasetError("this is no manifest, which is a table with a problem.")
         document["problem"] = problem_from_json(document["problem"])
         document["device"] = Device.from_json(document.get("device") or {})
         manifest: Manifest = adapter(Manifest).validate_python(document)
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
     except OSError as error:
-        raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {reason(error)}.") from error
+        raise DatasetError(f"{path}, the manifest of the dataset, cannot be read: {reason(error)}.") from error
     except DatasetError as error:
         raise DatasetError(f"{path}: {printable(error, longest=500)}") from error
     except (ValueError, TypeError, LookupError, MltuneError) as error:
         text = printable(error, longest=500)
-        raise DatasetError(f"{path} must be the manifest of a dataset, but is none: {text}.") from error
+        raise DatasetError(f"{path} is no manifest of a dataset: {text}.") from error
     if manifest.name != path.stem:
-        raise DatasetError(f"a dataset's files carry its name, but {path} holds {manifest.name!r}.")
+        raise DatasetError(f"{path} holds {manifest.name!r}, but a dataset's files carry its name.")
     return manifest
 
 

@@ -105,7 +105,7 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
     import pyarrow as pa
 
     if len(datasets) < 2:
-        raise DatasetError(f"two or more datasets are merged, got {len(datasets)}.")
+        raise DatasetError(f"{len(datasets)} dataset was named, but two or more are merged.")
     first = datasets[0].manifest
     for dataset in datasets[1:]:
         _check_same(datasets[0], dataset)
@@ -154,8 +154,8 @@ def _check_same(first: Dataset, other: Dataset) -> None:
                 keys = [key for key in keys if expected_value.get(key) != actual_value.get(key)]
                 expected_value, actual_value = ({key: side.get(key) for key in keys} for side in sides)
             raise DatasetError(
-                f"datasets to merge must have the same {fact}, but {expected.name} has "
-                f"{printable(expected_value, 300)} and {actual.name} {printable(actual_value, 300)}."
+                f"{expected.name} and {actual.name} cannot be merged, because they differ in their {fact}: "
+                f"{printable(expected_value, 300)} and {printable(actual_value, 300)}."
             )
 
 

@@ -164,11 +164,11 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with raising(DatasetError, f"a dataset has a table, but {path} cannot be read"):
+    with raising(DatasetError, f"{path}, the table of the dataset, cannot be read"):
         data = read_file(path, MAX_FILE_BYTES, inside=inside)
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
-        raise DatasetError(f"{path} must have the sha256 of its manifest, {sha256}, but has {digest}; fetch it anew.")
+        raise DatasetError(f"{path} has the sha256 {digest}, not that of its manifest, {sha256}; fetch it anew.")
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         _check_layout(file, rows, schema(parameters), path)
@@ -180,7 +180,7 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], 
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         text = printable(error, longest=300)
-        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {text}.") from error
+        raise DatasetError(f"{path} cannot be read as a Parquet file: {text}.") from error
 
 
 def read_strangers_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:

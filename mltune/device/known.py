@@ -171,7 +171,7 @@ def read_device(path: Path) -> Device:
         device = Device.from_json(_facts(document))
         _check_known(device)
     except OSError as error:
-        raise DeviceError(f"the facts of a device must be readable, but {path} is not: {reason(error)}.") from error
+        raise DeviceError(f"{path}, the facts of a device, cannot be read: {reason(error)}.") from error
     except ValueError as error:
         raise DeviceError(
             f"{path} must hold the facts of a device, but {printable(error, longest=300)}; "

@@ -29,8 +29,7 @@ def query_device(index: int) -> Device:
     count = _count()
     if not 0 <= index < count:
         raise DeviceError(
-            f"a GPU is one of the {count} that the driver shows (cuda:0 is the first), got cuda:{index}; "
-            "see `mltune device`."
+            f"there is no cuda:{index}: the driver shows {count} GPUs, cuda:0 the first; see `mltune device`."
         )
     driver = _driver()
     handle = _call("cuDeviceGet", index)

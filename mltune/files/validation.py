@@ -121,8 +121,9 @@ def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseMode
     right = [fault for fault in errors if fault["type"] not in wrong_kinds] or errors
     value = printable(repr(right[0]["input"]), _LONGEST_VALUE)
     law = law_of(right)
-    facts = "" if ", got " in law else f", got {value}"
-    return f"{name}{'' if law.startswith('must ') else ':'} {law}{facts}"
+    if law.startswith("must "):
+        return f"{name} cannot be {value}: it {law}"
+    return f"{name}: {law}{'' if ', got ' in law or value in law else f', got {value}'}"
 
 
 def law_of(errors: Iterable[Mapping[str, Any]]) -> str:

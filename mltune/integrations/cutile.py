@@ -63,7 +63,7 @@ def search(
     every = {tuple(leaves(config).items()): config for config in space}
     configs, end = [*every.values()], clock.monotonic() + time
     if not configs:
-        raise UsageError("a search space has at least one configuration, got none.")
+        raise UsageError("the search space is empty; it needs at least one configuration.")
     most = trials or {"none": 1, "quick": QUICK}.get(effort(), len(configs))
     proposals = PlainSearch(table_of([dict(parameters) for parameters in every]), seed=seed)
     proposals.begin([0])

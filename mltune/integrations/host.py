@@ -34,7 +34,9 @@ def require(module: str, package: str, tested: str = "") -> Any:
         ) from error
     version = getattr(host, "__version__", "") or (metadata.version(package.partition("=")[0]) if tested else "")
     if not version.startswith(tested):
-        raise UsageError(f"the search was tested with {module} {tested}*, got {version}: pip install '{package}'.")
+        raise UsageError(
+            f"{module} {version} is installed, but the search was tested with {tested}*: pip install '{package}'."
+        )
     return host
 
 
@@ -42,7 +44,7 @@ def check_least(**numbers: tuple[float | None, float]) -> None:
     """Raise a UsageError if a number, unless it is None, is below its least."""
     for name, (value, least) in numbers.items():
         if value is not None and not value >= least:
-            raise UsageError(f"{name} must be at least {least}, got {name}={value}.")
+            raise UsageError(f"{name} cannot be {value}: it is at least {least}.")
 
 
 def leaves(value: Any, name: str = "") -> dict[str, Hashable]:

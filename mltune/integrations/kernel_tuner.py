@@ -68,7 +68,9 @@ class _Search:
         """Measure configurations of a search space, and return the best one and its cost."""
         objectives = list(func.tuning_options.objective)
         if len(objectives) != 1:
-            raise UsageError(f"the search has one objective, got {', '.join(objectives)}; combine them in a metric.")
+            raise UsageError(
+                f"the objectives {', '.join(objectives)} are too many: the search has one; combine them in a metric."
+            )
         table = ConfigurationTable.from_rows(searchspace.tune_params, searchspace.list)
         search = PlainSearch(table, seed=self.seed, scale="log" if objectives == ["time"] else "symlog")
         best: tuple[tuple[Any, ...], float] = ((), math.inf)

@@ -35,7 +35,7 @@ class ArgumentDefinition:
         shape = None if self.shape is None else tuple(_whole(extent, sizes, 1) for extent in self.shape)
         value, absolute = (_number(expression, sizes) for expression in (self.value, self.absolute))
         if absolute < 0:
-            raise ExpressionError(f"`{self.absolute}` is an error that is allowed, at least 0, got {absolute}")
+            raise ExpressionError(f"`{self.absolute}` cannot be {absolute}: it is an error that is allowed, at least 0")
         return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance, float(absolute))
 
 
@@ -108,5 +108,7 @@ def _number(value: Expression | float | None, sizes: Mapping[str, int]) -> Any:
 def _whole(expression: Expression, sizes: Mapping[str, int], least: int) -> int:
     value = expression.evaluate(sizes)
     if isinstance(value, np.ndarray) or value != int(value) or value < least:
-        raise ExpressionError(f"`{printable(expression, 120)}` must be a whole number of at least {least}, got {value}")
+        raise ExpressionError(
+            f"`{printable(expression, 120)}` cannot be {value}: it is a whole number of at least {least}"
+        )
     return int(value)

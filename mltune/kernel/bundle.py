@@ -115,35 +115,20 @@ class Kernel:
         UsageError
             The problem is of another kind or precision, or lacks variables that the bundle's expressions may use.
         """
-        see = f"see {self.folder / 'kernel.toml'}"
-        if problem.kind != self.problem:
-            raise UsageError(
-                f"a kernel solves problems of its own kind, but {self.name} is of kind {self.problem} and "
-                f"{problem.label} of kind {problem.kind}; {see}."
-            )
-        if problem.precision not in (self.precisions or ("",)):
-            raise UsageError(
-                f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
-                f"and {problem.name} was requested; {see}."
-            )
-        if problem.variables.get("batch", 1) > 1 and not self.batched:
-            raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
-        if problem.variables.get("has_epilogue") and not self.epilogues:
-            raise UsageError(
-                f"an epilogue needs a kernel that applies it, but {self.name} does not, got {problem.label}; {see}."
-            )
-        if self.arrays is not None and problem.name != self.name:
-            raise UsageError(
-                f"a kernel solves problems of its own, but {problem.label} is one of another kernel than {self.name}; "
-                f"{see}."
-            )
         missing = sorted(self.space.variables - problem.variables.keys())
-        if missing:
-            raise UsageError(
-                f"a problem must give the variables that the expressions of its kernel may use, but {problem.label} "
-                f"does not give {', '.join(missing)} to {self.name}; leave the problem out for the recorded one, "
-                f"or give sizes of these names; {see}."
-            )
+        laws = {
+            f"it is of kind {self.problem}, and the problem of kind {problem.kind}": problem.kind == self.problem,
+            f"its precisions are {', '.join(self.precisions)}": problem.precision in (self.precisions or ("",)),
+            "it has no batches": self.batched or problem.variables.get("batch", 1) == 1,
+            "it applies no epilogue": self.epilogues or not problem.variables.get("has_epilogue"),
+            "that is a problem of another kernel": self.arrays is None or problem.name == self.name,
+            f"its expressions may use {', '.join(missing)}, which the problem does not give; leave the problem out for "
+            "the recorded one, or give sizes of these names": not missing,
+        }
+        for law, holds in laws.items():
+            if not holds:
+                see = f"see {self.folder / 'kernel.toml'}"
+                raise UsageError(f"{self.name} does not solve {problem.label}: {law}; {see}.")
 
     def has_own_problem(self, name: object = None) -> bool:
         """Return whether the kernel has arguments of its own, and the name of a problem is theirs or not given."""
@@ -257,8 +242,8 @@ class Kernel:
                 raise BundleError(no_such(f"parameter of {self.name}", name, every, f"It has {', '.join(every)}"))
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
                 raise BundleError(
-                    f"the values of {name} are distinct ones of {printable(list(legal), 300)}, "
-                    f"got {printable(list(chosen), 300)}"
+                    f"{name} cannot have the values {printable(list(chosen), 300)}: they are distinct ones of "
+                    f"{printable(list(legal), 300)}."
                 )
 
         def narrowed(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

@@ -41,7 +41,9 @@ def check_macro_name(name: str) -> None:
         law = "is not one of CUDA's variables or their members"
     else:
         return
-    raise BundleError(f"a parameter becomes a macro, so its name {law}, got {printable(name, 80)!r}; rename it")
+    raise BundleError(
+        f"{printable(name, 80)!r} cannot name a parameter, which becomes a macro: its name {law}; rename it"
+    )
 
 
 Floats = NDArray[np.float64]
@@ -130,7 +132,7 @@ class CodedValues:
         """Return the integer that stands for a value; a ``ValueError`` tells of one that is not in the list."""
         if value not in self.listed:
             listed, got = printable(list(self.listed), 300), printable(repr(value), 60)
-            raise ValueError(f"{what} must be one of {listed}, got {got}")
+            raise ValueError(f"{what} cannot be {got}: it is one of {listed}")
         return self.integers[self.listed.index(value)]
 
 
@@ -141,7 +143,9 @@ def code_values(values: Sequence[Any]) -> CodedValues:
     ((1, 4), (0.5, 1.0))
     """
     if not 0 < len(set(values)) == len(values):
-        raise ValueError(f"a parameter must have distinct values, got {printable(list(values), 200)}")
+        raise ValueError(
+            f"{printable(list(values), 200)} cannot be the values of a parameter: they are one or more, and distinct"
+        )
     if all(isinstance(value, int | np.integer | np.bool_) for value in values):
         return CodedValues(tuple(values), tuple(map(int, values)), None)
     labels = map(str if any(isinstance(value, str) for value in values) else float, values)

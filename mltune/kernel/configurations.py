@@ -83,7 +83,7 @@ def plain_values(parameters: Values) -> Values:
     for name, listed in parameters.items():
         if isinstance(listed, str) or not isinstance(listed, Iterable):
             got = printable(f"{name}={listed!r}", 200)
-            raise UsageError(f"a parameter has a list of values, such as [64, 128], got {got}.")
+            raise UsageError(f"{got} is no list of values; a parameter has one, such as [64, 128].")
     plain = {
         name: [value.item() if isinstance(value, np.generic) else value for value in listed]
         for name, listed in parameters.items()
@@ -92,7 +92,7 @@ def plain_values(parameters: Values) -> Values:
         for value in listed:
             if value is not None and not isinstance(value, bool | int | float | str):
                 got = printable(repr(value), 200)
-                raise UsageError(f"a value of {name!r} must be a bool, int, float, str or None, got {got}.")
+                raise UsageError(f"{got} cannot be a value of {name!r}: it is a bool, int, float, str or None.")
     return plain
 
 
@@ -135,7 +135,7 @@ def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> 
             restriction if isinstance(restriction, str) else getattr(restriction, "__name__", repr(restriction))
             for restriction in restrictions
         )
-        raise SpaceError(f"at least one configuration must satisfy all restrictions ({printable(texts, 500)}).")
+        raise SpaceError(f"no configuration satisfies all restrictions ({printable(texts, 500)}).")
     return ConfigurationTable(parameters, positions)
 
 
@@ -145,7 +145,7 @@ def _expression(text: str, parameters: Values) -> Expression:
     for name in sorted(restriction.names):
         if name not in parameters:
             raise UsageError(
-                f"a restriction uses the parameters {', '.join(parameters)}, but `{printable(text, 120)}` uses {name}"
+                f"the restriction `{printable(text, 120)}` uses {name}, but the parameters are {', '.join(parameters)}"
                 f"{did_you_mean(name, parameters) or '.'}"
             )
         if not all(isinstance(value, Real) for value in parameters[name]):

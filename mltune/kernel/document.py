@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from mltune.errors import BundleError, ExpressionError
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import did_you_mean, no_such, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry, Shape3, arithmetic_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Kernel
 from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values, integers_of, labels_of
@@ -69,9 +69,8 @@ class _Maker:
     def __init__(self, document: KernelDocument) -> None:
         self.document = document
         self.problem = document.kernel.problem
-        hint = did_you_mean(self.problem, KINDS)
-        law = f"a problem is one of {', '.join(KINDS)}, got {self.problem!r}{hint}"
-        self.require(self.problem in KINDS, "kernel.problem", law)
+        law = no_such("kind of problem", self.problem, KINDS, f"There are {', '.join(KINDS)}")
+        self.require(self.problem in KINDS, "kernel.problem", law.rstrip("."))
         self.kind = KINDS[self.problem]
         self.is_arrays = self.problem == ArraysProblem.kind
         self.problem_variables = self.kind.variables | set(document.kernel.variables) | set(document.sizes)
@@ -184,7 +183,9 @@ class _Maker:
         kernel, legal, kind = self.document.kernel, self.kind.precisions, repr(self.problem)
         law = f"at least one of {', '.join(legal)}" if legal else "no `precisions`"
         fits = bool(kernel.precisions) == bool(legal) and set(kernel.precisions) <= set(legal)
-        self.require(fits, "kernel.precisions", f"a kernel of problem {kind} has {law}, got {list(kernel.precisions)}")
+        self.require(
+            fits, "kernel.precisions", f"{list(kernel.precisions)} cannot be: a kernel of problem {kind} has {law}"
+        )
         are_free = not self.kind.variables and not self.is_arrays
         law = f"the variables of problem {kind} are {'its sizes' if self.is_arrays else 'known'}; leave the key out"
         self.require(are_free or not kernel.variables, "kernel.variables", law)
@@ -208,7 +209,7 @@ class _Maker:
         coded = {}
         for name, values in table.items():
             texts = sum(isinstance(value, str) for value in values)
-            law = f"the values of a parameter are all numbers or all texts, got {values}"
+            law = f"{values} mixes numbers and texts; the values of a parameter are all numbers or all texts"
             self.require(texts in (0, len(values)), f"{key}.{name}", law)
             with self.at(f"{key}.{name}"):
                 coded[name] = code_values(values)
@@ -219,11 +220,11 @@ class _Maker:
         for name in self.parameters if self.document.kernel.source is not None else ():
             self.check_macro(f"parameters.{name}", name)
         for name, coded in self.launched.items():
-            law = f"a parameter passed at launch is an integer, got {list(coded.listed)}"
+            law = f"{list(coded.listed)} has others than integers, but a parameter passed at launch is one"
             self.require(coded.labels is None, f"launch.parameters.{name}", law)
             law = "a parameter is compiled in or passed at launch, not both"
             self.require(name not in self.parameters, f"launch.parameters.{name}", law)
-        law = f"a kernel has at most {MAX_PARAMETERS} parameters, got {len(names)}"
+        law = f"{len(names)} parameters are too many; a kernel has at most {MAX_PARAMETERS}"
         self.require(len(names) <= MAX_PARAMETERS, "launch.parameters", law)
         taken = {*self.variables, *FUNCTIONS}
         for name in names:
@@ -233,7 +234,7 @@ class _Maker:
             self.require(name not in taken and not keyword.iskeyword(name), f"parameters.{name}", law)
         law = "the names of parameters must differ without regard to case"
         self.require(len({name.lower() for name in names}) == len(names), "parameters", law)
-        law = f"arguments must be some of {[*self.launched]}, got {arguments}"
+        law = f"{arguments} has unknown arguments; they are some of {[*self.launched]}"
         self.require(set(arguments) <= self.launched.keys(), "launch.arguments", law)
 
     def compiler(self, files: BundleFiles) -> dict[str, CodedValues]:
@@ -283,8 +284,8 @@ class _Maker:
             hint = did_you_mean(unknown[0], names)
             raise self.error(
                 key,
-                "an expression uses parameters, derived names, and variables of the problem and the device, but "
-                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}{hint}",
+                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}, but an expression uses "
+                f"parameters, derived names, and variables of the problem and the device{hint}",
             )
         self.extent(key, expression)
         self.parts += expression.parts
@@ -363,13 +364,14 @@ class _Maker:
         key, sizes, initial = f"arguments.{name}", self.document.sizes, table.initial
         law = "an array has a shape and a scalar a value; give one of them"
         self.require((table.shape is None) != (table.value is None), key, law)
-        law = f"a scalar is read and has no role, got {table.role!r}"
+        law = f"role cannot be {table.role!r}: a scalar is read and has no role"
         self.require(table.shape is not None or table.role == "in", key, law)
         if isinstance(initial, str) and initial.endswith(".npy"):
             initial = self.array_file(f"{key}.initial", initial, files)
         elif isinstance(initial, str):
-            law = f"initial values are a number, one of {', '.join(INITIAL)}, or an .npy file, got {initial!r}"
-            self.require(initial in INITIAL, f"{key}.initial", f"{law}{did_you_mean(initial, INITIAL)}")
+            law = f"Initial values are a number, one of {', '.join(INITIAL)}, or an .npy file"
+            wrong = no_such("kind of initial values", initial, INITIAL, law).rstrip(".")
+            self.require(initial in INITIAL, f"{key}.initial", wrong)
         shape = table.shape
         return ArgumentDefinition(
             name,

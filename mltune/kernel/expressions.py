@@ -150,18 +150,16 @@ def _short(text: object) -> str:
 def parse(text: str) -> Expression:
     """Parse and check an expression; an ExpressionError where it is none, too long or too deeply nested."""
     if len(text) > MAX_TEXT:
-        raise ExpressionError(f"an expression has at most {MAX_TEXT} characters, got {len(text)}")
+        raise ExpressionError(f"{len(text)} characters are too many; an expression has at most {MAX_TEXT}")
     text = text.translate(_SPACES).strip()
     if not (text.isascii() and text.isprintable()):
-        raise ExpressionError(f"an expression is printable ASCII, got `{_short(text)}`")
+        raise ExpressionError(f"`{_short(text)}` is no expression, which is printable ASCII")
     try:
         tree = tree_of(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         deep = isinstance(error, RecursionError | MemoryError)
         what = "it is nested too deeply" if deep else getattr(error, "msg", error)  # without the place in "<unknown>"
-        raise ExpressionError(
-            f"an expression must be valid Python arithmetic, but `{_short(text)}` is not: {_short(what)}"
-        ) from error
+        raise ExpressionError(f"`{_short(text)}` is no valid Python arithmetic: {_short(what)}") from error
     compiler = _Compiler(text)
     operation = compiler.compiled(tree, MAX_DEPTH)
     parts, depth, uses = 0, 0, dict[str, tuple[int, int]]()
@@ -257,7 +255,7 @@ class _Compiler:
 
     def number(self, value: float) -> Operation:
         if not (abs(value) < LARGEST_INTEGER):
-            raise self.error(f"a number in an expression must stay below 2**53 in size, got {_short(value)}")
+            raise self.error(f"{_short(value)} is too large; a number in an expression stays below 2**53 in size")
         return evaluation.constant(value)
 
     def name(self, name: str) -> Operation:

@@ -65,13 +65,13 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
     """Check arguments of Kernel Tuner that mltune does not have; return what it asks for."""
     for name, value in arguments.items():
         if name == "lang" and str(value or "CUDA").upper() not in ("CUDA", "CUPY", "NVCUDA"):
-            raise UsageError(f"mltune tunes CUDA kernels, got lang={value!r:.60}.")
+            raise UsageError(f"lang cannot be {value!r:.60}: mltune tunes CUDA kernels.")
         if name == "objective" and value not in (None, "time"):
-            raise UsageError(f"mltune minimises the time, got objective={value!r:.60}; give it as a metric.")
+            raise UsageError(f"objective cannot be {value!r:.60}: mltune minimises the time; give it as a metric.")
         if name == "objectives" and value:
-            raise UsageError(f"mltune minimises the time, got objectives={value!r:.60}; give them as metrics.")
+            raise UsageError(f"objectives cannot be {value!r:.60}: mltune minimises the time; give them as metrics.")
         if name == "smem_args" and value and set(value) != {"size"}:
-            raise UsageError(f"smem_args has the key size, got {printable(list(value), 120)}.")
+            raise UsageError(f"smem_args cannot have {printable(list(value), 120)}: its key is size.")
         if value and name in _REFUSED:
             raise UsageError(f"{name}={value!r:.60}: {_REFUSED[name]}.")
         if name not in {*_WITHOUT_EFFECT, *_REFUSED, *_READ}:
@@ -81,7 +81,9 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
     options = dict(strategy_options or {})
     if isinstance(arguments.get("compiler_options"), str):
         text = arguments["compiler_options"]
-        raise UsageError(f"compiler_options is a list of texts, such as {text.split()!r:.100}, got {text!r:.100}.")
+        raise UsageError(
+            f"compiler_options cannot be {text!r:.100}: it is a list of texts, such as {text.split()!r:.100}."
+        )
     include, other_options = _include_folders(arguments.get("compiler_options") or ())
     heeded = [option for option in other_options if not _IGNORED_OPTIONS.fullmatch(option)]
     defines = {
@@ -90,7 +92,9 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
     passed = tuple(option for option in heeded if not _DEFINITION.fullmatch(option))
     for option in passed:
         if not COMPILER_OPTION.fullmatch(option):
-            raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(option, 80)!r}.")
+            raise UsageError(
+                f"{printable(option, 80)!r} cannot be an option of the compiler, which must {COMPILER_OPTION_LAW}."
+            )
     if reserved := {*RESERVED} & {*(arguments.get("metrics") or {})}:
         raise UsageError(f"a metric is not named {', '.join(sorted(reserved))}, which a result has; rename it.")
     metrics = {name: _metric(name, metric) for name, metric in (arguments.get("metrics") or {}).items()}
@@ -135,7 +139,7 @@ def read_sources(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], di
     A source is given as a text, a file, a function, or a list: the source and the files that it includes.
     """
     if isinstance(source, list | tuple) and not source:
-        raise UsageError("a list of sources has at least one, got none.")
+        raise UsageError("the list of sources is empty; give at least one.")
     first, *included = source if isinstance(source, list | tuple) else [source]
     headers = {str(name): _text(name) for name in included}
     if callable(first):

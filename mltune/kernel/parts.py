@@ -246,7 +246,7 @@ def generated(generator: Callable[[dict[str, Any]], str], values: dict[str, Any]
     """Return the source that a function makes for a configuration."""
     text = generator(values)
     if not isinstance(text, str):
-        raise UsageError(f"a function that makes a source returns CUDA text, got {text!r:.100}.")
+        raise UsageError(f"the function of the source returned {text!r:.100}, not CUDA text.")
     return text
 
 

@@ -234,7 +234,8 @@ def _answers(call: KernelCall) -> list[Any] | None:
     answers = [on_host(array) for array in answer]
     if len(answers) != len(call.arguments):
         raise UsageError(
-            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(call.arguments)}."
+            f"answer has {len(answers)} entries for {len(call.arguments)} arguments: give one for each, None for "
+            "inputs."
         )
     return answers
 
@@ -303,7 +304,7 @@ def _definition(call: KernelCall, answers: Sequence[Any] | None, folder: Path | 
             array = np.asarray(on_host(value))
             right = np.asarray(right, dtype=array.dtype)
             if right.size != array.size:
-                raise UsageError(f"an answer has the size of its argument, got {right.size} for {array.size} of {key}.")
+                raise UsageError(f"the answer of {key} has {right.size} elements, but the argument {array.size}.")
             files[key] = _kept(folder, right.reshape(-1))
     definitions += [_argument(key, value, "constant", folder, 0.0) for key, value in call.constants.items()]
     flops, work_bytes = (parse(str(int(amount))) if amount else None for amount in (call.flops, call.bytes))
@@ -316,20 +317,22 @@ def _argument(key: str, value: Any, role: Any, folder: Path | None, absolute: fl
     array = np.asarray(value)
     if isinstance(value, int | float | complex) and not isinstance(value, np.generic):
         raise UsageError(
-            f"a scalar argument has a NumPy type, which is that of the kernel's parameter, got {value!r} for {key}; "
+            f"{key} is {value!r}, a number without a NumPy type, which tells that of the kernel's parameter; "
             "write numpy.int32(...) or numpy.float32(...)."
         )
     if array.dtype.name not in DTYPES:
-        raise UsageError(f"an argument is an array or a scalar of {', '.join(DTYPES)}, got {array.dtype} for {key}.")
+        raise UsageError(
+            f"{key} has the type {array.dtype}; an argument is an array or a scalar of {', '.join(DTYPES)}."
+        )
     if array.ndim == 0 and isinstance(value, np.generic):
         number = value.item()
         if isinstance(number, complex):
-            raise UsageError(f"a scalar argument is a real number, got {value!r} for {key}; pass an array.")
+            raise UsageError(f"{key} is {value!r}, but a scalar argument is a real number; pass an array.")
         if not math.isfinite(number):
-            raise UsageError(f"a scalar argument is finite, got {value!r} for {key}; define a macro or pass an array.")
+            raise UsageError(f"{key} is {value!r}, but a scalar argument is finite; define a macro or pass an array.")
         return ArgumentDefinition(key, array.dtype.name, None, "in", 0, None if folder is None else number, 0.0)
     if not array.size:
-        raise UsageError(f"an array has at least one element, got the shape {array.shape} for {key}.")
+        raise UsageError(f"{key} has the shape {array.shape}, but an array has at least one element.")
     shape = tuple(parse(str(extent)) for extent in array.shape or (1,))
     file = "uniform" if folder is None else _kept(folder, np.ascontiguousarray(array).reshape(-1))
     return ArgumentDefinition(
@@ -409,7 +412,7 @@ def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
     entries = [restrictions] if isinstance(restrictions, str) or callable(restrictions) else list(restrictions)
     for entry in entries:
         if not isinstance(entry, str) and not callable(entry):
-            raise UsageError(f"a restriction is a text or a function, got {entry!r:.100}.")
+            raise UsageError(f"{entry!r:.100} is no restriction, which is a text or a function.")
     return [parse(entry) for entry in entries if isinstance(entry, str)], [*filter(callable, entries)]
 
 
@@ -418,7 +421,7 @@ def _sizes(problem_size: Any) -> tuple[Size, ...]:
     several = isinstance(problem_size, Sequence | np.ndarray) and not isinstance(problem_size, str)
     extents = tuple(problem_size) if several else (problem_size,)
     if not 1 <= len(extents) <= 3:
-        raise UsageError(f"a problem has one to three sizes, got {len(extents)}.")
+        raise UsageError(f"{len(extents)} sizes were given, but a problem has one to three.")
     return tuple(
         extent if callable(extent) or isinstance(extent, str) else _whole(extent, "problem_size", {})
         for extent in extents
@@ -456,7 +459,7 @@ def _whole(number: Any, name: str, values: Mapping[str, Any], least: int = 1) ->
     is_number = isinstance(number, int | float | np.integer | np.floating) and not isinstance(number, bool)
     if not (is_number and least <= number < LARGEST_INTEGER and number == int(number)):
         where = f" for {printable(values, 300)}" if values else ""
-        raise ExpressionError(f"{name} must be an integer >= {least}, got {printable(repr(number), 100)}{where}")
+        raise ExpressionError(f"{name} cannot be {printable(repr(number), 100)}{where}: it is an integer >= {least}")
     return int(number)
 
 
@@ -468,8 +471,8 @@ def _divisors(name: str, divisor: Any) -> Divisors:
             continue
         if not isinstance(factor, int | float | np.integer | np.floating) or not 0 < factor < math.inf:
             raise UsageError(
-                f"{name} has positive numbers, texts over the parameters such as 'block_size_x', or functions, got "
-                f"{divisor!r:.100}."
+                f"{name} cannot be {divisor!r:.100}: it has positive numbers, texts over the parameters such as "
+                "'block_size_x', or functions."
             )
     plain = [factor.item() if isinstance(factor, np.generic) else factor for factor in factors]
     return divisor if divisor is None or callable(divisor) else plain
@@ -483,7 +486,9 @@ def _plain_name(name: str) -> str:
 def _checked(call: KernelCall) -> dict[str, CodedValues]:
     """Check the parameters and macros of a call; return the values of the parameters."""
     if not isinstance(call.parameters, Mapping):
-        raise UsageError(f"parameters are a dict of lists, such as {{'TILE': [1, 2]}}, got {call.parameters!r:.100}.")
+        raise UsageError(
+            f"{call.parameters!r:.100} cannot be the parameters, a dict of lists such as {{'TILE': [1, 2]}}."
+        )
     for key in (*call.parameters, *call.defines):
         check_macro_name(key)
     for key, values in call.parameters.items():
@@ -493,9 +498,9 @@ def _checked(call: KernelCall) -> dict[str, CodedValues]:
                 "on; rename it."
             )
         if key in call.defines:
-            raise UsageError(f"a name is a parameter or in defines, not both, got {key} twice.")
+            raise UsageError(f"{key} is both a parameter and in defines; leave one out.")
         if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
-            raise UsageError(f"a parameter has a list of values, such as [64, 128], got {key}={values!r:.100}.")
+            raise UsageError(f"{key}={values!r:.100} is no list of values; a parameter has one, such as [64, 128].")
     return {key: _coded(key, list(values)) for key, values in call.parameters.items()}
 
 

@@ -135,7 +135,7 @@ def _read_bytes(path: Path, limit: int) -> bytes:
     try:
         return read_file(path, limit)
     except OSError as error:
-        raise _refused(path, f"a file of a bundle must be readable: {reason(error)}") from error
+        raise _refused(path, f"this file of the bundle cannot be read: {reason(error)}") from error
 
 
 def _read(path: Path, limit: int) -> str:
@@ -159,7 +159,7 @@ def _validated(path: Path, text: str) -> KernelDocument:
     except ValidationError as error:
         raise _refused(path, problems_of(error, document, model=KernelDocument)) from error
     except ValueError as error:
-        raise _refused(path, f"a kernel.toml must be valid TOML: {error}") from error
+        raise _refused(path, f"this is no valid TOML: {error}") from error
 
 
 def _files(path: Path, document: KernelDocument, source_file: Path | None) -> BundleFiles:

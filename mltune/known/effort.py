@@ -18,5 +18,5 @@ def effort(level: str = "") -> str:
     chosen = level or os.environ.get(VARIABLE, "")
     if chosen and chosen not in EFFORTS:
         name = "effort" if level else VARIABLE
-        raise UsageError(f"{name} is one of {', '.join(EFFORTS)}, got {printable(chosen, 80)!r}.")
+        raise UsageError(f"{name} cannot be {printable(chosen, 80)!r}: it is one of {', '.join(EFFORTS)}.")
     return chosen

@@ -163,7 +163,7 @@ def _json(document: Mapping[Any, Any]) -> bytes:
 
 def _check_form(form: str) -> None:
     if form not in FORMATS:
-        raise UsageError(f"a format of configurations is one of {', '.join(FORMATS)}, got {form!r:.60}.")
+        raise UsageError(f"{form!r:.60} is no format of configurations: it is one of {', '.join(FORMATS)}.")
 
 
 def _blocks(form: str, facts: Mapping[str, Any]) -> Sequence[int]:

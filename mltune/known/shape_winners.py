@@ -24,7 +24,7 @@ def read_shapes(path: str | Path) -> list[tuple[dict[str, int], float]]:
     try:
         counts = distinct(sizes_of_csv(read_text(path, MAX_BYTES), least=0))
     except (OSError, ValueError) as error:
-        raise UsageError(f"shapes are sizes in a CSV file, got {path!s:.300}: {reason(error):.400}.") from error
+        raise UsageError(f"{path!s:.300} has no shapes: {reason(error):.400}. They are sizes in a CSV file.") from error
     return [(dict(shape), count) for shape, count in sorted(counts.items(), key=lambda item: -item[1])]
 
 

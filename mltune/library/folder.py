@@ -71,7 +71,7 @@ def write_library(folder: Path, content: Content, *, overwrite: bool = False) ->
 def check_place(folder: Path, *, overwrite: bool = False) -> None:
     """Refuse a folder that holds anything but a library, file by file as its list of hashes says."""
     if folder.name in ("", ".."):
-        raise LibraryError(f"a library is written to a folder with a name of its own, got {printable(folder, 300)}.")
+        raise LibraryError(f"{printable(folder, 300)} has no name of its own, which the folder of a library needs.")
     try:
         fact = "" if overwrite else foreign_in(folder, LIBRARY)
     except OSError as error:

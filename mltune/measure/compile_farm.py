@@ -84,7 +84,7 @@ def address_of(where: str) -> str:
                 document = parse_json(file.read(_LONGEST_FILE))
             where = document["address"]
     if not isinstance(where, str) or not where.rpartition(":")[2].isdigit():
-        raise UsageError(f"{law}, got {where!r:.200}.")
+        raise UsageError(f"{where!r:.200} cannot be used: {law}.")
     return where if "://" in where else f"tcp://{where}"
 
 

@@ -27,7 +27,7 @@ def describe_gpus(
 
         spec = "--known" if of_data_sheets else facts or "cuda:0"
         if not re.fullmatch("cuda:[0-9]{1,3}", spec):
-            raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
+            raise UsageError(f"{printable(spec, 100)!r} cannot be measured: only a GPU of this machine, cuda:N.")
         gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
         devices = {spec: gpu}
     elif of_data_sheets:

@@ -73,29 +73,29 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise ProblemError(f"the precision of a GEMM is one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
+            raise ProblemError(f"{self.precision!r} is no precision of a GEMM: it is one of {', '.join(PRECISIONS)}.")
         for field in ("trans_a", "trans_b"):
             trans = getattr(self, field)
             if trans not in TRANSPOSES:
-                raise ProblemError(f"{field} is one of N, T, C, got {trans!r}.")
+                raise ProblemError(f"{field} cannot be {trans!r}: it is one of N, T, C.")
             self._set(field, "T" if trans == "C" and not self.is_complex else trans)
         if self.types.is_fp8 and (self.trans_a, self.trans_b) != FP8_OPS:
             raise ProblemError(
-                f"tensor cores read FP8 along k of both operands, got {self.name} {self.trans_a}{self.trans_b}; "
-                "use TN: op(A) transposed, op(B) not."
+                f"there is no {self.name} {self.trans_a}{self.trans_b}: tensor cores read FP8 along k of both "
+                "operands; use TN: op(A) transposed, op(B) not."
             )
         for field in ("m", "n", "k"):
             self._set(field, _extent(field, getattr(self, field)))
         self._set("batch", _whole("batch", self.batch, 1, LARGEST_BATCH, str(LARGEST_BATCH)))
         if self.batch > 1 and self.types.is_sum:
-            raise ProblemError(f"there is no batched {self.name}, got batch={self.batch}.")
+            raise ProblemError(f"batch cannot be {self.batch}: there is no batched {self.name}.")
         self._set("epilogue", "+".join(filter(None, parse_epilogue(self.epilogue))))
         if self.epilogue and (self.is_complex or not self.types.has_wider_on_gpu):
-            raise ProblemError(f"there is no epilogue of {self.name}, got {self.epilogue}.")
+            raise ProblemError(f"epilogue cannot be {self.epilogue}: there is none of {self.name}.")
         if self.has_block_scales and (self.types.promoted != BLOCK or self.batch > 1):
             raise ProblemError(
-                f"block_scales are for one product of ebgemm, ehgemm or esgemm, got {self.name} with "
-                f"batch={self.batch}."
+                f"{self.name} with batch={self.batch} cannot have block_scales, which are for one product of ebgemm, "
+                "ehgemm or esgemm."
             )
         for field in ("alpha", "beta"):
             self._set(field, self._scalar(field))
@@ -108,22 +108,22 @@ class GemmProblem:
     def _scalar(self, field: str) -> complex | float:
         value = getattr(self, field)
         if not isinstance(value, Complex):
-            raise ProblemError(f"{field} must be a number, got {value!r}.")
+            raise ProblemError(f"{field} cannot be {value!r}: it is a number.")
         number = complex(value)
         if number.imag and not self.is_complex:
             raise ProblemError(
-                f"{field} of {self.name} must be real, got {value!r}; cgemm and zgemm take complex scalars."
+                f"{field} of {self.name} cannot be {value!r}: it is real; cgemm and zgemm take complex scalars."
             )
         largest = float(np.finfo(self.scalar_dtype).max)
         if not (abs(number.real) <= largest and abs(number.imag) <= largest):
-            raise ProblemError(f"{field} of {self.name} must be finite in {self.scalar_dtype.name}, got {value!r}.")
+            raise ProblemError(f"{field} of {self.name} cannot be {value!r}: it is finite in {self.scalar_dtype.name}.")
         return number if self.is_complex else number.real
 
     def _leading_dimension(self, field: str, rows: int, columns: int) -> int:
         leading = _extent(field, getattr(self, field) or 0) or max(1, rows)
         if leading < max(1, rows):
             raise ProblemError(
-                f"{field} >= {max(1, rows)} must hold for a matrix of {rows} rows, got {field}={leading}."
+                f"{field} cannot be {leading}: for a matrix of {rows} rows it is at least {max(1, rows)}."
             )
         element_bytes = self.result_dtype.itemsize if field == "ldc" else self.element_bytes
         if leading * columns * self.batch * element_bytes >= _LARGEST_OPERAND_BYTES:
@@ -463,13 +463,15 @@ def parse_problem(
         if isinstance(size, Mapping):
             names = " ".join(f"--{name.lower()} {value}" for name, value in size.items())
             raise ProblemError(
-                f"the extents of a GEMM have no names in size, got {printable(size, 80)}; size is m, n and k at once, "
+                f"size cannot be {printable(size, 80)}: of a GEMM it is m, n and k at once, without names, "
                 f"and each has an option of its own: {printable(names, 80)} (m=, n=, k= and batch= in Python)."
             )
         extents |= dict.fromkeys("mnk", _extent("size", size))
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
-        raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
+        raise ProblemError(
+            f"trans cannot be {printable(repr(trans), 80)}: it is two of the letters N, T, C, such as NT."
+        )
     return GemmProblem(precision, ops[0], ops[1], alpha=alpha, beta=beta, **extents | options)
 
 
@@ -484,11 +486,13 @@ def _extent(field: str, value: object) -> int:
 
 def _whole(field: str, value: object, least: int, most: int, written: str) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
-        raise ProblemError(f"{field} is a whole number from {least} to {written}, got {printable(repr(value), 80)}.")
+        raise ProblemError(
+            f"{field} cannot be {printable(repr(value), 80)}: it is a whole number from {least} to {written}."
+        )
     return int(value)
 
 
 def _complex_from_json(name: str, parts: list[Any]) -> complex:
     if len(parts) != 2 or any(not isinstance(part, int | float) for part in parts):
-        raise ProblemError(f"{name} must be a number or [real, imaginary], got {parts!r}.")
+        raise ProblemError(f"{name} cannot be {parts!r}: it is a number or [real, imaginary].")
     return complex(*parts)

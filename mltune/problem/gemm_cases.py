@@ -53,8 +53,8 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     if missing:
         unknown = "".join(f", and there is no key {name}" for name in table if name not in _Table.model_fields)
         raise ProblemError(
-            f"problems are given by precisions, trans and sizes, or else by datasets, but {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} missing{unknown}."
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing{unknown}; problems are given by "
+            "precisions, trans and sizes, or else by datasets."
         )
     cases = _Table.model_validate(table)
     scalars = cases.model_dump(include={"alpha", "beta", "lda", "ldb", "ldc", "batch", "epilogue"})

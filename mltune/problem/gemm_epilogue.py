@@ -82,8 +82,8 @@ def parse_epilogue(text: object) -> Epilogue:
     if not isinstance(text, str) or len(words) > 1 or not {*words} <= {*ACTIVATIONS} - {""}:
         names = (name for name in (*SCALES, *BIASES, *ACTIVATIONS) if name)
         raise ProblemError(
-            f"an epilogue is scales, a bias, an activation, or several, in this order with +, of {', '.join(names)}, "
-            f"got {printable(repr(text), 80)}."
+            f"{printable(repr(text), 80)} is no epilogue: it is scales, a bias, an activation, or several, in this "
+            f"order with +, of {', '.join(names)}."
         )
     return Epilogue(scales, bias, *words)
 

@@ -23,7 +23,10 @@ def reference_call(problem: Any, addresses: Mapping[str, int]) -> LibraryCall | 
         return None
     m, n, k, lda, ldb, ldc = sizes = (problem.m, problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
     if max(sizes) > _LARGEST_INT:
-        raise DeviceError(f"cuBLAS counts rows and columns to 2**31 - 1, got {problem.label}; choose a smaller size.")
+        raise DeviceError(
+            f"{problem.label} is too large for cuBLAS, which counts rows and columns to 2**31 - 1; choose a smaller "
+            "size."
+        )
     scalars = np.array([problem.alpha, problem.beta], dtype=problem.scalar_dtype)
     alpha = scalars.ctypes.data
     beta = alpha + scalars.itemsize

@@ -139,7 +139,7 @@ class Pointer:
             if _parsed(url) != (url, {}):
                 raise ValueError(f"its database is {printable(_without_password(url), 200)}")
         except OSError as error:
-            raise RunDirectoryError(f"a run directory must be readable, but {path} is not: {reason(error)}.") from error
+            raise RunDirectoryError(f"{path} of the run directory cannot be read: {reason(error)}.") from error
         except (ValueError, UsageError) as error:
             raise store_failure("damaged", path, error) from error
         return cls(url, run)

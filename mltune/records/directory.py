@@ -152,9 +152,9 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
     The path to the directory that the user named may lead through links.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
-        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")
+        raise RunDirectoryError(f"{directory} is a file, but a run directory is a folder.")
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
-    with raising(RunDirectoryError, f"a run directory must be readable, but {directory} is not"):
+    with raising(RunDirectoryError, f"the run directory {directory} cannot be read"):
         for path in (*on_the_way, *(directory / name for name in _FOLDERS)):
             _check_kind(path, "a directory")
         for name in (*_WRITTEN_IN_PLACE, *_REPLACED):

@@ -157,7 +157,7 @@ def store_failure(kind: FailureKind, place: object, error: object) -> MltuneErro
     text = printable(error, _LONGEST).strip()
     if kind == "damaged":
         return DamagedRunError(
-            f"{place} must be an undamaged store of mltune, but {text}; restore a copy, or choose another directory."
+            f"{place} is a damaged store of mltune: {text}; restore a copy, or choose another directory."
         )
     if kind == "duplicate":
         return StoreError(f"a trial's number must be new to its run, but {place} refused: {text}.")

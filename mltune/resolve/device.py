@@ -70,10 +70,10 @@ def facts_of(device: str) -> Device:
 
 
 def first_gpu(law: str) -> Target:
-    """Return the first GPU of this machine; without one a UsageError says the law that needs it."""
+    """Return the first GPU of this machine; without one a UsageError says the reason, and the law that needs it."""
     gpus, reason = find_gpus()
     if not gpus:
-        raise UsageError(f"{law}, but none was found: {reason}.")
+        raise UsageError(f"no GPU was found ({reason}), but {law}.")
     return Target(cuda=0)
 
 
@@ -98,8 +98,8 @@ def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Targ
         if recorded:
             fact = f"timings of {kernel.name} are recorded for {', '.join(recorded)}, not for {problem.label}"
         raise DatasetError(
-            f"tuning needs a GPU, or else recorded timings to replay, but no GPU was found ({reason}), and {fact}; "
-            "see `mltune datasets`."
+            f"no GPU was found ({reason}), and {fact}. Tuning needs a GPU, or recorded timings to replay (`mltune "
+            f"datasets`){'' if recorded else '; `mltune check` compiles a sample without either'}."
         )
     manifest = max(datasets, key=lambda manifest: manifest.rows)
     notice = (

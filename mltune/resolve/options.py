@@ -41,7 +41,7 @@ class Option:
         if self.least is not None and value is not None:
             whole_number(name, value, self.least, self.most)
         if self.is_share and value is not None and not 0 < value <= 1:
-            raise UsageError(f"{name} is a share of the upper bound, above 0 and at most 1, got {value:g}.")
+            raise UsageError(f"{name} cannot be {value:g}: it is a share of the upper bound, above 0 and at most 1.")
 
 
 def _option(default: Any, meaning: str, metavar: str = "", **law: Any) -> Any:

@@ -85,9 +85,8 @@ def check_budget(plan: Plan) -> None:
         count = len(set(plan.devices))
         of_each = "" if count == 1 else f" on each of {count} devices"
         raise PlanError(
-            f"{plan.name}: the budget must hold every problem's minimum, but {len(plan.tasks)} problems need "
-            f"{needed / (plan.capacity / plan.budget):g} {counted}{of_each} and the budget is {plan.budget:g}; "
-            f"raise `budget` or lower `minimum`."
+            f"{plan.name}: the budget of {plan.budget:g} {counted} is below the minimum of {len(plan.tasks)} problems, "
+            f"{needed / (plan.capacity / plan.budget):g} {counted}{of_each}; raise `budget` or lower `minimum`."
         )
 
 
@@ -119,8 +118,8 @@ def _devices(plan: Plan, gpus: Sequence[Device], reason: str) -> tuple[str, ...]
     for device in plan.devices:
         if device not in devices:
             raise PlanError(
-                f"{plan.name}: a plan's devices are GPUs of this machine ({', '.join(devices) or reason or 'none'}), "
-                f"got {device}; see `mltune device`."
+                f"{plan.name}: {device} is no GPU of this machine ({', '.join(devices) or reason or 'none'}); see "
+                "`mltune device`."
             )
     return plan.devices
 
@@ -133,8 +132,8 @@ def _recorded(plan: Plan, why: str) -> tuple[Task, ...]:
     if missing:
         listed = ", ".join(missing[:_NAMED]) + (", ..." if missing[_NAMED:] else "")
         raise PlanError(
-            f"{plan.name}: without a GPU every problem needs recorded timings, but {why}, and {len(missing)} of "
-            f"{len(tasks)} have none ({listed}); run it on a GPU, or see `mltune datasets`."
+            f"{plan.name}: {why}, and {len(missing)} of {len(tasks)} problems have no recorded timings to replay "
+            f"({listed}); run it on a GPU, or see `mltune datasets`."
         )
     return tuple(replace(task, dataset=datasets[task.slug]) for task in tasks)
 
@@ -145,16 +144,15 @@ def _measured(plan: Plan, gpus: Sequence[Device]) -> tuple[Task, ...]:
     for task in tasks:
         if task.kernel.source.text is None:
             raise PlanError(
-                f"{plan.name}: only a kernel with a source can be measured, but {task.kernel.label} has none; replay "
-                "its recorded timings with `datasets`."
+                f"{plan.name}: {task.kernel.label} has no source and cannot be measured; replay its recorded timings "
+                "with `datasets`."
             )
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes)
     largest = max((task.problem for task in tasks), key=lambda problem: problem.operand_bytes)
     if largest.operand_bytes > smallest.memory_bytes:
         raise PlanError(
-            f"{plan.name}: operands must fit into the memory of every device, but those of {largest.label} "
-            f"take {largest.operand_bytes / 1e9:.1f} GB and {smallest.name} has {smallest.memory_bytes / 1e9:.1f} GB; "
-            "ask for a smaller size."
+            f"{plan.name}: the operands of {largest.label} take {largest.operand_bytes / 1e9:.1f} GB, but "
+            f"{smallest.name} has {smallest.memory_bytes / 1e9:.1f} GB; ask for a smaller size."
         )
     return tasks
 

@@ -147,7 +147,7 @@ def load_plan(name_or_path: str | Path) -> Plan:
     (600.0, 'sgemm NN 4096')
     """
     path = find_plan(name_or_path)
-    with raising(_refused, f"{path}: a plan must be readable UTF-8 text"):
+    with raising(_refused, f"{path}: the plan is no readable UTF-8 text"):
         text = read_text(path, MAX_BYTES)
     return parse_plan(text, path.stem, where=str(path))
 
@@ -235,7 +235,7 @@ def _value(value: object) -> str:
 
 
 def _validated(where: str, text: str) -> _PlanDocument:
-    with raising(_refused, f"{where}: a plan must be valid TOML", ValueError):
+    with raising(_refused, f"{where}: this is no valid TOML", ValueError):
         document = parse_toml(text)
     with raising(_refused, where, ValueError):
         return validated(_PlanDocument, document)
@@ -261,7 +261,7 @@ class _Reader:
     def plan(self, text: str, name: str) -> Plan:
         table = self.document.plan
         if not table.title.isprintable():
-            raise self.error("plan.title", f"a title is one line of printable text, got {table.title!r}")
+            raise self.error("plan.title", f"{table.title!r} is no title: it is one line of printable text")
         self.unit, budget = self.budget(table.budget)
         devices = self.devices()
         tasks, options = self.tasks(), self.document.options.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
@@ -287,14 +287,14 @@ class _Reader:
         most = MAX_BUDGET_S if unit == "s" else MAX_BUDGET_TRIALS
         if amount > most:
             limit = "366 days" if unit == "s" else f"{MAX_BUDGET_TRIALS} trials"
-            raise self.error("plan.budget", f"a budget is at most {limit}, got {text!r}")
+            raise self.error("plan.budget", f"{text!r} is too much: a budget is at most {limit}")
         return unit, amount
 
     def amount(self, key: str, text: str) -> tuple[Unit, float]:
         """Read a time or a number of trials."""
         if match := _TRIALS.fullmatch(text.strip()):
             if int(match[1]) < 1:
-                raise self.error(key, f"a number of trials is positive, got {text!r}")
+                raise self.error(key, f"{text!r} is no positive number of trials")
             return "trials", float(match[1])
         try:
             return "s", parse_duration(text)
@@ -307,14 +307,16 @@ class _Reader:
         if unit != self.unit:
             raise self.error(
                 key,
-                f"a plan counts in seconds or in trials, but its budget is {self.document.plan.budget!r}, got {text!r}",
+                f"{text!r} has another unit than the budget, {self.document.plan.budget!r}; a plan counts in one",
             )
         return amount
 
     def devices(self) -> tuple[str, ...]:
         devices = self.document.plan.devices
         if len(devices) > 1 and {"auto", "all", REPLAY} & set(devices):
-            raise self.error("plan.devices", f"devices are some cuda:N, or one of auto, all, replay, got {devices}")
+            raise self.error(
+                "plan.devices", f"{devices} cannot be: devices are some cuda:N, or one of auto, all, replay"
+            )
         recorded = [bool(table.datasets) for table in self.document.problems]
         if any(recorded) and (not all(recorded) or devices not in (["auto"], [REPLAY])):
             raise self.error(
@@ -334,7 +336,7 @@ class _Reader:
                 groups.append((key, group))
                 count += len(group)
                 if count > MAX_TASKS:
-                    raise self.error(key, f"a plan has at most {MAX_TASKS} problems, got more")
+                    raise self.error(key, f"there are more than {MAX_TASKS} problems, the most of a plan")
         self.check_distinct(groups)
         return in_order(group for _, group in groups)
 
@@ -357,7 +359,7 @@ class _Reader:
             manifest = self.manifests[name] = self.manifests.get(name) or load_manifest(name)
             kernel = self.kernel(table.kernel or manifest.kernel)
             if kernel.name != manifest.kernel:
-                raise PlanError(f"a dataset is replayed for its own kernel, but {name} is of {manifest.kernel}")
+                raise PlanError(f"{name} is of {manifest.kernel}, but a dataset is replayed for its own kernel")
             yield [kernel], manifest.problem, name
 
     def measured(self, table: _ProblemsTable) -> Iterator[tuple[Sequence[Kernel], Problem, str | None]]:
@@ -386,7 +388,7 @@ class _Reader:
     def kernel(self, name: str) -> Kernel:
         if name not in self.kernels:
             if len(self.kernels) == MAX_KERNELS:
-                raise PlanError(f"a plan has at most {MAX_KERNELS} kernels, got more")
+                raise PlanError(f"there are more than {MAX_KERNELS} kernels, the most of a plan")
             self.kernels[name] = load_kernel(name)
         return self.kernels[name]
 
@@ -396,7 +398,7 @@ class _Reader:
         most = table.maximum or plan.maximum
         maximum = None if most is None else self.bound(f"{key}.maximum" if table.maximum else "plan.maximum", most)
         if maximum is not None and maximum < minimum:
-            raise self.error(key, f"minimum <= maximum must hold, got {table.minimum or plan.minimum!r}, {most!r}")
+            raise self.error(key, f"the minimum {table.minimum or plan.minimum!r} is above the maximum {most!r}")
         return Task("", kernel, problem, dataset, float(table.priority), minimum, maximum)
 
     def check_distinct(self, groups: Sequence[tuple[str, Sequence[Task]]]) -> None:
@@ -405,6 +407,6 @@ class _Reader:
             identity = task.bundle, repr(task.problem), task.dataset
             if identity in seen:
                 raise self.error(
-                    key, f"a plan has each problem once, but {task.problem.label} is in {seen[identity]} too"
+                    key, f"{task.problem.label} is in {seen[identity]} too, but a plan has each problem once"
                 )
             seen[identity] = key

@@ -40,11 +40,10 @@ def candidates(problem: Problem, accuracy: str | None = None, among: Iterable[Ke
     accurate = [kernel for kernel in solving if accepts(accuracy, kernel.accuracy)]
     if not accurate:
         listed = ", ".join(f"{kernel.name} ({kernel.accuracy})" for kernel in solving)
-        facts = f"only {listed} solve{'' if len(solving) > 1 else 's'} it" if listed else "none solves it"
-        raise UsageError(
-            f"a kernel is chosen among the built-in ones of accuracy {accuracy} for the problem, but of "
-            f"{problem.label} {facts}; name a kernel{', or another class' if listed else ''}."
+        others = (
+            f"; those of other classes are {listed}. Name a kernel, or another class." if listed else "; name a kernel."
         )
+        raise UsageError(f"no built-in kernel of accuracy {accuracy} solves {problem.label}{others}")
     return sorted(accurate, key=lambda kernel: (kernel.name != DEFAULT_KERNEL, kernel.name))
 
 
@@ -53,8 +52,8 @@ def check_accuracies(kernels: Iterable[Kernel], accuracy: str | None) -> None:
     for kernel in kernels if accuracy is not None else ():
         if not accepts(check_accuracy(str(accuracy)), kernel.accuracy):
             raise UsageError(
-                f"a named kernel is of the accuracy that is asked for, or of a stricter one, but {kernel.label} is of "
-                f"class {kernel.accuracy} and {accuracy} was asked for; see {kernel.folder / 'kernel.toml'}."
+                f"{kernel.label} is of accuracy {kernel.accuracy}, but {accuracy} or a stricter one was asked for; see "
+                f"{kernel.folder / 'kernel.toml'}."
             )
 
 
@@ -152,7 +151,7 @@ def named_kernel(
     if not isinstance(problem, str | None) and not hasattr(problem, "kind"):
         got = printable(repr(problem), 100)
         raise UsageError(
-            f"a problem is one name, such as 'sgemm', or the folder of a kernel, got {got}; call it for each."
+            f"{got} is no problem: a problem is one name, such as 'sgemm', or the folder of a kernel; call it for each."
         )
     bundle = None if kernel is None else load_kernel(kernel)
     if bundle is None and isinstance(problem, str) and kind_of_name(problem) is None:
@@ -163,8 +162,8 @@ def named_kernel(
                 bundle, problem = recorded, None
             elif recorded.source.text is None:
                 raise UsageError(
-                    f"a problem can be run, but the kernel {recorded.name} is only replayed; name recorded "
-                    "timings with --device replay:NAME (see `mltune datasets`)."
+                    f"{recorded.name} is only replayed, not run; name recorded timings with --device replay:NAME (see "
+                    "`mltune datasets`)."
                 )
     check_accuracies([] if bundle is None else [bundle], accuracy)
     return problem, bundle
@@ -184,12 +183,11 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
         except ProblemError as error:
             if kind_of_name(problem):
                 raise
-            if recordings := [
-                dataset.name for dataset in list_datasets() if problem in (dataset.kernel, dataset.problem.name)
-            ]:
+            of = ((dataset.name, (dataset.name, dataset.kernel, dataset.problem.name)) for dataset in list_datasets())
+            if recordings := [dataset for dataset, names in of if problem in names]:
                 raise ProblemError(
-                    f"{problem} can only be replayed: there are {many(len(recordings), 'dataset')} of it, and no "
-                    f"kernel. Replay one, such as --device replay:{recordings[0]}, without a problem."
+                    f"{problem} can only be replayed, from {many(len(recordings), 'dataset')}; write --device "
+                    f"replay:{recordings[0]}, without a problem."
                 ) from None
             raise ProblemError(
                 f"{error} It may also be a kernel with sizes of its own, its folder, or FILE.py:KERNEL with --shapes."
@@ -200,7 +198,7 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
             "problem of its own (device replay:DATASET)."
         )
     if shape:
-        raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")
+        raise UsageError(f"{', '.join(shape)} cannot be given beside {problem.label}: a problem has its own shape.")
     return problem
 
 
@@ -224,8 +222,7 @@ def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorde
     else:
         text = f"another size of {recorded.name}" if problem in (None, recorded.name) else str(problem)
     raise DatasetError(
-        f"a replay needs the problem that was recorded, but {device} holds {recorded.label}, and {text} was requested; "
-        "see `mltune datasets`."
+        f"{text} was requested, but {device} holds {recorded.label}; leave the problem out, or see `mltune datasets`."
     )
 
 
@@ -243,15 +240,15 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
         names = [name for name, of_name in kind.names.items() if of_name == of_precision]
         if not names:
             precisions = ", ".join(kind.precisions) or "none"
-            raise UsageError(f"--precision is one of {precisions}, got {printable(repr(of_precision), 60)}.")
+            raise UsageError(f"--precision cannot be {printable(repr(of_precision), 60)}: it is one of {precisions}.")
         return problem_from_name(names[0], **shape)
     if precision is None and kernel.has_own_problem():
         return _own_problem(kernel, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
     if not recorded or any(value is not None for value in (precision, *shape.values())):
         raise UsageError(
-            f"the space of a kernel that is only replayed is that of its recorded problem, but for {kernel.name} "
-            f"{'there is none' if not recorded else 'another one was requested'}; see `mltune datasets`."
+            f"{kernel.name} is only replayed, and {'another problem was requested than' if recorded else 'nothing is'} "
+            "recorded; see `mltune datasets`."
         )
     return recorded[0]
 
@@ -273,11 +270,11 @@ def imported_problem(
     if kind_of_name(name):
         return problem_from_name(name, **shape)
     if set(shape) - {"size"}:
-        raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")
+        raise UsageError(f"{name} has no --trans, --m, --n and --k, which only a GEMM has; write --size NAME=N.")
     size = shape.get("size", {})
     if not isinstance(size, dict):
         raise UsageError(
-            f"only a GEMM has one size, but the problem is {name}, got --size {size}; write --size NAME=N."
+            f"--size {size} has no name: only a GEMM has one size, but the problem is {name}; write --size NAME=N."
         )
     text = ", ".join(f"{key}={value}" for key, value in size.items())
     return timed_problem(name, text, flops or 1, arithmetic, size)
@@ -313,7 +310,7 @@ def _own_problem(kernel: Kernel, shape: Shape) -> Problem:
     if unknown or not isinstance(sizes, Mapping):
         names = kernel.own_problem().variables
         raise UsageError(
-            f"the sizes of {kernel.name} are {', '.join(names) or 'none'}: give them by name, such as "
-            f"--size {next(iter(names), 'n')}=1024, got {', '.join(sorted(unknown)) or sizes}."
+            f"{', '.join(sorted(unknown)) or sizes} is no size of {kernel.name}, whose sizes are "
+            f"{', '.join(names) or 'none'}; give them by name, such as --size {next(iter(names), 'n')}=1024."
         )
     return kernel.own_problem(sizes)

@@ -59,7 +59,7 @@ class TuneRequest(RunOptions):
             whole_number("trials", self.trials, 0)
         check_options(self)
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
-            raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
+            raise UsageError(f"the time of a run cannot be {self.time_s:g} s: it is at most 366 days.")
 
 
 def parse_duration(text: str) -> float:

@@ -70,7 +70,7 @@ def resolve(
         if len(sizes) > 1 or len(kernels) > 1:
             several = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{len(kernels)} kernels"
             raise UsageError(
-                f"a dataset holds one problem of one kernel, but {several} were given with {device}; --device replay "
+                f"{several} were given with {device}, but a dataset holds one problem of one kernel; --device replay "
                 "takes the recorded timings of each."
             )
         return _replay(problem, shape, kernels[0] if kernels else None, accuracy, **single)
@@ -123,13 +123,11 @@ def plan_of(
     from mltune.resolve.plan_file import write_plan
 
     if len({repr(problem) for problem in problems}) < len(problems):
-        raise UsageError(
-            f"several sizes differ, but one was given twice: {', '.join(problem.label for problem in problems)}."
-        )
+        raise UsageError(f"a size was given twice: {', '.join(problem.label for problem in problems)}; leave one out.")
     if len(kernels) > MAX_RIVALS or len(problems) * len(kernels) > MAX_TASKS:
         raise UsageError(
-            f"at most {MAX_RIVALS} kernels compete, for at most {MAX_TASKS} tasks in all, got {len(kernels)} kernels "
-            f"and {len(problems)} sizes."
+            f"{len(kernels)} kernels at {len(problems)} sizes are too many: at most {MAX_RIVALS} kernels compete, for "
+            f"at most {MAX_TASKS} tasks in all."
         )
     device, trials, time = limits.device, limits.trials, limits.time
     if device not in ("all", REPLAY):
@@ -166,7 +164,7 @@ def _shared_trials(trials: int, time: str | float | None, count: int, kernels: i
     """Return a budget of trials, and the minimum of every problem."""
     if time is not None:
         raise UsageError(
-            "several sizes or kernels share a number of trials or a time, but both were given; leave one out."
+            "both trials and a time were given, but several sizes or kernels share one of them; leave one out."
         )
     share, most = _first_share(kernels)
     whole_number("trials", trials, count, MAX_BUDGET_TRIALS)

@@ -5,7 +5,6 @@ Names of datasets, kernels, GPUs and strategies come from strangers: both templa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -154,8 +153,7 @@ def _picks(document: Summary, *, draw: bool) -> Section:
 
 
 def _figure(name: str, group: str, at: Sequence[str], curves: Mapping[str, Sequence[float]]) -> Plot:
-    rows = math.ceil(len(curves) / 2)
-    panel = axes(3.6, 2.5 + 0.14 * rows, top_in=0.15 + 0.14 * rows)  # the legend is above it
+    panel = axes(3.6, 2.7)
     for number, (strategy, values) in enumerate(curves.items()):
         style = {"color": SERIES[number % len(SERIES)], "linestyle": _DASHES[number // len(SERIES) % len(_DASHES)]}
         # a name that begins with _ would have no entry in the legend
@@ -163,7 +161,7 @@ def _figure(name: str, group: str, at: Sequence[str], curves: Mapping[str, Seque
     panel.set(xscale="log", xlabel="evaluations", ylabel="of the optimum", ylim=(None, 1.01))
     panel.set_xticks([int(pick) for pick in at], at, minor=False)
     panel.minorticks_off()
-    panel.figure.legend(loc="upper left", ncols=2, fontsize=6.5, borderpad=0.0, columnspacing=1.0)
+    panel.legend(loc="best", fontsize=6.5, borderpad=0.0, labelspacing=0.2)  # among the curves, where there is room
     best = max(curves, key=lambda strategy: curves[strategy][-1])
     return finish(
         panel,
@@ -199,9 +197,9 @@ def _seen(document: Summary) -> Iterator[str]:
     kernels = sum(facts.get("in_view") == "kernel" for facts in datasets.values())
     yield (
         "The constants of mltune's search and the resources of its kernels were chosen while looking at the spaces "
-        f"that come with mltune: {len(datasets) - len(unseen) - kernels} of {len(datasets)} here. Another {kernels} "
-        "are of the same kernels on other GPUs. So the figures do not show how mltune does on kernels that nobody has "
-        "looked at."
+        f"that come with mltune: {len(datasets) - len(unseen) - kernels} of {len(datasets)} here. "
+        f"{f'Another {kernels} are of the same kernels on other GPUs. ' if kernels else ''}So the figures do not show "
+        "how mltune does on kernels that nobody has looked at."
     )
     if 0 < len(unseen) < len(datasets):
         scores = ", ".join(map(" ".join, zip(document["strategies"], _scores(document, unseen), strict=True)))

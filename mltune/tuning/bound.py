@@ -74,12 +74,12 @@ def find_bound(placed: PlacedKernel, *, configuration: Mapping[str, int] | None 
     """Compute the upper bound on a problem; `stated` is that of a configuration, or of the best with its values."""
     kernel, problem, device = placed.kernel, placed.problem, placed.device
     if device == UNKNOWN:
-        raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
+        raise UsageError("the facts of a GPU are needed for a bound, and those of `unknown` are not known; name one.")
     kernel.check_problem(problem)
     if not set(NEEDED) <= set(kernel.resources.estimates):
         raise BundleError(
-            f"a bound follows from the [resources] {', '.join(NEEDED)}, but {kernel.name} does not name all of them; "
-            f"add them to {kernel.folder / 'kernel.toml'}."
+            f"{kernel.name} does not name all [resources] that a bound needs, {', '.join(NEEDED)}; add them to "
+            f"{kernel.folder / 'kernel.toml'}."
         )
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     part = None if configuration is None else kernel.with_values(values)
@@ -117,7 +117,7 @@ def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> 
     bounds = [(placed, find_bound(placed)) for placed in fitting]
     if not bounds:
         names = ", ".join(kernel.label for kernel in kernels)
-        raise UsageError(f"a kernel must fit the device, but none of {names} fits {device.name}.")
+        raise UsageError(f"none of {names} fits {device.name}.")
     return sorted(bounds, key=lambda entry: entry[1].best.time_s)
 
 
@@ -141,14 +141,14 @@ def read_code(placed: PlacedKernel, limited: LimitedConfiguration) -> tuple[Loop
     kernel, problem, device = placed.kernel, placed.problem, placed.device
     if kernel.source.text is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
-            f"machine code needs a kernel with a source and a CUDA GPU, got {kernel.name} for {device.name}."
+            f"there is no machine code of {kernel.name} for {device.name}: it needs a source and a CUDA GPU."
         )
     build = build_one(placed, limited.codes)
     if build.state is not TrialState.OK:
-        raise UsageError(f"the configuration must compile for {device.architecture}, but: {build.detail}.")
+        raise UsageError(f"the configuration does not compile for {device.architecture}: {build.detail}.")
     loop = main_loop(disassemble(build.cubin))
     if loop is None or not loop.arithmetic:
-        raise UsageError(f"the main loop is the one with the most multiply-adds, but {kernel.name} has none.")
+        raise UsageError(f"{kernel.name} has no main loop: no loop of it has multiply-adds.")
     slots = issues_per_clock(device) * device.warp_size
     unit = kernel.resources.unit or problem.arithmetic
     share = fma_per_clock(device, unit) / slots / _fma_of_an_instruction(placed, limited)

@@ -149,17 +149,17 @@ def predict(
     kernel, problem, device = placed.kernel, placed.problem, placed.device
     most = PlannerOptions().start_trials
     if not 1 <= top <= most:
-        raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
+        raise UsageError(f"{top} configurations cannot be chosen without a measurement: it is 1 to {most}.")
     if device == UNKNOWN:
         raise UsageError(
-            "a choice without a measurement follows from the facts of a device, but those of `unknown` are not known; "
-            "name a GPU (`mltune device --known`), or a file with its facts."
+            "the facts of a device are needed for a choice without a measurement, and those of `unknown` are not "
+            "known; name a GPU (`mltune device --known`), or a file with its facts."
         )
     kernel.check_problem(problem)
     model = choose_model(prior, kernel)
     file = file_of_run(wisdom, replayed=False)
     if wisdom != AUTO and file is not None and not file.exists():
-        raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
+        raise WisdomError(f"there is no wisdom {printable(file, 300)}: it is a file.")
     loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
     matches = loaded.lookup(kernel, problem, device, most=top)
     kernel = kernel.recorded_with({name for match in matches for name in match.entry.configuration})

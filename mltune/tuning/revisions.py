@@ -50,8 +50,8 @@ def load_revision(name: str, folder: Path) -> Kernel:
     except (OSError, ValueError, subprocess.SubprocessError, BundleError) as error:
         fact = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or str(error)
         raise UsageError(
-            "a version is a folder, a built-in kernel, a .cu file, or a bundle in git as REVISION:PATH, but "
-            f"{printable(name, 300)}: {printable(fact.replace(str(folder), name).rstrip('.'), 600)}."
+            f"{printable(name, 300)} is no version: {printable(fact.replace(str(folder), name).rstrip('.'), 600)}. A "
+            "version is a folder, a built-in kernel, a .cu file, or a bundle in git as REVISION:PATH."
         ) from error
 
 

@@ -145,8 +145,8 @@ def open_session(request: TuneRequest, *, space: SearchSpace | None = None, pool
         session = _replay(request.kernel, request.problem, request.target.dataset)
     elif request.kernel.source.text is None or not isinstance(request.problem, RunnableProblem):
         raise UsageError(
-            f"only a kernel with a source can be built, but {request.kernel.name} has none; replay recorded timings "
-            "with --device replay:DATASET (see `mltune datasets`)."
+            f"{request.kernel.name} has no source and cannot be built; replay recorded timings with --device "
+            "replay:DATASET (see `mltune datasets`)."
         )
     else:
         session = _on_gpu(request, request.problem, space, pool)
@@ -160,8 +160,8 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
 
     if kernel.space.preset:
         raise UsageError(
-            f"recorded timings are replayed as a whole, but {kernel.label} is a part of the space; "
-            f"replay {kernel.name}, or tune the part on a GPU."
+            f"{kernel.label} is a part of the space, but recorded timings are replayed as a whole; replay "
+            f"{kernel.name}, or tune the part on a GPU."
         )
     dataset = load_dataset(name)
     dataset.manifest.check_kernel(kernel)
@@ -254,7 +254,7 @@ def build_once(placed: PlacedKernel, configuration: Mapping[str, int]) -> Build:
 
 def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:
     if outcome.state is not TrialState.OK:
-        raise RunError(f"a kernel must run to its end, but {kernel.name} ends with {outcome.state}: {outcome.detail}.")
+        raise RunError(f"{kernel.name} ends with {outcome.state}: {outcome.detail}.")
 
 
 def batch_size(problem: Problem, device: Device) -> int:

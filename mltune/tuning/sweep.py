@@ -198,13 +198,13 @@ def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, r
     if target.dataset is None:
         return open_session(replace(request, kernel=request.kernel.with_values(values or {})))
     if not replay:
-        raise UsageError(f"a sweep times kernels on a GPU and cannot replay, got {target}; give cuda:N or auto.")
+        raise UsageError(f"{target} cannot be swept: a sweep times kernels on a GPU; give cuda:N or auto.")
     session = open_session(request)
     kind = "" if session.recorded is None else session.recorded.manifest.kind
     if kind != "complete" or values:
         raise UsageError(
-            f"a pruned sweep replays the whole of a complete dataset, but {target} is of kind {kind}"
-            f"{' and some values were chosen' if values else ''}; see `mltune datasets`."
+            f"{target} is of kind {kind}{' and some values were chosen' if values else ''}, but a pruned sweep replays "
+            "the whole of a complete dataset; see `mltune datasets`."
         )
     return session
 
@@ -212,8 +212,8 @@ def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, r
 def _check_size(session: Session) -> None:
     if (count := session.placed.space.count) > MOST_ROWS:
         raise UsageError(
-            f"a complete sweep has at most {MOST_ROWS} configurations, but the sub-space has {count}; "
-            "fix more parameters with --only NAME=VALUE,..."
+            f"the sub-space has {count} configurations, too many for a complete sweep (at most {MOST_ROWS}); fix more "
+            "parameters with --only NAME=VALUE,..."
         )
 
 

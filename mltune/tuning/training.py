@@ -61,7 +61,9 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
     sweeps = joined(datasets, sweeps_of_datasets)
     for sweep in sweeps:
         if int(np.isfinite(sweep.median_s).sum()) < FEWEST:
-            raise ModelError(f"a model learns from {FEWEST} times or more of a problem on a device, got {sweep.name}.")
+            raise ModelError(
+                f"{sweep.name} has too few times: a model learns from {FEWEST} or more of a problem on a device."
+            )
     with one_thread():  # several are slower: there is little to do between two waits for all of them
         members = fit_members(sweeps, parameters, seed=seed)
         model = PretrainedModel(first.kernel, parameters, members)

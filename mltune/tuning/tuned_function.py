@@ -357,4 +357,6 @@ def _sizes(value: Any) -> tuple[Any, ...]:
     sizes = tuple(value) if several else (value,)
     if all(isinstance(size, str) or (isinstance(size, int | float | np.integer) and size > 0) for size in sizes):
         return sizes
-    raise UsageError(f"a problem size is a positive number, a tuple or a text, got {printable(repr(value), 100)}.")
+    raise UsageError(
+        f"{printable(repr(value), 100)} is no problem size, which is a positive number, a tuple or a text."
+    )

@@ -31,12 +31,12 @@ def call(tmp_path, name="add", **options):
         ({"restrictions": ["block > 500"]}, "`block` is not"),
         ({"size": "m"}, "`m` is not"),
         ({"grid_div_x": ["blocks"]}, "`blocks` is not"),
-        ({"size": 0}, "problem_size must be an integer >= 1, got 0"),
+        ({"size": 0}, "problem_size cannot be 0: it is an integer >= 1"),
         ({"grid_div_x": "block_size_x - 64"}, "grid_div_x must be positive, got 0 for .*'block_size_x': 64"),
-        ({"compiler_options": "-O3"}, "compiler_options is a list of texts"),
-        ({"params": {"block_size_x": 64}}, "a parameter has a list of values"),
-        ({"params": [{"block_size_x": 64}]}, "parameters are a dict of lists"),
-        ({"answer": [np.ones(5, np.float32), None, None]}, "got 5 for 1000 of argument_0"),
+        ({"compiler_options": "-O3"}, "compiler_options cannot be .-O3.: it is a list of texts"),
+        ({"params": {"block_size_x": 64}}, "is no list of values"),
+        ({"params": [{"block_size_x": 64}]}, "cannot be the parameters, a dict of lists"),
+        ({"answer": [np.ones(5, np.float32), None, None]}, "argument_0 has 5 elements, but the argument 1000"),
         ({"strategy_options": {"time_limit": "soon"}}, "is no positive time"),
     ],
 )
@@ -89,5 +89,5 @@ def test_without_a_gpu_the_call_is_checked_and_the_next_step_is_said(tmp_path):
 
 @pytest.mark.parametrize("params", [[("block_size_x", 64)], 64])
 def test_parameters_of_one_run_are_a_dict(params):
-    with pytest.raises(UsageError, match="params is a dict of values"):
+    with pytest.raises(UsageError, match=r"params cannot be .*: it is a dict of values"):
         mltune.run_kernel("add", SOURCE, 1000, [ARRAY, ARRAY, np.int32(1000)], params)

@@ -154,8 +154,8 @@ def test_the_first_configuration_is_kept_where_a_shape_failed(tune, tmp_path):
         ("M\n=1+1\n", {}, "line 2 of a CSV file has an integer for every name"),
         ("M\n1\n", {"kernel": "plain"}, "plain is not decorated with autotune"),
         ("M\n1\n", {"kernel": "nothing"}, "nothing is not decorated with autotune"),
-        ("M\n1\n", {"trials": 0}, "got trials=0"),
-        ("M\n1\n", {"export": {"vllm": "out"}}, f"one of {', '.join(FORMATS)}, got 'vllm'"),
+        ("M\n1\n", {"trials": 0}, "trials cannot be 0"),
+        ("M\n1\n", {"export": {"vllm": "out"}}, f"it is one of {', '.join(FORMATS)}"),
         ("M,E\n1,8\n", {"export": {"vllm-moe": "out"}}, "M, E and N"),
     ],
 )
@@ -199,7 +199,7 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         (("--export", "vllm-moe=out"), "there is --export without --shapes"),
         (("--keep-default",), "there is --keep-default without --shapes"),
         (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is a path"),
-        (("--shapes", ""), "--shapes is a path, got an empty text"),
+        (("--shapes", ""), "--shapes is empty, but it is a path"),
         ((), "FILE.py:KERNEL with --shapes"),
     ],
 )

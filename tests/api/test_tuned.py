@@ -167,8 +167,11 @@ class TestBadInput:
                 (Array(10), Array(10, strides=(8,)), np.float32(2), np.int32(10)),
                 "without gaps, got strides of .8,. bytes as argument 1",
             ),
-            ((Array(10), Array(0), np.float32(2), np.int32(10)), "at least one element, got the shape .0,."),
-            ((Array(0), Array(10), np.float32(2), np.int32(10)), "a problem size is a positive number"),
+            (
+                (Array(10), Array(0), np.float32(2), np.int32(10)),
+                "has the shape .0,., but an array has at least one element",
+            ),
+            ((Array(0), Array(10), np.float32(2), np.int32(10)), "no problem size, which is a positive number"),
         ],
     )
     def test_arguments_of_no_kernel_are_refused(self, world, file, given, words):
@@ -198,10 +201,10 @@ class TestBadInput:
             tuned(*arguments())
 
     def test_and_efforts(self, world, file, monkeypatch):
-        with pytest.raises(UsageError, match="effort is one of none, quick, full, got 'long'"):
+        with pytest.raises(UsageError, match="effort cannot be 'long': it is one of none, quick, full"):
             function(file, effort="long")
         monkeypatch.setenv("MLTUNE_EFFORT", "much")
-        with pytest.raises(UsageError, match="MLTUNE_EFFORT is one of"):
+        with pytest.raises(UsageError, match=r"MLTUNE_EFFORT cannot be .much.: it is one of"):
             function(file)(*arguments())
 
     def test_and_what_kernel_tuner_does_not_know(self, file):

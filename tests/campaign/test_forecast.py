@@ -52,7 +52,7 @@ def test_in_replay_trials_are_counted():
 
 
 def test_a_plan_that_can_be_carried_out_nowhere_is_an_error(text):
-    with pytest.raises(PlanError, match="the budget must hold every problem's minimum"):
+    with pytest.raises(PlanError, match="below the minimum of"):
         forecast(parse_plan(text.replace('"1h"', '"2m"'), "few"), [], "no driver", 2)
 
 

@@ -497,7 +497,7 @@ class TestDevice:
 class TestDatasets:
     def test_lists_what_can_be_replayed(self):
         documents = [entry for entry in answer("datasets") if entry["kernel"] == "gemm_simt"]
-        assert {entry["kind"] for entry in documents} == {"random", "complete"}
+        assert {entry["kind"] for entry in documents} == {"random", "complete", "search"}
         recorded = {(entry["label"], entry["kind"]): entry["rows"] for entry in documents}
         assert recorded["sgemm NT 4096", "random"] >= 5000
         for label in ("sgemm NN 4096", "dgemm NT 4096", "cgemm NN 4096", "zgemm NN 4096", "sgemm NT 1024"):

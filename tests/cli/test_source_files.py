@@ -66,7 +66,7 @@ def test_a_problem_where_a_kernel_is_asked_for_is_answered_with_kernels():
 
 
 def test_extents_of_a_gemm_by_name_are_answered_with_their_options():
-    assert_refused(command("tune", "sgemm", "--size", "M=512"), "got {'M': 512}", "--m 512")
+    assert_refused(command("tune", "sgemm", "--size", "M=512"), "size cannot be {'M': 512}", "--m 512")
 
 
 def test_a_kernel_of_recordings_alone_is_answered_with_its_replay():

@@ -178,7 +178,7 @@ def test_a_run_is_exported_without_what_it_skipped(tmp_path):
     assert dataset.manifest.reference_median_s == 0.0027
     assert dataset.manifest.rows == sum(record.state != TrialState.SKIPPED for record in records)
     assert "skipped" not in dataset.manifest.counts
-    with pytest.raises(DatasetError, match="holds measured configurations"):
+    with pytest.raises(DatasetError, match="has no measured configurations"):
         dataset_from_records([], header(4), name="none", kind="random")
 
 
@@ -207,11 +207,11 @@ def test_names_stay_in_their_folder_and_nothing_is_overwritten_unasked(written, 
     for name in ("../escape", "a/b", "", ".hidden", "UPPER", "x" * 101):
         with pytest.raises(DatasetError, match="name must match"):
             dataset_from_records(trials(9, 3), header(3), name=name, kind="random")
-    with pytest.raises(DatasetError, match="new to its folder"):
+    with pytest.raises(DatasetError, match="exists; choose another name"):
         write_dataset(written, tmp_path / "toy")
     write_dataset(written, tmp_path / "toy", overwrite=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(DatasetError, match="folder that can be written"):
+    with pytest.raises(DatasetError, match="of the dataset cannot be written"):
         write_dataset(written, tmp_path / "file")
 
 
@@ -323,10 +323,10 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
             load_dataset(path)
         path.with_suffix(".json").write_text(good)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DatasetError, match="must have the sha256"):
+    with pytest.raises(DatasetError, match="not that of its manifest"):
         load_dataset(path)
     change_manifest(tmp_path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-    with pytest.raises(DatasetError, match="must be a Parquet file"):
+    with pytest.raises(DatasetError, match="cannot be read as a Parquet file"):
         load_dataset(path)
 
 
@@ -380,7 +380,7 @@ def test_an_unknown_name_gets_the_nearest_one():
     ("changes", "message"),
     [
         ({"surprise": 1}, "surprise is not a known key"),
-        ({"kind": "lucky"}, "kind must be 'random', 'complete', 'pruned' or 'search', got 'lucky'"),
+        ({"kind": "lucky"}, "kind cannot be 'lucky': it must be 'random', 'complete', 'pruned' or 'search'"),
         ({"format": 2}, "`format` must be 1"),
         ({"rows": 10**9}, "rows <="),
         ({"sha256": "../../etc/passwd"}, "64 hex digits"),
@@ -402,7 +402,7 @@ def test_an_unknown_name_gets_the_nearest_one():
         ({"device": {**H200.to_json(), "measured": {"launch_s": {"median": 0, "spread": 0}}}}, "positive median"),
         ({"device": {**H200.to_json(), "measured": {"warp_speed": {"median": 9, "spread": 0}}}}, "measured"),
         ({"name": "other"}, "carry its name"),
-        ({"problem": {"precision": "q"}}, "must be the manifest|precision"),
+        ({"problem": {"precision": "q"}}, "no manifest|precision"),
         ({"device": {"name": "GPU"}}, r"device\.compute_capability is missing"),
     ],
 )

@@ -205,7 +205,7 @@ def test_a_problem_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../evil", "a b", "x" * 101, "\x1b[2J"])
 def test_a_kernel_without_a_bundle_has_a_plain_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DatasetError, match="a kernel has a name"):
+    with pytest.raises(DatasetError, match="cannot name a kernel"):
         imported(written(tmp_path, CACHE), kernel=name)
 
 
@@ -276,7 +276,7 @@ def test_it_is_compared_on_by_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_datasets_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="holds none"):
+    with pytest.raises(DatasetError, match="has no datasets"):
         datasets_in(tmp_path)
 
 

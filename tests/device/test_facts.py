@@ -101,9 +101,9 @@ def test_cards_of_one_generation_are_alike():
 @pytest.mark.parametrize(
     ("document", "law"),
     [
-        ("GPU", "device must be a table, got 'GPU'"),
-        (None, "device must be a table"),
-        (["name"], "device must be a table"),
+        ("GPU", "device cannot be 'GPU': it must be a table"),
+        (None, "device cannot be None: it must be a table"),
+        (["name"], "device cannot be .*: it must be a table"),
         (H200.to_json() | {"warp_size": 48}, "warp_size is one of"),
     ],
 )

@@ -34,19 +34,19 @@ def told(document: dict[str, Any], **options: Any) -> str:
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        ({"needed": "1"}, "needed must be a whole number, got '1'"),
-        ({"name": "A B"}, "name must be lower-case letters, got 'A B'"),
-        ({"share": 3}, "share must be at most 1, got 3"),
-        ({"share": "much"}, "share must be a number or a whole number, got 'much'"),
-        ({"kinds": "s"}, "kinds must be a list or 'all', got 's'"),
-        ({"kinds": ["s", "x"]}, "kinds item 2 must be 's' or 'd', got 'x'"),
-        ({"kinds": []}, "kinds must not be empty, got []"),
-        ({"sizes": [-4]}, "sizes item 1 must be at least 1, got -4"),
-        ({"sizes": [4, [1, 2]]}, "sizes item 2 must have at least 3 items, got [1, 2]"),
-        ({"sizes": [[1, 2, "3"]]}, "sizes item 1 item 3 must be a whole number, got '3'"),
+        ({"needed": "1"}, "needed cannot be '1': it must be a whole number"),
+        ({"name": "A B"}, "name cannot be 'A B': it must be lower-case letters"),
+        ({"share": 3}, "share cannot be 3: it must be at most 1"),
+        ({"share": "much"}, "share cannot be 'much': it must be a number or a whole number"),
+        ({"kinds": "s"}, "kinds cannot be 's': it must be a list or 'all'"),
+        ({"kinds": ["s", "x"]}, "kinds item 2 cannot be 'x': it must be 's' or 'd'"),
+        ({"kinds": []}, "kinds cannot be []: it must not be empty"),
+        ({"sizes": [-4]}, "sizes item 1 cannot be -4: it must be at least 1"),
+        ({"sizes": [4, [1, 2]]}, "sizes item 2 cannot be [1, 2]: it must have at least 3 items"),
+        ({"sizes": [[1, 2, "3"]]}, "sizes item 1 item 3 cannot be '3': it must be a whole number"),
         ({"size": [4]}, "size is not a known key (did you mean 'sizes'?)"),
         ({"tables": [{"siezs": [4]}]}, "tables 1.siezs is not a known key (did you mean 'sizes'?)"),
-        ({"values": {"a b": 1}}, 'values."a b" must be a word, got \'a b\''),
+        ({"values": {"a b": 1}}, 'values."a b" cannot be \'a b\': it must be a word'),
         ({"xyz": 1, "uvw": 1, "rst": 1, "opq": 1, "lmn": 1}, "xyz is not a known key; uvw is not a known key; "
          "rst is not a known key; and 2 more"),
     ],
@@ -64,7 +64,7 @@ def test_a_missing_key_is_named_with_its_place() -> None:
 def test_a_document_that_is_no_table_is_said_to_be_none() -> None:
     with pytest.raises(ValidationError) as caught:
         Document.model_validate([])
-    assert problems_of(caught.value, []) == "the document must be a table, got []"
+    assert problems_of(caught.value, []) == "the document cannot be []: it must be a table"
 
 
 documents = st.recursive(

@@ -196,7 +196,7 @@ class Campaigns:
             wrong += [f"{reader}: {one}" for one in failures(dataclasses.replace(seen, opened=[]))]
             if begun and count and seen.status not in (0, 1, 2):
                 wrong.append(f"{reader}: exit status {seen.status}: {seen.output.strip()[-300:]}")
-            if any(word in seen.output for word in ("undamaged store", "cannot be read", "readonly")):
+            if any(word in seen.output for word in ("damaged store", "cannot be read", "readonly")):
                 wrong.append(f"{reader}: {seen.output.strip()[-300:]}")
             count += 1
         return count, wrong

@@ -117,7 +117,8 @@ def test_impossible_requests_are_refused(host, space, option):
 def test_another_version_of_cutile_is_refused(host, monkeypatch):
     monkeypatch.setattr(metadata, "version", {"cuda-tile": "1.8.0"}.__getitem__)
     with pytest.raises(
-        UsageError, match=r"tested with cuda.tile.tune 1\.7\.\*, got 1\.8\.0: pip install 'cuda-tile==1"
+        UsageError,
+        match=r"tile.tune 1\.8\.0 is installed, but the search was tested with 1\.7\.\*: pip install 'cuda-tile==1",
     ):
         host.search(SPACE, time_us)
 

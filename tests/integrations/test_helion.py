@@ -176,7 +176,10 @@ def test_impossible_numbers_are_refused(option):
 
 def test_another_version_of_helion_is_refused(host, monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda name: "1.6.0")
-    with pytest.raises(UsageError, match=r"tested with helion 1\.5\.\*, got 1\.6\.0: pip install 'helion==1\.5"):
+    with pytest.raises(
+        UsageError,
+        match=r"helion 1\.6\.0 is installed, but the search was tested with 1\.5\.\*: pip install 'helion==1\.5",
+    ):
         autotuner()
 
 

@@ -128,12 +128,12 @@ def test_any_objective_of_any_sign_is_followed_in_its_direction(tune, better):
 
 
 def test_several_objectives_are_refused(tune):
-    with pytest.raises(UsageError, match="one objective, got time, balance"):
+    with pytest.raises(UsageError, match="the objectives time, balance are too many"):
         tune(objective=["time", "balance"], objective_higher_is_better=[False, True])
 
 
 def test_a_batch_has_a_configuration():
-    with pytest.raises(UsageError, match="batch must be at least 1, got batch=0"):
+    with pytest.raises(UsageError, match="batch cannot be 0: it is at least 1"):
         strategy(batch=0)
 
 

@@ -319,7 +319,7 @@ def test_values_are_those_that_storages_write(tmp_path):
     study = optuna.create_study(sampler=sampler, storage=make_storage("sqlite", tmp_path))
     study.optimize(lambda trial: trial.suggest_int("block", 16, 32) * trial.suggest_float("factor", 0.5, 1), n_trials=4)
     assert study.best_params == {"block": 16, "factor": 0.5}
-    with pytest.raises(UsageError, match=r"'block' must be a bool, int, float, str or None, got \(1, 2\)"):
+    with pytest.raises(UsageError, match=r"\(1, 2\) cannot be a value of 'block'"):
         MltuneSampler({"block": [(1, 2), (3, 4)]})
 
 

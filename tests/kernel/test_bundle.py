@@ -336,8 +336,8 @@ def rows_of(space):
     ("changes", "message"),
     [
         ([("VEC = [1], GROUP", "VEX = [1], GROUP")], r"presets\.old\.values.*did you mean 'VEC'"),
-        ([("VEC = [1], GROUP", "VEC = [3], GROUP")], r"presets\.old\.values.*got 3"),
-        ([("VEC = [1], GROUP", "VEC = [1.5], GROUP")], r"presets\.old\.values.*one of .*, got 1\.5"),
+        ([("VEC = [1], GROUP", "VEC = [3], GROUP")], r"presets\.old\.values.*cannot be 3"),
+        ([("VEC = [1], GROUP", "VEC = [1.5], GROUP")], r"presets\.old\.values.*cannot be 1\.5: it is one of"),
         ([("VEC = [1], GROUP", "VEC = [], GROUP")], r"presets\.old\.values\.VEC"),
         ([("THR == 8", "TRH == 8")], r"presets\.old\.restrictions.*TRH"),
         ([("[presets.old]", "[presets.old]\ncolour = 3")], r"presets\.old\.colour"),

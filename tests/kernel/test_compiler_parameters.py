@@ -117,7 +117,7 @@ def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
         (f'apply_controls = ["{"x" * 102}.acf"]', "a file of controls has a name"),
         ("apply_controls = [1]", "a file of controls has a name"),
         ('apply_controls = ["", ""]', "distinct"),
-        ('apply_controls = ["", "none.acf"]', "must be readable: there is no such file"),
+        ('apply_controls = ["", "none.acf"]', "cannot be read: there is no such file"),
         ('own = ["--ptxas-options=--apply-controls=fast.acf"]', "an option of the compiler must"),
         ('WIDTH = ["", "--fmad=false"]', "the name of another parameter"),
         ('width = ["", "--fmad=false"]', "the name of another parameter"),
@@ -127,7 +127,7 @@ def test_a_changed_name_is_that_of_the_kernel_alone(tmp_path):
 def test_other_values_are_refused(tmp_path, table, law):
     with pytest.raises(BundleError, match=law) as refused:
         bundle(tmp_path, f"[compiler]\n{table}\n", SOURCE + "__device__ int entry_taken;\n")
-    assert "kernel.toml: compiler" in str(refused.value) or "none.acf: a file of a bundle" in str(refused.value)
+    assert "kernel.toml: compiler" in str(refused.value) or "none.acf: this file of the bundle" in str(refused.value)
     assert len(str(refused.value)) < 900
 
 
@@ -228,7 +228,7 @@ def linked_round(path: Path) -> None:
 HOSTILE = [
     (linked_out, "a link that leads out"),
     (lambda path: path.symlink_to("/dev/zero"), "a link that leads out"),
-    (linked_round, "a file of a bundle must be readable"),
+    (linked_round, "this file of the bundle cannot be read"),
     (os.mkfifo, "only regular files are opened.* is a FIFO"),
     (Path.mkdir, "only regular files are opened.* is a directory"),
     (lambda path: path.write_bytes(bytes(1 + (1 << 20))), "at most 1048576 bytes are read"),

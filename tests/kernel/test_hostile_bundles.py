@@ -131,7 +131,7 @@ HOSTILE = {
     "many parameters": (bundle(binary(1000)), "parameters"),
     "many parameters at launch": (
         bundle(binary(60), launch="block = [1]\ngrid = [1]\n[launch.parameters]\nB = [1]"),
-        "at most 60 parameters",
+        "a kernel has at most 60",
     ),
     "many configurations": (bundle({f"P{i}": range(1000) for i in range(60)}), "2**200"),
     "more than 62 bits of configurations": (bundle({f"P{i}": range(1000) for i in range(20)}), "2**62"),

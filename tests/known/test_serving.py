@@ -90,7 +90,12 @@ def test_without_winners_there_is_no_file(form):
 @pytest.mark.parametrize(
     ("form", "rows", "facts", "message"),
     [
-        ("vllm", [], {}, "one of vllm-moe, sglang-moe, vllm-fp8, sglang-fp8, got 'vllm'"),
+        (
+            "vllm",
+            [],
+            {},
+            "'vllm' is no format of configurations: it is one of vllm-moe, sglang-moe, vllm-fp8, sglang-fp8",
+        ),
         ("vllm-moe", [row(1), row(1, E=8, N=14336, K=8)], {}, "M=1 is there twice"),
         ("vllm-moe", [row(1, E=8)], {}, "made of a shape with M, E and N"),
         ("vllm-moe", [{"shape": {"E": 8, "N": 1}, "configuration": BEST}], {}, "made of a shape with M, E and N"),

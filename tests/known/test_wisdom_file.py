@@ -264,5 +264,5 @@ def test_an_enormous_file_is_not_read(path):
 
 def test_the_message_names_the_entry_and_the_law(path):
     path.write_bytes(mutated(change("median_s", to=-1.0)))
-    with pytest.raises(WisdomError, match=r"entries 1\.median_s must be at least 1e-15, got -1\.0"):
+    with pytest.raises(WisdomError, match=r"entries 1\.median_s cannot be -1\.0: it must be at least 1e-15"):
         Wisdom.load(path)

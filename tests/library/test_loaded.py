@@ -530,7 +530,7 @@ def add_conditions(folder):
         (lambda folder: (folder / "library.json").unlink(), "library.json: there is no such file"),
         (lambda folder: change(folder, format=1), "it has format 1 and ABI 1, and this mltune reads format 3"),
         (lambda folder: change(folder, abi=7), "it has format 3 and ABI 7"),
-        (lambda folder: change(folder, name="../x"), "name must be a name of small letters"),
+        (lambda folder: change(folder, name="../x"), "name cannot be '../x': it must be a name of small letters"),
         (lambda folder: change(folder, sha256={"../../etc/passwd": "0" * 64}), "the name of a file in the folder"),
         (lambda folder: change(folder, shared_object=None), "it has no shared object"),
         (lambda folder: change(folder, problem={"precision": 5}), "the precision of its problem must be text"),

@@ -124,5 +124,5 @@ def test_a_gemm_is_mostly_multiply_adds():
 def test_a_kernel_without_source_has_no_machine_code():
     problem = problem_from_name("sgemm", trans="NT", size=4096)
     found = find_bound(PlacedKernel(load_kernel("gemm_shared"), problem, H200))
-    with pytest.raises(UsageError, match="machine code needs a kernel with a source"):
+    with pytest.raises(UsageError, match="it needs a source and a CUDA GPU"):
         read_code(PlacedKernel(load_kernel("clblast_xgemm"), problem, H200), found.best)

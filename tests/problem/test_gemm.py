@@ -222,7 +222,7 @@ def test_a_batch_is_products_of_matrices_that_lie_behind_one_another() -> None:
 
 @pytest.mark.parametrize("batch", [0, 65536, 1.5, True])
 def test_a_batch_is_a_number_that_a_grid_has(batch) -> None:
-    with pytest.raises(ProblemError, match="batch is a whole number from 1 to 65535"):
+    with pytest.raises(ProblemError, match=r"batch cannot be .*: it is a whole number from 1 to 65535"):
         GemmProblem("s", "N", "N", 8, 8, 8, batch=batch)
 
 
@@ -383,7 +383,7 @@ def test_impossible_problems(name: str, keywords: dict[str, object]) -> None:
 
 
 def test_a_leading_dimension_holds_the_rows() -> None:
-    with pytest.raises(ProblemError, match=r"lda >= 8 must hold for a matrix of 8 rows, got lda=7"):
+    with pytest.raises(ProblemError, match=r"lda cannot be 7: for a matrix of 8 rows it is at least 8"):
         GemmProblem("s", "N", "N", 8, 8, 8, lda=7)
     assert GemmProblem("s", "T", "N", 8, 8, 7, lda=7).lda == 7
 

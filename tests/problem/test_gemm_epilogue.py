@@ -91,7 +91,7 @@ def test_factors_of_blocks_multiply_their_part_of_a_sum():
 
 @pytest.mark.parametrize(("precision", "batch"), [("h", 1), ("ebf", 1), ("es", 2)])
 def test_factors_of_blocks_need_sums_of_blocks(precision, batch):
-    law = f"block_scales are for one product of ebgemm, ehgemm or esgemm, got {precision}gemm with batch={batch}"
+    law = f"{precision}gemm with batch={batch} cannot have block_scales, which are for one product of ebgemm, ehgemm"
     with pytest.raises(ProblemError, match=law):
         GemmProblem(precision, "T", "N", 8, 8, 8, batch=batch, epilogue="block_scales")
 
@@ -104,18 +104,18 @@ def test_a_problem_without_one_says_nothing_of_it():
 
 @pytest.mark.parametrize("epilogue", ["gelu+bias_m", "bias", "bias_m+", "relu+silu", "+", "BIAS_M", 1, "bias_m+scales"])
 def test_what_is_no_epilogue_is_refused(epilogue):
-    with pytest.raises(ProblemError, match=r"an epilogue is scales, a bias, an activation, or several"):
+    with pytest.raises(ProblemError, match=r"is no epilogue: it is scales, a bias, an activation, or several"):
         GemmProblem("h", "N", "N", 1, 1, 1, epilogue=epilogue)
 
 
 @pytest.mark.parametrize("precision", ["d", "c", "dd"])
 def test_precisions_without_one_refuse_it(precision):
-    with pytest.raises(ProblemError, match=f"there is no epilogue of {precision}gemm, got relu"):
+    with pytest.raises(ProblemError, match=f"epilogue cannot be relu: there is none of {precision}gemm"):
         GemmProblem(precision, "N", "N", 1, 1, 1, epilogue="relu")
 
 
 def test_a_kernel_that_applies_none_refuses_it():
-    with pytest.raises(UsageError, match="an epilogue needs a kernel that applies it, but gemm_simt does not"):
+    with pytest.raises(UsageError, match=r"gemm_simt does not solve .*: it applies no epilogue"):
         load_kernel("gemm_simt").check_problem(parse_problem("sgemm", size=8, epilogue="relu"))
 
 

@@ -77,7 +77,7 @@ def test_a_truncated_or_overwritten_store_is_refused(written):
     image = (written / FILE).read_bytes()
     for length in (1, 17, 100, 4096, 5000, len(image) - 4096):
         (written / FILE).write_bytes(image[:length])
-        with pytest.raises(DamagedRunError, match=r"must be an undamaged store of mltune, but"):
+        with pytest.raises(DamagedRunError, match=r"is a damaged store of mltune:"):
             everything(written)
         with pytest.raises(DamagedRunError):
             Store.open(written, HEADER)

@@ -113,7 +113,7 @@ def test_a_problem_has_the_name_of_one(directory: Path) -> None:
 
 
 def test_a_path_that_cannot_be_looked_at_is_an_error_of_the_user(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="must be readable"):
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
         is_plan(tmp_path / ("x" * 300))
 
 

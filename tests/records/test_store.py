@@ -200,7 +200,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunDirectoryError, match="there is none"):
         Store.read_only(tmp_path / "missing")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="must be a folder"):
+    with pytest.raises(RunDirectoryError, match="a run directory is a folder"):
         Store.open(tmp_path / "file", HEADER)
     (tmp_path / FILE).write_text("certainly no database, " * 100)
     with pytest.raises(RunDirectoryError, match="not a database"):

@@ -88,7 +88,7 @@ def test_the_budget_is_shared(plan_on, options, gpus, unit, budget, minimum):
 
 
 def test_equal_sizes_are_refused_also_where_one_is_the_default(plan_on):
-    with pytest.raises(UsageError, match="several sizes differ"):
+    with pytest.raises(UsageError, match="a size was given twice"):
         plan_on(1, "transpose", [{"rows": 16384}, {"columns": 16384}])
 
 

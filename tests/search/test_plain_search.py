@@ -88,7 +88,7 @@ class TestConfigurations:
             ("limit < 40", UsageError, "use a function"),
             ("block <", ExpressionError, "valid Python arithmetic"),
             ("__import__('os')", ExpressionError, "an expression consists of"),
-            ("block > 999", SpaceError, r"must satisfy all restrictions \(block > 999\)"),
+            ("block > 999", SpaceError, r"no configuration satisfies all restrictions \(block > 999\)"),
         ],
     )
     def test_restrictions_that_cannot_be_are_refused(self, restriction, error, message):

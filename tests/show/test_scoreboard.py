@@ -143,9 +143,9 @@ def test_a_table_of_a_known_kernel_was_in_view(tmp_path: Path, columns: str, exp
 
 
 def test_every_dataset_with_a_licence_is_on_the_board_and_the_same_call_goes_on(tmp_path: Path, monkeypatch) -> None:
-    """Of third parties those that name one; the others are mltune's own."""
+    """Of third parties those that name one; the others are mltune's own, but for those that hold its searches."""
     monkeypatch.chdir(tmp_path)
-    datasets, done = len([*assets("datasets").glob("*/*.json")]), []
+    datasets, done = len([path for path in assets("datasets").glob("*/*.json") if path.parent.name != "rehearsal"]), []
     for ended in (3, 5):
         with pytest.raises(mltune.RunError, match="the same command goes on"):
             mltune.scoreboard(

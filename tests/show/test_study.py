@@ -82,7 +82,7 @@ class TestStudies:
         (tmp_path / "plan.toml").write_text("")
         make_run(tmp_path / "problems" / "whole", make_trial(0))
         (make_run(tmp_path / "problems" / "broken", make_trial(0)) / FILE).write_bytes(b"no store" * 100)
-        with pytest.warns(MltuneWarning, match=r"broken is not in the dashboard: .*must be an undamaged store"):
+        with pytest.warns(MltuneWarning, match=r"broken is not in the dashboard: .*is a damaged store"):
             studies = Studies(tmp_path)
         assert studies.update() == 0
         assert len(load(studies, "whole").trials) == 1

@@ -41,7 +41,9 @@ def test_a_part_of_the_space_is_not_faster_than_all_of_it():
 
 
 def test_what_has_no_bound_is_refused():
-    with pytest.raises(UsageError, match="the facts of a GPU, but those of `unknown` are not known"):
+    with pytest.raises(
+        UsageError, match="the facts of a GPU are needed for a bound, and those of `unknown` are not known"
+    ):
         find_bound(PlacedKernel(load_kernel("gemm_simt"), SGEMM, UNKNOWN))
     with pytest.raises(BundleError, match="'BLK' is no parameter of gemm_simt; did you mean 'BLK_"):
         find_bound(PlacedKernel(load_kernel("gemm_simt"), SGEMM, H200), configuration={"BLK": 1})

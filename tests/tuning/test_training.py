@@ -123,7 +123,7 @@ def test_datasets_of_one_sweep_count_together():
         manifest = replace(found.manifest, name=name, rows=stop - start)
         return replace(found, manifest=manifest, table=found.table.slice(start, stop - start))
 
-    with pytest.raises(ModelError, match="50 times or more of a problem on a device, got first"):
+    with pytest.raises(ModelError, match="first has too few times: a model learns from 50 or more"):
         train([part("first", 0, 30)])
     assert len(train([part("first", 0, 30), part("second", 30, 60)]).members) == 1
 
@@ -149,7 +149,7 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
     """models/train.sh must be run again after datasets/ has changed."""
     from mltune.kernel.reader import is_bundle, load_kernel
 
-    manifests = [one for one in list_datasets() if is_bundle(one.kernel)]
+    manifests = [one for one in list_datasets() if is_bundle(one.kernel) and not one.name.endswith("-merged")]
     for kernel in sorted({manifest.kernel for manifest in manifests}):
         card = load_card(folders.assets("models") / kernel)
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}

@@ -157,7 +157,7 @@ class Settings:
     def __post_init__(self) -> None:
         tolerance = 0 if self.tolerance == BITS else self.tolerance
         if isinstance(tolerance, str):
-            raise UsageError(f'tolerance is a number or "{BITS}", got {tolerance!r:.100}.')
+            raise UsageError(f'tolerance cannot be {tolerance!r:.100}: it is a number or "{BITS}".')
         check_least(trials=(self.trials, 1), time=(self.time, 0), compilers=(self.compilers, 1))
         check_least(tolerance=(tolerance, 0))
 

@@ -41,7 +41,7 @@ def tune_in_order(
     path, _, name = kernel.rpartition(":")
     file = Path(path).resolve()
     if file.suffix != ".py" or not file.is_file():
-        raise UsageError(f"a Triton kernel is FILE.py:KERNEL, of a file that is there, got {kernel!r:.200}.")
+        raise UsageError(f"{kernel!r:.200} is no Triton kernel, which is FILE.py:KERNEL, of a file that is there.")
     counts = read_shapes(shapes)
     check_winners(folder)
     names = tuple(counts[0][0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -230,16 +231,15 @@ def _most(sizes: Mapping[str, float], values: Mapping[str, _Value], which: str) 
 def _bars(labels: Collection[str], margins_in: float, top_in: float) -> tuple[Any, Any]:
     """Return axes with room for a bar of each label, and the places of the bars."""
     longest, place = min(max(map(len, labels)), LONGEST_LABEL), np.arange(len(labels))
-    panel = axes(WIDE_IN, margins_in + 0.24 * len(labels), left_in=0.25 + 0.085 * longest, top_in=top_in)
+    panel = axes(WIDE_IN, margins_in + 0.32 * len(labels), left_in=0.25 + 0.085 * longest, top_in=top_in)
     panel.set_yticks(place, [shortened(label) for label in labels])
     panel.grid(visible=False, axis="y")
     return panel, place
 
 
 def shortened(label: str) -> str:
-    """Shorten a label in its middle, because labels differ at their ends."""
-    half = LONGEST_LABEL // 2
-    return label if len(label) <= LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
+    """Write a label in two lines where one is too short; no word of it is cut."""
+    return "\n".join(textwrap.wrap(label, LONGEST_LABEL, max_lines=2, placeholder=" …"))
 
 
 def _percent(value: float, _: int) -> str:

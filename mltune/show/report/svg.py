@@ -19,8 +19,8 @@ LONGEST_REASON = 200
 INK, QUIET, FAINT = "#0a0b0c", "#0b0c0d", "#0d0e0f"
 """Placeholders for the page's colours of text, of captions and of lines. No figure uses these colours otherwise."""
 
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Placeholders for the page's colours of series (Okabe and Ito, 2008, "Color Universal Design")."""
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#6a51c7", "#7a7a72")
+"""Placeholders for the page's colours of series (the first five: Okabe and Ito, 2008, "Color Universal Design")."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _THEMED = {INK: "currentColor", QUIET: "var(--quiet)", FAINT: "var(--line)"} | {
