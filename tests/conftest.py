@@ -234,13 +234,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Keep modules and tests out of the collections of garbage: each would look at a million objects that stay."""
+    """Keep modules and tests out of the collections of garbage: each would look at a million objects that stay.
+
+    Also out of those at the end, in which pytest looks for resources that tests have left open: 3 s of each process.
+    """
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish():
-    gc.unfreeze()
 
 
 def _spread(few, count):

@@ -173,7 +173,7 @@ class _Substitution(ast.NodeTransformer):
             return node
         if isinstance(value, float) and not abs(value) < LARGEST_INTEGER:
             return node
-        return _literal(value)  # a float stays one
+        return _literal(value if isinstance(value, float) else int(value))  # a float stays one
 
 
 def _literal(value: int | float | str) -> ast.expr:
