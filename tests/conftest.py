@@ -159,13 +159,19 @@ def idle_workers(all_idle_workers, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    """Return the path of the wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
+def distributions(tmp_path_factory):
+    """Build the sdist, and the wheel from the sdist, as an installer from an index would; return their paths."""
+    folder = tmp_path_factory.mktemp("dist")
     root = Path(__file__).resolve().parent.parent
     subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, root], check=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="session")
+def wheel(distributions):
+    """Return the path of the wheel of this checkout."""
+    return distributions[1]
 
 
 def origin(command: str) -> dict[str, str]:
@@ -228,13 +234,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Keep modules and tests out of the collections of garbage: each would look at a million objects that stay."""
+    """Keep modules and tests out of the collections of garbage: each would look at a million objects that stay.
+
+    Also out of those at the end, in which pytest looks for resources that tests have left open: 3 s of each process.
+    """
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish():
-    gc.unfreeze()
 
 
 def _spread(few, count):

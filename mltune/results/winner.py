@@ -153,8 +153,7 @@ class _Substitution(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._values:
-            value = self._values[node.id]
-            return tree_of(repr(value) if isinstance(value, float | str) else str(int(value)))
+            return _literal(self._values[node.id])
         if node.id in self._derived:
             replaced: ast.expr = self.visit(tree_of(self._derived[node.id].text))
             return replaced
@@ -174,7 +173,14 @@ class _Substitution(ast.NodeTransformer):
             return node
         if isinstance(value, float) and not abs(value) < LARGEST_INTEGER:
             return node
-        return tree_of(repr(value if isinstance(value, float) else int(value)))  # a float stays one
+        return _literal(value if isinstance(value, float) else int(value))  # a float stays one
+
+
+def _literal(value: int | float | str) -> ast.expr:
+    """Return the tree of a value."""
+    if isinstance(value, float | str):
+        return tree_of(repr(value))
+    return ast.Constant(int(value)) if value >= 0 else tree_of(str(int(value)))
 
 
 def _decided(node: ast.BoolOp) -> ast.expr:

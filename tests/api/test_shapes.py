@@ -12,6 +12,7 @@ import pytest
 import mltune
 from mltune.errors import UsageError
 from mltune.known.serving import FORMATS
+from tests.cli import program
 from tests.triton_file import triton_file
 
 pytestmark = pytest.mark.system
@@ -19,13 +20,13 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def tune(tmp_path, monkeypatch):
-    """Return a function that tunes at rows of a CSV file."""
+    """Return a function that tunes at rows of a CSV file, with so few trials that no model is needed."""
     monkeypatch.chdir(tmp_path)
     file = triton_file(tmp_path, "SERVING = {'block_shape': (128, 64)}\n")
 
     def tuned(csv, kernel="tuned", **options):
         (tmp_path / "shapes.csv").write_text(csv)
-        return mltune.tune_shapes(f"{file}:{kernel}", "shapes.csv", **options)
+        return mltune.tune_shapes(f"{file}:{kernel}", "shapes.csv", **{"trials": 5, **options})
 
     return tuned
 
@@ -50,7 +51,7 @@ def test_of_several_launches_the_sum_of_the_times_decides(tune):
 
 
 def test_only_so_many_are_measured(tune):
-    (row,) = tune("M\n32\n", trials=5)["shapes"]
+    (row,) = tune("M\n32\n")["shapes"]
     assert row["measured"] == 5
 
 
@@ -171,21 +172,18 @@ def test_a_kernel_is_named_by_its_file(tune):
             mltune.tune_shapes(name, "shapes.csv")
 
 
-def command(*words):
-    return subprocess.run([sys.executable, "-m", "mltune", "tune", *words], capture_output=True, text=True, check=False)
-
-
 def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
     (tmp_path / "shapes.csv").write_text("M,count\n16,2\n13,1\n")
-    done = command("kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here", "--export", "vllm-moe=out")
+    words = ["tune", "kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here", "--trials", "5"]
+    done = program.command(*words, "--export", "vllm-moe=out", cwd=tmp_path)
     assert done.returncode == 2
     assert "M, E and N" in done.stderr
-    done = command("kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here", "--json")
+    done = program.command(*words, "--json", cwd=tmp_path)
     assert done.returncode == 1
     document = json.loads(done.stdout)
     assert [("error" in row, row["count"]) for row in document["shapes"]] == [(False, 2), (True, 1)]
     assert (tmp_path / "here/winners.jsonl").exists()
-    done = command("kernels.py:tuned", "--shapes", "shapes.csv", "--run", "here")
+    done = program.command(*words, cwd=tmp_path)
     assert "1 of 2 shapes tuned on NVIDIA H100 80GB HBM3" in done.stdout
     assert "ValueError: an unlucky shape" in done.stdout
     assert "BLOCK_SIZE_M=16" in done.stdout

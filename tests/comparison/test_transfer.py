@@ -53,7 +53,7 @@ MORE = {
         *MORE.items(),
     ],
 )
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=4)
 def test_knowledge_of_other_architectures_never_hurts(name, others):
     recording = recorded(name)
     warm = shares(recording, ShippedSearch(pretrained=model_of(others, recording)), seeds=3)

@@ -1,7 +1,6 @@
 """The asset folders in a checkout, a source distribution and a wheel."""
 
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -21,17 +20,6 @@ def tracked(folder):
         ["git", "-C", ROOT, "ls-files", "-z", "--", folder], capture_output=True, text=True, check=True
     ).stdout
     return set(filter(None, listing.split("\0")))
-
-
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory):
-    """Build the sdist, and the wheel from the sdist, as an installer from an index would."""
-    out = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT], check=True, capture_output=True
-    )
-    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
-    return sdist, wheel
 
 
 @pytest.mark.parametrize("name", folders.FOLDERS)
@@ -59,7 +47,7 @@ def test_no_python_stands_in_the_asset_folders(name):
     assert not [path for path in tracked(name) if path.endswith(".py")]
 
 
-@pytest.mark.system
+@pytest.mark.wheel
 @pytest.mark.parametrize("name", folders.FOLDERS)
 def test_the_wheel_holds_every_tracked_file(distributions, name):
     with zipfile.ZipFile(distributions[1]) as wheel:
@@ -70,7 +58,7 @@ def test_the_wheel_holds_every_tracked_file(distributions, name):
     assert wanted <= held
 
 
-@pytest.mark.system
+@pytest.mark.wheel
 @pytest.mark.parametrize("name", folders.FOLDERS)
 def test_the_sdist_holds_every_tracked_file(distributions, name):
     with tarfile.open(distributions[0]) as sdist:
@@ -78,7 +66,7 @@ def test_the_sdist_holds_every_tracked_file(distributions, name):
     assert tracked(name) <= held
 
 
-@pytest.mark.system
+@pytest.mark.wheel
 def test_the_wheel_holds_the_code_the_licence_and_nothing_else(distributions):
     with zipfile.ZipFile(distributions[1]) as wheel:
         held = wheel.namelist()

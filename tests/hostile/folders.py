@@ -512,12 +512,12 @@ for _kind in ("run folder", "campaign"):
     _events(
         "of-5000-digits", _event("progress") + '{"at": "x", "event": "best", "number": ' + "9" * 5000 + "}\n", _kind
     )
-    _events("of-escapes", "".join(
+    _events("of-escapes", lambda: "".join(
         _event(name, slug=ESCAPE, device=ESCAPE, detail=ESCAPE + XSS, problem=ESCAPE, message=ESCAPE, plan=ESCAPE, outcome=ESCAPE,
                problems=[ESCAPE, XSS], devices=[ESCAPE], versions={ESCAPE: ESCAPE}, path=ESCAPE, kernel=ESCAPE, limit=ESCAPE)
         for name in ("run_started", "plan_started", "failure", "worker_died", "gpu_lost", "disk_full", "slice_ended", "report_written",
                      "resumed", "interrupted", "declared", "best", "reference", "drift", "throttled", "plan_ended", ESCAPE)), _kind)  # fmt: skip
-    _events("of-other-types", "".join(
+    _events("of-other-types", lambda: "".join(
         _event(name, slug=value, device=value, detail=value, number=value, tflops=value, share_of_reference=value, trials=value,
                seconds=value, best_s=value, problems=value, runs=value, elapsed_s=value, at=value, left_s=value, lost_s=value,
                median_s=value, ratio=value, ties=value, rejected=value, discarded=value, signal=value, limit=value, done=value)
@@ -531,7 +531,7 @@ for _kind in ("run folder", "campaign"):
     )
     _events("that-are-not-utf-8", b"\xff\xfe\n" * 100, _kind)
     _events("of-surrogates", _event("failure", detail="\ud800", slug="\udfff"), _kind)
-    _events("of-nul", "\0" * 10_000_000, _kind)
+    _events("of-nul", lambda: "\0" * 10_000_000, _kind)
 
 
 @corpus("campaign", "show", "report", "follow", "dashboard", "resume_campaign")
@@ -576,10 +576,10 @@ def _problems_that_link_to_each_other(place: Place) -> None:
     (problems / "four").symlink_to("../problems")
 
 
-def _plan_of_campaign(name: str, text: str | bytes) -> None:
+def _plan_of_campaign(name: str, text: Callable[[], str] | str | bytes) -> None:
     def build(place: Place) -> None:
         place.copy("campaign", "run")
-        place.write("run/plan.toml", text)
+        place.write("run/plan.toml", text() if callable(text) else text)
 
     add("campaign", f"plan-{name}", build, "show", "report", "resume_campaign")
 
@@ -595,7 +595,7 @@ _plan_of_campaign("with-a-title-of-another-type", PLAN.replace('"Two problems"',
 _plan_of_campaign("with-another-seed", PLAN.replace('minimum = "16 trials"', 'minimum = "16 trials"\nseed = 9'))
 _plan_of_campaign("with-another-problem", PLAN.replace("xgemm_titan_rtx", "xgemm_rtx_a4000"))
 _plan_of_campaign("with-more-problems", PLAN.replace('"xgemm_titan_rtx"', '"xgemm_titan_rtx", "xgemm_rtx_a4000"'))
-_plan_of_campaign("of-30-megabytes", PLAN + "#" + "x" * 30_000_000)
+_plan_of_campaign("of-30-megabytes", lambda: PLAN + "#" + "x" * 30_000_000)
 
 
 def _journal(name: str, change_lines: Callable[[dict[str, Any], dict[str, Any]], Iterable[Any]]) -> None:
@@ -646,9 +646,12 @@ for _name, _builds in {
     "from-results-to-come": [[0, True, 1, 0.0, 0.0], [1, True, 9, 0.0, 0.0]],
     "of-nan": [[0, True, 0, float("nan"), 0.0]],
     "of-1e300-seconds": [[0, True, 0, 1e300, 0.0]],
-    "of-many-evaluations": [[number, True, 0, 0.0, 0.0] for number in range(150_000)],
 }.items():
     _journal(f"traces-{_name}", lambda facts, run, new=_builds: [facts, {**run, "builds": new}])
+_journal(
+    "traces-of-many-evaluations",
+    lambda facts, run: [facts, {**run, "builds": [[number, True, 0, 0.0, 0.0] for number in range(150_000)]}],
+)
 _journal("counts-of-null", lambda facts, run: [facts, {**run, "repeats": None}])
 for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "garbage", "10-gigabytes-of-nothing"):
     for _file in ("runs-1of1.jsonl", "runs-2of2.jsonl"):

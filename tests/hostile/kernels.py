@@ -330,13 +330,14 @@ for _name, (_, _changes, _files) in BROKEN.items():
     add("arrays bundle", f"broken-by-{_name}", _broken, "check", "check_json")
 
 
-def _includes(name: str, source: str, build: Callable[[Place], object] = id) -> None:
-    """Add a bundle with folders of headers and another source."""
+def _includes(name: str, source: str | Callable[[], str], build: Callable[[Place], object] = id) -> None:
+    """Add a bundle with folders of headers and another source, or what a function returns."""
 
     def make(place: Place) -> None:
         folder = place.copy("includes", "bundle")
         path = folder / "small.cu"
-        path.write_bytes(encoded(source.replace("SECRET", str(place.canary / "secret.h")) + path.read_text()))
+        text = source() if callable(source) else source
+        path.write_bytes(encoded(text.replace("SECRET", str(place.canary / "secret.h")) + path.read_text()))
         build(place)
 
     add("include folders", name, make)
@@ -412,9 +413,11 @@ _includes(
     "#include <self.h>\n",
     lambda place: place.write("bundle/include/self.h", "#include <self.h>\n"),
 )
-_includes("a-million-names", "".join(f"#include <x{number}.h>\n" for number in range(700_000)))
-_includes("a-million-times-one-name", "#include <a.h>\n" * 1_000_000)
-_includes("names-of-200-folders", "".join(f"#include <{'deep/../' * 24}x{number}.h>\n" for number in range(20_000)))
+_includes("a-million-names", lambda: "".join(f"#include <x{number}.h>\n" for number in range(700_000)))
+_includes("a-million-times-one-name", lambda: "#include <a.h>\n" * 1_000_000)
+_includes(
+    "names-of-200-folders", lambda: "".join(f"#include <{'deep/../' * 24}x{number}.h>\n" for number in range(20_000))
+)
 _includes("a-name-of-a-canary-by-a-macro", '#define P "SECRET"\n#include P\n')
 _includes("a-name-with-a-nul", "#include <a\0.h>\n")
 _includes("a-name-of-escapes", f"#include <{ESCAPE}.h>\n")
@@ -422,7 +425,8 @@ _includes("two-headers-of-escapes", "#include <d.h>\n#include <deep/e.h>\n", lam
     place.write(f"bundle/include/{name}", text) for name, text in {"d.h": ESCAPE, "deep/d.h": ESCAPE, "deep/e.h": '#include "d.h"'}.items()
 ])  # fmt: skip
 _includes(
-    "lines-of-spaces", (" " * 1_000_000 + "\n") * 10 + "#" + " " * 1_000_000 + "include" + " " * 1_000_000 + "<a.h>\n"
+    "lines-of-spaces",
+    lambda: (" " * 1_000_000 + "\n") * 10 + "#" + " " * 1_000_000 + "include" + " " * 1_000_000 + "<a.h>\n",
 )
 
 

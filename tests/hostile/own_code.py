@@ -19,6 +19,7 @@ NO_LINKS = ("a-fifo", "a-folder", "a-socket", "10-gigabytes-of-nothing", "garbag
 FACTS = {"kernel": "tuned", "device": "NVIDIA H100 80GB HBM3", "triton": "3.6.0", "dtype": None, "block_shape": []}
 BEST = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3}
 WINNER = {"configuration": BEST, "median_s": 1e-3, "first_s": None, "measured": 25, "seconds": 3.5}
+SHAPES = "M,E,N,count\n16,9,14336,3\n32,9,14336,1\n"
 CELLS = ("=1+1", '"', "", " ", "1e400", "nan", "٣", "1_000", "-5", "9" * 400, "0x10", "\r", "1;2", "16", "2147483647", "count", "M", *TEXTS)  # fmt: skip
 MODULES = [name for name in ("json", "numpy", "typing", "dataclasses", "enum", "mltune", "triton", "torch", "pandas",
            "cloudpickle", "sitecustomize", "usercustomize", "encodings", "scipy", "ast", "inspect") if find_spec(name)
@@ -26,7 +27,7 @@ MODULES = [name for name in ("json", "numpy", "typing", "dataclasses", "enum", "
 """Modules that are there, so that one of the name beside the user's file is never needed."""
 
 
-def shapes(place: Place, text: str = "M,E,N,count\n16,9,14336,3\n32,9,14336,1\n") -> None:
+def shapes(place: Place, text: str = SHAPES) -> None:
     """Write the file of the kernel, its shapes, and the winner of one of them."""
     place.write("kernels.py", FILE)
     place.write("shapes.csv", text)
@@ -64,18 +65,18 @@ def random_shapes(place: Place) -> None:
             neighbour(place, rng.choice(MODULES), package=rng.random() < 0.3)
 
 
-def _shapes(name: str, build: Callable[[Place], object] = id, **text: str) -> None:
+def _shapes(name: str, build: Callable[[Place], object] = id, *, text: Callable[[], str] = lambda: SHAPES) -> None:
     def make(place: Place) -> None:
-        shapes(place, **text)
+        shapes(place, text())
         build(place)
 
     add("shapes", name, make)
 
 
 _shapes("winners-that-are-a-link", lambda place: obstruct(place, place.named / "run/winners.jsonl", "a-canary"))
-_shapes("a-million-shapes", text="M\n" + "".join(f"{number}\n" for number in range(1_000_000)))
-_shapes("a-row-of-10-megabytes", text="M\n" + "1" * 10_000_000)
-_shapes("columns-of-escapes", text=f"M,{ESCAPE},{XSS}\n1,2,3\n")
+_shapes("a-million-shapes", text=lambda: "M\n" + "".join(f"{number}\n" for number in range(1_000_000)))
+_shapes("a-row-of-10-megabytes", text=lambda: "M\n" + "1" * 10_000_000)
+_shapes("columns-of-escapes", text=lambda: f"M,{ESCAPE},{XSS}\n1,2,3\n")
 for _name in ("numpy", "json", "triton", "sitecustomize"):
     if _name in MODULES:
         _shapes(f"a-module-of-the-name-{_name}", lambda place, name=_name: neighbour(place, name))

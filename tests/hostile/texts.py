@@ -85,8 +85,13 @@ _plan("a-table-of-20000-dots", "[a" + ".a" * 20_000 + "]")
 _plan("quoted-keys-of-20000-dots", '"a"' + '."a"' * 20_000 + " = 1")
 _plan("keys-with-spaces-around-20000-dots", "a" + " . a" * 20_000 + " = 1")
 _plan("an-inline-table-with-20000-dots", "x = {" + "a." * 20_000 + "a = 1}")
-_plan("500-tables-of-500-dots", *("[" + ".".join(f"k{number}" for _ in range(500)) + "]" for number in range(500)))
-_plan("many-keys-of-31-dots", *(f"k{number}" + ".a" * 31 + " = 1" for number in range(20_000)))
+_plan(
+    "500-tables-of-500-dots",
+    edit=lambda text: text + "".join(f"[{'.'.join([f'k{number}'] * 500)}]\n" for number in range(500)),
+)
+_plan(
+    "many-keys-of-31-dots", edit=lambda text: text + "".join(f"k{number}{'.a' * 31} = 1\n" for number in range(20_000))
+)
 _plan("the-same-table-20000-times", *("[[x.y.z]]" for _ in range(20_000)))
 _plan("brackets-of-100000", "x = " + "[" * 100_000 + "]" * 100_000)
 _plan("brackets-of-400", "x = " + "[" * 400 + "]" * 400)
@@ -103,15 +108,15 @@ _plan("underscores-of-a-million", edit=lambda text: text.replace("[plan]", "[pla
 _plan("a-year-of-0000", "[problems.x]\nx = 0000-00-00")
 _plan("dates", edit=lambda text: text.replace('"Two problems"', "1979-05-27T00:32:00.999999-07:00"))
 _plan("a-string-of-10-megabytes", edit=lambda text: text.replace("Two problems", "x" * 10_000_000))
-_plan("comments-of-30-megabytes", "#" + "x" * 30_000_000)
-_plan("empty-lines-of-30-megabytes", "\n" * 30_000_000)
+_plan("comments-of-30-megabytes", edit=lambda text: text + "#" + "x" * 30_000_000)
+_plan("empty-lines-of-30-megabytes", edit=lambda text: text + "\n" * 30_000_000)
 _plan("a-float-with-an-exponent-of-20-digits", "[x]\nx = 1e99999999999999999999")
 _plan("a-character-beyond-unicode", '[x]\nx = "\\U00110000"')
 _plan("a-surrogate-escaped", '[x]\nx = "\\ud800"')
-_plan("a-key-of-10-megabytes", "x" * 10_000_000 + " = 1")
-_plan("an-open-string-of-10-megabytes", '"""' + "x" * 10_000_000)
-_plan("200000-keys", *(f"k{number} = 1" for number in range(200_000)))
-_plan("200000-tables", *(f"[t{number}]" for number in range(200_000)))
+_plan("a-key-of-10-megabytes", edit=lambda text: text + "x" * 10_000_000 + " = 1")
+_plan("an-open-string-of-10-megabytes", edit=lambda text: text + '"""' + "x" * 10_000_000)
+_plan("200000-keys", edit=lambda text: text + "".join(f"k{number} = 1\n" for number in range(200_000)))
+_plan("200000-tables", edit=lambda text: text + "".join(f"[t{number}]\n" for number in range(200_000)))
 _plan("a-table-in-the-place-of-a-list", "[problems.x]")
 _plan("a-list-of-300000-lists", "x = [" + "[]," * 300_000 + "]")
 _plan("carriage-returns", edit=lambda text: text.replace("\n", "\r"))
@@ -243,8 +248,8 @@ _bundle("a-chain-of-300-in-a-restriction", lambda text: _in("restrictions", '"c2
     _in("derived", *_chain(300))(text)))  # fmt: skip
 _bundle("a-chain-of-3000-in-a-restriction", lambda text: _in("restrictions", '"c2999 > 0" = "deep"')(
     _in("derived", *_chain(3000))(text)))  # fmt: skip
-_bundle("a-chain-of-15000", _in("derived", *_chain(15_000)))
-_bundle("a-chain-of-15000-backwards", _in("derived", *reversed(_chain(15_000))))
+_bundle("a-chain-of-15000", lambda text: _in("derived", *_chain(15_000))(text))
+_bundle("a-chain-of-15000-backwards", lambda text: _in("derived", *reversed(_chain(15_000)))(text))
 _bundle("a-chain-of-15000-in-a-restriction", lambda text: _in("restrictions", '"c14999 > 0" = "deep"')(
     _in("derived", *_chain(15_000))(text)))  # fmt: skip
 _bundle("a-chain-of-squares", _in("derived", *_chain(200, "c{before} * c{before}")))
@@ -425,14 +430,15 @@ def _a_file(place: Place) -> None:
     place.write("bundle", BUNDLE)
 
 
-def _source(name: str, text: str, *beside: tuple[str, str]) -> None:
-    """Add a source; ``SECRET`` in it stands for the path of a header outside of the bundle."""
+def _source(name: str, text: str | Callable[[], str], *beside: tuple[str, str]) -> None:
+    """Add a source, or what a function returns; ``SECRET`` in it stands for the path of a header outside of the bundle."""
 
     def build(place: Place) -> None:
         place.copy("bundle", "bundle")
         header = str(place.canary / "secret.h")
         relative = os.path.relpath(header, place.named / "bundle")
-        place.write("bundle/small.cu", text.replace("SECRET", header).replace("NEAR", relative) + SOURCE)
+        content = text() if callable(text) else text
+        place.write("bundle/small.cu", content.replace("SECRET", header).replace("NEAR", relative) + SOURCE)
         for file, content in beside:
             place.write(f"bundle/{file}", content.replace("SECRET", header).replace("NEAR", relative))
 
@@ -488,8 +494,8 @@ _source("space-of-the-assembler", 'asm(".global .align 1 .b8 big[4000000000];");
 _source("a-loop-unrolled-a-million-times", "__global__ void g(float *a) {\n#pragma unroll 1000000\nfor (int i = 0; i < 1000000; i++) "
         "a[i] = a[i] * 1.5f + i;\n}\n")  # fmt: skip
 _source("ten-thousand-kernels", "".join(f"__global__ void g{n}(float *a) {{ a[0] = {n}; }}\n" for n in range(10_000)))
-_source("a-line-of-16-megabytes", "// " + "x" * 16_000_000 + "\n")
-_source("15-megabytes-of-code", "".join(f"int v{n};\n" for n in range(1_000_000)))
+_source("a-line-of-16-megabytes", lambda: "// " + "x" * 16_000_000 + "\n")
+_source("15-megabytes-of-code", lambda: "".join(f"int v{n};\n" for n in range(1_000_000)))
 _source("brackets-of-20000", "int x = " + "(" * 20_000 + "1" + ")" * 20_000 + ";\n")
 _source("nul", "\0\0\0\n")
 _source("nothing-but-garbage", "\x01\x02 \\u{1b} " * 1000 + "\n")

@@ -218,7 +218,7 @@ NIGHTLY = {"sgemm_tt"}  # its types are those of sgemm_nn, its launches those of
 def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
     """The configuration, grid, block, shared memory, workspace and all arguments at many sizes."""
     kernel_name, problem, extents = CASES[name]
-    content = content_of(kernel_name, problem, extents, count=10)
+    content = content_of(kernel_name, problem, extents)
     signature, rng = content.signature(), np.random.default_rng(1)
     calls, sizes_of = [], []
     for number in range(100):
@@ -266,13 +266,13 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
 def test_python_chooses_from_the_document_what_the_library_chooses(tmp_path, built, name):
     """The gate asks the document alone; a workspace is as large as it needs to be."""
     kernel_name, problem, extents = CASES[name]
-    content = content_of(kernel_name, problem, extents, count=10)
+    content = content_of(kernel_name, problem, extents)
     write_library(tmp_path / "lib", content)
     document, rng = read_document(tmp_path / "lib"), np.random.default_rng(2)
     choose = getattr(ctypes.CDLL(built(content)), f"{content.name}_choice")
     choose.argtypes = [*[ctypes.c_int64] * len(content.sizes), ctypes.c_size_t, ctypes.c_void_p]
     chosen, exact = set(), content.dispatcher.exact
-    for number in range(150):
+    for number in range(75):
         sizes = {size: int(2 ** rng.uniform(0, 14)) * (number % 50 > 0) for size in content.sizes}
         sizes |= {content.sizes[0]: 2**31} if number == 1 else {}
         if number % 3 == 0:  # listed, with leading dimensions that are as small as can be, or any

@@ -70,7 +70,7 @@ def ended(family, number, seed):
     return order, space.speed[order].max(), space.speed[more].max()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1, nightly=4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_search_ends_and_as_many_measurements_again_gain_little(family):
     measured, best, later = ended(family, 3, 0)
