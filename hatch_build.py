@@ -1,4 +1,4 @@
-"""Make the description of the distribution from README.md: a package index has neither its pictures nor the pages it links to."""
+"""Make the description of the distribution from README.md, without pictures and pages that an index does not have."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 python benchmarks/footprint.py [--output benchmarks/results/footprint.json]
 
-Bytes are those of the files that a package lists. `compiled` are those of the modules that pip compiles of them. Run it with
-the Python of a fresh environment into which mltune alone was installed.
+Bytes are those of the files that a package lists. `compiled` are those of the modules that pip compiles of them. Run it
+with the Python of a fresh environment into which mltune alone was installed.
 """
 
 from __future__ import annotations

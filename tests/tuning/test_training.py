@@ -131,7 +131,7 @@ def test_datasets_of_one_sweep_count_together():
 def test_a_folder_holds_datasets():
     found = find_datasets(str(folders.assets("datasets") / "convolution"))
     assert {one.manifest.name for one in found} == {*CONVOLUTION}
-    with pytest.raises(DatasetError, match="holds none"):
+    with pytest.raises(DatasetError, match="has no datasets"):
         find_datasets(str(folders.assets("models")))
 
 
