@@ -191,6 +191,7 @@ MANY = [64 + 32 * number for number in range(90)]
 
 
 @pytest.mark.parametrize("each_s", [0.01, 0.5, 4.0, 100.0])
+@pytest.mark.sampled(2, nightly=4)
 def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
     clock.each_s = each_s
     report = build(MANY, trials=None, time="100s")["report"]
@@ -210,6 +211,7 @@ def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
 
 
 @pytest.mark.parametrize(("each_s", "size_s"), [(0.006, 0.12), (0.03, 0.6), (0.006, 1.0), (0.1, 0.0)])
+@pytest.mark.sampled(2, nightly=4)
 def test_the_portfolio_has_time_at_most_sizes(build, clock, each_s, size_s):
     """At 6 ms and 20 times as much for a size, all have it; where a size takes longer, as many as there is time for."""
     clock.each_s, clock.size_s = each_s, size_s

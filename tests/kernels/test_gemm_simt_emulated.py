@@ -93,7 +93,7 @@ def with_blocks(kernel: Kernel, blocks: int) -> Kernel:
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(2, nightly=3)
+@pytest.mark.sampled(1, nightly=3)
 def test_blocks_that_stay_divide_tiles(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Any number of blocks: more than there are steps, several for each tile, ends within tiles, whole waves too.
 
@@ -120,6 +120,7 @@ def test_blocks_that_stay_divide_tiles(kernel: Kernel, runtime: Path, case: tupl
 
 
 @pytest.mark.parametrize("ldc", [0, 64, 65])
+@pytest.mark.sampled(1, nightly=3)
 def test_an_element_of_two_tiles_is_the_one_that_it_belongs_to(kernel: Kernel, runtime: Path, ldc: int) -> None:
     """Tiles that overlap are divided elsewhere and round otherwise: the bits do not depend on which is stored last."""
     kernel = with_blocks(kernel, 3)  # for two tiles: steps 0 to 3 and 4 to 5 of one, 0 to 1 and 2 to 5 of the other

@@ -85,7 +85,7 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", CASES + FP8, ids="".join)
-@pytest.mark.sampled(2, nightly=3)
+@pytest.mark.sampled(1, nightly=3)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     number = (CASES + FP8).index(case)
     drawn = sample(kernel.with_values(SMALL), case, 64, seed=number)
@@ -153,7 +153,7 @@ def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> 
 
 
 @pytest.mark.parametrize(("parts", "processors", "teams"), [(1, 2, 1), (2, 3, 1), (3, 6, 2), (5, 5, 1), (8, 9, 1)])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1, nightly=3)
 def test_any_number_of_parts(kernel: Kernel, runtime: Path, parts: int, processors: int, teams: int) -> None:
     """One, and more than fit on the device at a time; some of them empty."""
     configuration = PLAIN | {"BLK_N": 96 if teams > 1 else 64, "TEAMS": teams, "SPLIT_K": 0}
@@ -186,7 +186,7 @@ def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: in
 
 @pytest.mark.parametrize("columns", [8, 16, 24, 40, 72, 80])
 @pytest.mark.parametrize("ops", ["TN", "NT"])
-@pytest.mark.sampled(3, nightly=6)
+@pytest.mark.sampled(2, nightly=6)
 def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: int) -> None:
     """Numbers of columns that no power of two divides well, in all ways to store results."""
     configuration = PLAIN | {"BLK_M": 192 if columns in (40, 80) else 64, "BLK_N": columns}

@@ -217,6 +217,7 @@ found = [
 
 
 @pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
+@pytest.mark.sampled(2, nightly=4)
 def test_the_matrices_that_a_case_names_have_the_product(trans, tmp_path):
     """The arguments of a launch are read as the BLAS reads them, from the memory of the host."""
     build_driver(tmp_path)

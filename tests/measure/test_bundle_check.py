@@ -216,7 +216,7 @@ def test_what_no_compiler_is_needed_for_is_found(tmp_path: Path, name: str) -> N
 
 
 @needs.nvrtc
-@pytest.mark.sampled(0, system=12)
+@pytest.mark.sampled(0, system=6, nightly=23)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_bundle_that_compiles_but_cannot_be_tuned_fails(tmp_path: Path, name: str) -> None:
     key, changes, files = BROKEN[name]

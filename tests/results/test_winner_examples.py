@@ -96,7 +96,7 @@ WINNERS |= {precision: epilogue_winner(precision, "scales+bias_n", 128) for prec
 
 
 @pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)
-@pytest.mark.sampled(3, nightly=4)
+@pytest.mark.sampled(2, nightly=4)
 def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, winner):
     write_winner(tmp_path / "winner", winner)
     for name, module in emulated_cupy(runtime).items():
@@ -154,7 +154,7 @@ RUN = ("s", "z", "h", "b", "hs", "dd", "batch", "workspace", "epilogue", "eb", "
 
 
 @pytest.mark.parametrize("name", RUN)
-@pytest.mark.sampled(2, nightly=3)
+@pytest.mark.sampled(1, nightly=3)
 def test_the_cpp_example_runs_and_says_what_fails(tmp_path, driver, runtime, name):
     folder = tmp_path / "winner"
     write_winner(folder, WINNERS[name])

@@ -52,6 +52,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize("name", SPACES)
+@pytest.mark.sampled(2, nightly=4)
 def test_it_finds_faster_ones_than_chance(name):
     spaces = [Recorded(name, seed) for seed in range(3)]
     assert np.mean([one.searched() for one in spaces]) > np.mean([one.drawn() for one in spaces]) + 0.02

@@ -1,6 +1,7 @@
 """A campaign on a cluster has the records of one on this host, whoever dies meanwhile."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -17,7 +18,15 @@ from mltune.campaign.cluster.gpu_workers import Cluster
 from mltune.resolve.placement import place_on_workers
 from mltune.resolve.plan_file import parse_plan
 from tests.campaign.cluster.conftest import RESOURCES, WORKERS
-from tests.campaign.conftest import declarations_of, events_of, placed, records_of, stored_trials, wait_until
+from tests.campaign.conftest import (
+    SIMPLE,
+    declarations_of,
+    events_of,
+    placed,
+    records_of,
+    stored_trials,
+    wait_until,
+)
 from tests.cli import program
 
 pytestmark = pytest.mark.system
@@ -36,9 +45,20 @@ datasets = ["h200-sgemm-nt-4096-random", "convolution_mi250x_gcd", "xgemm_rtx_20
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def carried_out_here(tmp_path_factory):
+    """Return a function that returns the directory of a campaign on this host."""
+
+    @functools.cache
+    def carried_out(plan):
+        return run_plan(placed(plan), tmp_path_factory.mktemp("campaign") / "alone").directory
+
+    return carried_out
+
+
+@pytest.fixture
+def alone(carried_out_here):
     """Return the directory of the same campaign on this host."""
-    return run_plan(placed(PLAN), tmp_path_factory.mktemp("campaign") / "alone").directory
+    return carried_out_here(PLAN)
 
 
 def carry_out(cluster, directory, **options):
@@ -89,8 +109,8 @@ with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
 class Killer:
     """Kills what belongs to a campaign on a cluster, and starts it again as a supervisor does."""
 
-    def __init__(self, cluster, directory, database=""):
-        self.cluster, self.directory, self.database = cluster, directory, database
+    def __init__(self, cluster, directory, database="", plan=PLAN):
+        self.cluster, self.directory, self.database, self.plan = cluster, directory, database, plan
         self.process, self.errors = None, directory.with_suffix(".err")
         self.pids = {}
         for name in WORKERS:  # asking takes longer than a time slice
@@ -99,7 +119,7 @@ class Killer:
         self.start()
 
     def start(self):
-        arguments = [self.cluster.address, str(self.directory), PLAN, self.database]
+        arguments = [self.cluster.address, str(self.directory), self.plan, self.database]
         command = [sys.executable, "-P", "-c", CARRY_OUT, *arguments]
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[3], stderr=errors)
@@ -165,11 +185,15 @@ def check(killer, alone):
     ],
     ids=["worker", "nanny", "host", "scheduler", "partition of 5 s", "partition of 30 s"],
 )
-def test_a_fault_changes_no_record(fault, cluster, alone, tmp_path):
-    killer = Killer(cluster, tmp_path / "campaign")
+@pytest.mark.parametrize(
+    "plan", [PLAN + SIMPLE, pytest.param(PLAN, marks=pytest.mark.nightly)], ids=["random", "learned"]
+)
+def test_a_fault_changes_no_record(fault, plan, cluster, carried_out_here, tmp_path):
+    killer = Killer(cluster, tmp_path / "campaign", plan=plan)
     wait_until(lambda: stored_trials(killer.directory) > 0)
+    assert killer.process.poll() is None, "two problems are left"
     fault(killer)
-    check(killer, alone)
+    check(killer, carried_out_here(plan))
 
 
 def test_an_interrupt_ends_a_campaign_also_with_a_worker_that_does_not_answer(cluster, tmp_path):
