@@ -97,11 +97,11 @@ def one_batch(case: Case, search: KernelSearch) -> dict[str, float]:
     clock = [time.process_time()]
     batch = search.ask()
     clock.append(time.process_time())
-    records = results(case, list(batch.candidates))
+    records = results(case, batch)
     begun = time.process_time()
-    search.decide([(one, record.build) for one, record in zip(batch.candidates, records, strict=True) if record.build])
+    search.decide([(one, record.build) for one, record in zip(batch, records, strict=True) if record.build])
     decided = time.process_time()
-    search.tell(batch, records)
+    search.tell(records)
     told = time.process_time()
     parts = {"ask": clock[1] - clock[0], "decide": decided - begun, "tell": told - decided}
     return {name: 1e3 * seconds / BATCH for name, seconds in parts.items()}

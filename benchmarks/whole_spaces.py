@@ -39,7 +39,7 @@ def play(name: str, seed: int, trials: int | None) -> dict[str, Any]:
     features = Features(PlacedKernel(recording.kernel, recording.problem, recording.device))
     settings = SearchSettings(seed=seed, adapts=True, compilers=COMPILERS, trials=trials)
     search = KernelSearch(simulation.space, features, settings)
-    _Measuring(simulation, search, after_compile=True).play()
+    _Measuring(simulation, search, COMPILERS, after_compile=True).play()
     trace = simulation.trace()
     ends_s = ended_seconds(trace, recording, COMPILERS)
     order = np.argsort(ends_s, kind="stable")

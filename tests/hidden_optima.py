@@ -99,14 +99,14 @@ def search_of(space, **options):
 def play(search, times_s, most):
     """Measure what a search proposes, until it ends or has so many; return the configurations in order."""
     order = []
-    while len(order) < most and (batch := search.ask()).candidates:
-        order += [one.index for one in batch.candidates]
+    while len(order) < most and (batch := search.ask()):
+        order += [one.index for one in batch]
         told = []
-        for one in batch.candidates:
+        for one in batch:
             failed = np.isnan(times_s[one.index])
             state, median_s = (TrialState.CRASHED, None) if failed else (TrialState.OK, float(times_s[one.index]))
             told.append(one.record(state, measurement=Measurement(state, median_s=median_s)))
-        search.tell(batch, told)
+        search.tell(told)
     return np.array(order)
 
 

@@ -69,7 +69,7 @@ def tune(
     time : str or float, optional
         Most time: ``"20s"``, ``"1h30m"``, or seconds. Earlier runs in the same directory count.
     seed : int
-        The same seed proposes the same trials.
+        The same seed proposes the same trials from the same results.
     search : str
         One of :data:`mltune.records.trial.SEARCHES`; the others than ``"model"`` are for comparison.
     skip : bool

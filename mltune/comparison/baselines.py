@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.comparison.clock import Bench
 from mltune.cost.model_file import NONE, ChosenModel, choose_model
 from mltune.kernel.coding import row
 from mltune.kernel.parts import KernelResources
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mltune.comparison.simulation import Recording, Simulation
     from mltune.cost.features import Features
     from mltune.cost.pretrained import PretrainedModel
-    from mltune.search.search import Batch, KernelSearch
+    from mltune.search.search import KernelSearch
 
 
 SPARSE = 0.04
@@ -210,7 +210,7 @@ class ShippedSearch:
             compilers=self.compilers,
         )
         search = KernelSearch(simulation.space, self._features(simulation), settings, Start(pretrained=pretrained))
-        _Measuring(simulation, search, after_compile=self.build).play()
+        _Measuring(simulation, search, self.compilers, after_compile=self.build).play()
 
     @property
     def adapts(self) -> bool:
@@ -235,25 +235,36 @@ class ShippedSearch:
 class _Measuring:
     """The simulated builder and runner: results of candidates from a recording."""
 
-    def __init__(self, simulation: Simulation, search: KernelSearch, *, after_compile: bool) -> None:
+    def __init__(self, simulation: Simulation, search: KernelSearch, compilers: float, *, after_compile: bool) -> None:
         self._simulation = simulation
         self._search = search
+        self._compilers = compilers
         self._reports = {name: column.tolist() for name, column in simulation.recording.builds.items()}
         self._after_compile = after_compile and bool(self._reports)
 
     def play(self) -> None:
-        """Search until the search or the simulation ends."""
-        simulation, search = self._simulation, self._search
-        in_flight: deque[tuple[Batch, list[TrialRecord], int]] = deque()
+        """Search until the search or the simulation ends; results are told in the order in which trials end.
+
+        Without a number of compilers trials take no time, and end in their order.
+        """
+        simulation, search, overlaps = self._simulation, self._search, math.isfinite(self._compilers)
+        recorded = simulation.recording.compile_s, simulation.recording.run_s
+        compile_s, run_s = ((overlaps * column).tolist() for column in recorded)
+        bench, records, now_s = Bench(int(self._compilers) if overlaps else 1), dict[int, TrialRecord](), 0.0
         simulation.known = 0
         simulation.begin()
         while True:
-            while not search.waits and (batch := search.ask()).candidates:
-                in_flight.append((batch, self._results(batch.candidates), simulation.built))
-            if not in_flight:
+            while not search.waits and (candidates := search.ask()):
+                for record in self._results(candidates):
+                    records[record.number] = record
+                    running_s = 0.0 if record.measurement is None else run_s[record.index]
+                    bench.begin(record.number, now_s, compile_s[record.index], running_s)
+            if len(simulation.told) == len(records):
                 return
-            batch, results, simulation.known = in_flight.popleft()
-            search.tell(batch, results)
+            now_s, number = bench.end()
+            simulation.told.append(number)
+            simulation.known += 1
+            search.tell([records[number]])
 
     def _results(self, candidates: Sequence[Candidate]) -> list[TrialRecord]:
         """Build and measure candidates, except those that a gate skips."""

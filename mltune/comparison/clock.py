@@ -12,6 +12,36 @@ from mltune.comparison.simulation import Recording, Trace
 from mltune.kernel.coding import Floats
 
 
+class Bench:
+    """Cores that compile side by side, and a GPU that measures builds one by one as they are ready."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores_s = [0.0] * cores  # when each is free: a heap, as all lists here
+        self._ready: list[tuple[float, int, float]] = []
+        self._ended: list[tuple[float, int]] = []
+        self._gpu_s = 0.0
+
+    def begin(self, place: int, at_s: float, compile_s: float, run_s: float) -> None:
+        """Begin a trial at some second, not before those that have begun; without a run it ends as it is built."""
+        built_s = max(at_s, self._cores_s[0]) + compile_s
+        heapq.heapreplace(self._cores_s, built_s)
+        if run_s > 0.0:
+            heapq.heappush(self._ready, (built_s, place, run_s))
+        else:
+            heapq.heappush(self._ended, (built_s, place))
+
+    def end(self) -> tuple[float, int]:
+        """Return when the next trial ends, if no other begins before, and its place."""
+        while self._ready:
+            begun_s = max(self._gpu_s, self._ready[0][0])
+            if self._ended and self._ended[0][0] <= begun_s:
+                break
+            _, place, run_s = heapq.heappop(self._ready)
+            self._gpu_s = begun_s + run_s
+            heapq.heappush(self._ended, (self._gpu_s, place))
+        return heapq.heappop(self._ended)
+
+
 def ended_seconds(trace: Trace, recording: Recording, cores: int) -> Floats:
     """Return the seconds at which the evaluations of a run end: ndarray of shape (n_evaluations,).
 
@@ -19,36 +49,25 @@ def ended_seconds(trace: Trace, recording: Recording, cores: int) -> Floats:
     Builds wait for one of the ``cores`` in the order of the proposals, then for the GPU in the order in which they are
     ready. Skips after compiling and failed builds do not occupy the GPU.
     """
-    builds = trace.builds
+    builds, bench = trace.builds, Bench(cores)
     compile_s = recording.compile_s[builds["index"]].tolist()
     run_s = np.where(builds["measured"], recording.run_s[builds["index"]], 0.0).tolist()
-    ended_s = [math.nan] * len(compile_s)
-    cores_s = [0.0] * cores  # when each is free: a heap
-    ready: list[tuple[float, int]] = []  # builds that wait for the GPU, as a heap
-    gpu_s = thinking_s = told_s = 0.0
-    told = 0
-
-    def run_next() -> None:
-        nonlocal gpu_s
-        built_s, place = heapq.heappop(ready)
-        ended_s[place] = gpu_s = max(gpu_s, built_s) + run_s[place]
-
-    for place, (known_s, own_s) in enumerate(builds[["known", "own_s"]].tolist()):
-        while told < known_s:
-            while math.isnan(ended_s[told]):  # what is proposed later is ready later
-                run_next()
-            told_s = max(told_s, ended_s[told])
-            told += 1
-        thinking_s = max(thinking_s, told_s) + own_s
-        built_s = max(thinking_s, cores_s[0]) + compile_s[place]
-        heapq.heapreplace(cores_s, built_s)
-        if run_s[place] > 0.0:
-            heapq.heappush(ready, (built_s, place))
-        else:
-            ended_s[place] = built_s
-    while ready:
-        run_next()
-    evaluations_s: Floats = np.array(ended_s)[builds["measured"]]
+    ended_s = np.full(len(builds), math.nan)
+    order = range(len(builds)) if trace.told is None else trace.told.tolist()
+    thinking_s, told = 0.0, 0
+    for place, (known, own_s) in enumerate(builds[["known", "own_s"]].tolist()):
+        for needed in order[told:known]:
+            while math.isnan(ended_s[needed]):
+                end_s, ended = bench.end()
+                ended_s[ended] = end_s
+            thinking_s = max(thinking_s, ended_s[needed])
+        told = max(told, known)
+        thinking_s += own_s
+        bench.begin(place, thinking_s, compile_s[place], run_s[place])
+    for _ in range(int(np.isnan(ended_s).sum())):
+        end_s, ended = bench.end()
+        ended_s[ended] = end_s
+    evaluations_s: Floats = ended_s[builds["measured"]]
     return evaluations_s
 
 

@@ -63,7 +63,7 @@ class _Facts(BaseModel, extra="forbid"):
 
 
 class _Run(BaseModel, extra="forbid", strict=True):
-    """A line of a run: the builds of a trace, each with its columns in their order."""
+    """A line of a run: the builds of a trace, each with its columns in their order, and in which they were told."""
 
     strategy: str
     dataset: str
@@ -74,6 +74,7 @@ class _Run(BaseModel, extra="forbid", strict=True):
     invalid: _Count = 0
     skipped_before: _Count = 0
     skipped_after: _Count = 0
+    told: list[_Count] | None = None
 
     @property
     def job(self) -> Job:
@@ -83,11 +84,11 @@ class _Run(BaseModel, extra="forbid", strict=True):
         """Return the outcome; a trace that is impossible counts as an error."""
         if self.builds is None:
             return Outcome(self.job, None, self.error)
-        trace = Trace(np.array(self.builds, BUILD), **{name: getattr(self, name) for name in COUNTS})
+        told = None if self.told is None else np.array(self.told, np.int32)
+        trace = Trace(np.array(self.builds, BUILD), **{name: getattr(self, name) for name in COUNTS}, told=told)
         count = len(trace.indices)
         is_whole = count == len(np.unique(trace.indices)) <= evaluations and trace.builds["measured"][-1:].all()
-        in_bounds = (trace.builds["index"] < size) & (trace.builds["known"] <= np.arange(len(trace.builds)))
-        if not (is_whole and in_bounds.all()):
+        if not (is_whole and (trace.builds["index"] < size).all() and trace.is_possible):
             return Outcome(self.job, None, "its record is damaged")
         return Outcome(self.job, trace)
 
@@ -157,6 +158,7 @@ class Journal:
         if (trace := outcome.trace) is not None:
             document["builds"] = trace.builds.tolist()
             document |= {name: getattr(trace, name) for name in COUNTS}
+            document |= {} if trace.told is None else {"told": trace.told.tolist()}
         self._append(document)
 
     def _append(self, document: Mapping[str, Any]) -> None:

@@ -195,8 +195,8 @@ COUNTS = ("repeats", "invalid", "skipped_before", "skipped_after")
 BUILD = np.dtype([("index", "i4"), ("measured", "?"), ("known", "i4"), ("own_s", "f8"), ("recorded_s", "f8")])
 """A configuration that a strategy had compiled, and whether it was measured; otherwise it was skipped after compiling.
 
-It was proposed from the results of the first ``known`` builds, after ``own_s`` CPU seconds of the strategy since the
-previous build. Compiling it, and running it if it was measured, took ``recorded_s``.
+It was proposed from the results of the first ``known`` builds that were told, after ``own_s`` CPU seconds of the
+strategy since the previous build. Compiling it, and running it if it was measured, took ``recorded_s``.
 """
 
 
@@ -204,7 +204,8 @@ previous build. Compiling it, and running it if it was measured, took ``recorded
 class Trace:
     """The moves of one strategy in one simulated run, up to its last evaluation.
 
-    ``builds`` are in order, of the type :data:`BUILD`: no configuration is measured twice. The numbers count repeated
+    ``builds`` are in order, of the type :data:`BUILD`: no configuration is measured twice. ``told`` are the places of
+    those whose results the strategy used, in this order; by default all in their order. The numbers count repeated
     evaluations, proposals outside the space, and skips before and after compiling.
     """
 
@@ -213,6 +214,17 @@ class Trace:
     invalid: int = 0
     skipped_before: int = 0
     skipped_after: int = 0
+    told: NDArray[np.int32] | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether every build uses results of earlier ones alone."""
+        places, known = np.arange(len(self.builds)), self.builds["known"]
+        order = places if self.told is None else self.told
+        if len(order) < known.max(initial=0) or len(np.unique(order)) < len(order):
+            return False
+        latest = np.append(np.maximum.accumulate(order), -1)  # of no result
+        return bool((latest[known - 1] < places).all())
 
     @cached_property
     def indices(self) -> NDArray[np.int32]:
@@ -253,6 +265,9 @@ class Simulation:
         Number of builds, the first ones, whose results the strategy uses for what it proposes next. By default all so
         far: it proposes one by one. One that proposes several at a time sets it to :attr:`built` as it was after the
         last of those that it has learned.
+    told : list of int
+        Places of builds, from 0, in the order in which the strategy learns their results, where that is another order:
+        then ``known`` counts these.
     """
 
     def __init__(self, recording: Recording, evaluations: int) -> None:
@@ -263,6 +278,7 @@ class Simulation:
         self._compile_s: list[float] = recording.compile_s.tolist()
         self._run_s: list[float] = recording.run_s.tolist()
         self.known: int | None = None
+        self.told: list[int] = []
         self._seen: set[int] = set()
         self._builds: list[tuple[int, bool, int, float, float]] = []
         self._counts: Counter[str] = Counter()
@@ -315,7 +331,9 @@ class Simulation:
     def trace(self) -> Trace:
         """Return the trace so far."""
         builds = np.array(self._builds, BUILD)
-        return Trace(builds[: np.flatnonzero(builds["measured"]).max(initial=-1) + 1], **self._counts)
+        builds = builds[: np.flatnonzero(builds["measured"]).max(initial=-1) + 1]
+        told = np.array(self.told[: builds["known"].max(initial=0)], np.int32)
+        return Trace(builds, **self._counts, told=None if np.array_equal(told, np.arange(len(told))) else told)
 
     def _count(self, index: int) -> None:
         if not self.left:

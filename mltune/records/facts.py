@@ -20,6 +20,9 @@ MOST_KNOWN = 5
 """Most configurations that a run measures first: with the default less than half of a first batch of 16, so that most
 of the first batch stays with the search, and about 3 CPU seconds of compiling for a GEMM."""
 
+LARGEST_BATCH, MOST_PLANS = 4096, 4096
+"""Most trials of a batch, and batches whose plans are on record."""
+
 NEEDED = frozenset({"declaration", "wisdom"})
 """Facts without which a run is not read where they are damaged: others are ignored with a notice."""
 
@@ -59,6 +62,24 @@ class Whole(BaseModel, frozen=True, strict=True):
         return self.since is not None and self.since <= batch and (self.until is None or batch < self.until)
 
 
+class Plan(BaseModel, frozen=True, strict=True):
+    """A batch of ``size`` trials from number ``first`` on, planned from the first ``known`` trials that ended.
+
+    A run stores those of the batches in flight, so that a resumed run plans them again from the same results, in
+    whatever order trials ended.
+    """
+
+    batch: _Count
+    known: _Count
+    first: Annotated[int, Field(ge=0, le=LARGEST - LARGEST_BATCH)]
+    size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its trials."""
+        return range(self.first, self.first + self.size)
+
+
 class Limit(BaseModel, frozen=True, strict=True):
     """The budget of a run that goes on: trials and seconds, None where they are not limited."""
 
@@ -87,6 +108,7 @@ class Facts(BaseModel, frozen=True, strict=True):
     declaration: _Declaration | None = None
     limit: Limit | None = None
     model: _Text = ""
+    plans: Annotated[list[Plan], Field(max_length=MOST_PLANS)] = []
     reference_median_s: _Seconds | None = None
     scored: _Distinct | None = None
     skipped: _Distinct | None = None

@@ -92,7 +92,7 @@ class Limits:
     device: str = _option("auto", "auto, cuda:N or replay:DATASET.", "DEVICE")
     trials: int | None = _option(None, "The largest number of configurations to compile.", least=1)
     time: str | float | None = _option(None, "The time limit of the whole run, such as 20s, 30m or 1h30m.", "TIME")
-    seed: int = _option(0, "The same seed proposes the same trials.", least=0, most=LARGEST_SEED)
+    seed: int = _option(0, "The same seed proposes the same trials from the same results.", least=0, most=LARGEST_SEED)
 
     def __post_init__(self) -> None:
         check_options(self)

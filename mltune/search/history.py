@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from array import array
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -23,7 +24,7 @@ from mltune.records.trials import Trials
 class History:
     """The trials that a batch is planned from, as arrays of configurations' indices and log shares of peak.
 
-    ``scores`` are those of ``indices``, the finished trials in the order of their numbers; NaN for failures.
+    ``scores`` are those of ``indices``, the finished trials in the order in which they were told; NaN for failures.
     ``predicted`` and ``gates`` (positions in :data:`mltune.records.trial.GATES`) belong to ``skipped``. ``tried`` are
     all configurations proposed so far.
     """
@@ -59,36 +60,46 @@ class History:
         return np.where(self.indices[place] == indices, self.scores[place], math.nan)
 
 
-@dataclass(slots=True)
+RECENT = 32
+"""Latest trials whose seconds are compared with those of all."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
-    """The seconds of trials: means of a build, of one that was made and not found in the cache, and of a run."""
+    """The seconds of trials: means of a build, of one that was made and not found in the cache, and of a run.
 
-    _compile_s: float = 0.0
-    _run_s: float = 0.0
-    _counts: Indices = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
+    ``sums`` are the seconds of builds and of runs, then the numbers of builds, of those that were made, and of runs.
+    """
 
-    def add(self, trials: Trials) -> None:
-        """Add trials: the sums are the same, however the trials are divided."""
+    sums: Floats = field(default_factory=lambda: np.zeros(5))
+
+    @staticmethod
+    def seconds(trials: Trials) -> Floats:
+        """Return what each trial adds to the sums: ndarray of shape (n_trials, 5)."""
         built, run_s = trials.column("build_state").astype(bool), trials.column("verify_s") + trials.column("time_s")
-        fresh, ran = built & (trials.column("cached") != 1), np.isfinite(run_s)
-        self._compile_s = reduce(operator.add, trials.column("compile_s")[fresh].tolist(), self._compile_s)
-        self._run_s = reduce(operator.add, run_s[ran].tolist(), self._run_s)
-        self._counts += np.sum((built, fresh, ran), axis=1)
+        made, ran = built & (trials.column("cached") != 1), np.isfinite(run_s)
+        compile_s = np.where(made, trials.column("compile_s"), 0.0)
+        return np.column_stack([compile_s, np.where(ran, run_s, 0.0), built, made, ran])
+
+    @classmethod
+    def of(cls, seconds: Iterable[Floats], sums: Floats | float = 0.0) -> Self:
+        """Return the pace of trials, added to sums one after the other: the same, however they are divided."""
+        return cls(np.asarray(reduce(operator.add, seconds, sums + np.zeros(5))))
 
     @property
     def compile_s(self) -> float:
         """Mean seconds of a build on one core; one from the cache takes none."""
-        return self._compile_s / max(int(self._counts[0]), 1)
+        return float(self.sums[0] / max(self.sums[2], 1.0))
 
     @property
     def build_s(self) -> float:
         """Mean seconds of a build that was made."""
-        return self._compile_s / max(int(self._counts[1]), 1)
+        return float(self.sums[0] / max(self.sums[3], 1.0))
 
     @property
     def trial_s(self) -> float:
         """Mean seconds of a run on the GPU."""
-        return self._run_s / max(int(self._counts[2]), 1)
+        return float(self.sums[1] / max(self.sums[4], 1.0))
 
     def busiest_s(self, compilers: float) -> float:
         """Return the seconds of a trial where compilers and GPU never wait."""
@@ -96,9 +107,9 @@ class Pace:
 
 
 class Results:
-    """The results of a search, in the order of trial numbers; ``best`` is the largest log share of peak so far.
+    """The results of a search, in the order of their ends; ``best`` is the largest log share of peak so far.
 
-    ``pace`` is that of all trials, ``last`` that of the latest batch, which ended after ``elapsed_s`` of the run.
+    ``told`` is their number, ``pace`` that of all, ``last`` of the latest, which ended after ``elapsed_s`` of the run.
     """
 
     def __init__(self) -> None:
@@ -108,10 +119,11 @@ class Results:
         self._tried: set[int] = set()
         self._build_of: dict[int, int] = {}
         self._builds: Mapping[str, array[float]] = {name: array("d", [math.nan]) for name in BUILD_COLUMNS}
-        self.pace, self.last, self.elapsed_s = Pace(), Pace(), 0.0
+        self.told, self.pace, self.elapsed_s = 0, Pace(), 0.0
+        self._recent: deque[Floats] = deque(maxlen=RECENT)
 
     def learn(self, trials: Trials, scores: Floats) -> None:
-        """Add trials, told or on record, in the order of their numbers, with their log shares of the device's peak."""
+        """Add trials, told or on record, in the order of their ends, with their log shares of the device's peak."""
         indices, skipped = trials.column("index"), trials.in_state(TrialState.SKIPPED)
         gated = skipped & trials.column("gate").astype(bool) & np.isfinite(trials.column("predicted"))
         self._tried.update(indices.tolist())
@@ -120,10 +132,15 @@ class Results:
         gates = np.array([GATES.index(gate) for gate in trials.column("gate")[gated]], dtype=np.int64)
         _extend(self._skipped, indices[gated], trials.column("predicted")[gated], gates)
         self._learn_builds(trials)
-        self.pace.add(trials)
+        seconds = Pace.seconds(trials)
+        self.told, self.pace = self.told + len(trials), Pace.of(seconds, self.pace.sums)
+        self._recent.extend(seconds)
         self.elapsed_s = float(np.fmax.reduce(trials.column("elapsed_s"), initial=self.elapsed_s))
-        self.last = Pace()
-        self.last.add(trials)
+
+    @property
+    def last(self) -> Pace:
+        """The pace of the latest trials."""
+        return Pace.of(self._recent)
 
     def _learn_builds(self, trials: Trials) -> None:
         built = trials.column("build_state").astype(bool)

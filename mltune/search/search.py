@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -19,13 +19,13 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import row
 from mltune.kernel.space import SearchSpace, find, find_near
 from mltune.records.distinct import DistinctCount
-from mltune.records.facts import Stopping, Whole
+from mltune.records.facts import Plan, Stopping, Whole
 from mltune.records.trial import BATCH, SEARCHES, Build, Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
 from mltune.search.flow import Flow
 from mltune.search.gates import EXPLORING, MINIMUM, Gates
-from mltune.search.history import History, Pace, Results
+from mltune.search.history import History, Results
 from mltune.search.planning import BatchPlanner, Proposal
 from mltune.search.proposers import Proposer, RandomProposer
 from mltune.search.stopping import ENOUGH, little_gained
@@ -53,18 +53,12 @@ def gradually(most: int) -> Callable[[int], int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """A batch of candidates that were planned together.
+class _Batch:
+    """Candidates that were planned together, and the gate that decides after compiling, if one does."""
 
-    Attributes
-    ----------
-    candidates : tuple of Candidate
-        Empty when there is nothing left to propose.
-    """
-
-    number: int
-    candidates: tuple[Candidate, ...] = ()
-    _gates: Gates | None = None
+    plan: Plan
+    candidates: Sequence[Candidate]
+    gates: Gates | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +129,9 @@ class Start:
 class KernelSearch:
     """Propose configurations, decide which to skip, and learn from the results.
 
-    A batch is planned from the results of all batches reported before; several batches may be in flight. Proposals
-    depend only on the constructor's arguments and on the results, in the order of batches.
+    A batch is planned from all results reported before, and from the configurations under way, which are assumed to
+    turn out as predicted; several batches may be in flight. Proposals depend only on the constructor's arguments, on
+    the results, and on their order.
 
     Parameters
     ----------
@@ -168,12 +163,12 @@ class KernelSearch:
     >>> placed = PlacedKernel(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
     >>> search = KernelSearch(TableSpace(data.columns), Features(placed), SearchSettings(batch=4))
     >>> for _ in range(3):
-    ...     batch = search.ask()
-    ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]
+    ...     candidates = search.ask()
+    ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in candidates]
     ...     measured = [Measurement(TrialState.OK, median_s=time_s) for time_s in times_s]
-    ...     pairs = zip(batch.candidates, measured)
-    ...     search.tell(batch, [one.record(TrialState.OK, measurement=result) for one, result in pairs])
-    >>> [candidate.proposed_by for candidate in batch.candidates]
+    ...     pairs = zip(candidates, measured)
+    ...     search.tell([candidate.record(TrialState.OK, measurement=result) for candidate, result in pairs])
+    >>> [candidate.proposed_by for candidate in candidates]
     ['model', 'model', 'model', 'model']
     >>> search.verdict
     ''
@@ -218,39 +213,49 @@ class KernelSearch:
             self._whole_space = WholeSpace(space, kernel, settings.compilers, settings.trials, settings.time_s)
         self._results = Results()
         self._gates = Gates(features, self._results, space, settings.seed)
-        self._open: dict[int, Batch] = {}
-        self._recorded: dict[int, Proposal] = {}
+        self._open: dict[int, _Batch] = {}
+        self._running: dict[int, Candidate] = {}
         design = self._planner.options.start_trials
         self._flow = Flow(settings.adapts, settings.batch, settings.in_flight, settings.compilers, design)
         self._next = 0
         self._planned = 0
-        self._asked = 0
+        self._taken: set[int] = set()
 
     @property
     def waits(self) -> bool:
         """Whether the next batch must be planned from more results than are reported."""
-        return self._flow.is_full(self._next, *self._told)
+        running, results = len(self._running), self._results
+        return running >= self._flow.next(self._next, running, results.told, results.pace, self.whole)[1]
 
     @property
     def fits_trees(self) -> bool:
         """Whether the gates may be fitted for the next batch, so that their modules are needed."""
-        return self._settings.skip and self._asked >= MINIMUM
+        return self._settings.skip and self._results.told + len(self._running) >= MINIMUM
 
     @property
     def fits_processes(self) -> bool:
         """Whether a Gaussian process may be fitted for the next batch, so that its modules are needed."""
-        return self._next > len(self._open)
+        return self._results.told >= self._planner.options.start_trials
 
-    def resume(self, trials: Trials, stopping: Stopping = BEGUN, whole: Whole = UNDECIDED) -> int:
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans of the batches in flight."""
+        return [batch.plan for batch in self._open.values()]
+
+    def resume(
+        self, trials: Trials, plans: Sequence[Plan] = (), stopping: Stopping = BEGUN, whole: Whole = UNDECIDED
+    ) -> list[Candidate]:
         """Continue a run from its trials, before the first :meth:`ask`.
 
-        The results of all batches that the next batch is planned from are learned. The batches after them follow again,
-        with the proposals on record; missing proposals of the last ones are planned again, with the same outcome.
+        What was under way is planned again, from the same results as before. Without a plan on record, as in runs of
+        earlier versions, later batches fill the gaps.
 
         Parameters
         ----------
         trials : Trials
-            In any order.
+            In the order in which they ended.
+        plans : sequence of Plan
+            Those on record, at least of the batches in flight.
         stopping : Stopping
             State of the stopping rule on record: the attribute ``stopping``.
         whole : Whole
@@ -258,26 +263,33 @@ class KernelSearch:
 
         Returns
         -------
-        int
-            Number of trials learned: the number of the next trial.
+        list of Candidate
+            Those that were under way.
         """
         if self._settings.stop and stopping.reason != ENOUGH:  # there may be another goal now
             self.stopping = stopping
         self.whole = whole
-        trials = trials.by_number()
-        unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
-        complete = int(unknown[0] if len(unknown) else len(trials))
-        self._next = self._flow.resume(trials, complete, whole)
-        for begin, end in pairwise(self._flow.ends[: self._next + 1]):
-            self._learn(trials[begin:end])
-        self._asked = self._planned = self._flow.ends[self._next]
-        self._recorded = {
-            record.number: Proposal(record.index, record.proposed_by, record.predicted)
-            for record in trials[self._asked :]
-        }
-        return self._asked
+        numbers, indices = trials.column("number"), trials.column("index")
+        taken, tried, told = {*numbers.tolist()}, {*indices.tolist()}, 0
+        for plan in {plan.batch: plan for plan in plans}.values():
+            missing = [number for number in plan.numbers if number not in taken]
+            if not missing:
+                continue
+            self._learn(trials[told : plan.known])
+            told = max(told, plan.known)
+            later = told + np.flatnonzero(numbers[told:] < plan.first)  # under way then
+            running = [*zip(numbers[later].tolist(), indices[later].tolist(), strict=True)]
+            running += [(number, candidate.index) for number, candidate in self._running.items()]
+            _, gates, proposals = self._plan(plan.batch, [index for _, index in sorted(running)])
+            self._begin(plan, missing, [proposal for proposal in proposals if proposal.index not in tried], gates)
+        self._learn(trials[told:])
+        self._next = len({*trials.column("batch").tolist()} | {plan.batch for plan in plans})
+        taken |= {*self._running}
+        self._planned = next(number for number in itertools.count() if number not in taken)
+        self._taken = {number for number in taken if number > self._planned}
+        return [*self._running.values()]
 
-    def ask(self, count: int | None = None) -> Batch:
+    def ask(self, count: int | None = None) -> list[Candidate]:
         """Plan the next batch: what is compiled of the proposals.
 
         Parameters
@@ -287,61 +299,59 @@ class KernelSearch:
 
         Returns
         -------
-        Batch
-            Without candidates when the search has ended: :meth:`verdict` says why.
+        list of Candidate
+            Empty when the search has ended: :meth:`verdict` says why.
         """
-        number = self._next
         if self.verdict:
-            return Batch(number)
-        if self._planned > max(self._recorded, default=-1):
-            self._consider_everything()
-        places, everything = self._flow.places(number, *self._told), self.whole.covers(number)
-        size = len(places)
-        recorded = {at: self._recorded[place] for at, place in enumerate(places) if place in self._recorded}
-        history = None if len(recorded) == size else self._results.history(self._running())
-        skips = self._settings.skip and not everything
-        gates = self._gates = self._gates.following(history if skips else None)
-        planned = [] if history is None else self._planner.plan(history, number, size, gates)
-        if history is not None and not recorded and (reason := self._reason_to_end(history, everything)):
+            return []
+        self._consider_everything()
+        batch, everything = self._next, self.whole.covers(self._next)
+        history, gates, proposals = self._plan(batch, self._under_way)
+        if reason := self._reason_to_end(history, everything):
             return self._ended(reason)
-        proposals = _completed(recorded, planned)
         if not proposals:
             if everything and self._whole_space is not None:
                 return self._ended(f"all {self._whole_space.count:,} configurations were measured")
-            remaining = self._space.count - (0 if history is None else len(history.tried))
+            remaining = self._space.count - len(history.tried)
             fact = f"all {self._space.count:,} configurations are on record"
             if remaining:
                 fact = (
                     f"{remaining:,} configurations are not on record, with other compiler parameters than the fastest"
                 )
             return self._ended(f"nothing is left to try: {fact}")
-        batch = self._open[number] = self._batch(number, proposals[:count], gates)
-        self._next += 1
-        self._planned = places.stop
-        self._asked += len(batch.candidates)
-        return batch
-
-    @property
-    def _told(self) -> tuple[int, Pace, Whole]:
-        """What the flow of the next batch follows from."""
-        return self._next - len(self._open), self._results.pace, self.whole
+        free = (number for number in itertools.count(self._planned) if number not in self._taken)
+        numbers = list(itertools.islice(free, len(proposals)))
+        plan = Plan(batch=batch, known=self._results.told, first=numbers[0], size=len(numbers))
+        self._next, self._planned = batch + 1, numbers[-1] + 1
+        return self._begin(plan, numbers[:count], proposals, gates)
 
     def _consider_everything(self) -> None:
         """Decide whether the next batch is one of those that measure everything."""
         if self._whole_space is not None and self._next:
-            history = self._results.history(self._running())
+            history = self._results.history(self._under_way)
             self.whole = self._whole_space.decide(self.whole, self._next, history, self._results)
 
-    def _ended(self, reason: str) -> Batch:
+    def _ended(self, reason: str) -> list[Candidate]:
         self.stopping = Stopping(reason=reason, batch=self._next - 1)
-        return Batch(self._next)
+        return []
 
-    def _batch(self, number: int, proposals: Sequence[Proposal], gates: Gates) -> Batch:
-        columns = self._space.rows(np.array([proposal.index for proposal in proposals]))
-        candidates = tuple(
+    def _plan(self, batch: int, running: Sequence[int]) -> tuple[History, Gates, list[Proposal]]:
+        """Return what is known, the gates that follow from it, and the proposals of a batch."""
+        size, _ = self._flow.next(batch, len(running), self._results.told, self._results.pace, self.whole)
+        history = self._results.history(running)
+        skips = self._settings.skip and not self.whole.covers(batch)
+        gates = self._gates = self._gates.following(history if skips else None)
+        return history, gates, self._planner.plan(history, batch, size, gates)
+
+    def _begin(
+        self, plan: Plan, numbers: Sequence[int], proposals: Sequence[Proposal], gates: Gates
+    ) -> list[Candidate]:
+        """Return the candidates of a batch, which are under way from now on."""
+        columns = self._space.rows(np.array([proposal.index for proposal in proposals], dtype=np.int64))
+        candidates = [
             Candidate(
-                self._asked + at,
                 number,
+                plan.batch,
                 proposal.index,
                 row(columns, at),
                 proposal.proposed_by,
@@ -349,16 +359,18 @@ class KernelSearch:
                 proposal.audited,
                 proposal.audited is not None,
             )
-            for at, proposal in enumerate(proposals)
-        )
+            for at, (number, proposal) in enumerate(zip(numbers, proposals, strict=False))
+        ]
         used = self._settings.skip and self._results.is_bound_by_runner(self._settings.compilers)
-        return Batch(number, candidates, gates if used else None)
+        self._open[plan.batch] = _Batch(plan, candidates, gates if used else None)
+        self._running |= {candidate.number: candidate for candidate in candidates}
+        return candidates
 
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Return candidates of batches in flight, each with a build in state ``OK``, with the decisions of the gate."""
         decided: dict[int, Candidate] = {}
         for number in dict.fromkeys(candidate.batch for candidate, _ in built):
-            gates = self._open[number]._gates
+            gates = self._open[number].gates
             if gates is None:
                 continue
             candidates, builds = zip(*(pair for pair in built if pair[0].batch == number), strict=True)
@@ -372,13 +384,17 @@ class KernelSearch:
             }
         return [decided.get(candidate.number, candidate) for candidate, _ in built]
 
-    def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:
-        """Report the results of a whole batch, one record for each candidate, in the same order.
-
-        Batches are reported in the order of their numbers.
-        """
-        self._learn(Trials.from_records(records, self._space.names))
-        del self._open[batch.number]
+    def tell(self, records: Iterable[TrialRecord]) -> None:
+        """Report the results of candidates, in the order in which they ended."""
+        trials = Trials.from_records(records, self._space.names)
+        self._learn(trials)
+        for number in trials.column("number").tolist():
+            del self._running[number]
+        self._open = {
+            number: batch
+            for number, batch in self._open.items()
+            if any(candidate.number in self._running for candidate in batch.candidates)
+        }
 
     @property
     def verdict(self) -> str:
@@ -392,25 +408,15 @@ class KernelSearch:
         scores = [log_share(flops, time_s, self._peak_flops) for time_s in times_s.tolist()]
         self._results.learn(trials, np.array(scores, dtype=np.float64))
 
-    def _running(self) -> list[int]:
-        return [candidate.index for batch in self._open.values() for candidate in batch.candidates]
+    @property
+    def _under_way(self) -> list[int]:
+        return [candidate.index for candidate in self._running.values()]
 
     def _reason_to_end(self, history: History, everything: bool) -> str:
         if self._results.best >= self._settings.enough:
             return ENOUGH
         ends = self._stops and not everything
         return little_gained(history.scores, self._space.count, self._planner.hopes) if ends else ""
-
-
-def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:
-    """Return a batch with the proposals on record in their places, and planned ones in the others.
-
-    The plan contains those on record, unless something that it follows from was lost, such as a model.
-    """
-    indices = {record.index for record in recorded.values()}
-    unrecorded = (candidate for candidate in planned if candidate.index not in indices)
-    places = range(max([len(planned), *(place + 1 for place in recorded)]))
-    return [candidate for place in places if (candidate := recorded.get(place) or next(unrecorded, None)) is not None]
 
 
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:

@@ -13,7 +13,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Indices
 from mltune.kernel.space import SearchSpace
 from mltune.records.facts import Whole
-from mltune.search.flow import PLANNING_S, steady
+from mltune.search.flow import PLANNING_S
 from mltune.search.history import History, Results
 from mltune.search.stopping import expected_end
 
@@ -25,6 +25,9 @@ TWICE, GIVEN_UP = 2.0, 2.5
 
 SHORT_S = 2.0
 """Seconds of everything beyond that multiple which do not matter: the answer is certain."""
+
+ENOUGH = 8
+"""Measurements whose seconds are enough for a forecast."""
 
 UNMEASURED = "not everything is measured"
 """The beginning of a decision against everything."""
@@ -58,7 +61,7 @@ class WholeSpace:
         It follows from recorded seconds and is on record itself, so that a resumed run has the same batches. Once
         everything was given up, the search goes on as usual until its end.
         """
-        if whole.until is not None or not history.measured:
+        if whole.until is not None or history.measured < ENOUGH:
             return whole
         forecast = self.forecast(history, results)
         detail = (
@@ -91,10 +94,7 @@ class WholeSpace:
         build_s = max(pace.build_s, last.build_s)
         busy_s = max(new_builds * build_s / self.compilers, remaining * max(pace.trial_s, last.trial_s))
         remaining_s = busy_s + PLANNING_S + min(1, new_builds) * build_s
-        size, in_flight = steady(pace, self.compilers, len(tried))
         search_s = pace.busiest_s(self.compilers)
-        if in_flight == 1:  # the GPU waits for the plan and the builds of each batch
-            search_s += (pace.compile_s + PLANNING_S) / size
         expected = max(len(tried), expected_end(history.scores, self.space.count))
         return Forecast(len(tried) * search_s + remaining_s, expected * search_s, remaining_s)
 

@@ -1,8 +1,8 @@
 """The loop of a run: plan, build, measure, record and log, until nothing is left or the time is up.
 
 A search and a sweep are this loop with another planner. Candidates are planned while earlier ones are built and
-measured. A planner decides by the results that it was told, not by the order in which results arrive, so a resumed run
-continues as if it had not been interrupted.
+measured. A planner decides by the results that it was told, in the order in which trials ended. That order is on
+record, so a resumed run continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _GPU_STATE = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
 
 
 class Planner(Protocol):
-    """Plan what a run measures. The answers follow from the results told, in whatever order they are told."""
+    """Plan what a run measures. The answers follow from the results told, and from their order."""
 
     def plan(self) -> Sequence[Candidate]:
         """Return the next candidates; none while results are missing that they follow from, and none at the end."""
@@ -151,16 +151,15 @@ class Loop:
     def run(self) -> None:
         """Run the loop until its end."""
         try:
-            while self._plan():
-                pass
-            self.meanwhile()
-            planned = False
+            planned = self._plan()
             while (self._todo or len(self._pipeline)) and not self.stop():
                 self._submit()
-                if self.seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
-                    self._time_reference()
-                    if not self.measured:
-                        self._ready_s = self.seconds.elapsed
+                if not planned:
+                    self.meanwhile()
+                    if self.seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
+                        self._time_reference()
+                        if not self.measured:
+                            self._ready_s = self.seconds.elapsed
                 self._keep(self._pipeline.advance(0.0 if planned else self._patience_s()))
                 with self.seconds.spent_on("record"):
                     self.observer.tell(self.seconds.elapsed)

@@ -174,7 +174,7 @@ def predict(
         pretrained, expected = None, replace(by_physics, by_model=by_model.share)
     features = Features(placed)
     start = Start(fast=configurations, pretrained=pretrained)
-    candidates = KernelSearch(placed.space, features, SearchSettings(batch=top), start).ask().candidates
+    candidates = KernelSearch(placed.space, features, SearchSettings(batch=top), start).ask()
     sources = (KNOWN if candidate.proposed_by == "wisdom" else EXPECTED for candidate in candidates)
     labelled = (kernel.space.labelled(candidate.configuration) for candidate in candidates)
     choices = tuple(map(PredictedChoice, sources, labelled))

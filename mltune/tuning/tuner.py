@@ -1,7 +1,7 @@
 """One tuning run: a search in the loop, with a budget, and the finals at its end.
 
-On a GPU a batch is planned while earlier ones are built and measured, from the results known before all of them.
-Proposals therefore depend only on the seed and on results.
+On a GPU a batch is planned while earlier ones are built and measured. Proposals depend on the seed, on results, and on
+the order in which trials ended.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -46,7 +45,7 @@ from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.wisdom import Siblings, add_outcomes, earlier_sweeps, known_configurations, sibling_model
 
 if TYPE_CHECKING:
-    from mltune.search.search import Batch, KernelSearch
+    from mltune.search.search import KernelSearch
 
 
 REFERENCE_EVERY_S = 120.0
@@ -181,9 +180,9 @@ def _start_model(
 
 
 class Batches:
-    """The planner of a search: its batches, several in flight, each told when it is complete, in their order.
+    """The planner of a search: batches are planned from all results so far, in the order in which trials ended.
 
-    A batch is told only where the next plan waits for it, so that no plan depends on the order of results.
+    With a batch, the plans of those in flight are put on record: how many trials had ended when each was planned.
     """
 
     def __init__(
@@ -200,25 +199,29 @@ class Batches:
         self._trials = MOST_TRIALS if trials is None else min(trials, MOST_TRIALS)
         self._preloading = preloading
         self._asked = 0
-        self._in_flight: deque[Batch] = deque()
-        self._records: dict[int, TrialRecord] = {}
+        self._under_way: Sequence[Candidate] = ()
+        self._ended: list[TrialRecord] = []
 
-    def resume(self, ended: Trials) -> Trials:
-        """Learn the trials of an earlier part of the run; return those that are planned again."""
+    def resume(self, ended: Trials) -> None:
+        """Learn the trials of an earlier part of the run, in the order of their ends, and plan what was under way."""
         facts = self._store.facts()
-        self._asked = self._search.resume(ended, facts.stopping, facts.whole)
-        return ended.take(ended.column("number") >= self._asked)
+        if facts.plans:
+            self._preloading.finish()
+        under_way = self._search.resume(ended, facts.plans, facts.stopping, facts.whole)
+        self._under_way = under_way[: max(0, self._trials - len(ended))]
+        self._asked = len(ended) + len(self._under_way)
 
     def plan(self) -> Sequence[Candidate]:
         """Return a batch; see :meth:`mltune.tuning.loop.Planner.plan`."""
-        while not (candidates := self._ask()) and self._in_flight and self._is_complete(self._in_flight[0]):
-            batch = self._in_flight.popleft()
-            self._search.tell(batch, [self._records.pop(candidate.number) for candidate in batch.candidates])
-        return candidates
+        candidates, self._under_way = self._under_way, ()
+        if self._ended:
+            self._search.tell(self._ended)
+            self._ended = []
+        return candidates or self._ask()
 
     def tell(self, record: TrialRecord) -> None:
-        """Keep a result until its batch is complete."""
-        self._records[record.number] = record
+        """Keep a result until the next plan."""
+        self._ended.append(record)
 
     def _ask(self) -> Sequence[Candidate]:
         room = self._trials - self._asked
@@ -227,20 +230,18 @@ class Batches:
         if self._search.fits_processes:
             self._preloading.finish(trees=self._search.fits_trees)
         before = {name: getattr(self._search, name) for name in ("stopping", "whole")}
-        batch = self._search.ask(room)
-        for name, state in before.items():
-            if (now := getattr(self._search, name)) != state:
-                self._store.set_fact(name, now.model_dump())
-        if batch.candidates:
-            for name, count in self._counts.items():
-                if count is not None:
-                    self._store.set_fact(name, count.to_json())
-            self._asked += len(batch.candidates)
-            self._in_flight.append(batch)
-        return batch.candidates
-
-    def _is_complete(self, batch: Batch) -> bool:
-        return all(candidate.number in self._records for candidate in batch.candidates)
+        candidates = self._search.ask(room)
+        self._asked += len(candidates)
+        with self._store.at_once():
+            for name, state in before.items():
+                if (now := getattr(self._search, name)) != state:
+                    self._store.set_fact(name, now.model_dump())
+            if candidates:
+                self._store.set_fact("plans", [plan.model_dump() for plan in self._search.plans])
+                for name, count in self._counts.items():
+                    if count is not None:
+                        self._store.set_fact(name, count.to_json())
+        return candidates
 
 
 class Tuner:
@@ -303,6 +304,7 @@ class Tuner:
         session, request = self._session, self._request
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials, self._preloading, self._counts)
+        planner.resume(self._reader.ended)
         problem = session.placed.problem
         peak = peak_flops(session.placed.device, problem.arithmetic)
         check = None if session.gpu is not None else partial(within_limits, flops=problem.flops, peak_flops=peak)
@@ -312,7 +314,7 @@ class Tuner:
             planner,
             self._observer,
             self._reader.ended,
-            planner.resume(self._reader.ended),
+            self._reader.ended[:0],
             decide=self._search.decide,
             check=check,  # the runner of a GPU has done it
             stop=self._stop,

@@ -57,6 +57,27 @@ def test_a_batch_in_flight_hides_compiling_and_thinking_but_waits_for_the_result
     assert ended_seconds(late, recording, 4).tolist() == [3.5, 4.0, 7.5, 8.0]
 
 
+def test_a_proposal_waits_for_the_results_that_were_told_not_for_earlier_ones(recording: Recording) -> None:
+    uneven = with_seconds(recording, [9.0, 1.0, 1.0], [1.0, 1.0, 1.0])
+    played = trace((0, 0, 0.0), (1, 0, 0.0), (2, 1, 0.0))
+    assert ended_seconds(played, uneven, 2).tolist() == [10.0, 2.0, 12.0]
+    assert ended_seconds(replace(played, told=np.array([1])), uneven, 2).tolist() == [10.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("cores", [2, 16])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_search_is_told_what_ends_first_and_nothing_before_its_end(recording: Recording, cores: int, seed) -> None:
+    """Without thinking, the seconds of the simulated run are those of its clock."""
+    uneven = replace(recording, compile_s=np.random.default_rng(seed).lognormal(size=recording.space.count))
+    played = simulate(strategy(f"mltune:compilers={cores}"), uneven, 80, seed)
+    played.builds["own_s"] = 0.0
+    assert played.is_possible
+    assert not played.skipped_after
+    told_s = ended_seconds(played, uneven, cores)[played.told]
+    assert (np.diff(told_s) >= 0).all()
+    assert (cores == 2) or (np.diff(played.told) < 0).any()
+
+
 def test_apart_from_thinking_a_seed_has_one_time(recording: Recording) -> None:
     ends_s = []
     for _ in range(2):

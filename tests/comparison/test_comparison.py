@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mltune.comparison.clock import ended_seconds
 from mltune.comparison.comparison import CompareCall, CompareRequest, Progress, compare_strategies, default_output
 from mltune.comparison.jobs import OWN_S, run_jobs
-from mltune.comparison.journal import Job
+from mltune.comparison.journal import Job, Journal, Outcome
 from mltune.comparison.results import write_results
-from mltune.comparison.simulation import Recording, RecordingSource
-from mltune.comparison.strategies import named
+from mltune.comparison.simulation import Recording, RecordingSource, simulate
+from mltune.comparison.strategies import named, strategy
 from mltune.cost.model_file import load_card, load_model, save_model
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError, RunError, UsageError
 from mltune.files.folders import assets
@@ -254,9 +255,10 @@ def with_evaluation(index: object, own_s: object, recorded_s: object) -> Callabl
         lambda run: run.update(repeats=-1),
         lambda run: run.update(invalid=None),
         lambda run: run.update(more=1),
+        *(lambda run, told=told: run.update(told=told) for told in ([1, 0], [-1], [0, 0], [2**40], "0", [0.5])),
     ],
 )
-@pytest.mark.sampled(5, system=9)
+@pytest.mark.sampled(5, system=14)
 def test_a_run_that_was_lost_or_damaged_is_done_again(
     written: Path, source: RecordingSource, tmp_path: Path, damage
 ) -> None:
@@ -268,6 +270,19 @@ def test_a_run_that_was_lost_or_damaged_is_done_again(
     first = compare_strategies(request(source, written.parent))
     for pair, runs in first.runs.items():
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
+
+
+def test_the_order_in_which_results_were_told_is_kept(recording: Recording, tmp_path: Path) -> None:
+    job = Job("mltune:compilers=8", recording.name, 0)
+    uneven = replace(recording, compile_s=np.random.default_rng(0).lognormal(size=recording.space.count))
+    trace = simulate(strategy(job.strategy), uneven, 40, 0)
+    assert trace.told.tolist() != sorted(trace.told.tolist())
+    journal, planned = Journal(tmp_path, {"evaluations": 40}), ([job], {recording.name: recording.space.count}, 40)
+    journal.begin(*planned)
+    journal.add(Outcome(job, trace))
+    kept = journal.begin(*planned)[job].trace
+    np.testing.assert_array_equal(kept.told, trace.told)
+    np.testing.assert_array_equal(ended_seconds(kept, uneven, 8), ended_seconds(trace, uneven, 8))
 
 
 @pytest.mark.parametrize(("whole", "more"), [(0, 0), (1, 0), (1, 40), (3, 500), (6, -2)])

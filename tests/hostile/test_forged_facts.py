@@ -15,8 +15,8 @@ COMMANDS = ("show", "show_json", "export", "report", "dashboard", "resume", "sho
 """Each is run on one forged store, the last after a resume that may have repaired it."""
 
 FACTS = (
-    *("accuracy", "choice", "declaration", "limit", "model", "reference_median_s", "scored", "skipped", "stages"),
-    *("stopping", "whole", "wisdom"),
+    *("accuracy", "choice", "declaration", "limit", "model", "plans", "reference_median_s", "scored", "skipped"),
+    *("stages", "stopping", "whole", "wisdom"),
 )
 VALUES = {
     "text": XSS,
@@ -34,6 +34,12 @@ PARTS = {
     "stopping-before-the-first-batch": ("stopping", {"reason": "little is gained", "batch": -3}),
     "stopping-with-a-goal": ("stopping", {"reason": ["goal"], "batch": 2}),
     "whole-that-ends-before-it-begins": ("whole", {"since": 7, "until": 2, "detail": XSS}),
+    "plans-far-away": ("plans", [{"batch": 2**53, "known": 2**53, "first": 2**53 - 4096, "size": 4096}]),
+    "plans-of-nobody": ("plans", [{"batch": 0, "known": -1, "first": 2**63, "size": 0}]),
+    "plans-of-the-same-trials": (
+        "plans",
+        [{"batch": at, "known": 9 - at, "first": 2, "size": 4096} for at in range(9)],
+    ),
     "limit-without-end": ("limit", {"trials": 2**63 - 1, "time_s": float("inf")}),
     "limit-of-nothing": ("limit", {}),
     "stages-of-nan": ("stages", {"valid": "9" * 300, "compilers": float("nan")}),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mltune.problem.problem import ACCURACIES
 from mltune.records.declaration import Declaration, Finalist, Reference
 from mltune.records.distinct import DistinctCount
-from mltune.records.facts import MOST_KNOWN, NAMES, NEEDED, Facts, Limit, Stages, Stopping
+from mltune.records.facts import MOST_KNOWN, NAMES, NEEDED, Facts, Limit, Plan, Stages, Stopping
 from mltune.records.store import Store
 
 DECLARED = Declaration(
@@ -21,6 +21,7 @@ HONEST = {
     "declaration": DECLARED.to_json(),
     "limit": {"trials": 40, "time_s": None},
     "model": "gemm",
+    "plans": [{"batch": 3, "known": 9, "first": 16, "size": 4}],
     "reference_median_s": 2e-3,
     "scored": [1, 7],
     "skipped": [7],
@@ -47,6 +48,8 @@ def test_what_a_run_writes_is_read_back(tmp_path, make_run):
     assert (facts.declaration, facts.reference_median_s, facts.wisdom) == (DECLARED, 2e-3, [{"BLK_M": 64}])
     assert facts.limit == Limit(trials=40)
     assert facts.stages == Stages(valid="9" * 30, compilers=8.0)
+    assert facts.plans == [Plan(batch=3, known=9, first=16, size=4)]
+    assert [*facts.plans[0].numbers] == [16, 17, 18, 19]
     assert facts.stopping == Stopping(reason="little is gained", batch=3)
     assert [facts.whole.covers(batch) for batch in range(5)] == [False, True, True, True, False]
     assert isinstance(facts.scored, DistinctCount)

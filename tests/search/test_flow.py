@@ -1,4 +1,4 @@
-"""The flow of batches: nobody waits, whatever the seconds, and a resumption repeats it."""
+"""The flow of batches: nobody waits, whatever the seconds, and not too much is under way."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from mltune.records.facts import Whole
 from mltune.records.trial import Build, Candidate, Measurement, TrialState
 from mltune.records.trials import Trials
-from mltune.search.flow import MOST, MOST_OF_ALL, Flow
+from mltune.search.flow import MOST, MOST_OF_ALL, PLANNING_S, Flow
 from mltune.search.history import Pace
 
 CORES = 16
@@ -32,48 +32,48 @@ def new_flow(**options):
     return Flow(**({"adapts": True, "batch": 16, "in_flight": bool, "compilers": CORES, "start": 8} | options))
 
 
-def play(flow, trials, whole, batches):
-    """Return from how many batches each was planned."""
-    pace, planned_from = Pace(), []
-    for told in range(batches):
-        while not flow.is_full(len(planned_from), told, pace, whole):
-            flow.places(len(planned_from), told, pace, whole)
-            planned_from.append(told)
-        pace.add(trials[slice(*flow.ends[told : told + 2])])
-    return planned_from
+def play(flow, trials, whole):
+    """Tell one trial after the other; return after each how many are under way, and the sizes of all batches."""
+    pace, sizes, under_way = Pace(), [], []
+    for told in range(300):
+        while True:
+            size, enough = flow.next(len(sizes), sum(sizes) - told, told, pace, whole)
+            if sum(sizes) - told >= enough:
+                break
+            sizes.append(size)
+        under_way.append(sum(sizes) - told)
+        pace = Pace.of(Pace.seconds(trials[told : told + 1]), pace.sums)
+    return under_way, sizes
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_resumption_after_any_trial_repeats_the_flow(seed):
+def test_compilers_and_gpu_have_enough_to_do_and_not_too_much(seed):
     trials, whole = seconds_of(seed)
-    flow = new_flow()
-    planned_from = play(flow, trials, whole, 15)
-    for complete in range(0, flow.ends[15], 7):
-        again = new_flow()
-        incomplete = int(np.searchsorted(flow.ends, complete, side="right")) - 1
-        assert again.resume(trials[:complete], complete, whole) == planned_from[incomplete]
-        assert again.ends == flow.ends[: incomplete + 2]
-        assert not again.is_full(incomplete, planned_from[incomplete], Pace(), whole)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_compilers_and_gpu_have_enough_to_do_and_no_batch_is_too_large(seed):
-    trials, whole = seconds_of(seed)
-    flow, pace = new_flow(), Pace()
-    planned_from = play(flow, trials, whole, 15)
-    for told in range(15):
-        under_way = flow.ends[int(np.searchsorted(planned_from, told, side="right"))] - flow.ends[told]
-        alone_s = pace.compile_s + pace.trial_s
-        assert under_way >= (CORES if told == 0 else alone_s / pace.busiest_s(CORES))
-        pace.add(trials[slice(*flow.ends[told : told + 2])])
-    sizes = np.diff(flow.ends)
-    assert sizes.max() <= (MOST if whole.since is None else MOST_OF_ALL)
-    assert (sizes[1:] <= np.maximum(4, flow.ends[1:-1])).all()
+    under_way, sizes = play(new_flow(), trials, whole)
+    pace, most = Pace(), 0
+    for told, running in enumerate(under_way):
+        needed = CORES if told == 0 else (pace.compile_s + pace.trial_s) / pace.busiest_s(CORES)
+        assert running >= needed - 0.5
+        latest = max(MOST, needed + 2) if whole.since is None else 2 * MOST_OF_ALL
+        most = max(most - 1, needed + latest)  # the pace changes while they are under way
+        assert running <= most + PLANNING_S / (pace.busiest_s(CORES) or 1.0)
+        pace = Pace.of(Pace.seconds(trials[told : told + 1]), pace.sums)
+    assert max(sizes) <= (MOST if whole.since is None else MOST_OF_ALL)
+    assert (np.array(sizes[1:]) <= np.maximum(4, np.cumsum(sizes)[:-1])).all()
 
 
 def test_what_is_proposed_before_any_result_is_limited_and_begins_with_a_design():
     for options, sizes in (({}, [8, 4, 4]), ({"compilers": 10}, [8, 2]), ({"batch": 4}, [4]), ({"compilers": 1}, [8])):
-        flow = new_flow(**options)
-        while not flow.is_full(number := len(flow.ends) - 1, 0, Pace(), Whole()):
-            flow.places(number, 0, Pace(), Whole())
-        assert np.diff(flow.ends).tolist() == sizes
+        flow, proposed = new_flow(**options), []
+        while (following := flow.next(len(proposed), sum(proposed), 0, Pace(), Whole()))[1] > sum(proposed):
+            proposed.append(following[0])
+        assert proposed == sizes
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_batches_of_a_given_size_are_in_flight_up_to_a_given_number(most):
+    trials, whole = seconds_of(0)
+    under_way, sizes = play(new_flow(adapts=False, in_flight=lambda number: most), trials, whole)
+    assert {*sizes} == {16}
+    assert max(under_way) == 16 * most
+    assert min(under_way) == 16 * (most - 1) + 1

@@ -1,7 +1,6 @@
 """The search by ask and tell: proposals are valid, new, repeatable, and the same after a resumption."""
 
 import math
-from collections import deque
 from dataclasses import replace
 from functools import cache
 
@@ -18,9 +17,10 @@ from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace, find_near
 from mltune.problem.gemm import GemmProblem
 from mltune.records.distinct import DistinctCount
+from mltune.records.facts import Plan
 from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
-from mltune.search.search import KernelSearch, SearchSettings, Start, gradually
+from mltune.search.search import KernelSearch, SearchSettings, Start
 from mltune.tuning.training import train
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
@@ -51,14 +51,14 @@ class Replay:
     """A search of a recorded space, with its results."""
 
     def __init__(self, name, seconds=lambda index: (0.0, 0.1), **options):
-        self.seconds = seconds
+        self.seconds, self.options = seconds, dict(options)
         self.data, space, features, self.times_s, self.builds = recorded(name)
         start = Start(
             *(options.pop(name, default) for name, default in (("default", None), ("fast", ()), ("pretrained", None)))
         )
         counts = {"skipped": options.pop("skipped", None)}
         self.search = KernelSearch(space, features, SearchSettings(**options), start, **counts)
-        self.records, self.planned_from = {}, []
+        self.records, self.under_way, self.plans = {}, {}, []
 
     def result(self, candidate):
         compile_s, time_s = self.seconds(candidate.index)
@@ -72,21 +72,37 @@ class Replay:
         measured = Measurement(state, median_s=median_s if state is TrialState.OK else None, time_s=time_s)
         return candidate.record(state, build=build, measurement=measured)
 
-    def run(self, batches, begun=()):
-        """Ask for batches; return the records in order."""
-        waiting = deque(begun)
+    def begin(self, candidates):
+        self.under_way |= {candidate.number: self.result(candidate) for candidate in candidates}
+
+    def ask(self):
+        while not self.search.waits and (candidates := self.search.ask()):
+            self.plans = self.search.plans
+            self.begin(candidates)
+
+    def end(self, *numbers):
+        """Report the results of trials."""
+        ended = {number: self.under_way.pop(number) for number in numbers}
+        self.records |= ended
+        self.search.tell(ended.values())
+
+    def run(self, batches):
+        """Ask for batches, each reported at once and in order; return the records, also of what is under way."""
         for _ in range(batches):
-            while not self.search.waits and (batch := self.search.ask()).candidates:
-                self.planned_from.append(batch.number - len(waiting))
-                for candidate in batch.candidates:
-                    if candidate.number not in self.records:
-                        self.records[candidate.number] = self.result(candidate)
-                waiting.append(batch)
-            if not waiting:
+            self.ask()
+            if not self.under_way:
                 break
-            batch = waiting.popleft()
-            self.search.tell(batch, [self.records[one.number] for one in batch.candidates])
-        return essence(self.records)
+            oldest = min(record.batch for record in self.under_way.values())
+            self.end(*[number for number, record in self.under_way.items() if record.batch == oldest])
+        return essence(self.records | self.under_way)
+
+    def resumed(self, count, plans):
+        """Return a search that goes on from the first trials that ended, and from plans on record."""
+        again = Replay(self.data.manifest.name, self.seconds, **self.options)
+        again.records = dict([*self.records.items()][:count])
+        trials = Trials.from_records(again.records.values(), again.search._space.names)
+        again.begin(again.search.resume(trials, plans))
+        return again
 
 
 def essence(records):
@@ -99,14 +115,10 @@ def test_each_proposes_distinct_configurations_and_names_the_source(name):
     candidates = []
     for _ in range(4):
         batch = search.ask()
-        candidates += batch.candidates
-        measured = [Measurement(TrialState.OK, median_s=3e-3 + 1e-5 * (one.index % 7)) for one in batch.candidates]
+        candidates += batch
+        measured = [Measurement(TrialState.OK, median_s=3e-3 + 1e-5 * (one.index % 7)) for one in batch]
         search.tell(
-            batch,
-            [
-                one.record(TrialState.OK, measurement=result)
-                for one, result in zip(batch.candidates, measured, strict=True)
-            ],
+            [one.record(TrialState.OK, measurement=result) for one, result in zip(batch, measured, strict=True)]
         )
     assert [one.number for one in candidates] == list(range(16))
     assert len({one.index for one in candidates}) == 16
@@ -131,42 +143,27 @@ def test_a_batch_in_flight_is_planned_without_the_results_of_those_before_it():
     assert [one.index for one in first[0][16:32]] != [one.index for one in first[1][16:32]]
 
 
-@pytest.mark.parametrize(("batches", "cut"), [pytest.param(14, 4, marks=pytest.mark.slow), (14, 9)])
-@pytest.mark.slow
-def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, cut):
-    """The gates skip in between, and a batch is interrupted in its middle."""
-    whole = Replay(GATED, in_flight=gradually(3)).run(batches)
-    resumed = Replay(GATED, in_flight=gradually(3))
-    resumed.records = {record.number: record for record in whole if record.number < cut * 16 + 7}
-    learned = resumed.search.resume(Trials.from_records(resumed.records.values(), resumed.search._space.names))
-    told = cut + 1 - gradually(3)(cut)
-    assert learned == told * 16
-    again = resumed.run(batches - told)
-    assert again == whole
-    skipped = [record.number for record in whole if record.state is TrialState.SKIPPED]
-    assert min(skipped) < cut * 16 < max(skipped) or cut < 5
-
-
 @pytest.mark.parametrize(
-    ("compile_s", "time_s", "compilers", "sizes", "in_flight"),
+    ("compile_s", "time_s", "compilers", "sizes", "fewest"),
     [
-        pytest.param(1.0, 0.02, 16, [8, 4, 4, 4], 5, id="compiling dominates"),
-        pytest.param(1.0, 0.02, 64, [8, 4, 4, 4], 14, id="many cores"),
-        pytest.param(1.0, 0.02, 2, [8, 4, 4, 4], 1, id="few cores"),
+        pytest.param(1.0, 0.02, 16, [8, 4, 4, 4], 17, id="compiling dominates"),
+        pytest.param(1.0, 0.02, 64, [8, 4, 4, 4], 53, id="many cores"),
+        pytest.param(1.0, 0.02, 2, [8, 4, 4, 4], 2, id="few cores"),
         pytest.param(0.1, 1.0, 16, [8, 4, 4, 4], 1, id="measuring dominates"),
-        pytest.param(3.0, 0.5, 16, [8, 4, 4, 4], 2, id="builds wait for the GPU, but it would for builds"),
-        pytest.param(0.0, 1e-3, 16, [8, 4, 4, 16], 2, id="planning takes longer than measuring"),
+        pytest.param(3.0, 0.5, 16, [8, 4, 4, 4], 7, id="builds wait for the GPU, but it would for builds"),
+        pytest.param(0.0, 1e-3, 16, [8, 4, 4, 16], 51, id="planning takes longer than measuring"),
         pytest.param(1.0, 0.02, math.inf, [8, 4, 4, 4], 1, id="builds take no time"),
         pytest.param(0.0, 0.0, 16, [8, 4, 4, 4], 1, id="no seconds"),
     ],
 )
 def test_batches_are_as_large_and_as_many_as_the_seconds_of_the_trials_demand(
-    compile_s, time_s, compilers, sizes, in_flight
+    compile_s, time_s, compilers, sizes, fewest
 ):
     replay = Replay(GATED, lambda index: (compile_s, time_s), skip=False, stop=False, adapts=True, compilers=compilers)
     records = replay.run(5)
     assert np.bincount([record.batch for record in records]).tolist()[:4] == sizes
-    assert len(replay.search._open) == in_flight - 1
+    replay.ask()
+    assert fewest <= len(replay.under_way) < fewest + replay.plans[-1].size
 
 
 def test_a_first_batch_is_no_larger_than_asked_for_and_builds_from_the_cache_take_no_time():
@@ -175,48 +172,84 @@ def test_a_first_batch_is_no_larger_than_asked_for_and_builds_from_the_cache_tak
     assert np.bincount([record.batch for record in replay.run(4)]).tolist() == [4, 4, 4, 4]
 
 
-@pytest.mark.parametrize("cut", [3, 10, 16, 25, 47, 90])
-@pytest.mark.sampled(2)
-def test_a_resumed_search_has_the_same_batches_planned_from_the_same_results(cut):
-    """What is late compiles for long and is measured soon: sizes of batches change, and how many are in flight."""
-    options = {"adapts": True, "compilers": 16, "stop": False}
-    seconds = {}
+def varying(index):
+    """Return the seconds of a build and of a run."""
+    rng = np.random.default_rng(index)
+    return float(rng.lognormal(-0.7, 0.8)), float(rng.lognormal(-2.0, 0.8))
 
-    def changing(index):
-        return seconds.setdefault(index, (0.004 * len(seconds), 0.3 / (1 + len(seconds)) ** 2))
 
-    undisturbed = Replay(SMALL, changing, **options)
-    whole = undisturbed.run(20)
-    sizes = np.bincount([record.batch for record in whole])
-    assert len(set(sizes.tolist())) > 3
-    resumed = Replay(SMALL, changing, **options)
-    resumed.records = {record.number: record for record in whole if record.number < cut or record.number % 3 == 0}
-    learned = resumed.search.resume(Trials.from_records(resumed.records.values(), resumed.search._space.names))
-    incomplete = int(np.argmax(np.cumsum(sizes) > min(set(range(len(whole))) - {*resumed.records})))
-    told = resumed.search._next
-    assert (told, learned) == (undisturbed.planned_from[incomplete], sizes[:told].sum())
-    assert resumed.run(20 - told) == whole
+@pytest.mark.parametrize(
+    ("name", "seed", "trials"),
+    [(SMALL, 0, 60), (SMALL, 1, 60), pytest.param(GATED, 1, 130, marks=pytest.mark.nightly)],
+)
+def test_a_search_that_was_interrupted_at_any_moment_goes_on_as_if_it_had_not_been(name, seed, trials):
+    """Trials end in any order, one or several at a time; in a longer run gates skip."""
+    rng = np.random.default_rng(seed)
+    whole, moments, ends = Replay(name, varying, adapts=True, compilers=16, stop=False, seed=seed), [], []
+    while len(whole.records) < trials:
+        moments.append((len(ends), len(whole.records), whole.plans, essence(whole.under_way)))  # killed before a plan
+        whole.ask()
+        moments.append((len(ends), len(whole.records), whole.plans, essence(whole.under_way)))  # or after it
+        building = [*whole.under_way][:16]
+        ends.append(rng.permutation(building)[: rng.integers(1, 4)].tolist())
+        whole.end(*ends[-1])
+    assert [*whole.records] != sorted(whole.records)
+    states = {record.state for record in whole.records.values()}
+    assert name == SMALL or TrialState.SKIPPED in states
+    for at in rng.choice(len(moments), 5, replace=False):
+        ended, count, plans, under_way = moments[at]
+        again = whole.resumed(count, plans)
+        assert essence(again.under_way) == under_way
+        for numbers in ends[ended:]:
+            again.ask()
+            again.end(*numbers)
+        assert [*again.records] == [*whole.records]
+        assert essence(again.records) == essence(whole.records)
+
+
+def test_what_is_planned_next_uses_every_result_and_never_waits_for_one_that_is_late():
+    replay = Replay(SMALL, lambda index: (varying(index)[0], 0.01), adapts=True, compilers=16, stop=False)
+    replay.ask()
+    late = next(iter(replay.under_way))
+    for _ in range(80):
+        replay.end(next(number for number in replay.under_way if number != late))
+        replay.ask()
+        assert 16 <= len(replay.under_way) <= 28
+        assert late in replay.under_way
+    assert replay.plans[0].first == 0
+    assert replay.plans[-1].known >= 76
+    assert len({record.index for record in (*replay.records.values(), *replay.under_way.values())}) == len(
+        replay.records | replay.under_way
+    )
+
+
+def test_where_no_plan_is_on_record_later_batches_fill_the_gaps():
+    """As in runs of earlier versions."""
+    whole = Replay(GATED)
+    whole.run(2)
+    rng = np.random.default_rng(0)
+    whole.records = {number: record for number, record in whole.records.items() if number < 16 or rng.random() < 0.5}
+    again = whole.resumed(len(whole.records), ())
+    assert again.under_way == {}
+    again.run(2)
+    assert sorted(again.records) == list(range(len(whole.records) + 32))
+    assert again.records.items() >= whole.records.items()
+    assert len({record.index for record in again.records.values()}) == len(again.records)
 
 
 def test_a_batch_that_was_interrupted_keeps_what_is_on_record_though_the_plan_is_another():
-    whole = Replay(GATED).run(2)
-    rng = np.random.default_rng(0)
-    kept = [record for record in whole if record.number < 16 or rng.random() < 0.5]
-    resumed = Replay(GATED, seed=1)
-    resumed.search.resume(Trials.from_records(kept, resumed.search._space.names))
-    batch = resumed.search.ask()
-
-    found = {one.number: one.index for one in batch.candidates}
-    recorded = {one.number: one.index for one in kept if one.number >= 16}
-    assert sorted(found) == list(range(16, 32))
-    assert recorded.items() <= found.items()
-    assert len(set(found.values()) - {one.index for one in whole if one.number < 16}) == 16
-    assert set(found.values()) != {one.index for one in whole if one.number >= 16}
+    whole = Replay(GATED)
+    whole.run(2)
+    whole.records = {number: record for number, record in whole.records.items() if number < 16 or number % 2}
+    whole.options["seed"] = 1
+    again = whole.resumed(24, [Plan(batch=1, known=16, first=16, size=16)])
+    assert sorted(again.under_way) == list(range(16, 32, 2))
+    assert len({record.index for record in (*again.records.values(), *again.under_way.values())}) == 32
 
 
 def test_a_shorter_batch_can_be_asked_for():
     replay = Replay(GATED)
-    assert len(replay.search.ask(5).candidates) == 5
+    assert len(replay.search.ask(5)) == 5
 
 
 def test_the_search_ends_with_the_space():
@@ -224,9 +257,9 @@ def test_the_search_ends_with_the_space():
     few = {name: column[:40] for name, column in replay.data.columns.items()}
     search = KernelSearch(TableSpace(few), replay.search._features)
     found = []
-    while (batch := search.ask()).candidates:
-        found += [one.index for one in batch.candidates]
-        search.tell(batch, [one.record(TrialState.CRASHED) for one in batch.candidates])
+    while batch := search.ask():
+        found += [one.index for one in batch]
+        search.tell([one.record(TrialState.CRASHED) for one in batch])
     assert sorted(found) == list(range(40))
     assert search.verdict == "nothing is left to try: all 40 configurations are on record"
 
@@ -237,7 +270,7 @@ def test_it_stops_by_itself_and_gives_the_reason():
     records = replay.run(60)
     assert "measurements gained less than 1 %" in replay.search.verdict
     assert len(records) < 60 * 16
-    assert replay.search.ask().candidates == ()
+    assert replay.search.ask() == []
 
 
 @pytest.mark.system
@@ -263,7 +296,7 @@ def test_where_physics_does_not_guide_the_search_begins_as_with_parameters_alone
         features = Features(PlacedKernel(kernel, placed.problem, placed.device))
         assert features.has_prior or "estimates" in changes
         batch = KernelSearch(replay.search._space, features).ask()
-        return [candidate.index for candidate in batch.candidates]
+        return [candidate.index for candidate in batch]
 
     assert first(guides=False) == first(estimates={}, accesses={}) != first()
 
@@ -286,8 +319,8 @@ def test_every_search_begins_with_the_default(name):
     space = load_dataset(SMALL).space
     default = {key: int(column[0]) for key, column in space.rows(np.array([77])).items()}
     batch = Replay(SMALL, search=name, batch=4, default=default).search.ask()
-    assert (batch.candidates[0].index, batch.candidates[0].proposed_by) == (77, "default")
-    assert [one.is_skipped for one in batch.candidates] == [False] * 4
+    assert (batch[0].index, batch[0].proposed_by) == (77, "default")
+    assert [one.is_skipped for one in batch] == [False] * 4
 
 
 def test_most_proposals_are_skipped_before_compiling_once_enough_is_measured():
@@ -314,7 +347,7 @@ def test_most_proposals_are_skipped_before_compiling_once_enough_is_measured():
 def test_a_default_outside_the_space_is_not_proposed():
     names = load_dataset(SMALL).columns
     batch = Replay(SMALL, default=dict.fromkeys(names, 10**6)).search.ask()
-    assert batch.candidates[0].proposed_by != "default"
+    assert batch[0].proposed_by != "default"
 
 
 def test_the_best_known_configuration_precedes_the_default_and_no_gate_skips_them():
@@ -324,10 +357,10 @@ def test_the_best_known_configuration_precedes_the_default_and_no_gate_skips_the
 
     batch = Replay(SMALL, default=rows[0], fast=[rows[1], outside, rows[2], {}, rows[3]]).search.ask()
 
-    first = [(one.index, one.proposed_by) for one in batch.candidates[:4]]
+    first = [(one.index, one.proposed_by) for one in batch[:4]]
     assert first[:3] == [(5, "wisdom"), (77, "default"), (9, "wisdom")]
     assert first[3][1] == "start"
-    assert not any(one.is_skipped for one in batch.candidates[:3])
+    assert not any(one.is_skipped for one in batch[:3])
 
 
 def test_what_a_model_remembers_comes_after_the_default_in_place_of_what_a_wisdom_knows():
@@ -339,12 +372,12 @@ def test_what_a_model_remembers_comes_after_the_default_in_place_of_what_a_wisdo
     alone = Replay(SMALL, default=rows[0], pretrained=model).search.ask()
     beside = Replay(SMALL, default=rows[0], pretrained=model, fast=[rows[0], rows[0]]).search.ask()
 
-    assert [(one.index, one.proposed_by) for one in alone.candidates[:3]] == [
+    assert [(one.index, one.proposed_by) for one in alone[:3]] == [
         (77, "default"),
         (5, "start"),
         (9, "start"),
     ]
-    assert [one.index for one in beside.candidates[:2]] == [77, 9]
+    assert [one.index for one in beside[:2]] == [77, 9]
 
 
 def test_what_a_model_remembers_of_another_problem_is_replaced_by_what_is_near():
@@ -359,7 +392,7 @@ def test_what_a_model_remembers_of_another_problem_is_replaced_by_what_is_near()
     batch = Replay(SMALL, pretrained=replace(model, first=(almost,))).search.ask()
 
     assert 4 * len(differing) <= len(remembered)
-    assert (batch.candidates[0].index, batch.candidates[0].proposed_by) == (near, "start")
+    assert (batch[0].index, batch[0].proposed_by) == (near, "start")
     assert find_near(data.space, dict.fromkeys(remembered, 10**6)) == -1
     assert find_near(data.space, {**almost, "of another kernel": 1}) == -1
 
@@ -368,10 +401,10 @@ def test_what_was_fast_on_another_gpu_follows_the_choice_of_physics_and_model():
     data = load_dataset(SMALL)
     rows = [{key: int(column[0]) for key, column in data.space.rows(np.array([at])).items()} for at in (77, 5)]
     model = replace(train([data]), first=(), elsewhere=())
-    chosen = Replay(SMALL, pretrained=model).search.ask().candidates[0]
+    chosen = Replay(SMALL, pretrained=model).search.ask()[0]
 
-    found = Replay(SMALL, pretrained=replace(model, first=(rows[0],), elsewhere=(rows[1],))).search.ask().candidates
-    known = Replay(SMALL, pretrained=replace(model, elsewhere=(rows[1],)), fast=rows[:1]).search.ask().candidates
+    found = Replay(SMALL, pretrained=replace(model, first=(rows[0],), elsewhere=(rows[1],))).search.ask()
+    known = Replay(SMALL, pretrained=replace(model, elsewhere=(rows[1],)), fast=rows[:1]).search.ask()
 
     assert [one.index for one in found[:3]] == [77, chosen.index, 5]
     assert {one.proposed_by for one in found} == {"start"}

@@ -72,20 +72,17 @@ class Bench:
         measured = Measurement(TrialState.OK, median_s=float(self.times_s[candidate.index]), time_s=self.run_s)
         return replace(candidate.record(TrialState.OK, build=build, measurement=measured), elapsed_s=elapsed_s)
 
-    def play(self, search, most=10_000, records=()):
+    def play(self, search, most=10_000, records=(), under_way=()):
         """Measure until the search ends or so many are on record; return the records, finished at no time."""
-        records, built, in_flight = {record.number: record for record in records}, set(), deque()
+        records, built, in_flight = [*records], set(), deque(under_way)
         while len(records) < most:
-            while not search.waits and (batch := search.ask()).candidates:
-                in_flight.append(batch)
+            while not search.waits and (batch := search.ask()):
+                in_flight += batch
             if not in_flight:
                 break
-            batch = in_flight.popleft()
-            for candidate in batch.candidates:
-                if candidate.number not in records:
-                    records[candidate.number] = replace(self.record(candidate, built), finished_at=0.0)
-            search.tell(batch, [records[candidate.number] for candidate in batch.candidates])
-        return [records[number] for number in sorted(records)]
+            records.append(replace(self.record(in_flight.popleft(), built), finished_at=0.0))
+            search.tell(records[-1:])
+        return records
 
 
 def indices_of(records):
@@ -166,11 +163,12 @@ def test_a_resumed_run_makes_the_same_choices_with_another_budget_too(kept, slow
     bench = Bench(LARGER, compile_s=compile_slowly) if slow else Bench(SMALL)
     search, interrupted = bench.search(), bench.search()
     undisturbed = bench.play(search)
-    first = bench.play(interrupted, kept)[:kept]
-    facts = Facts.of({"whole": interrupted.whole.model_dump()})
+    first = bench.play(interrupted, kept)
+    plans = [plan.model_dump() for plan in interrupted.plans]
+    facts = Facts.of({"whole": interrupted.whole.model_dump(), "plans": plans})
     resumed = bench.search(**({"trials": 300, "time_s": 3.0} if kept else {}))
-    assert resumed.resume(Trials.from_records(first, bench.space.names), whole=facts.whole) <= kept
-    assert indices_of(bench.play(resumed, records=first)) == indices_of(undisturbed)
+    under_way = resumed.resume(Trials.from_records(first, bench.space.names), facts.plans, whole=facts.whole)
+    assert indices_of(bench.play(resumed, records=first, under_way=under_way)) == indices_of(undisturbed)
     assert resumed.whole == search.whole
 
 
