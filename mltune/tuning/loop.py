@@ -103,9 +103,9 @@ class Planner(Protocol):
 class Loop:
     """The loop of one run, of an entered session and a store that is open for writing.
 
-    `left` are the trials that the planner plans again. `stop` is asked at least once a second, `meanwhile` called once,
-    when the first builds are under way. At `time_s` elapsed seconds, once there is a result, what is under way is given
-    up. At most `ahead` candidates are built ahead. Of the `ended` trials on record, `measured` ended in this loop.
+    `left` are the trials that the planner plans again. `stop` is asked at least once a second, `meanwhile` while builds
+    are under way. At `time_s` elapsed seconds, once there is a result, what is under way is given up. At most `ahead`
+    candidates are built ahead. Of the `ended` trials on record, `measured` ended in this loop.
     """
 
     session: Session
