@@ -58,6 +58,8 @@ def NAME(x, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) + fault_of_NAME(BLOCK)
     tl.store(x + at, 2 * tl.load(x + at, at < n), at < n)
 """
+KERNELS = ("faulty", "faulty_too", "faulty_again", "faulty_at_last")
+"""Of a library with as many faults."""
 
 PROGRAM = f"""
 import json, sys
@@ -88,10 +90,8 @@ def program(triton, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
 
     def started(*kernels, faults=("pass",), options=(), **environment):
-        names = ("faulty", "faulty_too", "faulty_again", "faulty_at_last")
-        parts = [
-            FAULTY.replace("NAME", name).replace("FAULT", fault) for name, fault in zip(names, faults, strict=False)
-        ]
+        faulty = zip(KERNELS, faults, strict=False)
+        parts = [FAULTY.replace("NAME", name).replace("FAULT", fault) for name, fault in faulty]
         (tmp_path / "library.py").write_text(LIBRARY + "".join(parts))
         own = {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "MLTUNE_WISDOM": str(tmp_path / "wisdom.json")}
         words = [sys.executable, "-m", "mltune.integrations.triton", *options, str(tmp_path / "program.py"), *kernels]
@@ -112,9 +112,8 @@ class TestFaults:
 
     def test_a_configuration_that_ends_its_compiler_is_left_out(self, program):
         faults = ("os.abort()", "bytearray(1 << 32)", "while True: pass", "os._exit(0)")
-        faulty = ("faulty", "faulty_too", "faulty_again", "faulty_at_last")
-        tuned, said = answers(program(*faulty, "honest", faults=faults))
-        assert tuned == [*([name, 128, 3] for name in faulty), ["honest", 128, 4]]
+        tuned, said = answers(program(*KERNELS, "honest", faults=faults))
+        assert tuned == [*([name, 128, 3] for name in KERNELS), ["honest", 128, 4]]
         assert "Traceback" not in said
 
     @pytest.mark.parametrize("fault", ["os.abort()", "__import__('time').sleep(600)"])
