@@ -55,5 +55,5 @@ def test_every_configuration_gets_a_record_and_a_resumed_sweep_measures_the_rest
 
 
 def test_replay_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="cannot replay"):
+    with pytest.raises(UsageError, match="cannot be swept"):
         sweep(TuneRequest(PROBLEM, load_kernel("gemm_simt"), Target(dataset=DATASET), run=tmp_path / "run"), 10)
