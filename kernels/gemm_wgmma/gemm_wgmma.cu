@@ -283,14 +283,14 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
     REPLACE_32("fill_mode", "0");     // zeros
   }
   __syncwarp();
-  asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.cta.sync.aligned [%0], [%1], 128;" ::"l"(map),
+  asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;" ::"l"(map),
                "r"(shared_address(shared))
                : "memory");
 }
 
 // By a thread that copies, before its first copy.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
-  asm volatile("fence.proxy.tensormap::generic.acquire.cta [%0], 128;" ::"l"(map) : "memory");
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
 // To shared memory; to the same place of those blocks of the cluster that share the tile, by their bits, if there are several.

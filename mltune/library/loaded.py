@@ -21,8 +21,7 @@ from mltune.files.reading import raising
 from mltune.files.text import html_table, many, printable
 from mltune.library.document import ABI, C_TYPES
 from mltune.library.folder import read_library
-from mltune.problem.array_values import STORAGE
-from mltune.problem.gemm_epilogue import BLOCK
+from mltune.problem.array_values import FP8_BLOCK, STORAGE
 from mltune.results.tuned_kernel import CODES
 
 _ARRAYS = ("in", "out", "inout")
@@ -263,8 +262,8 @@ class Library:
         (m, n), epilogue = of_c, str(self.document["problem"].get("epilogue"))
         shapes: dict[str, tuple[int, ...]] = {"scale_m": (m,), "scale_n": (n,)}
         if "block_scales" in epilogue:
-            blocks = -(-k // BLOCK)
-            shapes = {"scale_m": (-(-m // BLOCK), blocks), "scale_n": (blocks, n)}
+            blocks = -(-k // FP8_BLOCK)
+            shapes = {"scale_m": (-(-m // FP8_BLOCK), blocks), "scale_n": (blocks, n)}
         shapes["bias"] = (n if "bias_n" in epilogue else m,)
         return [shapes[name] for name in self.vectors]
 

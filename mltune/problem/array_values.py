@@ -23,6 +23,9 @@ DTYPES = (*_FLOATS, *_COMPLEX, *_INTEGERS, "bool")
 FP8 = "float8_e4m3fn"
 """PyTorch's name of numbers with 4 bits of exponent and 3 of fraction, up to 448, without infinity; of GEMMs alone."""
 
+FP8_BLOCK = 128
+"""Rows, and columns, of a matrix in FP8 that share a factor, where blocks have factors."""
+
 STORAGE = {name: np.dtype(np.uint16 if name == "bfloat16" else name) for name in DTYPES} | {FP8: np.dtype(np.uint8)}
 """NumPy's type for the storage of each type."""
 

@@ -14,8 +14,8 @@ import numpy as np
 from mltune.errors import ProblemError
 from mltune.files.text import printable
 from mltune.problem import gemm_operands, gemm_reference, gemm_verification
-from mltune.problem.array_values import STORAGE
-from mltune.problem.gemm_epilogue import BLOCK, Epilogue, parse_epilogue
+from mltune.problem.array_values import FP8_BLOCK, STORAGE
+from mltune.problem.gemm_epilogue import Epilogue, parse_epilogue
 from mltune.problem.gemm_operands import (
     FP8_OPS,
     HALF_PRECISION,
@@ -92,7 +92,7 @@ class GemmProblem:
         self._set("epilogue", "+".join(filter(None, parse_epilogue(self.epilogue))))
         if self.epilogue and (self.is_complex or not self.types.has_wider_on_gpu):
             raise ProblemError(f"epilogue cannot be {self.epilogue}: there is none of {self.name}.")
-        if self.has_block_scales and (self.types.promoted != BLOCK or self.batch > 1):
+        if self.has_block_scales and (self.types.promoted != FP8_BLOCK or self.batch > 1):
             raise ProblemError(
                 f"{self.name} with batch={self.batch} cannot have block_scales, which are for one product of ebgemm, "
                 "ehgemm or esgemm."
@@ -257,7 +257,7 @@ class GemmProblem:
         scales, bias, activation = self.finish
         before, behind = ("diag(scale_m) ", " diag(scale_n)") if scales else ("", "")
         product = f"{before}A{ops[self.trans_a]} B{ops[self.trans_b]}{behind}"
-        product = f"sum over blocks of {BLOCK} of k of {product}" if self.has_block_scales else product
+        product = f"sum over blocks of {FP8_BLOCK} of k of {product}" if self.has_block_scales else product
         value = f"alpha {product} + beta C{' + bias' if bias else ''}"
         value = f"{activation}({value})" if activation else value
         return f"C = {value}{batch}, column-major as in the BLAS"
@@ -280,7 +280,7 @@ class GemmProblem:
         if scales:
             of_m, of_n = self.m, self.n
             if self.has_block_scales:
-                of_m, of_n = -(-self.m // BLOCK) * -(-self.k // BLOCK), self.n * -(-self.k // BLOCK)
+                of_m, of_n = -(-self.m // FP8_BLOCK) * -(-self.k // FP8_BLOCK), self.n * -(-self.k // FP8_BLOCK)
             vectors |= {"scale_m": (self.types.accumulator, of_m), "scale_n": (self.types.accumulator, of_n)}
         if bias:
             vectors["bias"] = self.types.result, self.m if bias == "bias_m" else self.n

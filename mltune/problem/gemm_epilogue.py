@@ -14,11 +14,8 @@ SCALES = ("", "scales", "block_scales")
 """Factors of the product in FP32, in the order of the values of the macro ``EPILOGUE_SCALES``.
 
 With `scales` each row has one, `scale_m`, and each column, `scale_n`. With `block_scales` these are factors of every
-:data:`BLOCK` steps of k: one for so many rows of op(A), and one for each column of op(B).
+128 steps of k: one for so many rows of op(A), and one for each column of op(B).
 """
-
-BLOCK = 128
-"""Steps of k, and rows, of a block."""
 
 BIASES = {"": 0, "bias_m": 1, "bias_n": 2}
 """Along which index of C a bias lies, with the values of the macro ``EPILOGUE_BIAS``."""
