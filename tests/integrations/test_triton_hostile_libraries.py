@@ -27,27 +27,7 @@ import os
 import triton
 import triton.language as tl
 
-
-@triton.constexpr_function
-def fault(block):
-    return 0
-
-
-def real_fault(block):
-    if block == 64:
-        FAULT
-    return 0
-
-
-fault.fn = real_fault  # Triton does not allow that the function calls others
 configs = [triton.Config({"BLOCK": block}) for block in (32, 64, 128, 256)]
-
-
-@triton.autotune(configs, key=["n"])
-@triton.jit
-def faulty(x, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) + fault(BLOCK)
-    tl.store(x + at, 2 * tl.load(x + at, at < n), at < n)
 
 
 @triton.autotune(configs, key=["n"])
@@ -56,6 +36,30 @@ def honest(x, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + at, 3 * tl.load(x + at, at < n), at < n)
 """
+FAULTY = """
+
+@triton.constexpr_function
+def fault_of_NAME(block):
+    return 0
+
+
+def real_fault_of_NAME(block):
+    if block == 64:
+        FAULT
+    return 0
+
+
+fault_of_NAME.fn = real_fault_of_NAME  # Triton does not allow that the function calls others
+
+
+@triton.autotune(configs, key=["n"])
+@triton.jit
+def NAME(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) + fault_of_NAME(BLOCK)
+    tl.store(x + at, 2 * tl.load(x + at, at < n), at < n)
+"""
+KERNELS = ("faulty", "faulty_too", "faulty_again", "faulty_at_last")
+"""Of a library with as many faults."""
 
 PROGRAM = f"""
 import json, sys
@@ -85,8 +89,10 @@ def program(triton, tmp_path):
     """Return a function that starts a program in which a library's kernels are launched, switched on from outside."""
     (tmp_path / "program.py").write_text(PROGRAM)
 
-    def started(*kernels, fault="pass", options=(), **environment):
-        (tmp_path / "library.py").write_text(LIBRARY.replace("FAULT", fault))
+    def started(*kernels, faults=("pass",), options=(), **environment):
+        faulty = zip(KERNELS, faults, strict=False)
+        parts = [FAULTY.replace("NAME", name).replace("FAULT", fault) for name, fault in faulty]
+        (tmp_path / "library.py").write_text(LIBRARY + "".join(parts))
         own = {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "MLTUNE_WISDOM": str(tmp_path / "wisdom.json")}
         words = [sys.executable, "-m", "mltune.integrations.triton", *options, str(tmp_path / "program.py"), *kernels]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -104,27 +110,27 @@ def answers(process):
 class TestFaults:
     """Kernels of a library whose compilers fail: the program goes on, and other kernels are tuned."""
 
-    @pytest.mark.parametrize("fault", ["os.abort()", "bytearray(1 << 32)", "while True: pass", "os._exit(0)"])
-    def test_a_configuration_that_ends_its_compiler_is_left_out(self, program, fault):
-        tuned, said = answers(program("faulty", "honest", fault=fault))
-        assert tuned == [["faulty", 128, 3], ["honest", 128, 4]]
+    def test_a_configuration_that_ends_its_compiler_is_left_out(self, program):
+        faults = ("os.abort()", "bytearray(1 << 32)", "while True: pass", "os._exit(0)")
+        tuned, said = answers(program(*KERNELS, "honest", faults=faults))
+        assert tuned == [*([name, 128, 3] for name in KERNELS), ["honest", 128, 4]]
         assert "Traceback" not in said
 
-    @pytest.mark.parametrize("fault", ["os.abort()", "while True: pass"])
+    @pytest.mark.parametrize("fault", ["os.abort()", "__import__('time').sleep(600)"])
     def test_a_first_step_does_not_wait_for_it(self, program, fault):
-        tuned, _ = answers(program(*["faulty", "honest"] * 2, fault=fault, options=["--overlap"]))
+        tuned, _ = answers(program(*["faulty", "honest"] * 2, faults=[fault], options=["--overlap"]))
         assert tuned == [["faulty", 32, 0], ["honest", 32, 0], ["faulty", 128, 3], ["honest", 128, 4]]
 
     def test_a_program_that_ends_after_its_first_step_leaves_what_is_queued(self, program, tmp_path, monkeypatch):
         many = '[triton.Config({"BLOCK": 64}, num_stages=stages) for stages in range(1, 41)]'
         blocks = '[triton.Config({"BLOCK": block}) for block in (32, 64, 128, 256)]'
         monkeypatch.setitem(globals(), "LIBRARY", LIBRARY.replace(blocks, many))
-        tuned, _ = answers(program("faulty", fault="__import__('time').sleep(1)", options=["--overlap"]))
+        tuned, _ = answers(program("faulty", faults=["__import__('time').sleep(1)"], options=["--overlap"]))
         assert tuned == [["faulty", 64, 0]]
         assert len(list((tmp_path / "triton").glob("*/faulty.cubin"))) < 12  # of 25 that were begun
 
     def test_all_configurations_fail(self, program):
-        process = program("honest", "faulty", fault="pass\n    raise ValueError('no such block')")
+        process = program("honest", "faulty", faults=["pass\n    raise ValueError('no such block')"])
         stdout, stderr = process.communicate(timeout=240)
         assert json.loads(stdout) == ["honest", 128, 4]
         assert process.returncode == 1

@@ -185,7 +185,7 @@ def pools():
 
 preload()
 before = pools()
-search(Path({str(tmp_path / "run")!r}), trials=256)
+search(Path({str(tmp_path / "run")!r}), trials=96)
 print(*sorted(pools() - before))
 """
     done = subprocess.run(
