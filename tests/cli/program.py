@@ -1,5 +1,6 @@
 """The command ``mltune``, or a program, in a process of its own, which starts with all modules imported."""
 
+import atexit
 import functools
 import json
 import os
@@ -94,6 +95,8 @@ def assert_refused(result, *parts):
 @functools.cache
 def _server():
     command = [sys.executable, "-P", "-c", SERVER]
-    return subprocess.Popen(
+    server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=importing(CUDA_VISIBLE_DEVICES="")
     )
+    atexit.register(server.__exit__, None, None, None)  # it ends with its input
+    return server

@@ -98,7 +98,7 @@ def test_registers_and_shared_memory_are_what_the_bundle_says(device, shapes):
 
 
 @pytest.mark.parametrize(("precision", "trans_a", "trans_b"), CASES, ids=["".join(case) for case in CASES])
-@pytest.mark.sampled(0, system=2)
+@pytest.mark.sampled(0, system=1, nightly=3)
 def test_every_case_compiles_with_every_way_to_copy(precision, trans_a, trans_b):
     problem = parse_problem(f"{precision}gemm", trans=trans_a + trans_b, m=4096, n=4096, k=4096)
     with NvrtcBuilder(KERNEL, problem, "sm_90") as builder:

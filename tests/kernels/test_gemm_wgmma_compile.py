@@ -22,7 +22,7 @@ TILES = [
 ]
 
 
-@pytest.mark.sampled(0, system=2)
+@pytest.mark.sampled(0, system=1, nightly=3)
 @pytest.mark.parametrize("ops", ["TN", "NN", "NT", "TT"])
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile['BLK_M']}x{tile['BLK_N']}")
 def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> None:
@@ -43,6 +43,7 @@ def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> 
     assert accesses[: 3 * held] == first, "all loads of a thread come before its stores"
 
 
+@pytest.mark.sampled(2, nightly=4)
 @pytest.mark.parametrize(
     ("precision", "epilogue"), [("h", ""), ("h", "bias_m+gelu"), ("ebf", "scales"), ("eb", "scales")]
 )
