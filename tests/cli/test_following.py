@@ -8,15 +8,17 @@ from tests import needs
 from tests.cli.program import command
 
 TABLE = "block,tile,time_ms\n16,1,2\n16,2,3\n32,1,1\n32,2,4\n"
+IMPORT = "datasets import t.csv --kernel t --gpu unknown --parameters block,tile --time time_ms --out"
 SEARCH = "--trials 3 --search random --no-skip --no-stop"
 COMPARE = "--strategies random --evaluations 3 --seeds 2 --jobs 1"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with a table of timings."""
+    """Return a folder with a table of timings, and a dataset of it."""
     made = tmp_path_factory.mktemp("following")
     (made / "t.csv").write_text(TABLE)
+    following(f"{IMPORT} mine", made)
     return made
 
 
@@ -54,11 +56,7 @@ def following(words, folder):
         ("datasets", "tune --device replay:xgemm_rtx_2080_ti", SEARCH),
         ("datasets verify convolution_w6600", "compare --seeds 10 --datasets convolution_w6600", COMPARE),
         ("datasets export convolution_w6600 t4.json --format t4", "compare --seeds 10 --table t4.json", COMPARE),
-        (
-            "datasets import t.csv --kernel t --gpu unknown --parameters block,tile --time time_ms --out mine",
-            "tune --device replay:mine/t.parquet",
-            SEARCH,
-        ),
+        (f"{IMPORT} imported", "tune --device replay:imported/t.parquet", SEARCH),
         (
             f"compare --table t.csv --parameters block,tile --aggregate --time time_ms {COMPARE}",
             "datasets import t.csv --kernel t --gpu unknown --out datasets --parameters block,tile --time time_ms "
