@@ -247,10 +247,13 @@ class Library:
         for name, vector, *either in zip(self.vectors, vectors, *shapes, strict=True):
             if vector.shape not in either:
                 raise LibraryError(
-                    f"the shape of {name} must be {either[0]}, or {either[1]} for C stored by rows, got {vector.shape}."
+                    f"{name} has the shape {vector.shape}; it must have {either[0]}, or {either[1]} for C stored by "
+                    "rows."
                 )
             if not vector.is_packed:
-                raise LibraryError(f"{name} must be packed by rows, got strides {vector.strides} for {vector.shape}.")
+                raise LibraryError(
+                    f"{name} has the strides {vector.strides}; its elements must lie side by side, by rows."
+                )
         raise LibraryError(
             f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
             f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "

@@ -116,7 +116,7 @@ call(x, w, by_rows.astype("f4"), np.zeros(48, "f2"))
     assert found[2] == [48, 30, 72, unit, 512, 72, 256, 72, 0, 768, 48, 4096]
     assert found[3] == [30, 48, 72, unit, 256, 72, 512, 72, 0, 768, 30, 4096]
     assert found[4] == "a product of hgemm_tn_bias_m_gelu takes a, b, out, bias; its formula says what they are."
-    assert found[5] == "the shape of bias must be (30,), or (48,) for C stored by rows, got (31,)."
+    assert found[5] == "bias has the shape (31,); it must have (30,), or (48,) for C stored by rows."
     assert found[6] == "bias must have elements of float16, got <f4."
     assert found[7] == "C must have elements of float16, got <f4."
 
@@ -152,7 +152,7 @@ call(x.astype("f2"), np.zeros(48, "f4"), np.zeros(30, "f4"))
     assert "stored by columns" in found[2]
     assert found[3].endswith("takes a, b, out, scale_m, scale_n, bias; its formula says what they are.")
     assert found[4] == "scale_n must have elements of float32, got <f8."
-    assert found[5] == "the shape of scale_n must be (48,), or (30,) for C stored by rows, got (30, 1)."
+    assert found[5] == "scale_n has the shape (30, 1); it must have (48,), or (30,) for C stored by rows."
     assert found[6] == "A must have elements of float8_e4m3fn, got <f2."
 
 
@@ -181,9 +181,9 @@ call(np.zeros(6, "f4"), np.zeros(90, "f4"))
     )
     unit = int(np.float32(1).view("i4"))
     assert found[0] == [200, 30, 304, unit, 512, 304, 256, 304, 0, 768, 200, 1024, 1280]
-    law = "the shape of scale_m must be (1, 3), or (2, 3) for C stored by rows, got "
-    assert found[1:] == [law + "(3, 2).", found[2], law + "(6,)."]
-    assert found[2].startswith("scale_m must be packed by rows, got strides (1, 2)")
+    law = "; it must have (1, 3), or (2, 3) for C stored by rows."
+    packed = "scale_m has the strides (1, 2); its elements must lie side by side, by rows."
+    assert found[1:] == ["scale_m has the shape (3, 2)" + law, packed, "scale_m has the shape (6,)" + law]
 
 
 def test_products_of_matrices_are_passed_as_the_case_has_them(library):

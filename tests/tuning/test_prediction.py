@@ -113,7 +113,9 @@ def test_the_first_choice_has_a_time_with_an_interval():
     found = predict(PlacedKernel(kernel, HGEMM, device), wisdom="none")
     columns = {name: np.array([value]) for name, value in found.choices[0].configuration.items()}
     (physical_s,) = Features(PlacedKernel(kernel, HGEMM, device)).physical_s(columns)
-    logs = [np.log(one.over_physics["model"]) for one in shipped_card(kernel).members if are_near(one.flops, HGEMM.flops)]
+    logs = [
+        np.log(one.over_physics["model"]) for one in shipped_card(kernel).members if are_near(one.flops, HGEMM.flops)
+    ]
 
     def interval(logs):
         spread = np.std(logs, ddof=1) * np.sqrt(1 + 1 / len(logs))
