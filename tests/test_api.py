@@ -388,7 +388,7 @@ class TestChoice:
 
     def test_a_recorded_kernel_is_of_the_accuracy(self, monkeypatch):
         monkeypatch.setattr("mltune.resolve.problems.accepts", lambda asked, found: False)
-        with pytest.raises(UsageError, match="gemm_simt is of class ieee and ieee was asked for"):
+        with pytest.raises(UsageError, match="gemm_simt is of accuracy ieee, but ieee or a stricter one was asked for"):
             mltune.tune(device=REPLAY, trials=16, accuracy="ieee")
 
 

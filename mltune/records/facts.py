@@ -127,7 +127,7 @@ class Facts(BaseModel, frozen=True, strict=True):
         Examples
         --------
         >>> Facts.of({"reference_median_s": "soon", "choice": "sgemm"}).notice
-        "a fact that no run writes is ignored: reference_median_s must be a number, got 'soon'"
+        "a fact that no run writes is ignored: reference_median_s cannot be 'soon': it must be a number"
         """
         facts = {name: value for name, value in documents.items() if name in NAMES and value is not None}
         try:

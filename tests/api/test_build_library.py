@@ -481,7 +481,7 @@ def test_a_name_is_refused_with_which_a_library_would_export_a_function_of_the_c
 
 
 def test_a_kernel_of_another_kind_is_refused_by_its_kind(build):
-    with pytest.raises(UsageError, match="softmax is of kind arrays"):
+    with pytest.raises(UsageError, match="softmax does not solve sgemm NN 64: it is of kind arrays"):
         build(kernel=["softmax"])
 
 

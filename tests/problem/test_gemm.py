@@ -186,7 +186,7 @@ def test_variables_and_macros() -> None:
         "words": 4,
         "is_complex": 1, "is_double": 1,
         "trans_a": 1, "trans_b": 1, "conj_a": 0, "conj_b": 1, "fma_per_mac": 4,
-        "batch": 1, "has_epilogue": 0, "promotes": 0,
+        "batch": 1, "has_epilogue": 0, "promotes": 0, "block_scales": 0,
     }  # fmt: skip
     assert problem.macros() == {"PRECISION": 3, "TRANS_A": 1, "TRANS_B": 1, "CONJ_A": 0, "CONJ_B": 1}
     assert GemmProblem("s", "N", "C", 1, 1, 1) == GemmProblem("s", "N", "T", 1, 1, 1)
