@@ -94,8 +94,8 @@ class GemmProblem:
             raise ProblemError(f"epilogue cannot be {self.epilogue}: there is none of {self.name}.")
         if self.has_block_scales and (self.types.promoted != FP8_BLOCK or self.batch > 1):
             raise ProblemError(
-                f"{self.name} with batch={self.batch} cannot have block_scales, which are for one product of ebgemm, "
-                "ehgemm or esgemm."
+                f"{'a batch' if self.batch > 1 else self.name} cannot have block_scales: they are for ebgemm, ehgemm "
+                "and esgemm without a batch."
             )
         for field in ("alpha", "beta"):
             self._set(field, self._scalar(field))

@@ -91,7 +91,9 @@ def test_factors_of_blocks_multiply_their_part_of_a_sum():
 
 @pytest.mark.parametrize(("precision", "batch"), [("h", 1), ("ebf", 1), ("es", 2)])
 def test_factors_of_blocks_need_sums_of_blocks(precision, batch):
-    law = f"{precision}gemm with batch={batch} cannot have block_scales, which are for one product of ebgemm, ehgemm"
+    law = (
+        f"{'a batch' if batch > 1 else 'gemm'} cannot have block_scales: they are for ebgemm, ehgemm and esgemm without"
+    )
     with pytest.raises(ProblemError, match=law):
         GemmProblem(precision, "T", "N", 8, 8, 8, batch=batch, epilogue="block_scales")
 
