@@ -42,7 +42,7 @@ def space_of(kernel_name: str, problem: Any) -> ConstrainedSpace:
 
 
 @functools.cache
-def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: int = 8, seed: int = 0) -> Content:
+def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: int = 10, seed: int = 0) -> Content:
     """Return a library of random configurations of a kernel with a dispatcher that has learned where each is fast."""
     kernel, rng = load_kernel(kernel_name), np.random.default_rng(seed)
     space = space_of(kernel_name, problem)
