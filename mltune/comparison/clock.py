@@ -55,13 +55,13 @@ def ended_seconds(trace: Trace, recording: Recording, cores: int) -> Floats:
     ended_s = np.full(len(builds), math.nan)
     order = range(len(builds)) if trace.told is None else trace.told.tolist()
     thinking_s, told = 0.0, 0
-    for place, (known, own_s) in enumerate(builds[["known", "own_s"]].tolist()):
-        for needed in order[told:known]:
+    for place, (results, own_s) in enumerate(builds[["known", "own_s"]].tolist()):
+        for needed in order[told:results]:
             while math.isnan(ended_s[needed]):
                 end_s, ended = bench.end()
                 ended_s[ended] = end_s
             thinking_s = max(thinking_s, ended_s[needed])
-        told = max(told, known)
+        told = max(told, results)
         thinking_s += own_s
         bench.begin(place, thinking_s, compile_s[place], run_s[place])
     for _ in range(int(np.isnan(ended_s).sum())):

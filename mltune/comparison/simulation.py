@@ -219,12 +219,12 @@ class Trace:
     @property
     def is_possible(self) -> bool:
         """Whether every build uses results of earlier ones alone."""
-        places, known = np.arange(len(self.builds)), self.builds["known"]
+        places, results = np.arange(len(self.builds)), self.builds["known"]
         order = places if self.told is None else self.told
-        if len(order) < known.max(initial=0) or len(np.unique(order)) < len(order):
+        if len(order) < results.max(initial=0) or len(np.unique(order)) < len(order):
             return False
         latest = np.append(np.maximum.accumulate(order), -1)  # of no result
-        return bool((latest[known - 1] < places).all())
+        return bool((latest[results - 1] < places).all())
 
     @cached_property
     def indices(self) -> NDArray[np.int32]:

@@ -99,7 +99,7 @@ def torch_operator(library: Any) -> Any:
 
     def product_with_vectors(a: Any, b: Any, *rest: Any) -> Any:
         vectors, alpha = rest[: len(library.vectors)], (*rest[len(library.vectors) :], 1.0)[0]
-        kinds = [(each.shape, each.stride(), each.dtype, each.get_device()) for each in (a, b, *vectors)]
+        kinds = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()) for tensor in (a, b, *vectors)]
         return result_of((*kinds, alpha), a, b, alpha, *vectors)
 
     def result_of(key: Any, a: Any, b: Any, alpha: Any, *bias: Any) -> Any:

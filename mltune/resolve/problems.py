@@ -40,10 +40,10 @@ def candidates(problem: Problem, accuracy: str | None = None, among: Iterable[Ke
     accurate = [kernel for kernel in solving if accepts(accuracy, kernel.accuracy)]
     if not accurate:
         listed = ", ".join(f"{kernel.name} ({kernel.accuracy})" for kernel in solving)
-        others = (
+        advice = (
             f"; those of other classes are {listed}. Name a kernel, or another class." if listed else "; name a kernel."
         )
-        raise UsageError(f"no built-in kernel of accuracy {accuracy} solves {problem.label}{others}")
+        raise UsageError(f"no built-in kernel of accuracy {accuracy} solves {problem.label}{advice}")
     return sorted(accurate, key=lambda kernel: (kernel.name != DEFAULT_KERNEL, kernel.name))
 
 

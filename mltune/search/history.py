@@ -77,9 +77,9 @@ class Pace:
     def seconds(trials: Trials) -> Floats:
         """Return what each trial adds to the sums: ndarray of shape (n_trials, 5)."""
         built, run_s = trials.column("build_state").astype(bool), trials.column("verify_s") + trials.column("time_s")
-        made, ran = built & (trials.column("cached") != 1), np.isfinite(run_s)
-        compile_s = np.where(made, trials.column("compile_s"), 0.0)
-        return np.column_stack([compile_s, np.where(ran, run_s, 0.0), built, made, ran])
+        fresh, ran = built & (trials.column("cached") != 1), np.isfinite(run_s)
+        compile_s = np.where(fresh, trials.column("compile_s"), 0.0)
+        return np.column_stack([compile_s, np.where(ran, run_s, 0.0), built, fresh, ran])
 
     @classmethod
     def of(cls, seconds: Iterable[Floats], sums: Floats | float = 0.0) -> Self:
