@@ -744,7 +744,7 @@ struct Factors {
                                      long long first_column, int first)
       : of_rows(scale_m + first * m + first_row), rows(m), lower(static_cast<int>(min(m - first_row, 1LL * BLK_M))) {
     steps = static_cast<int>((k + PROMOTED - 1) / PROMOTED);
-    left = steps - first;
+    left = first_column < n ? steps - first : 0;
     of_columns = scale_n + first_column / PROMOTED * steps + first;
     blocks = static_cast<int>((n + PROMOTED - 1) / PROMOTED - first_column / PROMOTED);
     for (int block = threadIdx.x % 4; block < min(EARLY, left); block += 4) bring(block);  // four threads have the same rows
@@ -758,7 +758,7 @@ struct Factors {
       if (i / 2 * HIGH + i % 2 * 8 < lower) prefetch(of_rows + block * rows + (i / 2 * HIGH + i % 2 * 8));
 #pragma unroll
     for (int i = 0; i < BLOCKS; i++)
-      if (i < blocks) prefetch(of_columns + i * steps + block);
+      if (i == 0 || i < blocks) prefetch(of_columns + i * steps + block);
   }
 
   // From one block of steps to the next.
@@ -780,7 +780,7 @@ struct Factors {
       row[i / 2][i % 2] = left > 0 && down < lower ? load_global(of_rows + down) : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < BLOCKS; i++) column[i] = left > 0 && i < blocks ? load_global(of_columns + i * steps) : 0.0f;
+    for (int i = 0; i < BLOCKS; i++) column[i] = left > 0 && (i == 0 || i < blocks) ? load_global(of_columns + i * steps) : 0.0f;
     of_rows += rows;
     of_columns++;
     left--;

@@ -89,7 +89,7 @@ def test_several_sizes_are_one_campaign_that_is_resumed(printed):
     assert seen[-1].problems == 2
     assert sum(one["trials"] for one in mltune.run("run").to_json()["problems"]) == 16
     assert printed("show run --json")[0]["problems"] == mltune.summarise("run")["problems"]
-    with pytest.raises(UsageError, match="differ"):
+    with pytest.raises(UsageError, match="a size was given twice"):
         mltune.tune_sizes("sgemm", [64, 64], **options)
 
 

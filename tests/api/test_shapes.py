@@ -196,7 +196,7 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         (("--shapes", "shapes.csv", "--m", "5"), "there is --m, too"),
         (("--export", "vllm-moe=out"), "there is --export without --shapes"),
         (("--keep-default",), "there is --keep-default without --shapes"),
-        (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is a path"),
+        (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is empty, but it is a path"),
         (("--shapes", ""), "--shapes is empty, but it is a path"),
         ((), "FILE.py:KERNEL with --shapes"),
     ],

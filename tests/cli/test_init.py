@@ -26,9 +26,9 @@ def test_the_new_bundle_loads(tmp_path):
 @needs.nvrtc
 def test_the_commands_that_it_prints_find_nothing_wrong(tmp_path):
     lines = command("init", "transpose", cwd=tmp_path).stdout.splitlines()
-    assert lines[1:] == ["mltune check ./transpose", "mltune tune ./transpose"]
+    assert lines[1:] == ["then:", "mltune check ./transpose", "mltune tune ./transpose"]
 
-    checked = command(*lines[1].split()[1:], "--time", "60s", "--json", cwd=tmp_path)
+    checked = command(*lines[2].split()[1:], "--time", "60s", "--json", cwd=tmp_path)
 
     document = json.loads(checked.stdout)
     assert (checked.returncode, document["passed"], document["valid"]) == (0, True, 20), checked.stdout

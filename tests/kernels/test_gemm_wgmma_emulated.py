@@ -370,7 +370,7 @@ BLOCK_FAULTS = {
     ),
     "factors behind the last steps": ("left > 0 && down", "down", "out of bounds"),
     "factors behind the last rows": ("left > 0 && down < lower", "left > 0", "out of bounds"),
-    "factors behind the last columns": ("left > 0 && i < blocks", "left > 0", "out of bounds"),
+    "factors behind the last columns": ("left > 0 && (i == 0 || i < blocks)", "left > 0", "out of bounds"),
 }
 BOX_FAULTS = {
     "a box that is not whole": STORING_FAULTS["lines that are not whole"],
