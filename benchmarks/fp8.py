@@ -23,6 +23,8 @@ from typing import Any
 import harness
 from linear_layers import FLUSH_BYTES, LAYERS, ROUNDS, in_turns, shapes_of
 
+from mltune.problem.array_values import FP8_BLOCK, block_shapes
+
 KINDS = {
     "promoted": ("ebgemm", ""),
     "fast": ("ebfgemm", ""),
@@ -30,8 +32,6 @@ KINDS = {
     "blocks": ("ebgemm", "block_scales"),
 }
 """Operation and epilogue of a library."""
-
-BLOCK = 128
 
 
 def build(arguments: Namespace) -> None:
@@ -106,8 +106,7 @@ def _factors(kind: str, m: int, n: int, k: int) -> tuple[Any, Any, Any]:
     """Return random factors of weight and tokens, in the shapes of the operator, and 1."""
     import torch
 
-    blocks = -(-k // BLOCK)
-    shapes = ((-(-m // BLOCK), blocks), (blocks, n)) if kind == "blocks" else ((m,), (n,))
+    shapes = block_shapes(m, n, k) if kind == "blocks" else ((m,), (n,))
     of_m, of_n = (torch.rand(*of_side, device="cuda") + 0.5 for of_side in shapes)
     return of_m, of_n, torch.ones((), device="cuda")
 
@@ -116,8 +115,8 @@ def _wide(factors: Any, rows: int, k: int) -> Any:
     """Return a factor for each element of a matrix of so many rows, from one for each row or each block."""
     if factors.dim() == 1:
         return factors[:, None]
-    tall = factors.repeat_interleave(BLOCK if len(factors) < rows else 1, 0)[:rows]
-    return tall.repeat_interleave(BLOCK, 1)[:, :k]
+    tall = factors.repeat_interleave(FP8_BLOCK if len(factors) < rows else 1, 0)[:rows]
+    return tall.repeat_interleave(FP8_BLOCK, 1)[:, :k]
 
 
 def _error(call: Callable[[], Any], exact: Any) -> float:

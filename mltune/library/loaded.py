@@ -21,7 +21,7 @@ from mltune.files.reading import raising
 from mltune.files.text import html_table, many, printable
 from mltune.library.document import ABI, C_TYPES
 from mltune.library.folder import read_library
-from mltune.problem.array_values import FP8_BLOCK, STORAGE
+from mltune.problem.array_values import STORAGE, block_shapes
 from mltune.results.tuned_kernel import CODES
 
 _ARRAYS = ("in", "out", "inout")
@@ -228,9 +228,11 @@ class Library:
         trans = [str(problem.get(f"trans_{side}")) for side in "ab"]
         ways = [(x, y, z), (y.transposed, x.transposed, z.transposed)]
         shapes = [self._vector_shapes(way[2].shape, x.shape[1]) for way in ways]
-        for first, second, third in sorted(ways, key=lambda way: -way[2].shape[0]) if 1 in z.shape else ways:
+        pairs = [*zip(ways, shapes, strict=True)]
+        if 1 in z.shape:
+            pairs.sort(key=lambda pair: -pair[0][2].shape[0])
+        for (first, second, third), of_way in pairs:
             leading = [first.leading(trans[0] == "T"), second.leading(trans[1] == "T"), third.leading(False)]
-            of_way = self._vector_shapes(third.shape, x.shape[1])
             fits = all(
                 vector.shape == shape and vector.is_packed for vector, shape in zip(vectors, of_way, strict=True)
             )
@@ -265,8 +267,7 @@ class Library:
         (m, n), epilogue = of_c, str(self.document["problem"].get("epilogue"))
         shapes: dict[str, tuple[int, ...]] = {"scale_m": (m,), "scale_n": (n,)}
         if "block_scales" in epilogue:
-            blocks = -(-k // FP8_BLOCK)
-            shapes = {"scale_m": (-(-m // FP8_BLOCK), blocks), "scale_n": (blocks, n)}
+            shapes["scale_m"], shapes["scale_n"] = block_shapes(m, n, k)
         shapes["bias"] = (n if "bias_n" in epilogue else m,)
         return [shapes[name] for name in self.vectors]
 

@@ -26,6 +26,17 @@ FP8 = "float8_e4m3fn"
 FP8_BLOCK = 128
 """Rows, and columns, of a matrix in FP8 that share a factor, where blocks have factors."""
 
+
+def block_shapes(m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the shapes of the factors of blocks of op(A), m x k, and of each column of op(B), k x n, stored by rows.
+
+    >>> block_shapes(300, 5, 256)
+    ((3, 2), (2, 5))
+    """
+    blocks = -(-k // FP8_BLOCK)
+    return (-(-m // FP8_BLOCK), blocks), (blocks, n)
+
+
 STORAGE = {name: np.dtype(np.uint16 if name == "bfloat16" else name) for name in DTYPES} | {FP8: np.dtype(np.uint8)}
 """NumPy's type for the storage of each type."""
 

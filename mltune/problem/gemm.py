@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 from mltune.errors import ProblemError
 from mltune.files.text import printable
 from mltune.problem import gemm_operands, gemm_reference, gemm_verification
-from mltune.problem.array_values import FP8_BLOCK, STORAGE
+from mltune.problem.array_values import FP8_BLOCK, STORAGE, block_shapes
 from mltune.problem.gemm_epilogue import Epilogue, parse_epilogue
 from mltune.problem.gemm_operands import (
     FP8_OPS,
@@ -278,10 +279,9 @@ class GemmProblem:
         scales, bias, _ = self.finish
         vectors: dict[str, tuple[str, int]] = {}
         if scales:
-            of_m, of_n = self.m, self.n
-            if self.has_block_scales:
-                of_m, of_n = -(-self.m // FP8_BLOCK) * -(-self.k // FP8_BLOCK), self.n * -(-self.k // FP8_BLOCK)
-            vectors |= {"scale_m": (self.types.accumulator, of_m), "scale_n": (self.types.accumulator, of_n)}
+            shapes = block_shapes(self.m, self.n, self.k) if self.has_block_scales else ((self.m,), (self.n,))
+            for name, shape in zip(("scale_m", "scale_n"), shapes, strict=True):
+                vectors[name] = self.types.accumulator, math.prod(shape)
         if bias:
             vectors["bias"] = self.types.result, self.m if bias == "bias_m" else self.n
         return vectors

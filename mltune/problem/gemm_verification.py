@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.problem import gemm_operands
-from mltune.problem.array_values import FP8_BLOCK, stored
+from mltune.problem.array_values import FP8_BLOCK, block_shapes, stored
 from mltune.problem.gemm_operands import HALF_PRECISION, module, moduli, multiply_moduli, numbers, scale_moduli
 from mltune.problem.problem import CaseBuffer, Operands
 
@@ -66,9 +66,9 @@ def _scaled(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
         return lhs, rhs
     of_m, of_n = (operands[f"scale_{side}"][: problem.vectors[f"scale_{side}"][1]] for side in "mn")
     if problem.has_block_scales:
-        blocks = -(-problem.k // FP8_BLOCK)
-        of_m = of_m.reshape(-1, blocks).repeat(FP8_BLOCK, 0)[: problem.m].repeat(FP8_BLOCK, 1)[:, : problem.k]
-        of_n = of_n.reshape(blocks, problem.n).repeat(FP8_BLOCK, 0)[: problem.k]
+        shape_m, shape_n = block_shapes(problem.m, problem.n, problem.k)
+        of_m = of_m.reshape(shape_m).repeat(FP8_BLOCK, 0)[: problem.m].repeat(FP8_BLOCK, 1)[:, : problem.k]
+        of_n = of_n.reshape(shape_n).repeat(FP8_BLOCK, 0)[: problem.k]
     else:
         of_m = of_m[:, None]
     return lhs.astype("float64") * of_m, rhs.astype("float64") * of_n
