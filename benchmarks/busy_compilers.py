@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ def measure(case: str, seed: int, budget_s: float) -> dict[str, Any]:
                 kernel_source=unknown_kernels.SOURCES / f"{case}.cu", stop=False, **options, **call
             )
         ended = time.perf_counter()
+        numbers = [
+            record.number for record in sorted(result.records, key=lambda record: (record.elapsed_s, record.number))
+        ]
         builds = [record.build for record in result.records if record.build is not None and not record.build.cached]
         search_s = begun["end"] - begun["first build"]
         busy_s = sum(build.compile_s for build in builds)
@@ -68,9 +72,7 @@ def measure(case: str, seed: int, budget_s: float) -> dict[str, Any]:
             "case": case,
             "seed": seed,
             "configurations": len(result.records),
-            "overtaken": sum(
-                record.number < max(earlier, default=0) for record, earlier in in_order_of_ends(result.records)
-            ),
+            "overtaken": sum(latest > number for latest, number in zip(accumulate(numbers, max), numbers, strict=True)),
             "busy": round(busy_s / (seen["compilers"] * search_s), 3),
             "first_build_s": round(begun["first build"] - called, 2),
             "search_s": round(search_s, 2),
@@ -79,13 +81,6 @@ def measure(case: str, seed: int, budget_s: float) -> dict[str, Any]:
             "us": None if leader is None else round(leader.median_s * 1e6, 2),
             "share": round(leader.reference_s / leader.median_s, 4) if leader and leader.reference_s else None,
         }
-
-
-def in_order_of_ends(records: Any) -> Any:
-    """Yield each trial in the order in which it ended, with the numbers of those before it."""
-    ordered = sorted(records, key=lambda record: (record.elapsed_s, record.number))
-    for at, record in enumerate(ordered):
-        yield record, [earlier.number for earlier in ordered[:at]]
 
 
 def main() -> None:

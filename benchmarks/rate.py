@@ -194,7 +194,7 @@ def sweep(request: Any, space: Any) -> Any:
         planner = Everything(space, np.random.default_rng(2).permutation(space.count))
         nothing = store.records()
         ahead = 4 * len(os.sched_getaffinity(0))
-        loop = Loop(session, store, planner, observer, nothing, nothing, ahead=ahead, time_s=request.time_s)
+        loop = Loop(session, store, planner, observer, nothing, ahead=ahead, time_s=request.time_s)
         loop.run()
         return list(store.records()), loop.seconds.to_json()
 

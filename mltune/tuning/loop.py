@@ -103,9 +103,10 @@ class Planner(Protocol):
 class Loop:
     """The loop of one run, of an entered session and a store that is open for writing.
 
-    `left` are the trials that the planner plans again. `stop` is asked at least once a second, `meanwhile` while builds
-    are under way. At `time_s` elapsed seconds, once there is a result, what is under way is given up. At most `ahead`
-    candidates are built ahead. Of the `ended` trials on record, `measured` ended in this loop.
+    A planner that plans trials on record again has them from `earlier`: these are not measured anew. `stop` is asked at
+    least once a second, `meanwhile` while builds are under way. At `time_s` elapsed seconds, once there is a result,
+    what is under way is given up. At most `ahead` candidates are built ahead. Of the `ended` trials on record,
+    `measured` ended in this loop.
     """
 
     session: Session
@@ -113,8 +114,8 @@ class Loop:
     planner: Planner
     observer: Observer
     trials: InitVar[Trials]
-    earlier: InitVar[Trials]
     _: KW_ONLY
+    earlier: InitVar[Trials | None] = None
     decide: InitVar[Decide | None] = None
     check: InitVar[Callable[[Measurement], Measurement] | None] = None
     stop: Callable[[], bool] = bool
@@ -128,13 +129,13 @@ class Loop:
     def __post_init__(
         self,
         trials: Trials,
-        earlier: Trials,
+        earlier: Trials | None,
         decide: Decide | None,
         check: Callable[[Measurement], Measurement] | None,
     ) -> None:
         self.ended = len(trials)
         self.seconds = seconds_so_far(self.store, trials, self.session.begun)
-        self._left = {record.number: record for record in earlier}
+        self._left = {record.number: record for record in earlier or ()}
         gate = None if decide is None else partial(self._decide, decide)
         stages = self.session.builder, self.session.runner, gate
         self._pipeline = Pipeline(*stages, seconds=self.seconds, check=check, identify=self._identify)

@@ -278,7 +278,7 @@ def _candidates(space: SearchSpace, indices: Indices, first: int, batch: int, pr
 def measure_all(session: Session, store: Store, planner: Planner, observer: Observer) -> Trials:
     """Measure the candidates of a planner that are not in the store; return all trials by number."""
     ended = store.records()
-    loop = Loop(session, store, planner, observer, ended, ended, ahead=4 * (os.cpu_count() or 1))
+    loop = Loop(session, store, planner, observer, ended, earlier=ended, ahead=4 * (os.cpu_count() or 1))
     with one_thread():
         loop.run()
     observer.tell(loop.seconds.elapsed, at_once=True)

@@ -314,7 +314,6 @@ class Tuner:
             planner,
             self._observer,
             self._reader.ended,
-            self._reader.ended[:0],
             decide=self._search.decide,
             check=check,  # the runner of a GPU has done it
             stop=self._stop,

@@ -50,7 +50,9 @@ def session():
 def loop_of(session, store, indices, **options):
     observer = Observer(session.placed.problem, session.placed.device, "gpu")
     ended = store.records()
-    return Loop(session, store, Everything(session.placed.space, np.array(indices)), observer, ended, ended, **options)
+    return Loop(
+        session, store, Everything(session.placed.space, np.array(indices)), observer, ended, earlier=ended, **options
+    )
 
 
 def test_results_on_record_are_not_measured_again(session, tmp_path):
