@@ -42,7 +42,10 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
         answer(*words, *named, "--parameters", ",".join(names), "--out", "mine", "--overwrite", cwd=tmp_path)
         assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
     refused = command(*words, "--problem", "other", "--parameters", ",".join(names), "--out", "other", cwd=tmp_path)
-    assert_refused(refused, "its expressions may use element_bytes, ", "leave the problem out")
+    law = (
+        "its expressions may use element_bytes, filter_height, filter_width, height, width, which the problem does not"
+    )
+    assert_refused(refused, law, "leave the problem out")
 
 
 def test_what_is_there_is_not_replaced(tmp_path):
