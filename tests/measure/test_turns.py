@@ -70,6 +70,9 @@ def test_a_turn_that_ends_in_a_warning_as_an_error_is_free_for_others(monkeypatc
         pass
     os.kill(holder.pid, signal.SIGKILL)
     holder.join()
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_wait)"):
+            thread.join()  # it gets the lock that it waited for, and a process forked meanwhile would have a copy
     other = multiprocessing.get_context("fork").Process(target=_take_and_end, args=(0,))
     other.start()
     other.join(30)

@@ -26,7 +26,7 @@ COMMANDS = (
     "datasets export convolution_w6600 ../out/cache.json --format kernel-tuner",
     "device h200",
     "space gemm_simt",
-    "check transpose --time 1s",
+    "check transpose --time 2m",
     "bound sgemm --gpu h200 --size 512",
     "predict sgemm --gpu h200 --size 512",
     "wisdom show ../wisdom.json",
