@@ -30,14 +30,15 @@
 // added to sums in FP32; with EPILOGUE_SCALES 2 they are multiplied by the factors of these steps before.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; 9 to 11 for FP8 (e4m3) with C in BF16, FP16 or FP32,
-// 12 for the first of these without promotion; TRANS_A, TRANS_B; BATCHED, of many products; EPILOGUE_SCALES, a factor of each
+// (PRECISION 4 or 5 for FP16 or BF16, 7 or 8 if C is of that type, too; 9 to 11 for FP8 with C in BF16, FP16 or FP32,
+// 12 for the first of these without promotion, 13 to 16 and 17 to 20 for the same with B or A in E5M2 and not in E4M3; TRANS_A, TRANS_B; BATCHED, of many products; EPILOGUE_SCALES, a factor of each
 // row and one of each column (1), or for every 128 steps of k one of each 128 rows and one of each column (2), EPILOGUE_BIAS, along m (1) or n (2), and EPILOGUE_ACTIVATION, where there is one).
 
 #define IS_FP8 (PRECISION >= 9)
-#define IS_FP16 (PRECISION == 4 || PRECISION == 7 || PRECISION == 10)  // not BF16
-#define IS_HALF_RESULT (PRECISION >= 7 && PRECISION != 11)
-#define PROMOTES (PRECISION >= 9 && PRECISION <= 11)
+#define OF_FP8 (IS_FP8 ? (PRECISION - 9) % 4 : -1)  // 0 to 3 in the order above
+#define IS_FP16 (PRECISION == 4 || PRECISION == 7 || OF_FP8 == 1)  // not BF16
+#define IS_HALF_RESULT (PRECISION >= 7 && OF_FP8 != 2)
+#define PROMOTES (IS_FP8 && OF_FP8 != 3)
 #ifndef EPILOGUE_BIAS
 #define EPILOGUE_SCALES 0
 #define EPILOGUE_BIAS 0
@@ -458,7 +459,13 @@ __device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(valu
 #define TEXT_(A) #A
 #define TEXT(A) TEXT_(A)
 #if IS_FP8
+#if PRECISION < 13
 #define OPERANDS "k32.f32.e4m3.e4m3"
+#elif (PRECISION < 17) == (SWAP == 0)
+#define OPERANDS "k32.f32.e4m3.e5m2"
+#else
+#define OPERANDS "k32.f32.e5m2.e4m3"
+#endif
 #elif IS_FP16
 #define OPERANDS "k16.f32.f16.f16"
 #else

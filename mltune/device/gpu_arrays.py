@@ -20,8 +20,11 @@ _DLPACK_KINDS = "iufVucb"
 
 _DLPACK_GPU = (2, 13)
 
-_AS_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}
-"""NumPy's types for the bits of those that it lacks."""
+_AS_BITS = {
+    name: np.dtype(bits, metadata={"name": name})
+    for name, bits in {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.items()
+}
+"""NumPy's types for the bits of those that it lacks, with their names: :func:`name_of`."""
 
 
 class Array(NamedTuple):
@@ -158,6 +161,11 @@ def _dtype_of_torch(name: str) -> np.dtype[Any]:
         return np.dtype(_AS_BITS.get(name := name.removeprefix("torch."), name))
     except TypeError:
         return np.dtype("V")
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a type of elements, also of one that NumPy lacks."""
+    return (dtype.metadata or {}).get("name", dtype.str)
 
 
 def read_array(value: Any, stream: int = 0) -> tuple[Array, np.dtype[Any]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mltune.device.gpu_arrays import Array, GradientError, Package, bytes_of, package_of, read_array
+from mltune.device.gpu_arrays import Array, GradientError, Package, bytes_of, name_of, package_of, read_array
 from mltune.errors import DeviceError, LibraryError
 from mltune.files.reading import raising
 from mltune.files.text import html_table, many, printable
@@ -464,9 +464,10 @@ def _read(value: Any, parameter: dict[str, Any], stream: int) -> Array:
     except GradientError:
         law = "a library has no gradients, but a tensor requires one; call it within torch.no_grad()."
         raise LibraryError(law) from None
-    storage = STORAGE[parameter["dtype"]]
-    if dtype.itemsize != storage.itemsize or dtype.kind not in (storage.kind, "V"):
-        raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {dtype.str}.")
+    storage, name = STORAGE[parameter["dtype"]], name_of(dtype)
+    is_bits = dtype.itemsize == storage.itemsize and dtype.kind in (storage.kind, "V")
+    if not is_bits or (dtype.metadata and name != parameter["dtype"]):
+        raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {name}.")
     return array
 
 

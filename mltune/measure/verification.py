@@ -212,7 +212,7 @@ class DeviceArray:
         self.name, self.role = name, buffer.role
         self.buffer = replace(buffer, values=None)  # they may be as large as the array
         self.comparison: _Comparison | None = None
-        self._unread = _UNREAD_FLOAT if buffer.dtype in (*_WORDS, FP8) else _UNREAD
+        self._unread = _UNREAD_FLOAT if buffer.dtype in (*_WORDS, *FP8) else _UNREAD
         self._guard = self._unread if buffer.role in ("in", "constant") else _GUARD
         self._first = GUARD_BYTES + buffer.offset_bytes
         self._behind = self._first + buffer.values.nbytes

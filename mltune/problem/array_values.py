@@ -20,8 +20,10 @@ _COMPLEX = ("complex64", "complex128")
 DTYPES = (*_FLOATS, *_COMPLEX, *_INTEGERS, "bool")
 """The types of arrays and scalars by name."""
 
-FP8 = "float8_e4m3fn"
-"""PyTorch's name of numbers with 4 bits of exponent and 3 of fraction, up to 448, without infinity; of GEMMs alone."""
+E4M3, E5M2 = FP8 = "float8_e4m3fn", "float8_e5m2"
+"""PyTorch's names of the types of FP8, which are for GEMMs alone: with 4 bits of exponent and 3 of fraction, up to 448,
+without infinity; and with 5 and 2, up to 57,344.
+"""
 
 FP8_BLOCK = 128
 """Rows, and columns, of a matrix in FP8 that share a factor, where blocks have factors."""
@@ -37,7 +39,9 @@ def block_shapes(m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, in
     return (-(-m // FP8_BLOCK), blocks), (blocks, n)
 
 
-STORAGE = {name: np.dtype(np.uint16 if name == "bfloat16" else name) for name in DTYPES} | {FP8: np.dtype(np.uint8)}
+STORAGE = {name: np.dtype(np.uint16 if name == "bfloat16" else name) for name in DTYPES} | dict.fromkeys(
+    FP8, np.dtype(np.uint8)
+)
 """NumPy's type for the storage of each type."""
 
 INITIAL = ("uniform", "normal", "integers", "arange")
@@ -89,8 +93,8 @@ def stored(xp: Any, values: Any, dtype: str) -> Any:
     """Return values in the storage of a type; integers wrap, and values beyond a float's range become infinite."""
     if dtype == "bfloat16":
         return to_bfloat16(values.astype("float32"))
-    if dtype == FP8:
-        return to_fp8(values.astype("float32"))
+    if dtype in FP8:
+        return to_fp8(values.astype("float32"), dtype)
     if dtype == "bool":
         return values != 0
     with np.errstate(all="ignore"):
@@ -107,14 +111,19 @@ def to_bfloat16(values: Any) -> Any:
     return (rounded * ~is_nan + is_nan * np.uint32(0x7FC0)).astype("uint16")
 
 
-def to_fp8(values: Any) -> Any:
-    """Return the bits of float32 values rounded to FP8 (e4m3), to the nearest even; NaN beyond the largest."""
+def to_fp8(values: Any, dtype: str) -> Any:
+    """Return the bits of float32 values rounded to FP8, to the nearest even; NaN, or infinite, beyond the largest."""
+    fraction, bias, end, beyond = (3, 7, 464, 0x7F) if dtype == E4M3 else (2, 15, 61440, 0x7C)
+    dropped = 23 - fraction
     size = abs(values)
     bits = size.view("uint32")
-    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
-    subnormal = (size + np.float32(2**14)).view("uint32") & 0xF  # whose last bit is the last of the smallest numbers
-    is_small, is_nan = size < 2.0**-6, ~(size < 464)  # halfway to what would follow 448
-    code = normal * ~(is_small | is_nan) + subnormal * is_small + is_nan * np.uint32(0x7F)
+    normal = ((bits + ((1 << dropped - 1) - 1) + ((bits >> dropped) & 1)) >> dropped) - ((127 - bias) << fraction)
+    smallest = np.float32(2.0 ** (dropped + 1 - bias))  # whose last bit is the last of the smallest numbers
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        subnormal = (size + smallest).view("uint32") & 0xF
+    is_small, is_beyond, is_nan = size < 2.0 ** (1 - bias), size >= end, size != size
+    code = normal * ~(is_small | is_beyond | is_nan) + subnormal * is_small
+    code = code + is_beyond * np.uint32(beyond) + is_nan * np.uint32(0x7F)
     return (code | (values.view("uint32") >> 24) & 0x80).astype("uint8")
 
 

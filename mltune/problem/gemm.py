@@ -47,7 +47,8 @@ class GemmProblem:
     Or a batch of up to 65,535: the same for many A, B and C, which lie behind one another. The precision is the BLAS
     letter (``s``, ``d``, ``c``, ``z``); ``h`` or ``b``, FP16 or BF16 with scalars and sums in FP32; ``hs`` or ``bs``,
     the same with C in FP32; ``eb``, ``eh`` or ``es``, FP8 (e4m3) with C in BF16, FP16 or FP32; ``ebf``, the first of
-    these with the fast sums of tensor cores; or ``dd``, double-double with real elements. op is ``N``, ``T`` or
+    these with the fast sums of tensor cores; ``e45b`` and so on, A in e4m3 and B in e5m2; ``e54b`` and so on, the other
+    way round; or ``dd``, double-double with real elements. op is ``N``, ``T`` or
     ``C``, which becomes ``T`` for a real matrix. As in the BLAS, A and B are not read when ``alpha == 0``, nor C when
     ``beta == 0``. Leading dimensions are in elements; 0 is replaced by the smallest. An `epilogue`, such as
     ``"bias_m+gelu"``, is applied before a result is stored. FP8 has op(A) T and op(B) N alone. A ProblemError tells of
@@ -95,8 +96,8 @@ class GemmProblem:
             raise ProblemError(f"epilogue cannot be {self.epilogue}: there is none of {self.name}.")
         if self.has_block_scales and (self.types.promoted != FP8_BLOCK or self.batch > 1):
             raise ProblemError(
-                f"{'a batch' if self.batch > 1 else self.name} cannot have block_scales: they are for ebgemm, ehgemm "
-                "and esgemm without a batch."
+                f"{'a batch' if self.batch > 1 else self.name} cannot have block_scales: they are for FP8 whose "
+                "sums are promoted, such as ebgemm, without a batch."
             )
         for field in ("alpha", "beta"):
             self._set(field, self._scalar(field))
@@ -175,7 +176,7 @@ class GemmProblem:
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy's type in which an element of A and B is stored; BF16 and FP8 as their bits."""
-        return STORAGE[self.types.operand]
+        return STORAGE[self.types.operands[0]]
 
     @property
     def result_dtype(self) -> np.dtype[Any]:
@@ -238,7 +239,7 @@ class GemmProblem:
     @property
     def cost_class(self) -> str:
         """The precision of the operands: all cases of it cost the same per operation to compile and time."""
-        return self.precision[0] if self.types.operand in NARROW else self.precision
+        return self.precision[0] if self.types.operands[0] in NARROW else self.precision
 
     @property
     def cost_case(self) -> str:
@@ -267,8 +268,7 @@ class GemmProblem:
     def buffers(self) -> tuple[Buffer, ...]:
         """A and B are inputs; C is an output, and an input as well unless ``beta == 0``."""
         return (
-            Buffer("A", "in", self.types.operand),
-            Buffer("B", "in", self.types.operand),
+            *(Buffer(name, "in", dtype) for name, dtype in zip("AB", self.types.operands, strict=True)),
             Buffer("C", "inout" if self.beta else "out", self.types.result),
             *(Buffer(name, "in", dtype) for name, (dtype, _) in self.vectors.items()),
         )
@@ -347,7 +347,7 @@ class GemmProblem:
         """
         draw = partial(gemm_operands.random_matrix, xp, gemm_operands.random_generator(xp, seed), integers=integers)
         leading, scalars, types = (self.lda, self.ldb, self.ldc), (self.alpha, self.alpha, self.beta), self.types
-        dtypes = (types.operand, types.operand, types.result)
+        dtypes = (*types.operands, types.result)
         matrices = {
             name: draw(dtype, (rows, columns * self.batch, ld), unread=not scalar, is_sum=types.is_sum)
             for name, dtype, (rows, columns), ld, scalar in zip(

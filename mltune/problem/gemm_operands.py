@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.problem.array_values import FP8, stored
+from mltune.problem.array_values import E4M3, E5M2, FP8, stored
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """The types of the matrices of a GEMM, and the exactness of its arithmetic.
 
-    `number` is the macro ``PRECISION`` of a kernel's source. `operand` and `result` are
-    :data:`mltune.problem.array_values.DTYPES`, of A and B, and of C. The `arithmetic` is the unit whose peak bounds the
-    problem, `roundoff` the largest relative error of an operation in the error bound, and `wider` NumPy's type of the
-    correct result or empty. An element is the unevaluated sum of `terms` numbers: 2 in double-double arithmetic, stored
-    as ``complex128``. Sums of so many products, `promoted`, are added in FP32; 0 if there is one kind of sums.
+    `number` is the macro ``PRECISION`` of a kernel's source. `operands` and `result` are types of
+    :data:`mltune.problem.array_values.STORAGE`, of A and B, and of C. The `arithmetic` is the unit whose peak bounds
+    the problem, `roundoff` the largest relative error of an operation in the error bound, and `wider` NumPy's type of
+    the correct result or empty. An element is the unevaluated sum of `terms` numbers: 2 in double-double arithmetic,
+    stored as ``complex128``. Sums of so many products, `promoted`, are added in FP32; 0 if there is one kind of sums.
     """
 
     number: int
-    operand: str
+    operands: tuple[str, str]
     result: str
     arithmetic: str
     roundoff: float
@@ -57,7 +57,7 @@ class Precision:
     @property
     def is_fp8(self) -> bool:
         """Whether A and B are in FP8."""
-        return self.operand == FP8
+        return self.operands[0] in FP8
 
     @property
     def is_sum(self) -> bool:
@@ -77,12 +77,28 @@ HALF_PRECISION: Mapping[str, tuple[float, float, float]] = {
 """Of a type: the largest relative error of rounding to it, the largest error of subnormal numbers, its largest number.
 """
 
-NARROW = (*HALF_PRECISION, FP8)
+NARROW = (*HALF_PRECISION, *FP8)
 """The types of A and B that have fewer bits than sums, alpha and beta."""
 
 
 def _of_blas(number: int, dtype: str, arithmetic: str, wider: str) -> Precision:
-    return Precision(number, dtype, dtype, arithmetic, float(np.finfo(dtype).eps) / 2, wider)
+    return Precision(number, (dtype, dtype), dtype, arithmetic, float(np.finfo(dtype).eps) / 2, wider)
+
+
+def _of_half(number: int, dtype: str, result: str) -> Precision:
+    return Precision(number, (dtype, dtype), result, "tensor_fp16", _TENSOR_CORES, "float64")
+
+
+def _of_fp8(name: str, number: int, operands: tuple[str, str]) -> dict[str, Precision]:
+    """Return the precisions of some operands in FP8 by their names, the last of which has fast sums."""
+    return {
+        f"{name}{suffix}": Precision(
+            number + place, operands, result, "tensor_fp8", _FP8_TENSOR_CORES, "float64", "", promoted=promoted
+        )
+        for place, (suffix, result, promoted) in enumerate(
+            (("b", "bfloat16", 128), ("h", "float16", 128), ("s", "float32", 128), ("bf", "bfloat16", 0))
+        )
+    }
 
 
 _TENSOR_CORES = 2.0**-22
@@ -116,18 +132,18 @@ PRECISIONS: Mapping[str, Precision] = {
     "d": _of_blas(1, "float64", "fp64", "longdouble"),
     "c": _of_blas(2, "complex64", "fp32", "complex128"),
     "z": _of_blas(3, "complex128", "fp64", "clongdouble"),
-    "h": Precision(7, "float16", "float16", "tensor_fp16", _TENSOR_CORES, "float64"),
-    "b": Precision(8, "bfloat16", "bfloat16", "tensor_fp16", _TENSOR_CORES, "float64"),
-    "hs": Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
-    "bs": Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
-    "eb": Precision(9, FP8, "bfloat16", "tensor_fp8", _FP8_TENSOR_CORES, "float64", "", promoted=128),
-    "eh": Precision(10, FP8, "float16", "tensor_fp8", _FP8_TENSOR_CORES, "float64", "", promoted=128),
-    "es": Precision(11, FP8, "float32", "tensor_fp8", _FP8_TENSOR_CORES, "float64", "", promoted=128),
-    "ebf": Precision(12, FP8, "bfloat16", "tensor_fp8", _FP8_TENSOR_CORES, "float64", ""),
-    "dd": Precision(6, "complex128", "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
+    "h": _of_half(7, "float16", "float16"),
+    "b": _of_half(8, "bfloat16", "bfloat16"),
+    "hs": _of_half(4, "float16", "float32"),
+    "bs": _of_half(5, "bfloat16", "float32"),
+    **_of_fp8("e", 9, (E4M3, E4M3)),
+    **_of_fp8("e45", 13, (E4M3, E5M2)),
+    **_of_fp8("e54", 17, (E5M2, E4M3)),
+    "dd": Precision(6, ("complex128", "complex128"), "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
 }
 """The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, the same with C in FP32,
-FP8 with C in BF16, FP16 or FP32, FP8 with fast sums, double-double arithmetic. Sums of half-precision products are in
+FP8 with C in BF16, FP16 or FP32 and with fast sums (``e`` of e4m3, ``e45`` of e4m3 and e5m2, ``e54`` the other way
+round), double-double arithmetic. Sums of half-precision products are in
 FP32; those of FP8 products are added to sums in FP32 every 128 steps of k, or never if they are fast.
 """
 
@@ -212,7 +228,9 @@ def random_matrix(
 
 def numbers(values: Any, dtype: str) -> Any:
     """Return the values of a buffer of some type as numbers: of bfloat16 and FP8, stored as bits, in float32."""
-    if dtype == FP8:
+    if dtype == E5M2:  # the upper half of FP16
+        return (values.astype("uint16") << 8).view("float16").astype("float32")
+    if dtype == E4M3:
         halves = (values & 0x80).astype("uint16") << 8 | (values & 0x7F).astype("uint16") << 7
         halves |= ((values & 0x7F) == 0x7F) * np.uint16(0x7C00)  # NaN
         return halves.view("float16").astype("float32") * np.float32(256)

@@ -30,9 +30,10 @@ def reference_call(problem: Any, addresses: Mapping[str, int]) -> LibraryCall | 
     scalars = np.array([problem.alpha, problem.beta], dtype=problem.scalar_dtype)
     alpha = scalars.ctypes.data
     beta = alpha + scalars.itemsize
-    is_half, is_batched = problem.types.operand in HALF_PRECISION, problem.batch > 1
+    types = problem.types
+    is_half, is_batched = types.operands[0] in HALF_PRECISION, problem.batch > 1
     # The interfaces for half precision and for batches also take a type and a stride of each matrix.
-    operand, result = ([_TYPES[name]] if is_half else [] for name in (problem.types.operand, problem.types.result))
+    operand, result = ([_TYPES[name]] if is_half else [] for name in (types.operands[0], types.result))
     strides = [[stride] if is_batched else [] for stride in problem.strides]
     a, b, c = (
         (addresses[name], *kind, leading, *stride)

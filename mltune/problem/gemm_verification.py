@@ -81,10 +81,11 @@ def _bias(problem: Gemm, operands: Operands) -> Any:
 
 def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
     """Return op(A) and op(B) as matrices of numbers."""
-    sides = zip("AB", problem.shapes(), (problem.lda, problem.ldb), (problem.trans_a, problem.trans_b), strict=False)
+    leading, ops = (problem.lda, problem.ldb), (problem.trans_a, problem.trans_b)
+    sides = zip("AB", problem.types.operands, problem.shapes(), leading, ops, strict=False)
     lhs, rhs = (
-        gemm_operands.op(numbers(operands[name], problem.types.operand), shape, leading, problem.batch, trans)
-        for name, shape, leading, trans in sides
+        gemm_operands.op(numbers(operands[name], dtype), shape, leading, problem.batch, trans)
+        for name, dtype, shape, leading, trans in sides
     )
     return lhs, rhs
 

@@ -35,7 +35,7 @@ def needs_wgmma(device: Device) -> None:
 
 
 CASES = [(precision, trans) for precision in ("h", "b", "hs") for trans in ("NN", "NT", "TN", "TT")]
-CASES += [(precision, "TN") for precision in ("eb", "eh", "es", "ebf")]
+CASES += [(precision, "TN") for precision in ("eb", "eh", "es", "ebf", "e45b", "e54s")]
 
 
 @pytest.mark.parametrize(("precision", "trans"), CASES)

@@ -63,3 +63,14 @@ def test_sums_stay_in_registers(precision: str, epilogue: str) -> None:
         builds = [future.result(120) for future in futures]
     assert [(build.state, build.stack_bytes, build.spill_bytes) for build in builds] == [(TrialState.OK, 0, 0)] * 4
     assert all(len(re.findall(r"\bSTG\.E\.128\b", disassemble(build.cubin))) >= 1 for build in builds)
+
+
+@pytest.mark.parametrize(("precision", "types"), [("e45bf", ("E4M3", "E5M2")), ("e54bf", ("E5M2", "E4M3"))])
+def test_the_instruction_has_the_types_of_its_operands(precision: str, types: tuple[str, str]) -> None:
+    """Which :attr:`SWAP` exchanges. The emulator does not read the text of the instruction."""
+    tile = KERNEL.space.default | {"BLK_M": 64, "BLK_N": 64, "BLK_K": 128, "WG_M": 64}
+    with NvrtcBuilder(KERNEL, GemmProblem(precision, "T", "N", 512, 512, 512), "sm_90", workers=1) as builder:
+        builds = [builder.submit({**tile, "SWAP": swap}).result(120) for swap in (0, 1)]
+    assert [(build.state, build.detail) for build in builds] == [(TrialState.OK, "")] * 2
+    found = [set(re.findall(r"\bQGMMA\S*?\.(E\dM\d)\.(E\dM\d)", disassemble(build.cubin))) for build in builds]
+    assert found == [{types}, {types[::-1]}]

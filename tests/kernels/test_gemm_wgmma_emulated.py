@@ -21,7 +21,7 @@ from mltune.problem.gemm_operands import numbers, transpositions
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
 CASES = [(precision, *ops) for precision in ("h", "b", "hs", "bs") for ops in transpositions(precision)]
-FP8 = [(precision, "T", "N") for precision in ("eb", "eh", "es", "ebf")]
+FP8 = [(precision, "T", "N") for precision in ("eb", "e45h", "e54s", "ebf", "eh", "es", "e45b", "e54bf")]
 SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64, 128), "STAGES": (2, 3), "PACK": (0,)}
 SMALL |= {"CLUSTER": (1,), "CLUSTER_N": (1,)}
 """Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
@@ -267,17 +267,17 @@ def test_factors_of_blocks(kernel: Kernel, runtime: Path, configuration: dict, p
     )
 
 
-@pytest.mark.parametrize("precision", ["es", "ebf"])
-@pytest.mark.sampled(1, system=2)
+@pytest.mark.parametrize("precision", ["es", "e45s", "e54bf", "ebf"])
+@pytest.mark.sampled(2, system=4)
 def test_every_pattern_of_bits_is_a_number_of_fp8_or_none(kernel: Kernel, runtime: Path, precision: str) -> None:
     """The largest numbers, the smallest, zeros of both signs, and NaN, which spoils one row and one column."""
     problem = GemmProblem(precision, "T", "N", 70, 30, 256)
     configuration = PLAIN | {"BLK_K": 128, "BLK_N": 32}
     operands = problem.operands(np, 1)
     rng = np.random.default_rng(5)
-    for name in "AB":
-        codes = rng.integers(0, 256, operands[name].size)
-        operands[name][:] = np.where(codes & 127 == 127, codes ^ 1, codes)
+    for name, dtype in zip("AB", problem.types.operands, strict=True):
+        codes = rng.integers(0, 256, operands[name].size).astype(np.uint8)
+        operands[name][:] = np.where(np.isfinite(numbers(codes, dtype)), codes, codes ^ 0x40)
     operands["A"][3 * 256 + 100], operands["B"][7 * 256 + 200] = 0x7F, 0xFF
     launch = kernel.launch(configuration, variables_of(problem, FEW))
     placed = {name: place(buffer, 0) for name, buffer in operands.items()}

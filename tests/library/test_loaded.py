@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,12 @@ import numpy as np
 import pytest
 from c_library import build_driver, content_of, rewrite
 
+from mltune.device import gpu_arrays
+from mltune.device.gpu_arrays import Array
 from mltune.errors import DeviceError, LibraryError
 from mltune.kernel.reader import load_kernel
 from mltune.library import folder as folders
+from mltune.library import loaded
 from mltune.library.folder import read_library, write_library
 from mltune.library.loaded import load_library
 from mltune.problem.gemm import parse_problem
@@ -154,6 +158,17 @@ call(x.astype("f2"), np.zeros(48, "f4"), np.zeros(30, "f4"))
     assert found[4] == "scale_n must have elements of float32, got <f8."
     assert found[5] == "scale_n has the shape (30, 1); it must have (48,), or (30,) for C stored by rows."
     assert found[6] == "A must have elements of float8_e4m3fn, got <f2."
+
+
+def test_a_type_of_fp8_is_not_read_as_the_other(monkeypatch):
+    array = Array(256, (2,), (1,))
+    monkeypatch.setattr(loaded, "read_array", lambda dtype, _: (array, gpu_arrays._dtype_of_torch(dtype)))
+    parameter = {"name": "A", "dtype": "float8_e5m2"}
+    for dtype in ("torch.float8_e5m2", "torch.uint8"):  # also its bits, as CuPy has them
+        assert loaded._read(dtype, parameter, 0) is array
+    for dtype, name in {"float8_e4m3fn": "float8_e4m3fn", "float16": "<f2", "float8_e8m0fnu": "|V0"}.items():
+        with pytest.raises(LibraryError, match=re.escape(f"A must have elements of float8_e5m2, got {name}.")):
+            loaded._read(f"torch.{dtype}", parameter, 0)
 
 
 def test_factors_of_blocks_lie_as_a_checkpoint_has_them(tmp_path):

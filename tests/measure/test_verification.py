@@ -45,7 +45,7 @@ def gemm(problem: GemmProblem, misdeed: str = "") -> Callable[..., None]:
         counts = [
             leading * columns * problem.batch for leading, (_, columns) in zip((lda, ldb, ldc), shapes, strict=True)
         ]
-        types = (problem.types.operand, problem.types.operand, problem.types.result)
+        types = (*problem.types.operands, problem.types.result)
         operands = {
             name: memory(address, STORAGE[dtype], count)
             for name, address, dtype, count in zip("ABC", (a, b, c), types, counts, strict=True)

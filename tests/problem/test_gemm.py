@@ -45,7 +45,7 @@ def multiply(problem: GemmProblem, operands: dict[str, np.ndarray]) -> np.ndarra
 
     m, n, k = problem.m, problem.n, problem.k
     types = problem.types
-    A, B = (gemm_operands.numbers(operands[name], types.operand) for name in "AB")
+    A, B = (gemm_operands.numbers(operands[name], dtype) for name, dtype in zip("AB", types.operands, strict=True))
     product = op(problem.trans_a, A, m, k, problem.lda) @ op(problem.trans_b, B, k, n, problem.ldb)
     product = problem.scalar_dtype.type(problem.alpha) * product
     if problem.beta:
@@ -99,7 +99,7 @@ def test_integers_have_one_right_answer(case: tuple[str, str, str]) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_integers_are_small_and_all_drawn(precision: str) -> None:
     A = GemmProblem(precision, *transpositions(precision)[0], 50, 1, 50).operands(np, seed=3, integers=True)["A"]
-    A = gemm_operands.numbers(A, PRECISIONS[precision].operand)
+    A = gemm_operands.numbers(A, PRECISIONS[precision].operands[0])
     assert set(A.real.tolist()) == {-3, -2, -1, 0, 1, 2, 3}
 
 
@@ -156,11 +156,11 @@ def test_operands_are_reproducible_and_within_range(case: tuple[str, str, str]) 
     for name in "ABC":
         np.testing.assert_array_equal(first[name], second[name])
         assert (first[name] != other[name]).any()
-        dtype = problem.types.result if name == "C" else problem.types.operand
+        dtype = dict(zip("ABC", (*problem.types.operands, problem.types.result), strict=True))[name]
         assert first[name].dtype == STORAGE[dtype]
         matrix = gemm_operands.numbers(first[name], dtype)
         assert (matrix.real >= -1).all()
-        assert (matrix.real < 1).all() or dtype in ("float16", "bfloat16", FP8)  # rounded
+        assert (matrix.real < 1).all() or dtype in ("float16", "bfloat16", *FP8)  # rounded
         assert matrix.real.min() < -0.5 < 0.5 < matrix.real.max()
 
 
@@ -252,7 +252,8 @@ def test_each_precision_has_a_number() -> None:
         for precision in PRECISIONS
     }
     known = {"s": 0, "d": 1, "c": 2, "z": 3, "hs": 4, "bs": 5, "dd": 6, "h": 7, "b": 8}
-    assert numbers == known | {"eb": 9, "eh": 10, "es": 11, "ebf": 12}
+    of_fp8 = [f"{operands}{result}" for operands in ("e", "e45", "e54") for result in ("b", "h", "s", "bf")]
+    assert numbers == known | {precision: 9 + place for place, precision in enumerate(of_fp8)}
 
 
 @pytest.mark.parametrize("precision", ["h", "b"])
@@ -464,6 +465,7 @@ def test_operands_of_a_gpu_repeat_numbers_of_the_host_at_no_row(precision, monke
         assert matrix[0].dtype == matrix[1].dtype
         rows = matrix[1].reshape(shape[1], -1)
         assert name == "C" or len(np.unique(rows, axis=0)) == len(rows)
-        elements = gemm_operands.numbers(matrix[1], problem.types.result if name == "C" else problem.types.operand)
+        dtype = dict(zip("ABC", (*problem.types.operands, problem.types.result), strict=True))[name]
+        elements = gemm_operands.numbers(matrix[1], dtype)
         parts = elements.view(elements.real.dtype)
         assert np.isnan(parts).all() if name == "C" else (np.abs(parts) <= 1).all() and parts.std() > 0.5

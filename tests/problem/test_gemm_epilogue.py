@@ -91,9 +91,8 @@ def test_factors_of_blocks_multiply_their_part_of_a_sum():
 
 @pytest.mark.parametrize(("precision", "batch"), [("h", 1), ("ebf", 1), ("es", 2)])
 def test_factors_of_blocks_need_sums_of_blocks(precision, batch):
-    law = (
-        f"{'a batch' if batch > 1 else 'gemm'} cannot have block_scales: they are for ebgemm, ehgemm and esgemm without"
-    )
+    law = "they are for FP8 whose sums are promoted, such as ebgemm, without a batch."
+    law = f"{'a batch' if batch > 1 else 'gemm'} cannot have block_scales: {law}"
     with pytest.raises(ProblemError, match=law):
         GemmProblem(precision, "T", "N", 8, 8, 8, batch=batch, epilogue="block_scales")
 

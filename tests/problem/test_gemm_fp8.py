@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mltune.errors import ProblemError
-from mltune.problem.array_values import FP8, STORAGE, stored
+from mltune.problem.array_values import E4M3, E5M2, FP8, STORAGE, stored
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.problem.gemm_operands import PRECISIONS, numbers
 
@@ -16,31 +16,42 @@ CODES = np.arange(256, dtype=np.uint8)
 FP8_PRECISIONS = [precision for precision in PRECISIONS if PRECISIONS[precision].is_fp8]
 
 
-def value_of(code: int) -> float:
-    """Return the number of some bits by its definition: a sign, 4 bits of exponent (bias 7), 3 of fraction."""
-    exponent, fraction = code >> 3 & 15, code & 7
-    if code & 127 == 127:
+FORMATS = {E4M3: (3, 7), E5M2: (2, 15)}
+"""Bits of the fraction, and the bias of the exponent."""
+
+both = pytest.mark.parametrize("dtype", FP8)
+
+
+def value_of(code: int, dtype: str) -> float:
+    """Return the number of some bits by its definition: a sign, an exponent, a fraction."""
+    bits, bias = FORMATS[dtype]
+    exponent, fraction = (code & 127) >> bits, code & ((1 << bits) - 1)
+    if code & 127 == 127 or (dtype == E5M2 and exponent == 31 and fraction):
         return math.nan
-    size = Fraction(8 + fraction if exponent else fraction, 8) * Fraction(2) ** (max(exponent, 1) - 7)
-    return math.copysign(float(size), -1.0 if code >> 7 else 1.0)
+    size = Fraction(fraction + ((1 << bits) if exponent else 0), 1 << bits) * Fraction(2) ** (max(exponent, 1) - bias)
+    return math.copysign(math.inf if dtype == E5M2 and exponent == 31 else float(size), -1.0 if code >> 7 else 1.0)
 
 
-def test_every_code_is_read_as_its_definition_says():
-    expected = np.array([value_of(code) for code in range(256)], dtype="float32")
-    np.testing.assert_array_equal(numbers(CODES, FP8), expected)
-    assert np.signbit(numbers(CODES, FP8)[128])
-    assert STORAGE[FP8] == np.uint8
+@both
+def test_every_code_is_read_as_its_definition_says(dtype):
+    expected = np.array([value_of(code, dtype) for code in range(256)], dtype="float32")
+    np.testing.assert_array_equal(numbers(CODES, dtype), expected)
+    assert np.signbit(numbers(CODES, dtype)[128])
+    assert STORAGE[dtype] == np.uint8
 
 
-def test_every_number_is_stored_as_its_code():
-    codes = stored(np, numbers(CODES, FP8), FP8)
-    is_nan = (CODES & 127) == 127
+@both
+def test_every_number_is_stored_as_its_code(dtype):
+    values = numbers(CODES, dtype)
+    codes, is_nan = stored(np, values, dtype), np.isnan(values)
     np.testing.assert_array_equal(codes[~is_nan], CODES[~is_nan])
-    assert (codes[is_nan] & 127 == 127).all()
+    assert np.isnan(numbers(codes[is_nan], dtype)).all()
 
 
-def test_a_number_becomes_the_nearest_of_two_and_the_even_one_between():
-    positive = numbers(CODES[:127], FP8).astype("float64")
+@both
+def test_a_number_becomes_the_nearest_of_two_and_the_even_one_between(dtype):
+    positive = numbers(CODES[:128], dtype)
+    positive = positive[np.isfinite(positive)].astype("float64")
     for code, (low, high) in enumerate(itertools.pairwise(positive)):
         middle = (low + high) / 2
         below, above = (np.nextafter(np.float32(middle), np.float32(side)) for side in (low, high))
@@ -48,19 +59,27 @@ def test_a_number_becomes_the_nearest_of_two_and_the_even_one_between():
             drawn = sign * np.array([low, below, middle, above, high], dtype="float32")
             even = code + code % 2
             expected = np.array([code, code, even, code + 1, code + 1]) | (0 if sign > 0 else 128)
-            np.testing.assert_array_equal(stored(np, drawn, FP8), expected)
+            np.testing.assert_array_equal(stored(np, drawn, dtype), expected)
 
 
 @pytest.mark.parametrize("value", [464.0, 480.0, 1e30, math.inf, -math.inf, math.nan, -500.0])
-def test_beyond_the_largest_is_no_number(value):
-    assert math.isnan(numbers(stored(np, np.array([value]), FP8), FP8)[0])
+def test_beyond_the_largest_of_e4m3_is_no_number(value):
+    assert math.isnan(numbers(stored(np, np.array([value]), E4M3), E4M3)[0])
 
 
-def test_what_rounds_to_the_largest_is_a_number():
-    largest = stored(np, np.array([448.0, np.nextafter(np.float32(464), np.float32(0)), -463.0]), FP8)
-    assert numbers(largest, FP8).tolist() == [448.0, 448.0, -448.0]
-    tiny = stored(np, np.array([2.0**-10, 2.0**-10 * 1.01, 1e-30, -1e-42]), FP8)
-    assert numbers(tiny, FP8).tolist() == [0.0, 2.0**-9, 0.0, 0.0]
+@pytest.mark.parametrize("value", [61440.0, 65536.0, 1e30, math.inf, math.nan])
+def test_beyond_the_largest_of_e5m2_is_infinite(value):
+    signed = np.array([value, -value])
+    expected = signed * math.inf
+    np.testing.assert_array_equal(numbers(stored(np, signed, E5M2), E5M2), expected)
+
+
+@pytest.mark.parametrize(("dtype", "largest", "middle", "smallest"), [(E4M3, 448, 464, -9), (E5M2, 57344, 61440, -16)])
+def test_what_rounds_to_the_largest_or_to_zero_is_a_number(dtype, largest, middle, smallest):
+    sizes = stored(np, np.array([largest, np.nextafter(np.float32(middle), np.float32(0)), 1 - middle]), dtype)
+    assert numbers(sizes, dtype).tolist() == [largest, largest, -largest]
+    tiny = stored(np, 2.0**smallest * np.array([0.5, 0.505, 1e-30, -1e-30]), dtype)
+    assert numbers(tiny, dtype).tolist() == [0.0, 2.0**smallest, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("precision", FP8_PRECISIONS)
@@ -72,16 +91,19 @@ def test_lines_of_both_operands_lie_along_k(precision, trans):
     assert parse_problem(f"{precision}gemm", size=64).case == f"{precision}gemm TN"
 
 
+@pytest.mark.parametrize("operands", [("e", E4M3, E4M3), ("e45", E4M3, E5M2), ("e54", E5M2, E4M3)], ids=str)
 @pytest.mark.parametrize(
-    ("precision", "result"), [("eb", "bfloat16"), ("eh", "float16"), ("es", "float32"), ("ebf", "bfloat16")]
+    ("suffix", "result"), [("b", "bfloat16"), ("h", "float16"), ("s", "float32"), ("bf", "bfloat16")]
 )
-def test_facts_of_a_problem(precision, result):
+def test_facts_of_a_problem(operands, suffix, result):
+    name, *dtypes = operands
+    precision = name + suffix
     problem = parse_problem(f"{precision}gemm", trans="TN", m=4096, n=512, k=64)
     assert (problem.element_bytes, problem.arithmetic, problem.reference) == (1, "tensor_fp8", "")
-    assert [buffer.dtype for buffer in problem.buffers] == [FP8, FP8, result]
+    assert [buffer.dtype for buffer in problem.buffers] == [*dtypes, result]
     assert problem.bytes == 4096 * 64 + 512 * 64 + problem.result_dtype.itemsize * 4096 * 512
     assert type(problem.kernel_arguments({"A": 0, "B": 0, "C": 0})["alpha"]) is np.float32
-    assert problem.variables["promotes"] == int(precision != "ebf")
+    assert problem.variables["promotes"] == int(suffix != "bf")
     assert problem.cost_case == "egemm TN"
     assert GemmProblem.from_json(problem.to_json()) == problem
 
@@ -100,7 +122,7 @@ def test_the_error_of_promoted_sums_does_not_grow_with_k():
     def share(precision, k):
         """Return the bound as a share of the sum of moduli."""
         problem = GemmProblem(precision, "T", "N", 1, 1, k)
-        ones = stored(np, np.ones(k), FP8)
+        ones = stored(np, np.ones(k), E4M3)
         return float(problem.error_bound({"A": ones, "B": ones, "C": np.zeros(1, problem.result_dtype)})[0, 0]) / k
 
     assert share("eb", 128) <= share("eb", 16384) < 1.1 * share("eb", 128) < 0.02

@@ -49,7 +49,7 @@ class EmulatedModule:
         stored = {"uint16": "bfloat16"} if "b" in of.precision else {}
         named = [stored.get(value.dtype.name, value.dtype.name) for value in arguments]
         if of.types.is_fp8:
-            named[4] = named[6] = of.types.operand
+            named[4], named[6] = of.types.operands
         pointers = [
             f"pointer to {name}" if isinstance(value, np.ndarray) else ""
             for name, value in zip(named, arguments, strict=True)
@@ -92,7 +92,7 @@ def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
 WINNERS = {precision: a_winner(problem) for precision, problem in PROBLEMS.items()}
 WINNERS |= {precision: split_k_winner(problem) for precision, problem in HALVES.items()}
 WINNERS |= {"workspace": split_k_winner(PROBLEMS["d"]), "epilogue": epilogue_winner()}
-WINNERS |= {precision: epilogue_winner(precision, "scales+bias_n", 128) for precision in ("eb", "es")}
+WINNERS |= {precision: epilogue_winner(precision, "scales+bias_n", 128) for precision in ("eb", "es", "e54s")}
 
 
 @pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)

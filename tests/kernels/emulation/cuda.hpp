@@ -245,7 +245,7 @@ constexpr N max(N a, N b) {
 // ---- Elements of a result in half precision.
 
 inline unsigned short narrowed(float value) {
-#if PRECISION == 8 || PRECISION == 9 || PRECISION == 12
+#if PRECISION == 8 || (PRECISION >= 9 && (PRECISION - 9) % 4 % 3 == 0)
   unsigned bits;
   __builtin_memcpy(&bits, &value, 4);
   if (value != value) return 0x7fff;
@@ -261,7 +261,7 @@ inline unsigned short narrowed(float value) {
 inline unsigned rounded(float low, float high) { return narrowed(low) | static_cast<unsigned>(narrowed(high)) << 16; }
 
 inline float widened(unsigned short element) {
-#if PRECISION == 8 || PRECISION == 9 || PRECISION == 12
+#if PRECISION == 8 || (PRECISION >= 9 && (PRECISION - 9) % 4 % 3 == 0)
   const unsigned bits = static_cast<unsigned>(element) << 16;
   float value;
   __builtin_memcpy(&value, &bits, 4);

@@ -19,7 +19,7 @@ void emulation_store_wait(int pending);
 unsigned emulation_shared_address(const void* shared);
 void emulation_wgmma_fence();
 void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigned long long a, unsigned long long b,
-                     bool transposes_a, bool transposes_b, int type);
+                     bool transposes_a, bool transposes_b, int type_a, int type_b);
 void emulation_wgmma_commit();
 void emulation_wgmma_wait(int pending);
 void emulation_check_aligned(const void* address, int bytes);
@@ -148,19 +148,14 @@ inline void wgmma_wait() {
 
 template <int Sign, int Width>
 UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b, bool accumulates) {
-  emulation_wgmma(sums, Width, Sign, accumulates, a, b, false, false, 0);
+  emulation_wgmma(sums, Width, Sign, accumulates, a, b, false, false, 0, 0);
 }
+
+extern const int emulation_types[2];  // of the operands, behind the kernel's own macros
 
 template <bool TransposesA, bool TransposesB, bool Accumulates = true, int Width>
 UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b) {
-#if PRECISION >= 9
-  constexpr int type = 2;  // FP8
-#elif PRECISION == 5 || PRECISION == 8
-  constexpr int type = 1;  // BF16
-#else
-  constexpr int type = 0;
-#endif
-  emulation_wgmma(sums, Width, 1, Accumulates, a, b, TransposesA, TransposesB, type);
+  emulation_wgmma(sums, Width, 1, Accumulates, a, b, TransposesA, TransposesB, emulation_types[0], emulation_types[1]);
 }
 
 #undef UNCHECKED

@@ -8,6 +8,16 @@
 #endif
 #include KERNEL_SOURCE
 
+// Types of a wgmma's operands, as runtime.cpp numbers them: FP16, BF16, E4M3, E5M2.
+#if PRECISION >= 9
+constexpr int of_a = PRECISION >= 17 ? 3 : 2, of_b = PRECISION >= 13 && PRECISION < 17 ? 3 : 2;
+extern const int emulation_types[2] = {SWAP ? of_b : of_a, SWAP ? of_a : of_b};
+#elif PRECISION == 5 || PRECISION == 8
+extern const int emulation_types[2] = {1, 1};
+#else
+extern const int emulation_types[2] = {0, 0};
+#endif
+
 #ifndef KERNEL_REFERENCE
 #define KERNEL_REFERENCE KERNEL_ENTRY
 #endif

@@ -91,7 +91,7 @@ struct Product {
   bool accumulates;
   unsigned long long a, b;
   bool transposes_a, transposes_b;
-  int type;
+  int type_a, type_b;
 };
 
 struct Copy {
@@ -419,12 +419,12 @@ const std::vector<float> halves = [] {
 }();
 
 // Of operands, as in hopper.hpp.
-enum { FP16, BF16, E4M3 };
+enum { FP16, BF16, E4M3, E5M2 };
 
 // An element in shared memory, which a descriptor as the PTX ISA has it describes: lines of 128 bytes, swizzled, in groups
 // of eight. Lines lie along k, or, transposed, along the other index.
 float element(unsigned long long descriptor, int line, int step, bool transposes, int type) {
-  const size_t bytes = type == E4M3 ? 1 : 2;
+  const size_t bytes = type >= E4M3 ? 1 : 2;
   const size_t start = (descriptor & 0x3fff) * 16, leading = (descriptor >> 16 & 0x3fff) * 16, stride = (descriptor >> 32 & 0x3fff) * 16;
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) breach("a descriptor must be for lines of 128 bytes, swizzled from a multiple of 1024 on");
   const size_t logical = transposes ? start + line / 64 * leading + step / 8 * stride + step % 8 * 128 + line % 64 * 2
@@ -444,8 +444,11 @@ float element(unsigned long long descriptor, int line, int step, bool transposes
     memcpy(&value, &bits, 4);
     return value;
   }
-  unsigned short bits;
-  memcpy(&bits, shared_storage + at, 2);
+  unsigned short bits = 0;
+  if (type == E5M2)  // the upper half of FP16
+    bits = shared_storage[at] << 8;
+  else
+    memcpy(&bits, shared_storage + at, 2);
   return halves[bits];
 }
 
@@ -465,23 +468,24 @@ float few_bits(const double* terms, int count) {
 // A thread's sums: of columns 8 j + 2 (lane % 4) + {0, 1} the rows lane / 4 + {0, 8} of its warp's 16.
 void multiply(const Product& p, std::vector<float>& sums) {
   constexpr int MOST = 32;
-  const int depth = p.type == E4M3 ? 32 : 16;
+  const bool is_fp8 = p.type_a >= E4M3;
+  const int depth = is_fp8 ? 32 : 16;
   const int lane = current % WARP, row0 = current / WARP % 4 * 16 + lane / 4;
   float a[2][MOST];
   for (int half = 0; half < 2; half++)
-    for (int step = 0; step < depth; step++) a[half][step] = element(p.a, row0 + half * 8, step, p.transposes_a, p.type);
+    for (int step = 0; step < depth; step++) a[half][step] = element(p.a, row0 + half * 8, step, p.transposes_a, p.type_a);
   for (int j = 0; j < p.width; j += 4) {  // both rows have the same columns of B
     for (int c = 0; c < 2; c++) {
       double above = p.accumulates ? sums[j + c] : 0, below = p.accumulates ? sums[j + 2 + c] : 0;
       double terms[2][MOST + 1] = {{above}, {below}};
       for (int step = 0; step < depth; step++) {
-        const float b = element(p.b, j * 2 + lane % 4 * 2 + c, step, p.transposes_b, p.type);
+        const float b = element(p.b, j * 2 + lane % 4 * 2 + c, step, p.transposes_b, p.type_b);
         for (int half = 0; half < 2; half++) terms[half][step + 1] = static_cast<double>(a[half][step]) * b;
         above += static_cast<double>(p.sign) * a[0][step] * b;
         below += static_cast<double>(p.sign) * a[1][step] * b;
       }
-      sums[j + c] = p.type == E4M3 ? few_bits(terms[0], depth + 1) : static_cast<float>(above);
-      sums[j + 2 + c] = p.type == E4M3 ? few_bits(terms[1], depth + 1) : static_cast<float>(below);
+      sums[j + c] = is_fp8 ? few_bits(terms[0], depth + 1) : static_cast<float>(above);
+      sums[j + 2 + c] = is_fp8 ? few_bits(terms[1], depth + 1) : static_cast<float>(below);
     }
   }
 }
@@ -771,14 +775,14 @@ unsigned emulation_shared_address(const void* pointer) { return static_cast<unsi
 void emulation_wgmma_fence() { fibers[current].fenced = true; }
 
 void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigned long long a, unsigned long long b,
-                     bool transposes_a, bool transposes_b, int type) {
+                     bool transposes_a, bool transposes_b, int type_a, int type_b) {
   Fiber& fiber = fibers[current];
   if (!fiber.fenced) breach("a wgmma needs a fence after the last wait");
   if (fiber.sums.count(sums) == 0) {
     fiber.sums[sums].assign(sums, sums + width);
     memset(sums, 0xff, width * sizeof(float));
   }
-  fiber.products.push_back({sums, width, sign, accumulates, a, b, transposes_a, transposes_b, type});
+  fiber.products.push_back({sums, width, sign, accumulates, a, b, transposes_a, transposes_b, type_a, type_b});
 }
 
 void emulation_wgmma_commit() {
