@@ -4,6 +4,7 @@
     python benchmarks/linear_layers.py compare plain=FOLDER gelu=FOLDER --shapes 60 --seconds 100 --output FILE
     python benchmarks/linear_layers.py compare plain=FOLDER --shard 0/4 --output FILE       # one of four GPUs
     python benchmarks/linear_layers.py merge FILE FILE FILE FILE --output FILE
+    python benchmarks/linear_layers.py limits FILE --output FILE       # needs no GPU
 
 `build` builds one library by the preset `linear_layers` of LAYERS and 1 to 4,096 tokens. `compare` needs none that is
 built here: any library of TN with half-precision results does. It measures
@@ -18,6 +19,9 @@ numbers. The opponents are cuBLAS's default (`cublasGemmEx` without an epilogue,
 heuristic with one) and the fastest of its first eight candidates, by five rounds in turns, with a workspace of 64 MiB;
 then all three are timed in 15 rounds in turns. Each run is behind a write of 256 MiB, which empties the L2 cache and
 hides the launch. GELU is the approximation by tanh, which cuBLASLt has. Results are compared element by element.
+
+`limits` compares the times of the listed shapes, by tokens, with the least that memory and tensor cores allow: A, B and
+C cross the bus once, at the rate of the data sheet, or the products run at the highest clock.
 """
 
 from __future__ import annotations
@@ -45,6 +49,9 @@ TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1000, 2048, 4096)
 EPILOGUES = {"plain": None, "bias": "bias_m", "gelu": "bias_m+gelu_tanh"}
 OTHERS, SEED, SEED_OF_ORDER = 100, 2055, 7
 FLUSH_BYTES = 1 << 28
+TENSOR_FLOPS = 4096
+"""Operations of a multiprocessor's tensor cores in half precision in a clock cycle (Hopper)."""
+
 ROUNDS_OF_CANDIDATES, ROUNDS = 5, 15
 
 
@@ -224,11 +231,33 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def limits(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return for each number of tokens how near the listed shapes come to the least time that the GPU allows."""
+    device = document["device"]
+    flops_per_s = device["sm_count"] * TENSOR_FLOPS * device["clock_hz"]
+    tokens: dict[str, dict[str, Any]] = {}
+    for count in TOKENS:
+        rows = [row for row in document["rows"] if row["of"] == "listed" and row["n"] == count]
+        shapes = np.array([[row[name] for name in "mnk"] for row in rows], dtype=float).T
+        m, n, k = shapes
+        memory_s = 2 * (m * k + k * n + m * n) / device["memory_bytes_per_s"]
+        least_s = np.maximum(memory_s, 2 * m * n * k / flops_per_s)
+        times_s = {of: np.array([row[f"{of}_s"] for row in rows]) for of in ("library", "default", "fastest")}
+        tokens[str(count)] = {
+            "by_memory": int((memory_s == least_s).sum()),
+            "least_us": 1e6 * float(least_s.mean()),
+            **{of: statistics.geometric_mean(least_s / of_s) for of, of_s in times_s.items()},
+            **{f"{of}_beyond_us": 1e6 * float(np.median(of_s - least_s)) for of, of_s in times_s.items()},
+            "of_default": statistics.geometric_mean(times_s["default"] / times_s["library"]),
+        }
+    return {"flops_per_s": flops_per_s, "tokens": tokens}
+
+
 def main() -> None:
     """Run one of the measurements."""
     parser = harness.parser_of(__doc__)
-    parser.add_argument("what", choices=("build", "compare", "merge"))
-    parser.add_argument("subjects", nargs="+", help="an epilogue; EPILOGUE=FOLDER; files to merge")
+    parser.add_argument("what", choices=("build", "compare", "merge", "limits"))
+    parser.add_argument("subjects", nargs="+", help="an epilogue; EPILOGUE=FOLDER; files of `compare`")
     parser.add_argument("--operation", default="hgemm", choices=("hgemm", "bgemm"))
     parser.add_argument("--time", default="10m")
     parser.add_argument("--library", type=Path)
@@ -243,6 +272,14 @@ def main() -> None:
         commands = "; ".join(part["command"] for part in parts)
         document = {**parts[0], "command": commands, "summary": summary(rows), "rows": rows}
         harness.write(arguments.output, document)
+    elif arguments.what == "limits":
+        document = json.loads(Path(arguments.subjects[0]).read_text(encoding="utf-8"))
+        kept = {name: document[name] for name in ("date", "machine", "versions", "device")}
+        harness.write(
+            arguments.output,
+            {**kept, "command": f"{document['command']}; {harness.provenance()['command']}", **limits(document)},
+        )
+        return
     elif arguments.what == "build":
         harness.write(arguments.output, {**harness.gpu_provenance(), **build(arguments)})
         return

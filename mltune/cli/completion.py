@@ -23,7 +23,8 @@ COMPLETING = "_MLTUNE_COMPLETE"
 
 GEMMS = (
     *("sgemm", "dgemm", "cgemm", "zgemm", "hgemm", "bgemm", "hsgemm", "bsgemm"),
-    *("ebgemm", "ehgemm", "esgemm", "ebfgemm", "ddgemm"),
+    *(f"{operands}{result}gemm" for operands in ("e", "e45", "e54") for result in ("b", "h", "s", "bf")),
+    "ddgemm",
 )
 STRATEGIES = (
     *("mltune", "mltune-noskip", "mltune-nobuild", "mltune-raw", "mltune-tpe", "tpe", "astra", "random"),

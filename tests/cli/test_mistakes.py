@@ -40,7 +40,8 @@ MISTAKES = [
     (
         "sweep",
         "missing argument 'PROBLEM'",
-        "hsgemm, bsgemm, ebgemm, ehgemm, esgemm, ebfgemm, ddgemm, a built-in kernel",
+        "hsgemm, bsgemm, ebgemm, ehgemm, esgemm, ebfgemm, e45bgemm",
+        "e54bfgemm, ddgemm, a built-in kernel",
     ),
     ("sweep qgemm", "sgemm, dgemm, cgemm, zgemm", "'qgemm'"),
     # versions
