@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
-from mltune.problem.problem import ShapeOptions
+from mltune.problem.problem import Problem, ShapeOptions
 from mltune.resolve.options import Limits, RunOptions, run_options
 
 if TYPE_CHECKING:
     from mltune.campaign.products import CampaignResult
-    from mltune.problem.problem import Problem
     from mltune.results.progress import Report
     from mltune.results.run import TuneResult
     from mltune.tuning.sweep import Swept

@@ -6,20 +6,18 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.campaign.campaign import run_plan
 from mltune.errors import MltuneWarning, RunDirectoryError, RunError
 from mltune.records.directory import WINNER, new_directory, runs_in
 from mltune.resolve.device import find_gpus
 from mltune.resolve.placement import notices, place
+from mltune.resolve.plan import Plan
 from mltune.results.reader import Unread, read_or_set_aside, read_run
+from mltune.results.run import TuneResult
 from mltune.results.summary import by_problem
 from mltune.show.report.writing import copy_winner
-
-if TYPE_CHECKING:
-    from mltune.resolve.plan import Plan
-    from mltune.results.run import TuneResult
 
 
 def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneResult:

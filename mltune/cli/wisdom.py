@@ -11,6 +11,7 @@ from mltune.cli.options import argument, choice, file, number, text, texts
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, many
 from mltune.problem.problem import ACCURACIES
+from mltune.show import tables
 
 group = command_group("wisdom", "Show, merge, export or check the best known configurations.")
 
@@ -25,8 +26,6 @@ OUT = file("FILE", "A new file, or a wisdom to add to.")
 )
 def show(file: Path | None = None, accuracy: str | None = None, as_json: bool = False) -> None:
     """Show the best known configuration of each kernel, problem, GPU and driver."""
-    from mltune.show import tables
-
     place = wisdom_file(file)
     loaded = api.Wisdom.load(place)
     if accuracy is not None:
@@ -75,8 +74,6 @@ def check(options: Given, as_json: bool = False) -> None:
     The output names each entry that is slower than its recorded interval by more than 5 %, is slower than the default,
     fails, or belongs to another source of its kernel. The exit code is then 1. It is also 1 if no entry is of this GPU.
     """
-    from mltune.show import tables
-
     checked = api.check_wisdom(**options)
     document = checked.to_json()
     kernel = next((entry["kernel"] for entry in document["entries"]), None)

@@ -6,20 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import TableSpace, find
+from mltune.problem.problem import Problem
+from mltune.process.child import ChildPool
 from mltune.records.trial import TrialState
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import open_session
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
-    from mltune.process.child import ChildPool
-    from mltune.resolve.device import Target
 
 
 def time_configurations(
