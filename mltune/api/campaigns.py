@@ -223,8 +223,8 @@ def load_run(directory: str | Path) -> TuneResult:
     >>> mltune.load_run(run).best == tuned.best
     True
     """
-    from mltune.campaign.competition import fastest
     from mltune.results.reader import read_run
+    from mltune.results.summary import fastest
 
     return fastest(Path(directory)) if is_plan(Path(directory)) else read_run(Path(directory))
 

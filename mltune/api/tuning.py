@@ -160,8 +160,7 @@ def tune(
     warn(notices)
     with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
         if isinstance(resolved, Plan):
-            from mltune.campaign.campaign import CampaignSettings
-            from mltune.campaign.competition import tune_choice
+            from mltune.campaign.campaign import CampaignSettings, tune_choice
 
             settings = CampaignSettings(**records)
             return tune_choice(

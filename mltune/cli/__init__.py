@@ -15,7 +15,7 @@ from typing import Any, cast
 import typer
 from typer.main import get_command
 
-from mltune.cli import inventory, libraries, runs, streams, triton, tuning, wisdom
+from mltune.cli import inventory, libraries, runs, streams, tuning, wisdom
 from mltune.cli.application import INTERRUPTED, app
 from mltune.cli.completion import COMPLETING
 from mltune.cli.shortage import shortage, spare_memory
@@ -24,7 +24,7 @@ from mltune.files.reading import reason
 from mltune.files.text import printable_lines
 from mltune.show import table
 
-__all__ = ["inventory", "libraries", "main", "runs", "triton", "tuning", "wisdom"]
+__all__ = ["inventory", "libraries", "main", "runs", "tuning", "wisdom"]
 
 _Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Typer's class of errors in the options, which has no public name."""
