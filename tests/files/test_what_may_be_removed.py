@@ -76,9 +76,9 @@ PLACES = {
     "kernel/python_kernel.py _kept replace": "a file in a temporary folder, under the hash of its content",
     "kernel/reader.py new_bundle write_file_atomically": "a folder that is empty",
     "kernel/reader.py new_bundle replace_folder_atomically": "a folder that does not exist",
-    "integrations/triton/calls.py write_program write_file_atomically": "calls beside a wisdom, which only save time",
+    "known/triton_calls.py write_program write_file_atomically": "the calls beside a wisdom, which only save time",
     "known/serving.py Export.write write_file_atomically": "a file of configurations, with what it had for other rows",
-    "integrations/triton/shapes.py add_winner append_line": "the winners of shapes in a run directory",
+    "known/serving.py add_winner append_line": "the winners of shapes in a run directory",
     "known/wisdom_file.py write write_file_atomically": "a wisdom that was read under its lock, with all entries",
     "library/building.py Building._save write_file_atomically": "cross.json of a run directory, which has been read",
     "library/folder.py write_library replace_folder_atomically": "a library, if mltune wrote every file in it; another "

@@ -235,9 +235,10 @@ def test_of_the_ranks_of_a_machine_the_first_compiles(program, monkeypatch):
 
 def test_a_program_is_named_by_few_calls_and_a_file_has_few_programs(program, tmp_path, monkeypatch):
     from mltune.integrations.triton import calls
+    from mltune.known import triton_calls
 
     monkeypatch.setattr(calls, "MOST_CALLS", 3)
-    monkeypatch.setattr(calls, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(triton_calls, "MOST_PROGRAMS", 2)
     library = program()
     for n in range(1, 6):
         calls.calls_beside(tmp_path / "wisdom.json").after(library.first.fn, {"n": n})
