@@ -36,8 +36,7 @@ from triton_model import DATASETS, Sweep, as_sweep
 from mltune.dataset.dataset import load_dataset
 from mltune.integrations.triton import builder, session
 from mltune.integrations.triton.compilers import Compiled
-from mltune.integrations.triton.runner import Runner
-from mltune.integrations.triton.stopwatch import BRIEF
+from mltune.integrations.triton.runner import BRIEF, Runner
 from mltune.search.launch_search import predict
 
 BEGUN_S, IMPORTED_S, FIT_S, ASK_S, CAPTURE_S = 1.5, 1.9, 0.045, 0.002, 0.003

@@ -15,11 +15,9 @@ from mltune.api.gating import gate
 from mltune.api.inventory import check, check_wisdom, devices, new_kernel, space
 from mltune.api.libraries import build_library
 from mltune.api.models import bound, load_model, predict, train
-from mltune.api.own_kernels import run_kernel, tune_kernel
+from mltune.api.own_kernels import run_kernel, tune_kernel, tuned, tuned_kernel
 from mltune.api.search import Search
-from mltune.api.shapes import tune_shapes
-from mltune.api.tuned import tuned, tuned_kernel
-from mltune.api.tuning import sweep, tune, tune_sizes
+from mltune.api.tuning import sweep, tune, tune_shapes, tune_sizes
 
 if TYPE_CHECKING:
     from mltune.campaign.products import CampaignResult

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import Forecast, interruptible, shown, warn
 from mltune.api.places import check_places
+from mltune.errors import DamagedRunError
+from mltune.files.owned import check_replaceable
+from mltune.files.reading import reason
+from mltune.records.directory import PLAN_FILE, RUNS, is_plan, new_directory, runs_in
 
 if TYPE_CHECKING:
     from mltune.campaign.cluster.gpu_workers import Cluster
@@ -80,9 +84,6 @@ def run(
     """
     begun = perf_counter()
     from mltune.campaign.campaign import CampaignSettings, run_plan
-    from mltune.files.owned import check_replaceable
-    from mltune.files.reading import reason
-    from mltune.records.directory import PLAN_FILE, is_plan, new_directory
     from mltune.resolve.device import find_gpus
     from mltune.resolve.placement import notices, place, place_on_workers
     from mltune.resolve.plan import Plan
@@ -222,9 +223,8 @@ def load_run(directory: str | Path) -> TuneResult:
     >>> mltune.load_run(run).best == tuned.best
     True
     """
-    from mltune.campaign.competition import fastest
-    from mltune.records.directory import is_plan
     from mltune.results.reader import read_run
+    from mltune.results.summary import fastest
 
     return fastest(Path(directory)) if is_plan(Path(directory)) else read_run(Path(directory))
 
@@ -257,7 +257,6 @@ def summarise(run: str | Path | TuneResult, *, top: int = 10) -> dict[str, Any]:
     >>> mltune.summarise(run, top=3)["best"][0]["configuration"] == tuned.best_config
     True
     """
-    from mltune.records.directory import is_plan, runs_in
     from mltune.results.reader import read_run
     from mltune.results.run import TuneResult
     from mltune.results.summary import summarise_campaign, summarise_run, summarise_tuning
@@ -362,8 +361,6 @@ def dashboard(run: str | Path, *, port: int = 8080, open: bool = False) -> Itera
 def export_runs(directory: Path, folder: Path) -> Iterator[str]:
     """Write the trials of a run, or of the runs of a plan that can be read, as datasets; yield a line for each."""
     from mltune.dataset.dataset import export_run
-    from mltune.errors import DamagedRunError
-    from mltune.records.directory import is_plan, runs_in
 
     for run in runs_in(directory):
         try:
@@ -384,7 +381,6 @@ def stored_runs(database: str) -> list[dict[str, Any]]:
 
 def local_runs() -> list[dict[str, Any]]:
     """Describe the newest runs below ``runs/`` of the working directory: what ``mltune show --json`` prints."""
-    from mltune.records.directory import RUNS
     from mltune.results.summary import list_runs
 
     return list_runs(Path(RUNS))

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from mltune.problem.problem import ShapeOptions
+from mltune.problem.problem import Problem, ShapeOptions
 from mltune.resolve.options import RunOptions
 
 if TYPE_CHECKING:
     from mltune.cost.pretrained import PretrainedModel
-    from mltune.problem.problem import Problem
     from mltune.tuning.bound import UpperBound
     from mltune.tuning.prediction import Predicted
 

@@ -12,11 +12,12 @@ import math
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mltune.campaign.device_worker import (
     BACK,
@@ -29,16 +30,20 @@ from mltune.campaign.device_worker import (
 )
 from mltune.campaign.products import CampaignResult, claim_directory, write_datasets, write_report
 from mltune.campaign.scheduler import Scheduler
+from mltune.errors import MltuneWarning, RunError
 from mltune.measure.compile_farm import address_of
 from mltune.process.child import Child
 from mltune.records.database import database_of
-from mltune.records.directory import lock_directory, runs_in
+from mltune.records.directory import WINNER, lock_directory, new_directory, runs_in
 from mltune.records.events import EventLog
 from mltune.records.versions import __version__
-from mltune.resolve.device import Target
+from mltune.resolve.device import Target, find_gpus
+from mltune.resolve.placement import notices, place
 from mltune.resolve.plan import Plan
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress, CampaignReport
+from mltune.results.run import TuneResult
+from mltune.results.summary import fastest
 
 if TYPE_CHECKING:
     from mltune.campaign.cluster.gpu_workers import Cluster
@@ -114,6 +119,29 @@ def run_plan(
         return campaign.finish()
     finally:
         os.close(lock)
+
+
+def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneResult:
+    """Tune one problem with several kernels by an unplaced plan, and return the result of the fastest."""
+    gpus, reason = find_gpus()
+    placed = place(plan, gpus, reason)
+    missing = [f"no GPU found ({reason}): replaying recorded timings"] if placed.replayed and not gpus else []
+    for notice in (*missing, *notices(placed)):
+        warnings.warn(notice, MltuneWarning, stacklevel=3)
+    directory = run or new_directory(placed.tasks[0].problem.label)
+    campaign = run_plan(placed, directory, **options)
+    if not runs_in(directory):
+        reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
+        raise RunError(
+            f"at least one of the competing kernels must begin, but none has in {directory}: "
+            f"{reasons or 'the time was over, or the run was interrupted'}."
+        )
+    result = fastest(directory)
+    if (result.directory / WINNER).is_dir():
+        from mltune.show.report.writing import copy_winner
+
+        copy_winner(result.directory / WINNER, directory / WINNER, directory)
+    return replace(result, interrupted=campaign.interrupted)
 
 
 def _process(worker: str | Callable[[], Process], device: str) -> Process:

@@ -37,8 +37,7 @@ from mltune.resolve.problems import contenders, kernels_for, named_kernel, shape
 from mltune.resolve.request import GPU_TIME_S, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
-from mltune.tuning.cross import time_configurations
-from mltune.tuning.foreseen import expected_times
+from mltune.tuning.cross import expected_times, time_configurations
 
 _CROSS_SHARE = 0.5
 """Largest share of the time for the timing of candidates."""

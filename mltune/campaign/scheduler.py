@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.schedule import Standing, TimeSlice, best_of_choices, next_slice, standing_of
+from mltune.device.facts import Device
 from mltune.errors import MltuneError, RunError
 from mltune.kernel.placed import PlacedKernel
 from mltune.known.entry import Entry
@@ -23,9 +23,6 @@ from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds
 from mltune.tuning.bound import find_bound, hardware_time
 from mltune.tuning.wisdom import Siblings, found_so_far, near_run, nearest
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
 
 MAX_FAILURES = 3
 """Failures without a new trial after which a task comes last, or is set aside if its worker died."""

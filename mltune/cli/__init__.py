@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import resource
 import signal
 import sys
 import threading
@@ -15,19 +16,24 @@ from typing import Any, cast
 import typer
 from typer.main import get_command
 
-from mltune.cli import inventory, libraries, runs, streams, triton, tuning, wisdom
+from mltune.cli import inventory, libraries, runs, streams, tuning, wisdom
 from mltune.cli.application import INTERRUPTED, app
 from mltune.cli.completion import COMPLETING
-from mltune.cli.shortage import shortage, spare_memory
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
-from mltune.files.text import printable_lines
+from mltune.files.text import printable, printable_lines
 from mltune.show import table
 
-__all__ = ["inventory", "libraries", "main", "runs", "triton", "tuning", "wisdom"]
+__all__ = ["inventory", "libraries", "main", "runs", "tuning", "wisdom"]
 
 _Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Typer's class of errors in the options, which has no public name."""
+
+_OF_LIBRARIES = ("failed to map segment", "llocate memory", "cannot map zero-fill pages", "can't start new thread")
+"""Parts of the errors of the dynamic linker, and of Python, without room for a library or a thread."""
+
+_LITTLE_BYTES = 1 << 32
+"""Address space that the reservations of libraries would use up."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -45,7 +51,7 @@ def _run(arguments: list[str] | None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _warning
     streams.prepare()
-    spare_memory()
+    _spare_memory()
     try:
         sys.exit(_command()(arguments, prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
@@ -55,7 +61,7 @@ def _run(arguments: list[str] | None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
     except Exception as error:
-        if text := shortage(error) or _unusable(error):
+        if text := _shortage(error) or _unusable(error):
             _fail(text, 1)
         if COMPLETING not in os.environ:  # a shell that completes a word shows nothing instead
             raise
@@ -69,6 +75,30 @@ def _command() -> Callable[..., Any]:
 def _fail(message: object, code: int) -> None:
     table.write(f"mltune: {message}", stderr=True)
     sys.exit(code)
+
+
+def _spare_memory() -> None:
+    """Keep libraries from reserving scarce address space; called before their import."""
+    if 0 <= _limit() < _LITTLE_BYTES:
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others of Arrow reserve a gigabyte
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # where a thread has no room, OpenBLAS ends or hangs
+
+
+def _limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_AS)[0]
+
+
+def _shortage(error: BaseException) -> str:
+    """Return the message for an error from too little memory; empty for any other error."""
+    is_short = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    of_library = [line for line in str(error).splitlines() if any(part in line for part in _OF_LIBRARIES)]
+    if not is_short and not of_library:
+        return ""
+    fact = "there is too little now; end other programs"
+    if (limit := _limit()) != resource.RLIM_INFINITY:
+        fact = f"the limit of its address space is {limit / 1e6:,.0f} MB; raise it with `ulimit -v`"
+    cause = printable(": ".join(filter(None, [type(error).__name__, *(of_library or [str(error)])[-1:]])), 200)
+    return f"the command needs more memory, but {fact}, then repeat the command ({cause})."
 
 
 def _unusable(error: Exception) -> str:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -29,14 +28,12 @@ from mltune.cli.options import (
     text,
     texts,
 )
+from mltune.errors import BundleError
+from mltune.files import folders
 from mltune.files.text import many
 from mltune.problem.problem import SHAPE
 from mltune.records.header import REPLAY
-from mltune.show import table
-
-if TYPE_CHECKING:
-    from mltune.api import Dataset
-
+from mltune.show import inventory, table, tables
 
 KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
 
@@ -54,9 +51,6 @@ def init(options: Given, as_json: bool = False) -> None:
     With --from the bundle is a draft for a CUDA source with a __global__ function. Its parameters are the whole numbers
     that the source defines as macros. The command names the lines that you must fill in.
     """
-    from mltune.errors import BundleError
-    from mltune.files import folders
-
     folder, name = options["folder"], api.new_kernel(**options)
     is_plain = re.fullmatch(r"\w[\w./-]*", str(folder)) and not (folders.assets("kernels") / folder).exists()
     named = shlex.quote(str(folder) if is_plain or folder.is_absolute() else f"./{folder}")
@@ -79,8 +73,6 @@ def space(options: Given, as_json: bool = False) -> None:
 
     Launches are computed for a sample of configurations. Nothing is compiled: mltune check does that.
     """
-    from mltune.show import inventory
-
     document = api.space(**options)
     following = "check", options["kernel"], *again(options, "trans", "size", "precision")
     answer(document, as_json, lambda: inventory.space(document), *following)
@@ -99,8 +91,6 @@ def check(options: Given, as_json: bool = False) -> None:
     exit code is 1 if something is wrong or nothing could be compiled, for example without NVRTC. A build that has not
     ended in time does not count.
     """
-    from mltune.show import inventory
-
     checked = api.check(**options)
     document = checked.to_json()
     following = ["tune", options["kernel"], *again(options, "size")]
@@ -130,8 +120,6 @@ def device(options: Given, as_json: bool = False) -> None:
     With --measure small kernels measure its rates: arithmetic, tensor cores, memories, launches, and arithmetic mixed
     with loads.
     """
-    from mltune.show import inventory
-
     document = api.devices(**options)
     written = [] if options["out"] is None else [f"written: {options['out']}"]
     shown = options["out"] or next((device_document["spec"] for device_document in document["devices"]), None)
@@ -154,8 +142,6 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from mltune.show import tables
-
     documents = describe_datasets()
     following = _replaying(documents[0]["name"]) if documents else ()
     answer(documents, as_json, lambda: [tables.datasets(documents)], *following)
@@ -245,7 +231,7 @@ def merge(options: Given, as_json: bool = False) -> None:
     _answer(merged, options["out"], as_json, merged.manifest.name, notices)
 
 
-def _answer(dataset: Dataset, out: Path, as_json: bool, subject: str, notices: Iterable[str]) -> None:
+def _answer(dataset: api.Dataset, out: Path, as_json: bool, subject: str, notices: Iterable[str]) -> None:
     """Print what was written, and the notices about what it was made of."""
     manifest = dataset.manifest
     written = str(out / f"{manifest.name}.parquet")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,11 +15,7 @@ from mltune.cli.on_end import Ending, on_end
 from mltune.cli.options import argument, file, flag, is_database, number, run_directory, text
 from mltune.errors import UsageError
 from mltune.records.directory import STUDY
-from mltune.show import table
-
-if TYPE_CHECKING:
-    from mltune.api import CampaignResult
-
+from mltune.show import inventory, table, tables
 
 cluster = command_group("cluster", "Look at a Dask cluster.")
 
@@ -49,10 +44,8 @@ def run(options: Given, at_end: str | None = None, as_json: bool = False) -> Non
         answer_campaign(result, ending, as_json)
 
 
-def answer_campaign(result: CampaignResult, ending: Ending, as_json: bool) -> None:
+def answer_campaign(result: api.CampaignResult, ending: Ending, as_json: bool) -> None:
     """Print the result of a campaign; exit with 1 where a problem has no winner."""
-    from mltune.show import tables
-
     document = result.to_json()
     ending.run, ending.interrupted = document["plan"], result.interrupted
     ending.summary = tables.in_one_line(document)
@@ -72,8 +65,6 @@ def plan(options: Given, as_json: bool = False) -> None:
 
     It needs no GPU.
     """
-    from mltune.show import tables
-
     document = api.plan(**options)
     answer(document, as_json, lambda: tables.forecast(document), "run", options["plan"])
 
@@ -89,8 +80,6 @@ def check(options: Given, as_json: bool = False) -> None:
 
     The exit code is 1 if a worker has other versions of mltune or of NVRTC than this host.
     """
-    from mltune.show import inventory
-
     document = api.check_cluster(**options)
     fits = all(worker["fits"] for worker in document["workers"])
     use = ["tune", "sgemm", "--compile-on"] if document["compile"] else []
@@ -125,8 +114,6 @@ def show(
     The exit code is 1 if a problem of a plan cannot be read. DATABASE is a URL, such as postgresql://host/name. Its
     runs are listed. DATABASE#RUN is one of them, by the first digits of its number.
     """
-    from mltune.show import tables
-
     if run is None or (is_database(run) and "#" not in run):
         if follow or dataset is not None:
             raise UsageError("no run is named, but --follow and --dataset take one; list them: mltune show.")

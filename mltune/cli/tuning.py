@@ -40,7 +40,7 @@ from mltune.files.text import many
 from mltune.problem.problem import SHAPE
 from mltune.records.header import REPLAY
 from mltune.resolve.options import LARGEST_SEED
-from mltune.show import table
+from mltune.show import inventory, table, tables
 
 
 @command(
@@ -98,8 +98,6 @@ def _say(row: Given) -> None:
 def _tune_shapes(
     options: Given, shapes: Path | None, export: Iterable[str], of_files: Given, ending: Ending, as_json: bool
 ) -> None:
-    from mltune.show import tables
-
     own = {name: value for name in ("trials", "seed", "run", "wisdom") if (value := options.pop(name)) is not None}
     own |= of_files
     usual = {**(api.tune.__kwdefaults__ or {}), "problem": options["problem"]}
@@ -123,8 +121,6 @@ def _tune_shapes(
 
 
 def _tune(options: Given, ending: Ending, as_json: bool) -> None:
-    from mltune.show import tables
-
     several = several_sizes(options["size"])
     if len(several) > 1:
         extents = {name: options.pop(name) for name in ("m", "n", "k")}
@@ -168,7 +164,6 @@ def sweep(options: Given, as_json: bool = False) -> None:
     limits the values of parameters. --complete --prune measures every configuration that may be fast, and reports the
     confidence of that. This also works on a complete dataset in replay. An existing run is resumed.
     """
-    from mltune.show import tables
     from mltune.show.live import RunDisplay
 
     try:
@@ -198,12 +193,10 @@ def bound(options: Given, as_json: bool = False) -> None:
     of the best configuration with these values. The measured facts of a GPU (mltune device --measure) make the bound
     tighter.
     """
-    from mltune.show.inventory import bounded
-
     upper_bound = api.bound(**options)
     document = upper_bound.to_json()
     following = "predict", options["problem"], *again(options, *SHAPE, "kernel", "accuracy", "gpu")
-    answer(document, as_json, lambda: bounded(document, upper_bound.rate), *following)
+    answer(document, as_json, lambda: inventory.bounded(document, upper_bound.rate), *following)
 
 
 @command(
@@ -221,8 +214,6 @@ def predict(options: Given, as_json: bool = False) -> None:
     recorded timings that the model had not seen. If the physical model alone did better there, it ranks the choices.
     The first choice has a time with an interval if enough recorded sweeps are similar.
     """
-    from mltune.show import tables
-
     document = api.predict(**options).to_json()
     here = ("device",) if options["gpu"].startswith("cuda:") else ()
     if options["prior"] not in ("auto", "none"):  # a model is of one kernel
@@ -250,8 +241,6 @@ def train(options: Given, report: bool = False, as_json: bool = False) -> None:
     The score on each dataset uses what was learned from other architectures, or from other problems if there is one
     architecture.
     """
-    from mltune.show import tables
-
     model = api.train(**options)
     document = {"kernel": model.kernel, "model": str(card_of(options["out"])), **model.facts}
     following = "tune", "PROBLEM", "--kernel", model.kernel, "--prior", options["out"]
@@ -353,8 +342,6 @@ def scoreboard(options: Given, as_json: bool = False) -> None:
 
 
 def _compare(function: Callable[..., Any], options: Given, as_json: bool) -> None:
-    from mltune.show import tables
-
     with attended("ComparisonDisplay", patience_s=PATIENCE_S) as attendance:
         comparison = function(**options, **attendance)
     table.write(f"written: {comparison.directory}", stderr=True)

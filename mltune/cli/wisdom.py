@@ -1,20 +1,23 @@
-"""The commands ``wisdom show``, ``merge``, ``export`` and ``check``: the best known configurations."""
+"""The commands ``wisdom`` and ``triton``: the best known configurations, and winners carried to other machines."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from mltune import api
-from mltune.api.inventory import wisdom_file
+from mltune.api.inventory import export_winners, import_winners, wisdom_file
 from mltune.cli.application import Given, again, answer, command, command_group, fail_if
 from mltune.cli.options import argument, choice, file, number, text, texts
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, many
 from mltune.problem.problem import ACCURACIES
+from mltune.show import tables
 
+triton = command_group("triton", "Carry the winners of Triton's kernels to other machines.")
 group = command_group("wisdom", "Show, merge, export or check the best known configurations.")
 
 OUT = file("FILE", "A new file, or a wisdom to add to.")
+WISDOM = file("FILE", "A wisdom.  [default: the user's file]")
 
 
 @command(
@@ -25,8 +28,6 @@ OUT = file("FILE", "A new file, or a wisdom to add to.")
 )
 def show(file: Path | None = None, accuracy: str | None = None, as_json: bool = False) -> None:
     """Show the best known configuration of each kernel, problem, GPU and driver."""
-    from mltune.show import tables
-
     place = wisdom_file(file)
     loaded = api.Wisdom.load(place)
     if accuracy is not None:
@@ -49,7 +50,7 @@ def merge(files: list[Path], out: Path, as_json: bool = False) -> None:
     group=group,
     kernel=text("NAME", "The name of a kernel."),
     out=OUT,
-    wisdom=file("FILE", "A wisdom.  [default: the user's file]"),
+    wisdom=WISDOM,
 )
 def export(kernel: str, out: Path, wisdom: Path | None = None, as_json: bool = False) -> None:
     """Write the entries of one kernel to a file. An existing wisdom there keeps its entries."""
@@ -75,8 +76,6 @@ def check(options: Given, as_json: bool = False) -> None:
     The output names each entry that is slower than its recorded interval by more than 5 %, is slower than the default,
     fails, or belongs to another source of its kernel. The exit code is then 1. It is also 1 if no entry is of this GPU.
     """
-    from mltune.show import tables
-
     checked = api.check_wisdom(**options)
     document = checked.to_json()
     kernel = next((entry["kernel"] for entry in document["entries"]), None)
@@ -88,3 +87,34 @@ def check(options: Given, as_json: bool = False) -> None:
 def _written(out: Path, count: int, as_json: bool) -> None:
     lines = [f"written: {out} ({many(count, 'entry')})"]
     answer({"wisdom": str(out), "entries": count}, as_json, lambda: lines, "wisdom", "show", out)
+
+
+@command(
+    None,
+    "export",
+    group=triton,
+    folder=argument("FOLDER", "A new folder, or one of earlier winners, which stay.", Path),
+    gpu=text("NAME", "Only winners of the GPU of this name, such as 'NVIDIA H200'.  [default: of all GPUs]"),
+    wisdom=WISDOM,
+)
+def export_triton(folder: Path, gpu: str | None = None, wisdom: Path | None = None, as_json: bool = False) -> None:
+    """Write the winners of Triton's kernels into a folder, a file for each GPU."""
+    counts = export_winners(folder, gpu, wisdom)
+    document = {"folder": str(folder), "winners": counts}
+    lines = [f"written: {folder / name} ({many(count, 'winner')})" for name, count in counts.items()]
+    answer(document, as_json, lambda: lines, "triton", "import", folder)
+
+
+@command(
+    None,
+    "import",
+    group=triton,
+    folder=argument("FOLDER", "A folder that `mltune triton export` wrote.", Path),
+    wisdom=file("FILE", "A wisdom, which need not exist.  [default: the user's file]"),
+)
+def import_triton(folder: Path, wisdom: Path | None = None, as_json: bool = False) -> None:
+    """Add the winners of a folder to the wisdom: programs on these GPUs tune none of these kernels again."""
+    path, counts = import_winners(folder, wisdom)
+    document = {"wisdom": str(path), "winners": counts}
+    lines = [f"{folder / name}: {many(count, 'winner')}" for name, count in counts.items()]
+    answer(document, as_json, lambda: [*lines, f"written: {path}"], "wisdom", "show", path)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.comparison.clock import Bench
+from mltune.cost.features import Features
 from mltune.cost.model_file import NONE, ChosenModel, choose_model
 from mltune.kernel.coding import row
 from mltune.kernel.parts import KernelResources
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace, find
 from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
     from mltune.comparison.simulation import Recording, Simulation
-    from mltune.cost.features import Features
     from mltune.cost.pretrained import PretrainedModel
     from mltune.search.search import KernelSearch
 
@@ -92,9 +93,7 @@ class Astra:
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Evaluate the kept configurations in random order; see :class:`mltune.comparison.simulation.Strategy`."""
-        from mltune.cost.features import Features
         from mltune.errors import BundleError
-        from mltune.kernel.placed import PlacedKernel
         from mltune.search.astra import AstraThresholds
 
         recording, count = simulation.recording, simulation.space.count
@@ -222,8 +221,6 @@ class ShippedSearch:
         return choose_model(self.prior, recording.kernel)
 
     def _features(self, simulation: Simulation) -> Features:
-        from mltune.cost.features import Features
-        from mltune.kernel.placed import PlacedKernel
 
         recording = simulation.recording
         kernel = recording.kernel

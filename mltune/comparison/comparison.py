@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mltune.comparison.baselines import ShippedSearch
 from mltune.comparison.jobs import Forecast, run_jobs
 from mltune.comparison.journal import DATASET, STRATEGY, Job, Journal, Outcome
-from mltune.comparison.models import start_models
 from mltune.comparison.results import Comparison, PartialComparison, Runs
 from mltune.comparison.scores import best_so_far, spent_seconds
 from mltune.comparison.simulation import Recording, RecordingSource, Strategy, Trace
 from mltune.comparison.strategies import COMPILERS, MOST_CORES, Given, fingerprint, named, split, with_cores
+from mltune.cost.model_file import NONE
 from mltune.errors import RunError, UsageError
 from mltune.files.text import many, printable
 from mltune.records.directory import named_directory
@@ -275,3 +276,30 @@ def _share(text: str) -> tuple[int, int]:
     if not all(re.fullmatch("[0-9]{1,18}", number) for number in (part, parts)):
         raise UsageError(f"the share cannot be {text!r}: it is PART/PARTS, such as 2/4 for the second of four.")
     return int(part), int(parts)
+
+
+_LONGEST = 4000
+"""Most characters of a notice: a card may name any number of datasets."""
+
+
+def start_models(strategies: Mapping[str, Strategy], recording: Recording) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each strategy with a model option, the model's SHA-256 or ``""``, and its training data."""
+    for name, strategy in strategies.items():
+        if not isinstance(strategy, ShippedSearch) or strategy.prior == NONE:
+            continue
+        chosen = strategy.model(recording)
+        if chosen is None:
+            yield name, "", f"there is no model, and {name} searches without one"
+            continue
+        training = chosen.card.training
+        here = recording.device.name, recording.problem.label
+        alike = [dataset for dataset, of in training.items() if (of.device, of.problem) == here]
+        if recording.name in training:
+            said = "has learned from this dataset, which says nothing of its worth elsewhere"
+        elif alike:
+            said = f"has learned from the same problem on the same GPU, {', '.join(alike)}"
+        else:
+            said = "has not seen this problem on this GPU"
+        listed = ", ".join(training) or "unknown datasets"
+        notice = f"{name} starts from the model {chosen.name}, which {said}; trained on {listed}"
+        yield name, chosen.card.sha256, printable(notice, _LONGEST)

@@ -11,16 +11,14 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mltune.comparison.baselines import Projection
+from mltune.comparison.simulation import Simulation
 from mltune.errors import UsageError
 from mltune.files.text import no_such
-
-if TYPE_CHECKING:
-    from mltune.comparison.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True)

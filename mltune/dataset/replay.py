@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Self, TypeVar, cast
+from typing import Self, cast
 
 from mltune.dataset.dataset import Dataset
 from mltune.dataset.manifest import Manifest
@@ -15,6 +15,7 @@ from mltune.kernel.compiler_parameters import BUILT_IN
 from mltune.kernel.parts import CompilerSpace, KernelSource, KernelSpace
 from mltune.kernel.reader import is_bundle, load_kernel
 from mltune.kernel.space import find
+from mltune.process.child import fulfilled
 from mltune.records.trial import Build, Measurement
 
 
@@ -49,9 +50,6 @@ def bare_kernel(manifest: Manifest) -> Kernel:
     ).recorded_with(manifest.parameters)
 
 
-Result = TypeVar("Result")
-
-
 class _Replay:
     """The recorded results of a dataset by configuration.
 
@@ -84,7 +82,7 @@ class ReplayBuilder(_Replay):
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Return the recorded build."""
-        return _done(self._dataset.builds(self._row(configuration), 1)[0])
+        return fulfilled(self._dataset.builds(self._row(configuration), 1)[0])
 
 
 class ReplayRunner(_Replay):
@@ -100,10 +98,4 @@ class ReplayRunner(_Replay):
                 f"only a build in state ok can run, but dataset {self._dataset.manifest.name} has none of "
                 f"{dict(configuration)}."
             )
-        return _done(measurement)
-
-
-def _done(answer: Result) -> Future[Result]:
-    future: Future[Result] = Future()
-    future.set_result(answer)
-    return future
+        return fulfilled(measurement)

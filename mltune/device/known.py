@@ -16,6 +16,7 @@ from mltune.device.facts import Device, Mix
 from mltune.errors import DeviceError
 from mltune.files.reading import parse_json, parse_toml, read_file, reason
 from mltune.files.text import no_such, printable
+from mltune.files.validation import adapter
 
 DATA_SHEET = "data sheet"
 """The origin of the facts of :func:`known_devices`."""
@@ -90,17 +91,7 @@ def _mixes(architecture: str) -> tuple[Mix, ...]:
     if not path.is_file():
         return ()
     rows = csv.DictReader(line for line in path.read_text("utf-8").splitlines() if not line.startswith("#"))
-    return tuple(
-        Mix(
-            arithmetic=row["arithmetic"],
-            load_bytes=int(row["load_bytes"]),
-            per_load=float(row["per_load"]),
-            threads=int(row["threads"]),
-            dependent=row["dependent"] == "1",
-            per_clock=float(row["per_clock"]),
-        )
-        for row in rows
-    )
+    return tuple(map(adapter(Mix).validate_strings, rows))
 
 
 _FIELDS = {

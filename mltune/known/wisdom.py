@@ -8,20 +8,16 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from mltune.device.facts import NO_CUDA
+from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import WisdomError
 from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import SearchSpace, find
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
 from mltune.known.wisdom_file import default_file, locked, read, stamp_of, write
-from mltune.problem.problem import accepts
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
+from mltune.problem.problem import Problem, accepts
 
 MOST_OF_CASE = 3
 """Most matches of the case that is looked up: the same transposition and precision, at any size."""

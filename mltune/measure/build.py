@@ -21,7 +21,7 @@ from mltune.kernel.launch import APPLY
 from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import CudaSource, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
-from mltune.process.child import available_cores
+from mltune.process.child import available_cores, fulfilled
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
@@ -193,9 +193,7 @@ class NvrtcBuilder(CompilePool):
         try:
             return self.build(self._mentioned(self.definitions(configuration)), self.options(configuration))
         except ExpressionError as error:  # of a macro that follows from a size of the launch
-            refused: Future[Build] = Future()
-            refused.set_result(Build(TrialState.COMPILE_ERROR, str(error)))
-            return refused
+            return fulfilled(Build(TrialState.COMPILE_ERROR, str(error)))
 
     def foresee(self, configuration: Mapping[str, int]) -> None:
         """Begin to build a configuration that will be submitted."""

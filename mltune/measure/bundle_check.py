@@ -17,14 +17,13 @@ from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.source_check import entry_probes, macro_probes, missing_constants, unused_at_launch, with_probe
-from mltune.problem.problem import RunnableProblem
+from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.placed import PlacedKernel
-    from mltune.problem.problem import Problem
 
 SAMPLE = 1000
 """Number of configurations whose launch and resources are computed."""

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from mltune.errors import MltuneWarning, UsageError, WorkerError
+from mltune.errors import DeviceError, MltuneWarning, UsageError, WorkerError
 from mltune.files.folders import page
 from mltune.files.reading import parse_json, raising
 from mltune.files.text import printable
 from mltune.measure.assembler import nvjitlink_version
 from mltune.measure.compile_pool import CompilePool, Job
-from mltune.measure.compiler import CudaSource
+from mltune.measure.compiler import CudaSource, nvrtc_version
 from mltune.measure.cubin_cache import default_cache, source_digest
 from mltune.records.trial import Build
 from mltune.records.versions import __version__
@@ -121,9 +121,6 @@ def check_encrypted(address: str) -> None:
 
 def versions(controls: bool = False) -> dict[str, str]:
     """Return the versions that all hosts must share (nvJitLink's for files of controls); empty without a package."""
-    from mltune.errors import DeviceError
-    from mltune.measure.compiler import nvrtc_version
-
     try:
         nvrtc = nvrtc_version()
     except DeviceError:

@@ -18,6 +18,7 @@ from mltune.errors import DeviceError
 from mltune.files.text import printable
 from mltune.measure import micro_kernel as micro
 from mltune.measure.build import compile_options
+from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import CudaSource, check_fits_driver
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.micro_kernel import BLOCK_WORDS, BLOCKS, ENTRY, LAUNCHES, MicroKernel, MixKernel
@@ -40,7 +41,7 @@ _WARM_UP_S = 0.3  # for the clock to rise
 _QUEUEING_S = 25e-6  # for the host to queue a launch
 _SHORTEST_S = 1e-7
 _MOST_ROUNDS, _MOST_GROWTH = 2**31 - 1, 32
-_COMPILE_TIMEOUT_S, _RUN_TIMEOUT_S = 60.0, 30.0
+_RUN_TIMEOUT_S = 30.0
 _WORKER = "mltune.measure.device_rates:make_worker"
 _LOST = (ChildDiedError, ChildTimeoutError)
 _Kind = TypeVar("_Kind", MicroKernel, MixKernel)
@@ -55,8 +56,7 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
     rates: dict[Quantity, Measured] = {}
     unfit = f"not on a GPU of compute capability {capability[0]}.{capability[1]}"
     reasons: dict[str, str] = dict.fromkeys(QUANTITIES, unfit)
-    child = Child(worker, (index,))
-    try:
+    with Child(worker, (index,)) as child:
         for micro_kernel, build in compile_micro_kernels(usable, device.architecture):
             samples = _samples(child, micro_kernel, build)
             if isinstance(samples, str):
@@ -69,25 +69,15 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
             needed = "measuring needs a GPU that runs kernels"
             raise DeviceError(f"{needed}, but on {device.name}: {reasons['fp32_flops']}.")
         mixes = tuple(_mixes(child, device))
-    finally:
-        child.kill()
     unmeasured: dict[str, str] = {name: reasons[name] for name in QUANTITIES if name not in rates}
     return replace(device, measured=rates, mixes=mixes), unmeasured
 
 
 def compile_micro_kernels(micro_kernels: Iterable[_Kind], architecture: str) -> Iterator[tuple[_Kind, Build]]:
     """Compile micro-kernels in a compile process, each when it is asked for."""
-    child = Child(
-        "mltune.measure.compiler:make_compiler", (CudaSource("", ENTRY, compile_options(architecture)), 4 << 30)
-    )
-    try:
+    with CompilePool(CudaSource("", ENTRY, compile_options(architecture)), workers=1) as compiler:
         for micro_kernel in micro_kernels:
-            try:
-                yield micro_kernel, child.call((micro_kernel.source, ()), _COMPILE_TIMEOUT_S)
-            except _LOST as error:
-                yield micro_kernel, Build(TrialState.CRASHED, printable(error, 200))
-    finally:
-        child.kill()
+            yield micro_kernel, compiler.build(micro_kernel.source).result()
 
 
 def _samples(child: Child, micro_kernel: MicroKernel | MixKernel, build: Build) -> list[float] | str:

@@ -25,7 +25,7 @@ from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.timing import BUDGET_S, RaceResult, within_limits
 from mltune.measure.turns import turn
-from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError
+from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError, fulfilled
 from mltune.records.trial import Build, Measurement, TrialState
 
 if TYPE_CHECKING:
@@ -140,9 +140,7 @@ class GpuRunner:
         try:
             *verified, timed = [case.launch(configuration) for case in (*self._placed.verified, self._placed)]
         except ExpressionError as error:
-            rejected: Future[Measurement] = Future()
-            rejected.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
-            return rejected
+            return fulfilled(Measurement(TrialState.LAUNCH_ERROR, str(error)))
         request = messages.Measure(
             build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s
         )

@@ -20,9 +20,11 @@ from mltune.records.trial import Measurement, TrialState
 MARGIN = 50.0
 """Multiple of the peak outside the tensor cores that no kernel reaches, even with operands split for tensor cores."""
 
+NORMAL_MEDIAN = math.sqrt(math.pi / 2)
+"""Standard error of a normal sample's median over that of its mean."""
+
 _ROUNDING = 1e-3  # datasets round samples and median differently
 _NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
-_NORMAL_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's median over that of its mean
 _FEW = 6  # samples below which the median absolute deviation is too often small by chance
 
 
@@ -43,7 +45,7 @@ def relative_noise(samples: Sequence[float]) -> float | None:
     else:
         deviation = statistics.median(abs(sample - center) for sample in samples)
         spread = _NORMAL_MAD * count / (count - 0.8) * deviation
-    return _NORMAL_MEDIAN * spread / (center * math.sqrt(count))
+    return NORMAL_MEDIAN * spread / (center * math.sqrt(count))
 
 
 def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> int:

@@ -71,17 +71,15 @@ def call_bounded(
     The limits are on memory in addition to that of the modules that ``imports`` names, and on processor time in
     seconds. A function that needs more, or whose process dies, raises a :class:`BoundsExceededError`.
     """
-    child = Child(f"{__name__}:bounded", (target, imports, memory_bytes, cpu_s))
     try:
-        result = child.call(arguments, _WALL_S)
+        with Child(f"{__name__}:bounded", (target, imports, memory_bytes, cpu_s)) as child:
+            result = child.call(arguments, _WALL_S)
     except ChildTimeoutError:
         raise BoundsExceededError(f"more than {_WALL_S:g} s would be needed") from None
     except ChildDiedError as error:
         if "SIGXCPU" in str(error):
             raise BoundsExceededError(f"more than {cpu_s:g} s of processor time would be needed") from None
         raise BoundsExceededError(str(error)) from None
-    finally:
-        child.kill()
     if isinstance(result, MemoryError):
         raise BoundsExceededError(f"more than {memory_bytes / 1e6:.0f} MB of memory would be needed")
     if isinstance(result, MltuneError):

@@ -22,9 +22,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from mltune.errors import WorkerError
+
+Result = TypeVar("Result")
 
 SAFE_PATH = "PYTHONSAFEPATH"
 """Environment variable of Python that keeps imports from the working directory."""
@@ -102,6 +104,12 @@ class Child:
         self._connection: Connection | None = None
         self.has_answered = False  # the process that is running, a request
         self._is_given_up = False  # while it starts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
 
     @property
     def pid(self) -> int | None:
@@ -334,6 +342,13 @@ def stop(children: Sequence[Child], calls: Sequence[Future[Any]]) -> None:
         for child in children:
             child.interrupt()
         wait(running, timeout=0.05)
+
+
+def fulfilled(result: Result) -> Future[Result]:
+    """Return a future that has its result already."""
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future
 
 
 def _end(children: list[ThreadedChild]) -> None:

@@ -76,8 +76,9 @@ class FileTables:
             _create(directory, header)
         with contextlib.ExitStack() as undo, _errors(directory):
             wal_was_missing = _wal_is_missing(directory)
-            connection = _connect(directory)
-            undo.callback(connection.close)
+            _check_sizes(directory)
+            connection = undo.enter_context(contextlib.closing(_connection(directory / FILE, "mode=rw")))
+            connection.execute("PRAGMA synchronous = NORMAL")  # recovers what a kill left behind
             tables = cls(directory, connection, writable=True)  # checks the file before anything is written to it
             tables.header.check_continued(header, directory)
             tables._notice_loss(wal_was_missing)
@@ -197,14 +198,6 @@ def _create(directory: Path, header: RunHeader) -> None:
     image[18:20] = bytes([2, 2])
     with written_in(directory):
         write_file_atomically(directory / FILE, bytes(image))
-
-
-def _connect(directory: Path) -> sqlite3.Connection:
-    """Connect to the store of a run for writing; the first statement recovers what a kill left behind."""
-    _check_sizes(directory)
-    connection = _connection(directory / FILE, "mode=rw")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
 
 
 @contextlib.contextmanager

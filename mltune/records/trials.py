@@ -7,7 +7,7 @@ import operator
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, overload
+from typing import Annotated, Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,8 +187,6 @@ def _samples(cells: Sequence[str | None]) -> NDArray[Any] | None:
 
 @functools.cache
 def _sample_lists() -> Any:
-    from typing import Annotated
-
     from pydantic import Field, Json, TypeAdapter
 
     return TypeAdapter(list[Json[list[Annotated[float, Field(ge=0.0, le=LONGEST_S)]]] | None])

@@ -6,14 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from mltune.device.facts import Device
 from mltune.errors import PlanError
 from mltune.resolve.plan import REPLAY, Plan, Task
 from mltune.resolve.problems import fits
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
 
 _NAMED = 3
 

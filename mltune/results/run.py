@@ -21,8 +21,7 @@ from mltune.records.directory import WINNER
 from mltune.records.header import RunHeader
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.results.audit import SkipAudit, audit_skips
-from mltune.results.funnel import Funnel, funnel_of
+from mltune.results.funnel import Funnel, SkipAudit, audit_skips, funnel_of
 from mltune.results.leader import Leader, rating_of, result_of
 from mltune.results.rating import Rate, known_flops, rate_of, speed
 from mltune.results.wording import configuration, percent, spaced_duration, states, verification

@@ -17,7 +17,7 @@ import numpy as np
 
 from mltune.dataset.dataset import load_dataset
 from mltune.device.facts import Device
-from mltune.errors import DatasetError
+from mltune.errors import DatasetError, RunDirectoryError
 from mltune.files.text import many, printable
 from mltune.problem.kinds import problem_from_json
 from mltune.records.directory import FILE as STORE
@@ -252,6 +252,19 @@ def by_problem(runs: Iterable[TuneResult]) -> list[list[TuneResult]]:
 def chosen(runs: Iterable[TuneResult]) -> set[str]:
     """Return the slugs of the runs that are the fastest of their problems."""
     return {group[0].slug for group in by_problem(runs)}
+
+
+def fastest(directory: Path) -> TuneResult:
+    """Return the result of the fastest kernel in the directory of a campaign for one problem, with all its rivals."""
+    outcomes = [read_or_set_aside(at.name, partial(read_run, at, at.name)) for at in runs_in(directory)]
+    groups = by_problem(run for run in outcomes if not isinstance(run, Unread))
+    if len(groups) != 1:
+        facts = "; ".join([f"{len(groups)}", *(run.reason for run in outcomes if isinstance(run, Unread))])
+        raise RunDirectoryError(
+            f"a result is that of one problem, but {directory} holds {facts}; name the folder of one of its problems."
+        )
+    (runs,) = groups
+    return replace(runs[0], rivals=tuple(runs))
 
 
 def kernel_rows(runs: Sequence[TuneResult]) -> list[dict[str, Any]]:

@@ -7,21 +7,17 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.errors import DiskFullError, RunDirectoryError
 from mltune.files.atomic import replace_folder_atomically
 from mltune.files.owned import WINNER, ForeignFileError
 from mltune.files.reading import reason
+from mltune.kernel.launch import Launch
 from mltune.records.versions import __version__
 from mltune.results.leader import timing_of
-from mltune.results.winner import launch_formulas, size_restrictions
+from mltune.results.winner import Winner, launch_formulas, size_restrictions
 from mltune.results.winner_texts import fill_templates, header_files, kernel_source
-
-if TYPE_CHECKING:
-    from mltune.kernel.launch import Launch
-    from mltune.results.winner import Winner
-
 
 FORMAT = 1
 """Version of the document's format."""

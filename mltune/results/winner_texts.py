@@ -118,15 +118,12 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
 @cache  # with its compiled templates
 def text_templates(folder: Path) -> Environment:
     """Return the templates of a folder that make programs and plain texts: ``${name}`` is a value."""
+    return templates_in(folder, variable_start_string="${", variable_end_string="}", keep_trailing_newline=True)
+
+
+def templates_in(folder: Path, **settings: Any) -> Environment:
+    """Return the templates of a folder, which fail for a name without a value; by default they are no pages."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=False,  # noqa: S701 - these are no pages
-        variable_start_string="${",
-        variable_end_string="}",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
+    plain: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    return Environment(loader=FileSystemLoader(folder), **plain, **settings)  # noqa: S701

@@ -121,7 +121,7 @@ class Gate:
 
     A search measures mostly proposals of its own model, where the model errs least. Random proposals and audited
     configurations are therefore part of the calibration, and the audit of a share of the skips estimates how often a
-    skip was wrong (:mod:`mltune.results.audit`).
+    skip was wrong (:mod:`mltune.results.funnel`).
     """
 
     name: str

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from mltune.errors import RunDirectoryError, StoreError
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
@@ -68,8 +69,6 @@ class StoreContract:
         """A number that exists or a configuration of other parameters refuses the whole batch."""
         import pytest
 
-        from mltune.errors import StoreError
-
         with self.open(tmp_path, HEADER) as store:
             store.append(trial(0))
             for refused in (trial(0), trial(2, configuration={"BLK_M": 1}), trial(2**63)):
@@ -106,8 +105,6 @@ class StoreContract:
         """The time of creation is that of the first header."""
         import pytest
 
-        from mltune.errors import RunDirectoryError
-
         with self.open(tmp_path, HEADER) as store:
             store.append(trial(0))
         with self.open(tmp_path, replace(HEADER, created_at=9.0)) as store:
@@ -123,8 +120,6 @@ class StoreContract:
         """Readers see what was appended, and cannot append."""
         import pytest
 
-        from mltune.errors import RunDirectoryError, StoreError
-
         with self.open(tmp_path, HEADER) as store:
             with pytest.raises(RunDirectoryError, match="in use by process"):
                 self.open(tmp_path, HEADER)
@@ -137,8 +132,6 @@ class StoreContract:
     def test_a_directory_without_a_run_is_refused(self, tmp_path: Path) -> None:
         """Without a header nothing is created."""
         import pytest
-
-        from mltune.errors import RunDirectoryError
 
         with pytest.raises(RunDirectoryError):
             self.open(tmp_path)

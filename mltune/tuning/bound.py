@@ -12,7 +12,7 @@ from mltune.cost.bound import hardware_limits
 from mltune.cost.features import NEEDED, Features
 from mltune.cost.regressors import log_share
 from mltune.device.facts import Device
-from mltune.device.known import UNKNOWN
+from mltune.device.known import UNKNOWN, with_mixes
 from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError
 from mltune.kernel.bundle import Kernel
@@ -256,8 +256,6 @@ class UpperBound:
 
     def to_json(self) -> dict[str, Any]:
         """Return the bound as plain JSON values: what ``mltune bound --json`` prints."""
-        from mltune.device.known import with_mixes
-
         first, *rivals = self.bounds.items()
         best = first[1]
         return {

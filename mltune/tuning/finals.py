@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.measure.timing import BUDGET_S, how_many_fit
+from mltune.measure.timing import BUDGET_S, NORMAL_MEDIAN, how_many_fit
 from mltune.records.declaration import Declaration, Drift, Finalist, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
@@ -37,7 +37,6 @@ UNKNOWN_NOISE = 0.005
 
 _FARTHEST = 27.0  # logarithm of a time in seconds or of a ratio: a store holds those from 1e-12 to 1e12
 _FEW = 6  # with fewer samples no interval of order statistics reaches 95 %
-_NORMAL_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's median over that of its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
         return Interval(center, float(ordered[low]), float(ordered[high]))
     from scipy.special import stdtrit
 
-    error = _NORMAL_MEDIAN * statistics.stdev(values) / math.sqrt(len(values))
+    error = NORMAL_MEDIAN * statistics.stdev(values) / math.sqrt(len(values))
     half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
     return Interval(center, center - half, center + half)
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Self
 from mltune.cost.bound import hardware_limits
 from mltune.device.facts import Device
 from mltune.errors import DeviceError, MltuneWarning, RunError, UsageError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.layers import BEAM
 from mltune.kernel.placed import PlacedKernel
-from mltune.kernel.space import ConstrainedSpace
+from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.header import DATASET_HASH, RunHeader
@@ -31,8 +32,6 @@ from mltune.resolve.request import TuneRequest
 if TYPE_CHECKING:
     from mltune.cost.pretrained import PretrainedModel
     from mltune.dataset.dataset import Dataset
-    from mltune.kernel.bundle import Kernel
-    from mltune.kernel.space import SearchSpace
     from mltune.measure.messages import Outputs
     from mltune.measure.runner import GpuRunner
     from mltune.process.child import ChildPool

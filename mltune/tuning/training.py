@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from mltune.cost.features import NEEDED, Features
 from mltune.cost.model_file import FEWEST_JUDGED
 from mltune.cost.pretrained import LARGEST_RATIO, SLOWEST, PretrainedModel, Sweep, fit_members, importance
 from mltune.cost.regressors import one_thread
+from mltune.dataset.dataset import Dataset, datasets_in, export_run, load_dataset
+from mltune.dataset.manifest import Manifest
 from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
 from mltune.files.text import no_such
@@ -25,10 +27,6 @@ from mltune.records.directory import runs_in
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
-
-if TYPE_CHECKING:
-    from mltune.dataset.dataset import Dataset
-    from mltune.dataset.manifest import Manifest
 
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
@@ -95,8 +93,6 @@ def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]
 
 def find_datasets(name: str) -> list[Dataset]:
     """Return the datasets of a name, of a file, of a run or a campaign, or of a folder of datasets."""
-    from mltune.dataset.dataset import datasets_in, load_dataset
-
     if not Path(name).is_dir():
         return [load_dataset(name)]
     try:
@@ -109,8 +105,6 @@ def find_datasets(name: str) -> list[Dataset]:
 
 def datasets_of_runs(directory: Path) -> list[Dataset]:
     """Return the trials of a run, or of the runs of a campaign that have enough for a model, as datasets."""
-    from mltune.dataset.dataset import export_run, load_dataset
-
     datasets = []
     with TemporaryDirectory() as scratch:
         for run in runs_in(directory):

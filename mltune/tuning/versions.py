@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
+from mltune.device.facts import Device
 from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
@@ -24,9 +25,6 @@ from mltune.resolve.problems import Shape, check_is_kernel, given_options, shape
 from mltune.results.machine_code import MachineCode
 from mltune.tuning.gate import Version
 from mltune.tuning.revisions import load_revision
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
 
 Making = Callable[["Device", Mapping[str, int]], Version]
 """What makes a version for a GPU, with some values of parameters."""

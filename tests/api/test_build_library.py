@@ -11,7 +11,6 @@ import pytest
 from imaginary_gpu import ImaginaryBuilder, built, imaginary_runner
 
 import mltune
-import mltune.campaign.competition
 import mltune.resolve.resolve  # the function that tests exchange is that of the module
 from mltune.api import libraries
 from mltune.campaign import library as library_module

@@ -9,14 +9,13 @@ from time import sleep
 
 import pytest
 
-from mltune.campaign import competition as choice
-from mltune.campaign.competition import fastest
+from mltune.campaign import campaign
 from mltune.campaign.scheduler import Scheduler
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.errors import MltuneWarning, RunDirectoryError
 from mltune.kernel.reader import load_kernel
 from mltune.resolve.plan import Plan, Task
-from mltune.results.summary import summarise_campaign
+from mltune.results.summary import fastest, summarise_campaign
 from tests.campaign.conftest import ROOT, carry_out, events_of, kill, records_of, stored_trials, wait_until
 from tests.campaign.test_interruptions import children
 from tests.owned_folders import write_winner
@@ -194,9 +193,9 @@ def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatc
             write_winner(directory / "problems" / slug / "winner", kernel=slug)
         return result
 
-    monkeypatch.setattr(choice, "run_plan", run)
-    monkeypatch.setattr(choice, "place", lambda plan, *gpus: plan)
+    monkeypatch.setattr(campaign, "run_plan", run)
+    monkeypatch.setattr(campaign, "place", lambda plan, *gpus: plan)
     with pytest.warns(MltuneWarning, match="no GPU found"):
-        result = choice.tune_choice(plan_of(kernels, "poor", "good", budget=48, **SIMPLE), run=tmp_path / "run")
+        result = campaign.tune_choice(plan_of(kernels, "poor", "good", budget=48, **SIMPLE), run=tmp_path / "run")
     assert (result.kernel, len(result.rivals)) == ("good", 2)
     assert (tmp_path / "run/winner/kernel.cu").read_text() == "good"

@@ -41,8 +41,7 @@ PLACES = {
     "campaign/cluster/gpu_workers.py named_cluster TemporaryDirectory": NEW,
     "campaign/cluster/remote_slice.py put_files write_file_atomically": OWN_RUN,
     "campaign/cluster/remote_slice.py put_files replace_folder_atomically": WINNER,
-    "campaign/cluster/remote_slice.py _scratch mkdtemp": NEW,
-    "campaign/cluster/remote_slice.py _scratch rmtree": "the folder that it has just made, with a random name",
+    "campaign/cluster/remote_slice.py _scratch TemporaryDirectory": NEW,
     "campaign/products.py claim_directory write_file_atomically": "plan.toml and plan.json of this plan",
     "cli/streams.py prepare open": "/dev/null",
     "cli/streams.py prepare os.open": "/dev/null",
@@ -79,7 +78,7 @@ PLACES = {
     "kernel/reader.py new_bundle replace_folder_atomically": "a folder that does not exist",
     "known/triton_calls.py write_program write_file_atomically": "the calls beside a wisdom, which only save time",
     "known/serving.py Export.write write_file_atomically": "a file of configurations, with what it had for other rows",
-    "known/shape_winners.py add_winner append_line": "the winners of shapes in a run directory",
+    "known/serving.py add_winner append_line": "the winners of shapes in a run directory",
     "known/wisdom_file.py write write_file_atomically": "a wisdom that was read under its lock, with all entries",
     "library/building.py Building._save write_file_atomically": "cross.json of a run directory, which has been read",
     "library/folder.py write_library replace_folder_atomically": "a library, if mltune wrote every file in it; another "

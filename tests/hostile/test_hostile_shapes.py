@@ -14,8 +14,7 @@ import mltune
 from mltune.errors import UsageError
 from mltune.files.reading import RefusedFileError
 from mltune.files.sizes import distinct, sizes_of_csv
-from mltune.known.serving import configuration_files
-from mltune.known.shape_winners import read_winners
+from mltune.known.serving import configuration_files, read_winners
 from tests.hostile.values import damaged
 from tests.triton_file import triton_file
 

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from mltune.integrations.triton import predictor as triton_predictor
-from mltune.integrations.triton.predictor import Predictor
+from mltune.integrations.triton import compilers
+from mltune.integrations.triton.compilers import Predictor
 from mltune.search.launch_search import predict
 
 RNG = np.random.default_rng(0)
@@ -19,7 +19,7 @@ Y = -X[:, 0] + X[:, 1] ** 2
 
 ALONE = """
 import sys, numpy as np
-from mltune.integrations.triton.predictor import Predictor
+from mltune.integrations.triton.compilers import Predictor
 X = np.random.default_rng(0).random((9, 3))
 assert Predictor().predict(0, X, X[:, 0], X)[0].shape == (9,)
 print({"sklearn", "scipy", "pandas"} & sys.modules.keys())
@@ -29,7 +29,7 @@ print({"sklearn", "scipy", "pandas"} & sys.modules.keys())
 @pytest.fixture
 def process(monkeypatch):
     """Return a process that ends after a second without work."""
-    monkeypatch.setattr(triton_predictor, "IDLE_S", 1.0)
+    monkeypatch.setattr(compilers, "IDLE_S", 1.0)
     made = Predictor()
     yield made
     made._served.thread.submit(made._served.child.kill).result()
@@ -63,7 +63,7 @@ def test_it_ends_when_it_is_not_used_and_starts_again(process):
 
 
 def test_without_it_this_process_predicts(process, monkeypatch):
-    monkeypatch.setattr(process._served.child, "_target", "mltune.integrations.triton.predictor:missing")
+    monkeypatch.setattr(process._served.child, "_target", "mltune.integrations.triton.compilers:missing")
     assert same(process.predict(0, X[:10], Y[:10], X), predict(0, X[:10], Y[:10], X))
 
 

@@ -18,11 +18,11 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import find
 from mltune.library.c_expressions import to_c
-from mltune.library.choice import choice
 from mltune.library.content import Configuration, Content, Parameter, configuration_of, parameters_of, tiles_at
 from mltune.library.dispatcher import Dispatcher
 from mltune.library.document import NAME, ConfigurationOfLibrary
 from mltune.library.folder import compiled, read_document, write_library
+from mltune.library.machine_code import choice
 from mltune.library.source import COUNTERS, c_files, check_name
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState

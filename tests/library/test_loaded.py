@@ -634,7 +634,7 @@ def test_python_chooses_from_the_document_as_the_library_does(library):
         library,
         """
 from pathlib import Path
-from mltune.library.choice import choice
+from mltune.library.machine_code import choice
 from mltune.library.folder import read_document
 document, rng, found = read_document(Path(sys.argv[1])), np.random.default_rng(0), []
 names = [{"kernel": one.kernel, **one.configuration} for one in document.configurations]

@@ -9,8 +9,7 @@ from scipy.stats import binom
 
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.results.audit import audit_skips, pooled
-from mltune.results.funnel import mean_seconds
+from mltune.results.funnel import audit_skips, mean_seconds, pooled
 
 COMPILE_S = 0.5
 TIME_S = 0.02

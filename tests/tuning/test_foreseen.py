@@ -12,7 +12,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.trial import Candidate, Measurement, TrialState
 from mltune.records.trials import Trials
-from mltune.tuning.foreseen import expected_times
+from mltune.tuning.cross import expected_times
 
 KERNEL = load_kernel("gemm_simt")
 TUNED = [parse_problem("sgemm", trans="NT", m=size, n=size, k=512) for size in (512, 2048)]

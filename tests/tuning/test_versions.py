@@ -19,9 +19,8 @@ from mltune.device import query
 from mltune.device.known import H200
 from mltune.errors import LibraryError, MltuneError, UsageError
 from mltune.kernel.bundle import variables_of
-from mltune.library.choice import choice
 from mltune.library.folder import machine_code, read_document, write_library
-from mltune.library.machine_code import READERS
+from mltune.library.machine_code import READERS, choice
 from mltune.measure import runner
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem

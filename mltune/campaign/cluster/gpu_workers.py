@@ -118,12 +118,8 @@ class Cluster:
 
 def worker_facts() -> tuple[dict[str, str], tuple[Device, ...], str]:
     """Return the versions of a worker, its GPUs by the driver in another process, and why it has none."""
-    child = Child("mltune.campaign.cluster.gpu_workers:make_query")
-    try:
-        answer = child.call(None, _ANSWER_S)
-    finally:
-        child.kill()
-    return answer  # type: ignore[no-any-return]
+    with Child("mltune.campaign.cluster.gpu_workers:make_query") as child:
+        return child.call(None, _ANSWER_S)  # type: ignore[no-any-return]
 
 
 def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], str]]:

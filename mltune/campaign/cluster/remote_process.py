@@ -31,6 +31,7 @@ from mltune.device.facts import Device
 from mltune.errors import DeviceLostError, MltuneError, MltuneWarning, WisdomError, WorkerError
 from mltune.files.reading import raising
 from mltune.files.text import printable
+from mltune.files.validation import adapter
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.compile_farm import GPU
@@ -261,9 +262,7 @@ class _Receiver:
 
 def _checked(kind: type[Checked], message: Any) -> Checked:
     """Return a message if its fields have the types of its kind; else raise an exception."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind).validate_python(asdict(message))
+    return adapter(kind).validate_python(asdict(message))  # type: ignore[arg-type, no-any-return]
 
 
 def _in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> LocalFuture[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import signal
 import tempfile
 import threading
@@ -149,7 +148,8 @@ def send_signal(key: str, number: int) -> None:
 def run_remote_slice(package: SlicePackage, key: str) -> None:
     """Run a time slice in a task of a Dask worker, and put its messages into the mailbox of the task."""
     child = _children.setdefault(package.target, ThreadedChild(package.target, ()))
-    with Mailbox(key, lambda number: child.child.interrupt(signal.Signals(number))) as mailbox, _scratch() as scratch:
+    with Mailbox(key, lambda number: child.child.interrupt(signal.Signals(number))) as mailbox, _scratch() as folder:
+        scratch = Path(folder)
         run, log, wisdom = scratch / "run", scratch / "log", scratch / "wisdom.json"
         run.mkdir()
         log.mkdir()
@@ -269,13 +269,8 @@ def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, sender
     return result
 
 
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    """Yield a folder of this worker, which is removed."""
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder of this worker, which is removed."""
     from mltune.measure.compile_farm import worker_folder
 
-    folder = Path(tempfile.mkdtemp(prefix="mltune-", dir=worker_folder()))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix="mltune-", dir=worker_folder(), ignore_cleanup_errors=True)

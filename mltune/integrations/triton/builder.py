@@ -11,6 +11,7 @@ from typing import Any
 
 from mltune.integrations.triton.compilers import TIMEOUT_S, Compiled, Compilers, launcher_of
 from mltune.integrations.triton.runner import Runner
+from mltune.process.child import fulfilled
 
 LATE, LEAST_S, KNOWN_S = 8.0, 3.0, 0.05
 """A compile is stopped after LATE medians of those before, at least LEAST_S; below KNOWN_S it came from the cache."""
@@ -52,9 +53,7 @@ class Builder:
             count = self._compilers.count
             usual_s = statistics.median(self._compile_s) if len(self._compile_s) > count else math.inf
             return self._compilers.submit(launch, min(TIMEOUT_S, max(LEAST_S, LATE * usual_s)), turn)
-        done: Future[Compiled] = Future()
-        done.set_result(launch)
-        return done
+        return fulfilled(launch)
 
     def results(self, timeout_s: float) -> Iterator[tuple[int, Compiled]]:
         """Yield what is compiled, by its number; wait for something at most so long."""

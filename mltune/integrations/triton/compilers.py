@@ -25,11 +25,15 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from mltune.integrations.triton.predictor import Predictor
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from mltune.errors import WorkerError
 from mltune.process.bounded import limit
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, ThreadedChild
+from mltune.search.launch_search import Prediction, predict
 
 TIMEOUT_S = 60.0
 """Seconds allowed for a compile."""
@@ -38,7 +42,10 @@ MEMORY_BYTES = 8 << 30
 """Memory allowed for a compile process, and for the assembler that it starts."""
 
 IDLE_S = 60.0
-"""Seconds without work after which a compile process ends."""
+"""Seconds without work after which a process ends."""
+
+ANSWER_S = 30.0
+"""Seconds allowed for a prediction."""
 
 POLITE = 10
 """Niceness of compile processes: the process that launches kernels and times them comes first."""
@@ -237,6 +244,50 @@ def _build_launcher(source: Any, target: Any) -> None:
     if hasattr(module, "make_launcher"):
         with contextlib.suppress(AttributeError):  # it goes on with what only a compiled kernel has
             getattr(module, "CudaLauncher" if target.backend == "cuda" else "HIPLauncher")(source, None)
+
+
+def make_predictor(idle_s: float) -> Callable[[tuple[Any, ...]], Prediction | None]:
+    """Import what the models need, and return :func:`mltune.search.launch_search.predict`; the factory of the child."""
+    predict(0, np.eye(6), np.arange(6.0), np.eye(6))  # the first fit takes longer
+    ThreadpoolController().limit(limits=1)
+
+    def serve(request: tuple[Any, ...]) -> Prediction | None:
+        signal.setitimer(signal.ITIMER_REAL, idle_s)  # the alarm ends the process
+        return predict(*request) if request else None
+
+    return serve
+
+
+class Predictor:
+    """A process for :func:`mltune.search.launch_search.predict`; if it dies, this process predicts.
+
+    It starts in the background. A thread that imports would take the interpreter's lock from the one that measures.
+    """
+
+    def __init__(self) -> None:
+        self._served = ThreadedChild(f"{__name__}:make_predictor", (IDLE_S,))
+
+    def begin(self) -> Self:
+        """Start the process if it does not run."""
+        self._begun = self._served.thread.submit(self._ask)
+        return self
+
+    def predict(self, *request: Any) -> Prediction:
+        """Return what :func:`mltune.search.launch_search.predict` returns."""
+        try:
+            prediction: Prediction = self._served.thread.submit(self._ask, *request).result()
+            return prediction
+        except (WorkerError, ChildDiedError, ChildTimeoutError):
+            return predict(*request)
+
+    def predict_if_started(self, *request: Any) -> Prediction | None:
+        """Return what :meth:`predict` does; None while the process starts."""
+        return self.predict(*request) if self._begun.done() else None
+
+    def _ask(self, *request: Any) -> Any:
+        with contextlib.suppress(ChildDiedError):  # as it does when it is not used
+            return self._served.child.call(request, ANSWER_S)
+        return self._served.child.call(request, ANSWER_S)
 
 
 class Compilers:

@@ -22,9 +22,8 @@ from mltune.integrations.triton.calls import arguments_of, calls_beside
 from mltune.integrations.triton.compilers import Compiled, Compilers, compilers_of
 from mltune.integrations.triton.keys import Keys, innermost, own_autotuner, own_run, plain
 from mltune.integrations.triton.outputs import BITS
-from mltune.integrations.triton.runner import FAILED, Runner
+from mltune.integrations.triton.runner import FAILED, Runner, Stopwatch
 from mltune.integrations.triton.session import TritonTuning
-from mltune.integrations.triton.stopwatch import Stopwatch
 from mltune.integrations.triton.winners import Winners
 from mltune.known.effort import effort
 from mltune.known.entry import canonical

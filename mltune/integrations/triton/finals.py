@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mltune.integrations.triton.runner import Runner
-from mltune.integrations.triton.stopwatch import BRIEF
+from mltune.integrations.triton.runner import BRIEF, Runner
 
 CLOSE = 1.1
 """Configurations whose brief time is at most this many times the best are measured again, in turns."""

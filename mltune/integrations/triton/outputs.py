@@ -64,10 +64,8 @@ class Outputs:
             return False
         if not expected:
             expected += [tensor.clone() for tensor in self._tensors]
-            self.are_changed |= not fill and not all(map(_is_close, expected, self._before, [0.0] * len(expected)))
-        if isinstance(tolerance, str):
-            return all(map(_has_bits, self._tensors, expected))
-        return all(map(_is_close, self._tensors, expected, [tolerance] * len(expected)))
+            self.are_changed |= not fill and not all(map(_agrees, expected, self._before, [0.0] * len(expected)))
+        return all(map(_agrees, self._tensors, expected, [tolerance] * len(expected)))
 
 
 def _integers(index: Any) -> Any:
@@ -103,16 +101,14 @@ def _tensors(name: str, value: Any, around: tuple[int, ...] = ()) -> Iterator[An
     yield from tensors
 
 
-def _is_close(actual: Any, expected: Any, tolerance: float) -> bool:
+def _agrees(actual: Any, expected: Any, tolerance: float | str) -> bool:
+    """Whether a tensor has the bits of another one, or is as close to it as a tolerance allows."""
     if not actual.is_floating_point() or not expected.numel():
         return bool((actual == expected).all())
+    if isinstance(tolerance, str):
+        sizes = {1: "byte", 2: "short", 4: "int", 8: "long"}
+        integer = getattr(actual.flatten()[:1], sizes[actual.element_size()])().dtype
+        return bool((actual.view(integer) == expected.view(integer)).all())
     actual, expected = actual.float(), expected.float()
     largest = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
     return bool(actual.isclose(expected, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
-
-
-def _has_bits(actual: Any, expected: Any) -> bool:
-    if not actual.is_floating_point() or not expected.numel():
-        return bool((actual == expected).all())
-    integer = getattr(actual.flatten()[:1], {1: "byte", 2: "short", 4: "int", 8: "long"}[actual.element_size()])().dtype
-    return bool((actual.view(integer) == expected.view(integer)).all())

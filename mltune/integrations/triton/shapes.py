@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from mltune.errors import UsageError
-from mltune.known.serving import Export
-from mltune.known.shape_winners import Row, add_winner, check_winners, read_shapes, read_winners
+from mltune.known.serving import Export, Row, add_winner, check_winners, read_shapes, read_winners
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
 SHAPE_S = 900.0
@@ -45,8 +44,7 @@ def tune_in_order(
     counts = read_shapes(shapes)
     check_winners(folder)
     names = tuple(counts[0][0])
-    child = Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), name, names, options))
-    try:
+    with Child("mltune.integrations.triton.shape_tuner:make_tuner", (str(file), name, names, options)) as child:
         facts = _asked(child, None)
         if "error" in facts:
             raise UsageError(f"{file}:{name} cannot be tuned at sizes {', '.join(names)}: {facts['error']}")
@@ -61,8 +59,6 @@ def tune_in_order(
             rows.append({"shape": shape, "count": count, **(winner or {})})
             progress(rows[-1])
             written = export.write(rows, facts, default)
-    finally:
-        child.kill()
     notices = export.notices(rows, facts)
     return {**facts, "run": str(folder), "shapes": rows, "written": written, "notices": notices}
 

@@ -101,8 +101,8 @@ class Winners:
         """Add the fastest of the configurations whose milliseconds are given, if one could be timed."""
         best = min(times, key=lambda config: times[config][0])
         median_s, low_s, high_s = (1e-3 * value for value in times[best])
-        default_s: float | None = 1e-3 * next(iter(times.values()))[0]
-        default_s = default_s if default_s is not None and math.isfinite(default_s) else None
+        first_s = 1e-3 * next(iter(times.values()))[0]
+        default_s = first_s if math.isfinite(first_s) else None
         if math.isfinite(median_s) and median_s > 0:
             seconds = {"median_s": median_s, "low_s": low_s, "high_s": high_s, "default_s": default_s}
             self.add(best, **seconds, trials=len(times), verified=is_verified)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +26,11 @@ from mltune.records.directory import PLAN_FILE, PROBLEMS, SLUG, is_begun, is_pla
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.results.rating import Unit
 from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.run import TuneResult
 from mltune.results.wording import REFERENCE
-
-if TYPE_CHECKING:
-    from mltune.records.trials import Trials
-
 
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_BYTES = 1 << 18

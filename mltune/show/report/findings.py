@@ -17,8 +17,7 @@ from mltune.records.declaration import Finalist
 from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
-from mltune.results.audit import pooled
-from mltune.results.funnel import total
+from mltune.results.funnel import pooled, total
 from mltune.results.leader import RATES, Leader, finding_of
 from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts

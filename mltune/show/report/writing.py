@@ -26,6 +26,7 @@ from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_p
 from mltune.results.rating import speed, unit_of
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
+from mltune.results.winner_texts import templates_in
 from mltune.results.wording import (
     UNKNOWN,
     configuration,
@@ -94,16 +95,8 @@ def render(template: str, document: Mapping[str, Any], parts: Mapping[str, Any])
 
 @cache  # with its compiled templates
 def _templates(*, is_html: bool) -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=is_html,  # noqa: S701 - _markdown escapes Markdown
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        finalize=_printable if is_html else _markdown,
-    )
+    finalize = _printable if is_html else _markdown  # which escapes Markdown
+    environment = templates_in(TEMPLATES, autoescape=is_html, finalize=finalize)
     by_their_names = (percent, milliseconds, error, between, hardware, of_optimum, of_skipped, skip_check, many, speed)
     environment.filters |= {function.__name__: function for function in by_their_names}
     environment.filters |= {"duration": spaced_duration, "values": configuration, "unit": unit_of, "code": _code}
