@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 from mltune.campaign.campaign import CampaignSettings, run_plan
 from mltune.records.directory import FILE, POINTER, runs_in
@@ -56,8 +55,11 @@ def test_a_lost_database_changes_no_record(learned, postgres, tmp_path):
     def crash():
         assert wait_until(lambda: stored_trials(directory) >= 50)
         postgres.stop(signal.SIGQUIT)
-        time.sleep(1)
+        assert wait_until(lambda: "database_lost" in names())
         postgres.start()
+
+    def names():
+        return {str(event["event"]) for event in events_of(directory)}
 
     crashing = threading.Thread(target=crash)
     crashing.start()
@@ -66,9 +68,8 @@ def test_a_lost_database_changes_no_record(learned, postgres, tmp_path):
     crashing.join()
     assert records_of(directory) == records_of(learned.directory)
     assert declarations_of(directory) == declarations_of(learned.directory)
-    logged = [event["event"] for event in events_of(directory)]
-    assert {"database_lost", "database_back"} <= set(logged)
-    assert not {"worker_died", "set_aside"} & set(logged)
+    assert {"database_lost", "database_back"} <= names()
+    assert not {"worker_died", "set_aside"} & names()
 
 
 def _number(run):

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from functools import partial
-from time import sleep
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,15 +107,16 @@ def test_a_kernel_that_no_other_can_approach_gets_all_at_once(kernels, tmp_path,
 def test_only_bounds_that_may_decide_are_computed_and_their_seconds_count(
     kernels, tmp_path, monkeypatch, poor_s, bounds, most_s
 ):
-    computed = []
+    computed, now_s = [], [0.0]
 
     def least_time(task, devices, of_hardware):
         if not of_hardware:
             computed.append(task.slug)
-            sleep(0.2)
+            now_s[0] += 0.2
         return {"poor": poor_s, "good": 1e-3}[task.slug]
 
     monkeypatch.setattr("mltune.campaign.scheduler.least_time", least_time)
+    monkeypatch.setattr("mltune.campaign.scheduler.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     plan = dataclasses.replace(plan_of(kernels, "poor", "good"), unit="s")
     time_slice = Scheduler(plan, tmp_path).next([], 10.0)
     assert computed == bounds

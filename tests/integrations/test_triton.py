@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -384,11 +383,14 @@ class TestSession:
         assert set(asked) == {"predict" if waits else "predict_if_started"}
 
     def test_a_compile_may_take_some_times_the_usual_seconds_once_these_are_known(self, launcher, monkeypatch):
+        monkeypatch.setattr(builder, "LEAST_S", 3.0)
         allowed_s, submit = [], Compilers.submit
         monkeypatch.setattr(
             Compilers,
             "submit",
-            lambda self, job, most_s=60.0, turn=0: allowed_s.append(most_s) or submit(self, job, most_s, turn),
+            lambda self, job, most_s=builder.TIMEOUT_S, turn=0: (
+                allowed_s.append(most_s) or submit(self, job, most_s, turn)
+            ),
         )
         launcher.tune()
         assert allowed_s[0] == builder.TIMEOUT_S
@@ -401,15 +403,14 @@ class TestSession:
         compile_one, late = builder.Builder._compile, Future()
         late.set_running_or_notify_cancel()
         slow = launcher.configs[-1]
-        monkeypatch.setattr(builder, "PATIENT_S", 0.2)
 
         def compiled(self, config, turn):
             future = compile_one(self, config, turn)
             if config != slow:
                 return future
-            timer = threading.Timer(20.0, lambda: late.set_result(future.result()))
-            timer.daemon = True
-            timer.start()
+            self._running_since[late] = -math.inf
+            if not left_out:
+                future.add_done_callback(lambda done: late.set_result(done.result()))
             return late
 
         monkeypatch.setattr(builder.Builder, "_compile", compiled)
@@ -635,7 +636,7 @@ class TestWinners:
             launcher.tune()
 
     def test_a_launch_that_does_not_end_is_named_and_left_out_from_then_on(self, launcher, monkeypatch):
-        monkeypatch.setattr(runner, "ENDLESS_S", 0.5)
+        monkeypatch.setattr(runner, "ENDLESS_S", 2.0)
 
         def endless(meta, *arguments):
             for _ in range(1000 * (meta["BLOCK"] == 1024)):

@@ -57,7 +57,7 @@ built = [child.pid for child, _ in compilers_of(2)._children.values()]
 print(outcome, len(built), os.getpid() in built)
 """
     cells = [nbformat.v4.new_code_cell(text) for text in (GPU, KERNEL, CALL, check)]
-    ran = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=120).execute()
+    ran = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=300).execute()
     assert ran.cells[-1].outputs[0].text.strip() == "[128, 7] 2 False"
 
 

@@ -70,7 +70,7 @@ def test_the_default_and_a_sample_compile(name: str) -> None:
     assert not broken(kernel, kernel.space.default, variables)
     with NvrtcBuilder(kernel, problem, "sm_90", workers=2) as builder:
         for configuration, future in [(one, builder.submit(one)) for one in configurations]:
-            build = future.result(120)
+            build = future.result(300)
             columns = {name: np.array([value]) for name, value in configuration.items()}
             said = {
                 name: column[0]

@@ -27,7 +27,7 @@ TILES = [
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile['BLK_M']}x{tile['BLK_N']}")
 def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> None:
     with NvrtcBuilder(KERNEL, GemmProblem("h", *ops, 511, 513, 515), "sm_90", workers=1) as builder:
-        builds = [builder.submit({**KERNEL.space.default, **tile, "PACK": pack}).result(120) for pack in (0, 1)]
+        builds = [builder.submit({**KERNEL.space.default, **tile, "PACK": pack}).result(300) for pack in (0, 1)]
     assert [(build.state, build.detail) for build in builds] == [(TrialState.OK, "")] * 2
     assert builds[1].spill_bytes == 0, "as little as shifting, which spills some bytes with some compilers"
     assert builds[0].registers == builds[1].registers
@@ -60,6 +60,6 @@ def test_sums_stay_in_registers(precision: str, epilogue: str) -> None:
     problem = GemmProblem(precision, "T", "N", 4096, 4096, 4096, epilogue=epilogue)
     with NvrtcBuilder(KERNEL, problem, "sm_90", workers=2) as builder:
         futures = [builder.submit({**KERNEL.space.default, **way}) for way in ways]
-        builds = [future.result(120) for future in futures]
+        builds = [future.result(300) for future in futures]
     assert [(build.state, build.stack_bytes, build.spill_bytes) for build in builds] == [(TrialState.OK, 0, 0)] * 4
     assert all(len(re.findall(r"\bSTG\.E\.128\b", disassemble(build.cubin))) >= 1 for build in builds)

@@ -62,7 +62,7 @@ def bundle(folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 def checked(folder: Path) -> BundleCheck:
-    return check_bundle(PlacedKernel(load_kernel(folder), parse_problem("dgemm", size=512), H200))
+    return check_bundle(PlacedKernel(load_kernel(folder), parse_problem("dgemm", size=512), H200), build_s=300.0)
 
 
 def command(*arguments: object, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -71,7 +71,7 @@ def command(*arguments: object, path: Path = ROOT) -> subprocess.CompletedProces
         env=importing(path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -155,14 +155,14 @@ def test_the_problems_of_the_verification_count_too(tmp_path: Path) -> None:
 
 @needs.nvrtc
 def test_the_command_prints_the_first_error_and_exits_with_1(tmp_path: Path) -> None:
-    sound = program.command("check", bundle(tmp_path))
+    sound = program.command("check", "--time", "5m", bundle(tmp_path))
     assert sound.returncode == 0, sound.stderr
     assert "builds: 5 of 5 compiled" in sound.stdout
     broken = program.command("check", bundle(tmp_path, ("return width", "return breadth")))
     assert broken.returncode == 1
     assert 'tile.cuh(1): error: identifier "breadth" is undefined' in broken.stdout
     assert broken.stdout.count("block_size_x=") == 1, "one configuration of each error"
-    document = json.loads(program.command("check", bundle(tmp_path), "--json").stdout)
+    document = json.loads(program.command("check", "--time", "5m", bundle(tmp_path), "--json").stdout)
     assert document["passed"]
     assert [build["state"] for build in document["builds"]] == ["ok"] * 5
 
