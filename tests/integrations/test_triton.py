@@ -418,6 +418,7 @@ class TestSession:
         assert len(tuned.configs_timings) == 12 - left_out
         assert (slow in tuned.configs_timings) == (not left_out)
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_ties_are_decided_by_the_list_and_then_by_warps_and_stages(self, launcher, triton):
         def times(first, *others):
             launcher.gpu.time_ms = lambda meta: dict(zip((128, 256, 512, 1024), (first, *others), strict=True))[
@@ -434,11 +435,13 @@ class TestSession:
         assert times(1.1, 1.003, 1.2, 1.0) == 256  # as many, and before the other
         assert times(1.1, 1.0, 1.01, 1.2) == 256  # no tie
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_the_first_is_in_the_finals_and_stays_where_nothing_is_faster(self, launcher):
         launcher.gpu.time_ms = lambda meta: 0.1
         tuned = launcher.tune(configs=launcher.configs[::-1])
         assert tuned.best_config == launcher.configs[-1]
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_brief_times_that_were_lucky_do_not_win(self, launcher):
         def time_ms(meta):
             lucky = meta["BLOCK"] == 128 and launcher.gpu.launches.count(meta) <= 5
@@ -447,6 +450,7 @@ class TestSession:
         launcher.gpu.time_ms = time_ms
         assert launcher.tune().best_config.kwargs == {"BLOCK": 512, "UNROLL": 2}
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_one_that_left_early_does_not_win_when_the_gpu_slows_down(self, launcher):
         def time_ms(meta):
             slow = 1.5 if len(launcher.gpu.launches) > 400 else 1.0
@@ -461,6 +465,7 @@ class TestSession:
         assert len(launcher.tune(trials=4, wisdom="none").configs_timings) == 4
         assert len(launcher.tune(time=0.0, wisdom="none").configs_timings) <= 1
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_of_several_keys_each_is_tuned(self, launcher):
         tuned = launcher.tune(trials=3)
         assert len(tuned.cache) == 1
@@ -487,6 +492,7 @@ def kernel(a, b, c, n, BM: tl.constexpr):
         assert {(meta["BM"], meta["num_stages"]) for meta in gpu.launches} == {(64, 2), (64, 5), (128, 2)}
         assert len(tuned.configs_timings) == 3  # Triton was not asked to launch the other
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_a_launch_that_raises_costs_that_configuration_alone(self, launcher):
         def effect(meta, *arguments):
             if meta["BLOCK"] == 512:
@@ -526,6 +532,7 @@ def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
         assert launcher.gpu.launches == []
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestWinners:
     """What later processes find."""
 
@@ -667,6 +674,7 @@ class TestWinners:
         assert launcher.tune().best_config == won
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestOutputs:
     """Comparing with the outputs of the first configuration."""
 

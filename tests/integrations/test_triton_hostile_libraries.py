@@ -118,7 +118,7 @@ class TestFaults:
         assert tuned == [*([name, 128, 3] for name in KERNELS), ["honest", 128, 4]]
         assert "Traceback" not in said
 
-    @pytest.mark.parametrize("fault", ["os.abort()", ENDLESS])
+    @pytest.mark.parametrize("fault", [pytest.param("os.abort()", marks=pytest.mark.nightly), ENDLESS])
     def test_a_first_step_does_not_wait_for_it(self, program, fault):
         tuned, _ = answers(program(*["faulty", "honest"] * 2, faults=[fault], options=["--overlap"]))
         assert tuned == [["faulty", 32, 0], ["honest", 32, 0], ["faulty", 128, 3], ["honest", 128, 4]]
@@ -218,6 +218,7 @@ def _without_end(path):
     os.truncate(path, 1 << 34)
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestWinners:
     """Files of winners that are damaged, or that somebody has forged."""
 
@@ -248,6 +249,7 @@ class TestWinners:
             assert launch(triton.autotune(configs, ["n"])(jit)).best_config.kwargs["BLOCK"] == chosen
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestWrappers:
     """Classes and functions that libraries put around Triton's autotuner."""
 

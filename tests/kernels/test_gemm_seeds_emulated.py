@@ -33,13 +33,15 @@ SIZES = ((32, 32, 32), (37, 35, 19), (65, 33, 40), (1, 1, 1), (5, 3, 0))
 
 
 QUICK = [("s", "T", "N"), ("z", "C", "N")]
-"""Cases that are run by default with the first kernel, and as system tests with the others."""
+"""Cases that are run by default with the first kernel, and with the others as system and nightly tests."""
 
 
 def marks_of(name: str, case: tuple[str, str, str]) -> Any:
     if case not in QUICK:
         return pytest.mark.slow
-    return () if name == next(iter(SMALL)) else pytest.mark.system
+    if name == next(iter(SMALL)):
+        return ()
+    return pytest.mark.system if case == QUICK[0] else pytest.mark.nightly
 
 
 def cases() -> list[Any]:

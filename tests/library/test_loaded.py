@@ -84,7 +84,7 @@ def test_a_bias_lies_along_the_index_of_the_epilogue(tmp_path):
     """By rows, where all is transposed, m counts the columns of a product."""
     problem = parse_problem("hgemm", trans="TN", m=299, n=299, k=4096, epilogue="bias_m+gelu")
     build_driver(tmp_path)
-    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k"), count=3))
     found = run(
         tmp_path / "lib",
         """
@@ -124,7 +124,7 @@ call(x, w, by_rows.astype("f4"), np.zeros(48, "f2"))
 def test_scales_of_fp8_lie_along_the_matrices_by_columns(tmp_path):
     problem = parse_problem("ebgemm", trans="TN", m=299, n=299, k=4096, epilogue="scales+bias_m")
     build_driver(tmp_path)
-    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k"), count=3))
     found = run(
         tmp_path / "lib",
         """
@@ -159,7 +159,7 @@ call(x.astype("f2"), np.zeros(48, "f4"), np.zeros(30, "f4"))
 def test_factors_of_blocks_lie_as_a_checkpoint_has_them(tmp_path):
     problem = parse_problem("ebgemm", trans="TN", m=299, n=299, k=4096, epilogue="block_scales")
     build_driver(tmp_path)
-    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k"), count=3))
     found = run(
         tmp_path / "lib",
         """
@@ -597,7 +597,7 @@ def test_a_document_names_everything_that_was_written(library):
 
 def test_what_is_no_library_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"))
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
     with pytest.raises(LibraryError, match="in place of a library that mltune wrote"):
         write_library(tmp_path, content)
     assert (tmp_path / "thesis.tex").exists()
@@ -605,7 +605,7 @@ def test_what_is_no_library_is_not_replaced(tmp_path):
 
 def test_without_a_compiler_the_source_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "_COMPILERS", ("no-such-compiler",))
-    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"))
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
     document = write_library(tmp_path / "lib", content)
     assert document["shared_object"] is None
     assert (tmp_path / "lib" / "sgemm_nt.c").exists()
@@ -639,6 +639,6 @@ def test_a_library_is_loaded_only_with_a_driver(library, monkeypatch):
 
 
 def test_a_host_that_refuses_the_source_says_so(tmp_path, monkeypatch):
-    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"))
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
     with pytest.raises(LibraryError, match="that fails"):
         write_library(tmp_path / "lib", replace(content, name="int"))

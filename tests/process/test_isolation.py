@@ -95,7 +95,7 @@ def run(start, command, folder):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.sampled(3, system=8)
+@pytest.mark.sampled(3, system=4, nightly=8)
 def test_a_command_runs_nothing_from_the_working_directory(hostile, command):
     """Nor does a process that it starts."""
     done = run(["../mltune"], command, hostile)
