@@ -251,8 +251,8 @@ def test_an_epilogue_is_applied_before_a_result_is_stored(
 
 BLOCK_SCALES = {"SWAP": 1, "PACK": 1, "BLK_K": 128}
 BLOCK_CONFIGURATIONS = [
-    {"BLK_N": 32, "TEAMS": 2, "BLK_M": 128, "WG_M": 128, "STAGES": 4},
     {"BLK_N": 256, "SPLIT_K": 2},
+    {"BLK_N": 32, "TEAMS": 2, "BLK_M": 128, "WG_M": 128, "STAGES": 4},
     {"BLK_N": 128, "BLK_K": 256, "STAGES": 3},
 ]
 
@@ -261,7 +261,7 @@ BLOCK_CONFIGURATIONS = [
 @pytest.mark.parametrize("configuration", BLOCK_CONFIGURATIONS, ids=str)
 @pytest.mark.sampled(1, nightly=6)
 def test_factors_of_blocks(kernel: Kernel, runtime: Path, configuration: dict, precision: str, epilogue: str) -> None:
-    shapes = [(300, 70, 400), (256, 130, 1024), (129, 3, 257), (5, 7, 0)]
+    shapes = [(130, 70, 400), (128, 130, 1024), (129, 3, 257), (5, 7, 0)]
     configuration = PLAIN | BLOCK_SCALES | configuration
     check_configurations(
         kernel, (precision, "T", "N"), runtime, [configuration], lambda _: shapes, FEW, epilogue=epilogue
