@@ -19,7 +19,7 @@ ALL = [(gpu, problem) for gpu in GPUS for problem in PROBLEMS if (gpu, problem) 
 
 @pytest.mark.parametrize(
     ("gpu", "problem", "count"),
-    [*(pytest.param(*one, 2, marks=pytest.mark.system) for one in FEW)]
+    [*(pytest.param(*one, 1, marks=pytest.mark.system) for one in FEW)]
     + [pytest.param(*one, 5, marks=pytest.mark.slow) for one in FEW + ALL],
 )
 def test_first_choices_compile(gpu, problem, count):

@@ -11,7 +11,9 @@ import pytest
 
 import mltune
 from mltune.errors import UsageError
+from mltune.integrations.triton.shapes import SHAPE_S
 from mltune.known.serving import FORMATS
+from mltune.process.child import Child
 from tests.cli import program
 from tests.triton_file import triton_file
 
@@ -50,12 +52,7 @@ def test_of_several_launches_the_sum_of_the_times_decides(tune):
     assert row["median_s"] == pytest.approx(2.04e-3)
 
 
-def test_only_so_many_are_measured(tune):
-    (row,) = tune("M\n32\n")["shapes"]
-    assert row["measured"] == 5
-
-
-def test_a_shape_that_fails_costs_that_shape_alone(tune):
+def test_only_so_many_are_measured_and_a_shape_that_fails_costs_that_shape_alone(tune):
     found = tune("M\n13\n14\n15\n16\n")
     assert [row.get("error") for row in found["shapes"]] == [
         "ValueError: an unlucky shape",
@@ -63,18 +60,22 @@ def test_a_shape_that_fails_costs_that_shape_alone(tune):
         "ZeroDivisionError: division by zero",
         None,
     ]
+    assert found["shapes"][-1]["measured"] == 5
 
 
 def test_a_shape_that_never_ends_is_stopped(tune, monkeypatch):
-    # A busy machine takes 6 s to start the process of the next shape.
-    monkeypatch.setattr("mltune.integrations.triton.shapes.SHAPE_S", 20.0)
+    call = Child.call
+
+    def called(child, shape, limit_s):
+        assert limit_s == SHAPE_S
+        return call(child, shape, 2.0 if shape == {"M": 14} else limit_s)  # a busy machine takes long for the other
+
+    monkeypatch.setattr(Child, "call", called)
     path = Path("kernels.py")
     path.write_text(path.read_text().replace("os._exit(3)", "import time; time.sleep(600)"))
-    begun = time.monotonic()
     found = tune("M\n14\n16\n")
     assert ["error" in row for row in found["shapes"]] == [True, False]
     assert "no answer" in found["shapes"][0]["error"]
-    assert time.monotonic() - begun < 300
 
 
 LOSES = """
@@ -89,7 +90,9 @@ def arguments(M):
 """
 
 
-@pytest.mark.parametrize(("losses", "is_tuned"), [(1, True), (3, True), (9, False)])
+@pytest.mark.parametrize(
+    ("losses", "is_tuned"), [pytest.param(1, True, marks=pytest.mark.nightly), (3, True), (9, False)]
+)
 def test_a_shape_is_tried_again_without_a_configuration_that_lost_the_gpu(tune, tmp_path, losses, is_tuned):
     with (tmp_path / "kernels.py").open("a") as file:
         file.write(LOSES)
@@ -217,6 +220,6 @@ def test_ctrl_c_ends_the_command_and_says_how_it_goes_on(tune, tmp_path):
         assert running.poll() is None
         time.sleep(0.02)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=300)
     assert running.returncode == 130
     assert said.splitlines()[-1] == f"interrupted; resume with: mltune tune {' '.join(words)}"

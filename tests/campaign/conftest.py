@@ -136,7 +136,7 @@ def start(
         "from mltune.campaign.campaign import CampaignSettings, run_plan; from tests.campaign.conftest import placed\n"
         "with Interrupt(float(sys.argv[4])) as interrupt:\n"
         "    run_plan(placed(sys.argv[2]), Path(sys.argv[1]), stop=interrupt, worker=sys.argv[3],\n"
-        "             settings=CampaignSettings(heartbeat_timeout_s=6.0))\n"
+        "             settings=CampaignSettings(heartbeat_timeout_s=60.0))\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", script, str(directory), plan, worker, str(patience_s)],
@@ -146,7 +146,7 @@ def start(
     )
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 300.0) -> bool:
     """Wait until a condition holds; return whether it does."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

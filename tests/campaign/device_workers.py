@@ -68,9 +68,9 @@ def faulty_worker() -> Callable[[SliceRequest], SliceResult]:
 
 
 def impatient_worker() -> Callable[[SliceRequest], SliceResult]:
-    """Return a worker that gives a database up at once."""
+    """Return a faulty worker that gives a database up at once."""
     database.PATIENCE_S = 0.2
-    return make_device_worker()
+    return faulty_worker()
 
 
 class Faults:

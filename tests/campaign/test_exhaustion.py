@@ -79,7 +79,7 @@ def test_a_campaign_whose_workers_do_nothing_ends(tmp_path):
     plan = TWO.format(small=few_rows(tmp_path))
     process = start(tmp_path / "run", plan, worker="tests.campaign.device_workers:idle_worker")
 
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     assert stored_trials(tmp_path / "run") == 0
     names = [event["event"] for event in events_of(tmp_path / "run")]
     assert names.count("slice_ended") == 2 * MAX_IDLE

@@ -58,7 +58,7 @@ def test_a_fault_changes_no_record(name, request, tmp_path):
     directory = tmp_path / "campaign"
     process = start(directory, plan, worker=FAULTY, **faults(directory, *caused))
 
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=300) == 0
     assert records_of(directory) == records_of(undisturbed.directory)
     assert declarations_of(directory) == declarations_of(undisturbed.directory)
     logged = [str(one["event"]) for one in events_of(directory)]
@@ -74,7 +74,7 @@ def test_a_problem_whose_worker_always_dies_is_given_up_and_the_others_are_not(u
     deaths = [{"fault": "die", "signal": signal.SIGKILL, "at": 1}] * 3
     process = start(directory, SHORT, worker=FAULTY, **faults(directory, *deaths))
 
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=300) == 0
     records = records_of(directory)
     assert len(records["h200-sgemm-nt-4096-random"]) < 24
     for name, expected in records_of(uninterrupted.directory).items():
@@ -99,7 +99,7 @@ def test_an_impossible_time_is_not_recorded(value, tmp_path):
         **faults(directory, {"fault": "wrong time", "time": value, "at": 5}),
     )
 
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=300) == 0
     records = [one for records in records_of(directory).values() for one in records]
     rejected = [one for one in records if one.state is TrialState.UNSTABLE and one.median_s is None]
     assert len(rejected) == 1
@@ -136,7 +136,7 @@ def hammer(folder: Path, kills: int, records: dict, declarations: dict) -> dict[
         directory = folder / f"campaign-{tally['campaigns']}"
         while _killed(directory, rng, tally) and tally["kills"] < kills:
             pass
-        assert start(directory, LEARNED).wait(timeout=120) == 0
+        assert start(directory, LEARNED).wait(timeout=300) == 0
         found = records_of(directory)
         assert found == records
         assert declarations_of(directory) == declarations
@@ -195,4 +195,4 @@ def test_workers_and_their_children_die_with_the_campaign(tmp_path):
 
     kill(process)
 
-    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), timeout_s=10)
+    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))

@@ -67,7 +67,7 @@ def test_a_campaign_of_many_trials_ends_in_time_with_a_report(number, long, tmp_
     assert wait_until(lambda: stored_trials(directory) > before + 32)
 
     process.send_signal(number)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
 
     assert process.returncode == 130, err  # one that ends later than the command's patience has another code
     assert f"{TRIALS}" in out

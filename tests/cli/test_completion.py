@@ -120,7 +120,7 @@ except SystemExit:
         env=importing(**asked(*words)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert len(done.stdout.splitlines()) > (0 if words[0] == "show" else 3)
     assert executed(hostile) == []

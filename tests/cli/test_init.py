@@ -28,7 +28,7 @@ def test_the_commands_that_it_prints_find_nothing_wrong(tmp_path):
     lines = command("init", "transpose", cwd=tmp_path).stdout.splitlines()
     assert lines[1:] == ["then:", "mltune check ./transpose", "mltune tune ./transpose"]
 
-    checked = command(*lines[2].split()[1:], "--time", "60s", "--json", cwd=tmp_path)
+    checked = command(*lines[2].split()[1:], "--time", "5m", "--json", cwd=tmp_path)
 
     document = json.loads(checked.stdout)
     assert (checked.returncode, document["passed"], document["valid"]) == (0, True, 20), checked.stdout

@@ -27,7 +27,7 @@ def folder(tmp_path):
 def test_a_kernel_that_is_plain_can_be_checked_at_once(folder):
     document = answer("init", "--from", "scale.cu", "scale", cwd=folder)
     assert (document["kernel"], document["notes"]) == ("scale", [])
-    checked = command(*document["next"][0].split()[1:], "--time", "60s", "--json", cwd=folder)
+    checked = command(*document["next"][0].split()[1:], "--time", "5m", "--json", cwd=folder)
     assert (checked.returncode, json.loads(checked.stdout)["passed"]) == (0, True), checked.stdout
 
 

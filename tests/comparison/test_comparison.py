@@ -258,7 +258,7 @@ def with_evaluation(index: object, own_s: object, recorded_s: object) -> Callabl
         *(lambda run, told=told: run.update(told=told) for told in ([1, 0], [-1], [0, 0], [2**40], "0", [0.5])),
     ],
 )
-@pytest.mark.sampled(5, system=14)
+@pytest.mark.sampled(5, nightly=14)
 def test_a_run_that_was_lost_or_damaged_is_done_again(
     written: Path, source: RecordingSource, tmp_path: Path, damage
 ) -> None:

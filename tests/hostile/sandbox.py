@@ -143,7 +143,7 @@ class Sandbox:
 
     def __exit__(self, *error: object) -> None:
         self._file.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=300)
 
 
 def serve(descriptor: int) -> None:

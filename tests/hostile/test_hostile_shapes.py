@@ -121,7 +121,7 @@ def test_two_runs_at_once_leave_whole_lines_and_a_whole_file(tmp_path: Path) -> 
     both = [
         subprocess.Popen([sys.executable, "-m", "mltune", *words], cwd=tmp_path, stdout=-3, stderr=-3) for _ in range(2)
     ]
-    assert [one.wait(120) for one in both] == [0, 0]
+    assert [one.wait(300) for one in both] == [0, 0]
     lines = [json.loads(line) for line in (tmp_path / "run/winners.jsonl").read_text().splitlines()]
     assert {line["shape"]["M"] for line in lines} == {2**power for power in range(13)}
     (written,) = (tmp_path / "out").iterdir()

@@ -41,7 +41,7 @@ def process(file, n=1000, deed=""):
 
 def answers(*processes):
     """Return what processes print."""
-    found = [one.communicate(timeout=120) for one in processes]
+    found = [one.communicate(timeout=300) for one in processes]
     assert [one.returncode for one in processes] == [0] * len(processes), found
     return [out.strip() for out, _ in found]
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_written_is_read_and_refused_before_tuning(world, file, p
 
 def test_a_kill_before_the_file_is_written_loses_no_measurement(world, file):
     victim = process(file, deed="die")
-    victim.communicate(timeout=120)
+    victim.communicate(timeout=300)
     assert victim.returncode == -signal.SIGKILL
     assert not file.exists()
     (run,) = (file.parent / "cache/mltune/tuned").iterdir()
@@ -121,7 +121,7 @@ def test_a_kill_before_the_file_is_written_loses_no_measurement(world, file):
 
 
 def test_a_damaged_run_is_begun_again(world, file):
-    process(file, deed="die").communicate(timeout=120)
+    process(file, deed="die").communicate(timeout=300)
     (run,) = (file.parent / "cache/mltune/tuned").iterdir()
     for path in run.iterdir():
         if path.is_file():
@@ -133,7 +133,7 @@ def test_a_damaged_run_is_begun_again(world, file):
 
 def test_a_run_that_is_under_way_is_left_alone(world, file):
     """As if somebody had removed the lock beside the file."""
-    process(file, deed="die").communicate(timeout=120)
+    process(file, deed="die").communicate(timeout=300)
     (run,) = (file.parent / "cache/mltune/tuned").iterdir()
     held = lock_directory(run)
     with pytest.raises(RunDirectoryError, match="is in use by process"):
@@ -158,9 +158,9 @@ def test_a_kill_while_one_tunes_lets_the_next_one_in(world, file):
 
 
 def test_of_processes_that_call_at_once_one_tunes_and_all_take_the_same(world, file, tmp_path):
-    several = [process(file, deed=tmp_path / "go") for _ in range(3)]
+    several = [process(file, deed=tmp_path / "go") for _ in range(2)]
     (tmp_path / "go").touch()
-    assert answers(*several) == ["256"] * 3
+    assert answers(*several) == ["256"] * 2
     assert world.tuned == 1
 
 

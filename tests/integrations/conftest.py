@@ -34,6 +34,18 @@ def simulated(triton, monkeypatch, tmp_path):
     gc.collect()  # kernels, which are unloaded by the driver
 
 
+@pytest.fixture(scope="session")
+def compiled_kernels(tmp_path_factory):
+    """Return a folder with kernels that earlier tests have compiled."""
+    return tmp_path_factory.mktemp("triton")
+
+
+@pytest.fixture
+def warm_cache(simulated, compiled_kernels, monkeypatch):
+    """Take kernels that earlier tests have compiled: what is tested begins after that."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_kernels))
+
+
 @pytest.fixture
 def kernels(triton, tmp_path, monkeypatch):
     """Return a function that writes a module with kernels and imports it."""

@@ -1,11 +1,30 @@
 """A GPU for Triton that compiles kernels as for an H200, and whose launches take the time that a function says."""
 
 import itertools
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import MockTensor
+
+from mltune.integrations.triton import builder
+from mltune.integrations.triton.compilers import Compilers
+
+builder.TIMEOUT_S = builder.LEAST_S = builder.PATIENT_S = 600.0
+"""A busy machine may compile one configuration for much longer than others."""
+
+
+def submit_with_limit(is_endless, limit_s=2.0):
+    """Return a method to submit compiles: those of which the source is endless get so many seconds."""
+    submit = Compilers.submit
+
+    def submitted(compilers, job, timeout_s=600.0, turn=0):
+        pickled, *_, is_launcher = pickle.loads(job) if job else (None, True)  # noqa: S301 - from this process
+        is_limited = not is_launcher and is_endless(pickle.loads(pickled)[0])  # noqa: S301
+        return submit(compilers, job, limit_s if is_limited else timeout_s, turn)
+
+    return submitted
 
 
 class SimulatedGpu:

@@ -11,6 +11,7 @@ import pickle
 import signal
 import threading
 import time
+from datetime import timedelta
 
 import numpy as np
 import optuna
@@ -177,7 +178,7 @@ def killed_study(tmp_path, number=3):
     )
     process = multiprocessing.get_context("spawn").Process(target=best_then_killed, args=(storage, number))
     process.start()
-    process.join(120)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     assert [trial.state for trial in study.trials][-1] == TrialState.RUNNING
     return study
@@ -221,11 +222,12 @@ def test_a_configuration_that_kills_the_process_is_tried_three_times():
 
 
 def test_a_trial_that_was_never_told_is_proposed_again_when_it_is_old():
-    study = optuna.create_study(sampler=MltuneSampler({"x": list(range(12))}, seed=1, stale_after=0.2))
+    study = optuna.create_study(sampler=MltuneSampler({"x": list(range(12))}, seed=1, stale_after=600.0))
     never_told = study.ask()
     lost = never_told.suggest_int("x", 0, 11)
     study.optimize(parabola, n_trials=2)
-    time.sleep(0.3)
+    (trial,) = (trial for trial in study.get_trials(deepcopy=False) if trial.number == never_told.number)
+    trial.datetime_start -= timedelta(seconds=601)
     study.optimize(parabola, n_trials=1)
     assert study.trials[-1].params == {"x": lost}
 
@@ -380,7 +382,7 @@ def test_processes_share_a_study(tmp_path, kind):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(300)
     assert [process.exitcode for process in processes] == [0, 0]
     study = optuna.load_study(study_name="shared", storage=make_storage(kind, tmp_path))
     assert len(study.trials) == 24

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -383,11 +382,14 @@ class TestSession:
         assert set(asked) == {"predict" if waits else "predict_if_started"}
 
     def test_a_compile_may_take_some_times_the_usual_seconds_once_these_are_known(self, launcher, monkeypatch):
+        monkeypatch.setattr(builder, "LEAST_S", 3.0)
         allowed_s, submit = [], Compilers.submit
         monkeypatch.setattr(
             Compilers,
             "submit",
-            lambda self, job, most_s=60.0, turn=0: allowed_s.append(most_s) or submit(self, job, most_s, turn),
+            lambda self, job, most_s=builder.TIMEOUT_S, turn=0: (
+                allowed_s.append(most_s) or submit(self, job, most_s, turn)
+            ),
         )
         launcher.tune()
         assert allowed_s[0] == builder.TIMEOUT_S
@@ -400,15 +402,14 @@ class TestSession:
         compile_one, late = builder.Builder._compile, Future()
         late.set_running_or_notify_cancel()
         slow = launcher.configs[-1]
-        monkeypatch.setattr(builder, "PATIENT_S", 0.2)
 
         def compiled(self, config, turn):
             future = compile_one(self, config, turn)
             if config != slow:
                 return future
-            timer = threading.Timer(20.0, lambda: late.set_result(future.result()))
-            timer.daemon = True
-            timer.start()
+            self._running_since[late] = -math.inf
+            if not left_out:
+                future.add_done_callback(lambda done: late.set_result(done.result()))
             return late
 
         monkeypatch.setattr(builder.Builder, "_compile", compiled)
@@ -416,6 +417,7 @@ class TestSession:
         assert len(tuned.configs_timings) == 12 - left_out
         assert (slow in tuned.configs_timings) == (not left_out)
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_ties_are_decided_by_the_list_and_then_by_warps_and_stages(self, launcher, triton):
         def times(first, *others):
             launcher.gpu.time_ms = lambda meta: dict(zip((128, 256, 512, 1024), (first, *others), strict=True))[
@@ -432,11 +434,13 @@ class TestSession:
         assert times(1.1, 1.003, 1.2, 1.0) == 256  # as many, and before the other
         assert times(1.1, 1.0, 1.01, 1.2) == 256  # no tie
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_the_first_is_in_the_finals_and_stays_where_nothing_is_faster(self, launcher):
         launcher.gpu.time_ms = lambda meta: 0.1
         tuned = launcher.tune(configs=launcher.configs[::-1])
         assert tuned.best_config == launcher.configs[-1]
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_brief_times_that_were_lucky_do_not_win(self, launcher):
         def time_ms(meta):
             lucky = meta["BLOCK"] == 128 and launcher.gpu.launches.count(meta) <= 5
@@ -445,6 +449,7 @@ class TestSession:
         launcher.gpu.time_ms = time_ms
         assert launcher.tune().best_config.kwargs == {"BLOCK": 512, "UNROLL": 2}
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_one_that_left_early_does_not_win_when_the_gpu_slows_down(self, launcher):
         def time_ms(meta):
             slow = 1.5 if len(launcher.gpu.launches) > 400 else 1.0
@@ -459,6 +464,7 @@ class TestSession:
         assert len(launcher.tune(trials=4, wisdom="none").configs_timings) == 4
         assert len(launcher.tune(time=0.0, wisdom="none").configs_timings) <= 1
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_of_several_keys_each_is_tuned(self, launcher):
         tuned = launcher.tune(trials=3)
         assert len(tuned.cache) == 1
@@ -485,6 +491,7 @@ def kernel(a, b, c, n, BM: tl.constexpr):
         assert {(meta["BM"], meta["num_stages"]) for meta in gpu.launches} == {(64, 2), (64, 5), (128, 2)}
         assert len(tuned.configs_timings) == 3  # Triton was not asked to launch the other
 
+    @pytest.mark.usefixtures("warm_cache")
     def test_a_launch_that_raises_costs_that_configuration_alone(self, launcher):
         def effect(meta, *arguments):
             if meta["BLOCK"] == 512:
@@ -524,6 +531,7 @@ def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
         assert launcher.gpu.launches == []
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestWinners:
     """What later processes find."""
 
@@ -634,7 +642,7 @@ class TestWinners:
             launcher.tune()
 
     def test_a_launch_that_does_not_end_is_named_and_left_out_from_then_on(self, launcher, monkeypatch):
-        monkeypatch.setattr(runner, "ENDLESS_S", 0.5)
+        monkeypatch.setattr(runner, "ENDLESS_S", 2.0)
 
         def endless(meta, *arguments):
             for _ in range(1000 * (meta["BLOCK"] == 1024)):
@@ -665,6 +673,7 @@ class TestWinners:
         assert launcher.tune().best_config == won
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestOutputs:
     """Comparing with the outputs of the first configuration."""
 

@@ -92,7 +92,7 @@ def ahead():
     from mltune.integrations.triton import decorator
 
     places = {place: futures for place, futures in decorator._ahead.items() if futures}
-    return {place: [future.result(120).state for future in futures.values()] for place, futures in places.items()}
+    return {place: [future.result(300).state for future in futures.values()] for place, futures in places.items()}
 
 
 def first_call(library, n=4096, heads=8, dtype="float32"):

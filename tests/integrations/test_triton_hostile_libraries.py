@@ -58,6 +58,7 @@ def NAME(x, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) + fault_of_NAME(BLOCK)
     tl.store(x + at, 2 * tl.load(x + at, at < n), at < n)
 """
+ENDLESS = "__import__('time').sleep(600)"
 KERNELS = ("faulty", "faulty_too", "faulty_again", "faulty_at_last")
 """Of a library with as many faults."""
 
@@ -65,17 +66,17 @@ PROGRAM = f"""
 import json, sys
 sys.path.insert(0, {str(HERE)!r})
 import triton.language as tl
-from simulated_gpu import SimulatedGpu, pointer
+from simulated_gpu import SimulatedGpu, pointer, submit_with_limit
 from triton.runtime.driver import driver
 from mltune.device.known import H200
-from mltune.integrations.triton import builder, compilers, decorator
+from mltune.integrations.triton import compilers, decorator
 
-builder.TIMEOUT_S = builder.LEAST_S = 20.0
-compilers.MEMORY_BYTES = 1 << 30
 decorator.gpu_and_driver = lambda index: (H200, "13.0")
 driver._active = SimulatedGpu(lambda meta: 1.0 + abs(meta["BLOCK"] - 128) / 1024)
 import library
 
+is_endless = lambda source: source.name in library.ENDLESS and 64 in source.constants.values()
+compilers.Compilers.submit = submit_with_limit(is_endless)
 for name in sys.argv[1:]:
     tuner = getattr(library, name)
     tuner[(4,)](pointer(tl.float32), 4096)
@@ -92,7 +93,8 @@ def program(triton, tmp_path):
     def started(*kernels, faults=("pass",), options=(), **environment):
         faulty = zip(KERNELS, faults, strict=False)
         parts = [FAULTY.replace("NAME", name).replace("FAULT", fault) for name, fault in faulty]
-        (tmp_path / "library.py").write_text(LIBRARY + "".join(parts))
+        endless = [name for name, fault in zip(KERNELS, faults, strict=False) if fault == ENDLESS]
+        (tmp_path / "library.py").write_text(f"{LIBRARY}\nENDLESS = {endless}\n" + "".join(parts))
         own = {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "MLTUNE_WISDOM": str(tmp_path / "wisdom.json")}
         words = [sys.executable, "-m", "mltune.integrations.triton", *options, str(tmp_path / "program.py"), *kernels]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -111,12 +113,12 @@ class TestFaults:
     """Kernels of a library whose compilers fail: the program goes on, and other kernels are tuned."""
 
     def test_a_configuration_that_ends_its_compiler_is_left_out(self, program):
-        faults = ("os.abort()", "bytearray(1 << 32)", "while True: __import__('time').sleep(1)", "os._exit(0)")
+        faults = ("os.abort()", "bytearray(1 << 40)", ENDLESS, "os._exit(0)")
         tuned, said = answers(program(*KERNELS, "honest", faults=faults))
         assert tuned == [*([name, 128, 3] for name in KERNELS), ["honest", 128, 4]]
         assert "Traceback" not in said
 
-    @pytest.mark.parametrize("fault", ["os.abort()", "__import__('time').sleep(600)"])
+    @pytest.mark.parametrize("fault", [pytest.param("os.abort()", marks=pytest.mark.nightly), ENDLESS])
     def test_a_first_step_does_not_wait_for_it(self, program, fault):
         tuned, _ = answers(program(*["faulty", "honest"] * 2, faults=[fault], options=["--overlap"]))
         assert tuned == [["faulty", 32, 0], ["honest", 32, 0], ["faulty", 128, 3], ["honest", 128, 4]]
@@ -216,6 +218,7 @@ def _without_end(path):
     os.truncate(path, 1 << 34)
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestWinners:
     """Files of winners that are damaged, or that somebody has forged."""
 
@@ -246,6 +249,7 @@ class TestWinners:
             assert launch(triton.autotune(configs, ["n"])(jit)).best_config.kwargs["BLOCK"] == chosen
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestWrappers:
     """Classes and functions that libraries put around Triton's autotuner."""
 

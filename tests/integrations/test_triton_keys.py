@@ -36,7 +36,7 @@ class Program:
 
 
 @pytest.fixture
-def program(triton, kernels, simulated):
+def program(triton, kernels, simulated, warm_cache):
     return Program(triton, kernels(SOURCE).kernel, simulated(lambda meta: meta["BLOCK"] / 128))
 
 

@@ -67,7 +67,7 @@ WRAPPERS = {
 
 
 @pytest.fixture
-def tune(triton, kernels, simulated):
+def tune(triton, kernels, simulated, warm_cache):
     """Return a function that tunes a kernel whose fastest configuration leaves something else in its output."""
     gpu, kernel = simulated(lambda meta: 1.0 if meta["BLOCK"] == WRONG else 2.0), kernels(SOURCE).kernel
     configs = [triton.Config({"BLOCK": block}) for block in (128, WRONG, 256)]

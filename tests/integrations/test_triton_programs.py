@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-RANKS = 3
+RANKS = 2
 
 GPU = f"""
 import json, os, sys
@@ -57,7 +57,7 @@ built = [child.pid for child, _ in compilers_of(2)._children.values()]
 print(outcome, len(built), os.getpid() in built)
 """
     cells = [nbformat.v4.new_code_cell(text) for text in (GPU, KERNEL, CALL, check)]
-    ran = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=120).execute()
+    ran = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=300).execute()
     assert ran.cells[-1].outputs[0].text.strip() == "[128, 7] 2 False"
 
 
@@ -65,7 +65,7 @@ print(outcome, len(built), os.getpid() in built)
 def test_all_ranks_take_the_choice_of_the_one_that_tuned(environment, tmp_path, launcher):
     program = tmp_path / "program.py"
     keep = 'open(os.environ["OUTCOMES"] + f"/{rank}.json", "w").write(outcome)\n'
-    program.write_text(GPU + KERNEL + CALL + keep)
+    program.write_text(GPU + KERNEL.replace("compilers=2", "compilers=1") + CALL + keep)
     command, given = [sys.executable, str(program)], os.environ | {"OUTCOMES": str(tmp_path)}
     if launcher == "torchrun":
         pytest.importorskip("torch")
@@ -75,6 +75,6 @@ def test_all_ranks_take_the_choice_of_the_one_that_tuned(environment, tmp_path, 
         ranks = [subprocess.Popen(command, env=given | {"RANK": str(rank)}) for rank in range(RANKS)]
         assert [one.wait(240) for one in ranks] == [0] * RANKS
     outcomes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
-    assert sorted(measured for _, measured in outcomes) == [1, 1, 7]
+    assert sorted(measured for _, measured in outcomes) == [1, 7]
     tuned = next(rank for rank, (_, measured) in enumerate(outcomes) if measured == 7)
     assert {block for block, _ in outcomes} == {128 * 2**tuned}

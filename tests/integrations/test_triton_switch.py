@@ -11,6 +11,7 @@ import pytest
 
 from mltune.errors import MltuneWarning
 from mltune.integrations.triton import install_if_asked, switch
+from mltune.integrations.triton.__main__ import main
 from mltune.known.triton_winners import export_winners, import_winners
 from tests.environment import ROOT, importing
 
@@ -50,6 +51,7 @@ def is_ours(tuner):
     return hasattr(tuner, "started_from") and tuner.best_config.kwargs["BLOCK"] == BEST
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestWhoIsTuned:
     """Kernels that reach mltune, however their library came to the class."""
 
@@ -266,6 +268,7 @@ class TestResultsOnDisk:
         assert len(files()) == 1
 
 
+@pytest.mark.usefixtures("warm_cache")
 class TestCarried:
     """Winners that another machine of the kind takes without measuring."""
 
@@ -318,12 +321,16 @@ class TestEntries:
         done = subprocess.run(command, env=importing(**environment), capture_output=True, text=True, cwd=ROOT)
         return done.stdout.strip() or done.stderr.strip()
 
-    def test_a_program_or_a_module_runs_as_python_runs_it(self, triton, tmp_path):
+    def test_a_program_or_a_module_runs_as_python_runs_it(self, switched, tmp_path, monkeypatch, capsys):
         (tmp_path / "program.py").write_text(PROGRAM)
         said = self.run("-m", "mltune.integrations.triton", tmp_path / "program.py", "-m", "a b")
         assert said == f"__main__ ['-m', 'a b'] True {tmp_path}"
-        said = self.run("-m", "mltune.integrations.triton", "-m", "program", "x", PYTHONPATH=f"{ROOT}:{tmp_path}")
-        assert said == f"__main__ ['x'] True {ROOT}"
+        monkeypatch.setattr(sys, "argv", ["mltune.integrations.triton", "-m", "program", "x"])
+        monkeypatch.setattr(sys, "path", ["", *sys.path])
+        monkeypatch.setenv("MLTUNE_TRITON", "")
+        monkeypatch.chdir(tmp_path)
+        main()
+        assert capsys.readouterr().out == f"__main__ ['x'] True {tmp_path}\n"
 
     def test_without_a_program_it_says_how(self):
         assert self.run("-m", "mltune.integrations.triton").startswith("usage: python -m mltune.integrations.triton")

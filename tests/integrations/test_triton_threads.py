@@ -73,7 +73,7 @@ class Server:
         barrier = threading.Barrier(THREADS)
 
         def request(tuner, n):
-            barrier.wait(60)
+            barrier.wait(300)
             try:
                 return self.call(tuner, n)
             except BaseException as error:
@@ -162,14 +162,14 @@ def test_a_forked_process_tunes_while_a_thread_of_its_parent_did(server):
     from multiprocessing import get_context
 
     tuner, begun, ended = server.tuner(wisdom="none"), threading.Event(), threading.Event()
-    server.gpu.effect = lambda *_: begun.set() or ended.wait(60)
+    server.gpu.effect = lambda *_: begun.set() or ended.wait(600)
     with ThreadPoolExecutor(1) as threads:
         tuning = threads.submit(server.call, tuner, 4096)
-        assert begun.wait(60)
+        assert begun.wait(300)
         server.gpu.effect = server.launched
         child = get_context("fork").Process(target=server.call, args=(tuner, 4096))
         child.start()
-        child.join(60)
+        child.join(300)
         ended.set()
         assert child.exitcode == 0
         tuning.result()

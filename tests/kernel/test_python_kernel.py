@@ -353,7 +353,7 @@ def test_a_kernel_with_headers_of_a_folder_compiles(made: Any, tmp_path: Path) -
     (tmp_path / "sub" / "two").write_text("#pragma once\n__device__ int two() { return 2 * TILE; }\n")
     kernel = made(source=f"#include <sub/one.h>\n{SOURCE.replace('in[n]', 'two()')}", include=(tmp_path,))
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
-        build = builder.submit(configuration()).result(120)
+        build = builder.submit(configuration()).result(300)
     assert build.state is TrialState.OK, build.detail
 
 

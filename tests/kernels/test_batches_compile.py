@@ -24,10 +24,10 @@ BATCHED = [kernel for kernel in map(load_kernel, built_in()) if kernel.batched]
 def test_a_batch_compiles(kernel):
     problem = parse_problem(f"{kernel.precisions[-1]}gemm", size=96, batch=60)
     space = ConstrainedSpace(kernel, variables_of(problem, H200))
-    rows = space.rows(space.sample(3, np.random.default_rng(1)))
-    configurations = [{name: int(column[at]) for name, column in rows.items()} for at in range(3)]
+    rows = space.rows(space.sample(2, np.random.default_rng(1)))
+    configurations = [{name: int(column[at]) for name, column in rows.items()} for at in range(2)]
     with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
-        builds = [builder.submit(configuration).result(120) for configuration in configurations]
+        builds = [builder.submit(configuration).result(300) for configuration in configurations]
     compiled = [build.state is TrialState.OK for build in builds]  # one may need more registers than there are
     assert any(compiled), builds
     launch = kernel.launch(configurations[compiled.index(True)], variables_of(problem, H200))

@@ -63,7 +63,7 @@ def test_the_default_and_a_sample_compile(bundle):
     with builder(bundle, bundle.kernel) as compiler:
         futures = [compiler.submit(configuration) for configuration in configurations]
         for position, (configuration, future) in enumerate(zip(configurations, futures, strict=True)):
-            build = future.result(120)
+            build = future.result(300)
             assert (build.state, build.detail) == (TrialState.OK, ""), configuration
             assert build.shared_bytes == 0, configuration  # all shared memory is dynamic
             assert position > 0 or build.spill_bytes == 0
@@ -79,5 +79,5 @@ def test_the_reference_compiles(bundle):
     kernel = bundle.kernel
     kernel = replace(kernel, source=replace(kernel.source, entry=bundle.document["reference"]["entry"]))
     with builder(bundle, kernel) as compiler:
-        build = compiler.submit(bundle.default).result(120)
+        build = compiler.submit(bundle.default).result(300)
     assert (build.state, build.detail) == (TrialState.OK, "")

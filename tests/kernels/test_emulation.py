@@ -78,7 +78,7 @@ def test_a_planted_fault_is_found(runtime, fault):
     ids="".join,
 )
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.sampled(3, system=5)
+@pytest.mark.sampled(3, nightly=5)
 def test_a_kernel_with_a_workspace_is_right_again_and_again(runtime, case, parts):
     configuration = {"MISDEED": 0, "PARTS": parts, "UNUSED": 1}
     check_configurations(SPLIT_K, case, runtime, [configuration], lambda _: [(17, 9, 10), (8, 8, 2)])

@@ -33,13 +33,15 @@ SIZES = ((32, 32, 32), (37, 35, 19), (65, 33, 40), (1, 1, 1), (5, 3, 0))
 
 
 QUICK = [("s", "T", "N"), ("z", "C", "N")]
-"""Cases that are run by default with the first kernel, and as system tests with the others."""
+"""Cases that are run by default with the first kernel, and with the others as system and nightly tests."""
 
 
 def marks_of(name: str, case: tuple[str, str, str]) -> Any:
     if case not in QUICK:
         return pytest.mark.slow
-    return () if name == next(iter(SMALL)) else pytest.mark.system
+    if name == next(iter(SMALL)):
+        return ()
+    return pytest.mark.system if case == QUICK[0] else pytest.mark.nightly
 
 
 def cases() -> list[Any]:
@@ -70,7 +72,7 @@ def test_the_default_and_a_sample_compile(name: str) -> None:
     assert not broken(kernel, kernel.space.default, variables)
     with NvrtcBuilder(kernel, problem, "sm_90", workers=2) as builder:
         for configuration, future in [(one, builder.submit(one)) for one in configurations]:
-            build = future.result(120)
+            build = future.result(300)
             columns = {name: np.array([value]) for name, value in configuration.items()}
             said = {
                 name: column[0]

@@ -78,7 +78,7 @@ def test_registers_and_shared_memory_are_what_the_bundle_says(device, shapes):
         for shape, future in futures.items():
             configuration = SHAPES[shape]
             assert broken(problem, device, configuration) == [], shape
-            build = future.result(120)
+            build = future.result(300)
             assert (build.state, build.detail) == (TrialState.OK, ""), shape
             columns = {name: np.array([value]) for name, value in configuration.items()}
             said = {
@@ -105,7 +105,7 @@ def test_every_case_compiles_with_every_way_to_copy(precision, trans_a, trans_b)
         futures = {name: builder.submit(SMALL | copy) for name, copy in COPIES.items()}
         for name, future in futures.items():
             assert broken(problem, H200, SMALL | COPIES[name]) == [], name
-            build = future.result(120)
+            build = future.result(300)
             assert (build.state, build.detail) == (TrialState.OK, ""), name
             assert build.registers <= 255, name
             assert build.spill_bytes == 0, name

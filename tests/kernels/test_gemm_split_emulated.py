@@ -59,7 +59,7 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
 
 
 @pytest.mark.parametrize("case", [("s", "N", "T"), ("c", "C", "N")], ids="".join)
-@pytest.mark.sampled(0, system=2)
+@pytest.mark.sampled(0, system=1, nightly=2)
 def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Infinities, NaN, zeros, denormal numbers, and elements far below the largest one of their row or column."""
     (configuration,) = sample(kernel.with_values(SMALL), case, 1, seed=1)

@@ -66,6 +66,7 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
 
 @pytest.mark.parametrize(("case", "split"), [(("s", "N", "T"), 3), (("c", "T", "N"), 2)], ids=["sNT", "cTN"])
 @pytest.mark.system
+@pytest.mark.sampled(1, nightly=2)
 def test_k_is_divided(kernel: Kernel, runtime: Path, case: tuple[str, str, str], split: int) -> None:
     """The counters of the workspace are set back: each problem is launched twice with one workspace."""
     (configuration,) = sample(kernel.with_values(SMALL | {"SPLIT_K": (1,)}), case, 1, seed=1)
@@ -98,7 +99,7 @@ SPECIAL = {"sNT": ("s", "N", "T", 1), "sTN": ("s", "T", "N", 2), "cCN": ("c", "C
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-@pytest.mark.sampled(1, system=99)
+@pytest.mark.sampled(1, nightly=99)
 def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, name: str) -> None:
     """Infinities, NaN, zeros, denormal numbers, the largest numbers, and lines that are small throughout."""
     *case, split = SPECIAL[name]
@@ -118,6 +119,7 @@ def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, name: str) -
 
 @pytest.mark.parametrize("case", [("s", "T", "T"), ("c", "N", "T")], ids="".join)
 @pytest.mark.system
+@pytest.mark.sampled(1, nightly=2)
 def test_small_elements_among_others(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Where low parts vanish, elements of C that are small are computed again, and no others."""
     (configuration,) = sample(kernel.with_values(SMALL | {"SPLIT_K": (1,)}), case, 1, seed=2)
@@ -157,6 +159,7 @@ DATA = {
 
 @pytest.mark.parametrize("promote_k", [8, 16])
 @pytest.mark.system
+@pytest.mark.sampled(1, nightly=2)
 def test_the_error_is_not_above_that_of_fp32(kernel: Kernel, runtime: Path, promote_k: int) -> None:
     wanted = kernel.with_values(SMALL | {"BLK_M": (32,), "BLK_N": (32,), "PROMOTE_K": (promote_k,)})
     (configuration,) = sample(wanted, ("s", "N", "N"), 1, seed=1)

@@ -160,7 +160,7 @@ def test_two_processes_export_into_one_folder(folder, tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(300)
         assert worker.exitcode == 0
     assert Wisdom.load(folder / FILE) == Wisdom(chain.from_iterable(map(Wisdom.load, paths)))
     assert [path.name for path in folder.iterdir()] == [FILE]

@@ -144,7 +144,7 @@ def test_processes_choose_the_same_of_a_tie(tmp_path, count):
             )
             for seed in range(first, first + 6)
         ]
-        chosen += [process.communicate(timeout=120)[0] for process in started]
+        chosen += [process.communicate(timeout=300)[0] for process in started]
     assert len(chosen) == count
     assert len(set(chosen)) == 1
     assert json.loads(chosen[0])["configuration"]["TILE"] == 16

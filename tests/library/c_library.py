@@ -149,7 +149,7 @@ def call(
         input=json.dumps(job),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         env=environment,
         check=True,
     )

@@ -211,7 +211,8 @@ CASES = {
 }
 
 
-NIGHTLY = {"sgemm_tt"}  # its types are those of sgemm_nn, its launches those of dgemm_tt
+# Types of sgemm_tt are those of sgemm_nn, and its launches those of dgemm_tt; hgemm_nn is much like hgemm_tn.
+NIGHTLY = {"sgemm_tt", "hgemm_nn"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.nightly] * (one in NIGHTLY)) for one in CASES])

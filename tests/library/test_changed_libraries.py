@@ -61,7 +61,7 @@ def refused_or_done(work, folder):
         message = str(error)
     assert message == "" or message.isprintable()
     assert len(message) < 3000
-    assert process_time() - begun < 1
+    assert process_time() - begun < 10
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

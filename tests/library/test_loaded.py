@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def run(library, code, **environment):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -88,7 +88,7 @@ def test_a_bias_lies_along_the_index_of_the_epilogue(tmp_path):
     """By rows, where all is transposed, m counts the columns of a product."""
     problem = parse_problem("hgemm", trans="TN", m=299, n=299, k=4096, epilogue="bias_m+gelu")
     build_driver(tmp_path)
-    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k"), count=3))
     found = run(
         tmp_path / "lib",
         """
@@ -128,7 +128,7 @@ call(x, w, by_rows.astype("f4"), np.zeros(48, "f2"))
 def test_scales_of_fp8_lie_along_the_matrices_by_columns(tmp_path):
     problem = parse_problem("ebgemm", trans="TN", m=299, n=299, k=4096, epilogue="scales+bias_m")
     build_driver(tmp_path)
-    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k"), count=3))
     found = run(
         tmp_path / "lib",
         """
@@ -174,7 +174,7 @@ def test_a_type_of_fp8_is_not_read_as_the_other(monkeypatch):
 def test_factors_of_blocks_lie_as_a_checkpoint_has_them(tmp_path):
     problem = parse_problem("ebgemm", trans="TN", m=299, n=299, k=4096, epilogue="block_scales")
     build_driver(tmp_path)
-    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k")))
+    write_library(tmp_path / "lib", content_of("gemm_wgmma", problem, ("m", "n", "k"), count=3))
     found = run(
         tmp_path / "lib",
         """
@@ -579,7 +579,7 @@ def test_a_library_has_a_bounded_size(library, tmp_path):
     for name in ("sgemm_nt.c", "libsgemm_nt.so"):
         with open(folder / name, "r+b") as file:
             file.truncate(1 << 40)
-    begun = perf_counter()
+    begun = process_time()
     tracemalloc.start()
     with pytest.raises(LibraryError, match=r"files must have at most 268435456 bytes in sum, but have [0-9]+"):
         read_library(folder)
@@ -589,7 +589,7 @@ def test_a_library_has_a_bounded_size(library, tmp_path):
     os.truncate(folder / "library.json", 1 << 40)
     with pytest.raises(LibraryError, match="at most 4194304 bytes are read"):
         read_library(folder)
-    assert perf_counter() - begun < 10
+    assert process_time() - begun < 10
     assert tracemalloc.get_traced_memory()[1] < 100e6
     tracemalloc.stop()
 
@@ -612,7 +612,7 @@ def test_a_document_names_everything_that_was_written(library):
 
 def test_what_is_no_library_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"))
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
     with pytest.raises(LibraryError, match="in place of a library that mltune wrote"):
         write_library(tmp_path, content)
     assert (tmp_path / "thesis.tex").exists()
@@ -620,7 +620,7 @@ def test_what_is_no_library_is_not_replaced(tmp_path):
 
 def test_without_a_compiler_the_source_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "_COMPILERS", ("no-such-compiler",))
-    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"))
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
     document = write_library(tmp_path / "lib", content)
     assert document["shared_object"] is None
     assert (tmp_path / "lib" / "sgemm_nt.c").exists()
@@ -654,6 +654,6 @@ def test_a_library_is_loaded_only_with_a_driver(library, monkeypatch):
 
 
 def test_a_host_that_refuses_the_source_says_so(tmp_path, monkeypatch):
-    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"))
+    content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
     with pytest.raises(LibraryError, match="that fails"):
         write_library(tmp_path / "lib", replace(content, name="int"))

@@ -63,7 +63,7 @@ def test_a_file_that_is_none_is_left_out_with_the_reason_and_fails_no_other_buil
     assert notice.startswith("ptxas fatal")
     assert notice.endswith("apply_controls = fast.acf is left out")
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
-        refused, built = (builder.submit({"WIDTH": 1, "apply_controls": one}).result(120) for one in (1, 0))
+        refused, built = (builder.submit({"WIDTH": 1, "apply_controls": one}).result(300) for one in (1, 0))
     assert refused.state is TrialState.COMPILE_ERROR
     assert refused.detail in notice
     assert built.state is TrialState.OK

@@ -34,7 +34,7 @@ FAST = {
 def test_variants_of_a_configuration_are_different_code_of_another_name():
     with NvrtcBuilder(load_kernel("gemm_simt"), PROBLEM, "sm_90", workers=2) as builder:
         asked = [FAST | {"entry_name": name, "register_usage_level": level} for name in (0, 1) for level in (5, 8)]
-        plain, *others = [future.result(120) for future in map(builder.submit, (FAST, *asked))]
+        plain, *others = [future.result(300) for future in map(builder.submit, (FAST, *asked))]
     assert {build.state for build in (plain, *others)} == {TrialState.OK}
     assert [build.entry for build in others] == ["", "", "gemm_cutlass", "gemm_cutlass"]
     assert others[0].cubin == plain.cubin
@@ -56,7 +56,7 @@ def test_the_name_of_any_kernel_can_be_changed(source, name, tmp_path):
 
     kernel = make_kernel(KernelCall(name, source, 1, [np.ones(4, np.float32)], {"WIDTH": [1, 2]}), tmp_path)
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
-        plain, changed = (builder.submit({"WIDTH": 2, "entry_name": one}).result(120) for one in (0, 1))
+        plain, changed = (builder.submit({"WIDTH": 2, "entry_name": one}).result(300) for one in (0, 1))
     assert plain.state is changed.state is TrialState.OK, changed.detail
     assert "cutlass" in changed.entry
     assert "cutlass" not in plain.entry
@@ -88,7 +88,7 @@ def test_a_check_compiles_the_variants_of_the_default(tmp_path):
     source = 'extern "C" __global__ void entry(float* out) { entry_of<WIDTH>(out); }'
     text = "template <int N> __device__ void entry_of(float* out) { out[0] = N; }\n"
     kernel = load_kernel(write_bundle(tmp_path, text + source, 'math = ["", "--fmad=false"]'))
-    found = check_bundle(PlacedKernel(kernel, kernel.arrays.problem(), H200))
+    found = check_bundle(PlacedKernel(kernel, kernel.arrays.problem(), H200), build_s=300.0)
     assert found.passed, found
     asked = [
         {name: value for name, value in configuration.items() if name != "WIDTH"} for configuration, _ in found.builds

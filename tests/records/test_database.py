@@ -35,7 +35,7 @@ for number in range(len(store), len(store) + int(sys.argv[3])):
     store.append(trial(number))
     store.set_seconds({"total": float(number)})
     print(number, flush=True)
-    time.sleep(float(sys.argv[4]))
+    time.sleep(float(sys.argv[4])) if sys.argv[4] != "asked" else sys.stdin.readline()
 store.close()
 """
 
@@ -152,9 +152,10 @@ def test_a_connection_that_is_cut_while_it_writes(database_url, tmp_path):
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE application_name = 'mltune' AND datname = current_database()"
     )
-    child = process(WRITER, tmp_path, database_url, 200, 0)
-    assert child.stdout is not None
-    cuts = sum(len(sql(database_url, cut)) for line in child.stdout if int(line) % 7 == 3)
+    child, cuts = process(WRITER, tmp_path, database_url, 200, "asked"), 0
+    for line in child.stdout:
+        cuts += len(sql(database_url, cut)) if int(line) % 7 == 3 else 0
+        print(file=child.stdin, flush=True)
     _, err = child.communicate()
     assert child.returncode == 0, err
     assert cuts > 3

@@ -231,7 +231,7 @@ log.write("best", number=2)
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 log.write("best", number=3)
 """
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=300)
     events, _ = read_events(tmp_path / FILE)
     assert [(event["event"], event.get("number"), event.get("dropped")) for event in events] == [
         ("resumed", None, None),

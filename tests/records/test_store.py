@@ -242,7 +242,8 @@ def process(body: str, *arguments: object) -> subprocess.Popen[str]:
     here = Path(__file__).resolve().parent
     code = PROCESS.format(path=[str(here), str(here.parents[1])]) + textwrap.dedent(body)
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, text=True, **pipes)
 
 
 def test_kill_9_loses_nothing_that_was_appended(tmp_path, database):

@@ -162,7 +162,9 @@ def test_the_cpp_example_runs_and_says_what_fails(tmp_path, driver, runtime, nam
     build_example(folder)
 
     def run():
-        return subprocess.run([folder / "example"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(
+            [folder / "example"], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        )
 
     done = run()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -118,7 +118,7 @@ def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
         (tmp_path / "bundle" / name).write_text(text)
     kernel, winner = load_kernel(tmp_path / "bundle"), a_winner()
     with NvrtcBuilder(kernel, winner.placed.runnable, "sm_90", workers=1) as builder:
-        build = builder.submit({"TILE": 4}).result(120)
+        build = builder.submit({"TILE": 4}).result(300)
     assert build.state is TrialState.OK, build.detail
     record = replace(winner.record, configuration={"TILE": 4})
     winner = replace(placed_with(winner, kernel=kernel), build=build, record=record)

@@ -95,7 +95,7 @@ def built_winner(problem: GemmProblem, **variant: int) -> Winner:
     name, configuration = of_problem(problem)
     configuration, kernel = configuration | variant, load_kernel(name).recorded_with(variant)
     with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
-        winner = a_winner(problem, builder.submit(configuration).result(120))
+        winner = a_winner(problem, builder.submit(configuration).result(300))
     record = replace(winner.record, configuration=configuration)
     return replace(placed_with(winner, kernel=kernel), record=record)
 

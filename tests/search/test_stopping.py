@@ -82,9 +82,16 @@ def test_a_search_ends_and_as_many_measurements_again_gain_little(family):
 
 @pytest.mark.system
 @pytest.mark.long
-@pytest.mark.parametrize("numbers", [(10,), pytest.param(range(10, 14), marks=pytest.mark.slow)])
-def test_the_promise_holds_as_often_as_it_says(numbers):
-    ends = [ended(family, number, seed=1) for family in FAMILIES for number in numbers]
+@pytest.mark.parametrize(
+    ("families", "numbers"),
+    [
+        (("narrow",), (10,)),
+        pytest.param(FAMILIES, (10,), marks=pytest.mark.nightly),
+        pytest.param(FAMILIES, range(10, 14), marks=pytest.mark.slow),
+    ],
+)
+def test_the_promise_holds_as_often_as_it_says(families, numbers):
+    ends = [ended(family, number, seed=1) for family in families for number in numbers]
     false = sum(later - best >= np.log1p(GAIN) for _, best, later in ends)
     assert all(len(measured) < 1000 for measured, *_ in ends)
     assert binomtest(false, len(ends)).proportion_ci().low <= FALSE

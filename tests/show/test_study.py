@@ -157,7 +157,7 @@ def test_the_dashboard_shows_the_run_to_this_machine_alone(tmp_path, make_run, m
         host, port = re.fullmatch(r"http://(127\.0\.0\.1):(\d+)/", address).groups()
 
         def get(path, name="localhost"):
-            connection = http.client.HTTPConnection(host, int(port), timeout=10)
+            connection = http.client.HTTPConnection(host, int(port), timeout=300)
             connection.request("GET", path, headers={"Host": name})
             response = connection.getresponse()
             content = response.read()
@@ -198,7 +198,7 @@ def test_without_the_extra_the_study_is_written_all_the_same(tmp_path, make_run,
     make_run(tmp_path, make_trial(0))
     script = "import sys; sys.modules['optuna_dashboard'] = None; from mltune.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", script, "dashboard", tmp_path], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, "dashboard", tmp_path], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 2
     assert "pip install 'mltune-gpu[dashboard]'" in done.stderr

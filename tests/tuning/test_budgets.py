@@ -20,7 +20,7 @@ from mltune.tuning import loop, tuner
 from mltune.tuning.session import Session
 
 KERNEL = load_kernel(HOSTILE)
-LONG_S = 60.0
+LONG_S = 600.0
 """Deadline of a build: no test waits for it."""
 
 
@@ -115,12 +115,12 @@ def test_where_nothing_succeeds_the_run_ends_all_the_same(run, monkeypatch):
     assert result.counts[TrialState.CRASHED]
 
 
-def test_without_finals_the_times_on_record_decide_and_no_winner_is_written(run, tmp_path):
+def test_without_finals_the_times_on_record_decide_and_no_winner_is_written(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner_module.GpuRunner, "race", None)  # nothing is timed again
     result, _ = run(2.0, finals=False)
     assert result.best is not None
     assert result.declaration is not None
     assert not result.declaration.verified
-    assert result.seconds["finals"] < 0.2
     assert not (tmp_path / "run" / "winner").exists()
     again, _ = run(4.0, finals=False)
     assert again.declaration.as_of == len(again.records)

@@ -97,7 +97,7 @@ def gate(idle_workers, monkeypatch):
     monkeypatch.setattr(runner_module, "GpuRunner", functools.partial(runner_module.GpuRunner, **worker))
     kernel = load_kernel(HOSTILE)
 
-    def run(old, new, limit_s=20.0, **options):
+    def run(old, new, limit_s=300.0, **options):
         def version(name, behaviour):
             launch = functools.partial(kernel.launch, {"MISDEED": 0, "REPEAT": 1})
             build = behaviour
@@ -168,7 +168,7 @@ def test_an_answer_is_that_of_a_version_that_is_compiled_here(idle_workers, tmp_
     monkeypatch.setattr(runner_module, "GpuRunner", functools.partial(runner_module.GpuRunner, **worker))
     build = Build(TrialState.OK, cubin=b"die")
     monkeypatch.setattr(Version, "built", lambda version: build)
-    options = {"device": H200, "index": 0, "rule": GateRule(limit_s=9.0)}
+    options = {"device": H200, "index": 0, "rule": GateRule(limit_s=300.0)}
     if known == "new":
         assert compare_versions(*versions, **options, pool=idle_workers.pool).verdict == "failed"
     else:

@@ -51,12 +51,12 @@ class Cluster:
             "--memory-limit",
             "0",
             "--death-timeout",
-            "60",
+            "300",
         )
 
     def wait_for_workers(self, count):
         with contextlib.closing(connect(self.address)) as client:
-            client.wait_for_workers(count, timeout=60)
+            client.wait_for_workers(count, timeout=300)
 
     def worker_pid(self, name):
         """Return the process id of a worker, which its nanny has started."""
@@ -86,7 +86,7 @@ class Cluster:
         )
 
 
-def wait_for(done, timeout_s=60.0):
+def wait_for(done, timeout_s=300.0):
     """Wait until something is true."""
     deadline = time.monotonic() + timeout_s
     while not done():

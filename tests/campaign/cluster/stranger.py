@@ -123,7 +123,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=listen).start()
-    while not ended.wait(0.01):  # the campaign needs the core, too
+    while not ended.wait(0.05):  # the campaign needs the core, too
         search([temporary, Path(orders["home"]), Path(orders["work"])], [temporary, private], loot)
     for one in knocking:
         one.join()

@@ -22,7 +22,8 @@ psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.system
 
 STRANGER = [sys.executable, "-P", str(Path(__file__).with_name("stranger.py"))]
-LONGEST_S = 180.0
+LONGEST_S = 600.0
+SHORT = PLAN.replace("96 trials", "24 trials").replace(', "convolution_mi250x_gcd", "xgemm_rtx_2080_ti"', "")
 ALERT = "\x15"  # of TLS: that was no handshake
 BECOME = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
 
@@ -78,7 +79,7 @@ def ports_of(process):
 @pytest.mark.parametrize("options", [("--cluster", "local"), ()], ids=["cluster", "alone"])
 def test_another_user_gains_nothing(how, options, machine):
     home, mine, temporary = machine / "home", machine / "mine", machine / "tmp"
-    (machine / "plan.toml").write_text(PLAN)
+    (machine / "plan.toml").write_text(SHORT)
     cache = home / ".cache" / "mltune" / "cubins"
     CubinCache(cache).put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
     wisdom = home / ".local" / "share" / "mltune" / "wisdom.json"
@@ -104,9 +105,9 @@ def test_another_user_gains_nothing(how, options, machine):
         for port in ports_of(campaign) - told:
             told.add(port)
             print(port, file=stranger.stdin, flush=True)
-        time.sleep(0.05)
+        time.sleep(0.1)
     campaign.kill()  # where it was kept from ending
-    loot = json.loads(stranger.communicate(timeout=120)[0])
+    loot = json.loads(stranger.communicate(timeout=300)[0])
     output = campaign.communicate()[0]
     assert campaign.returncode == 0, output
     assert (machine / "work" / "run" / "report.html").exists()

@@ -99,7 +99,7 @@ from mltune.resolve.placement import place_on_workers
 from mltune.resolve.plan_file import parse_plan
 from mltune.process.signals import Interrupt
 
-with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
+with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt(300.0) as stop:
     workers = {worker.name: worker.device for worker in cluster.workers(60.0)}
     plan = place_on_workers(parse_plan(sys.argv[3], "test"), workers)
     run_plan(plan, Path(sys.argv[2]), cluster=cluster, stop=stop, settings=CampaignSettings(store=sys.argv[4]))
@@ -168,7 +168,7 @@ class Killer:
 
 
 def check(killer, alone):
-    assert killer.process.wait(timeout=180) == 0, killer.errors.read_text()[-3000:]
+    assert killer.process.wait(timeout=300) == 0, killer.errors.read_text()[-3000:]
     assert records_of(killer.directory) == records_of(alone)
     assert declarations_of(killer.directory) == declarations_of(alone)
 
@@ -202,7 +202,7 @@ def test_an_interrupt_ends_a_campaign_also_with_a_worker_that_does_not_answer(cl
     stopped = killer.pids["gpu-a"]
     os.kill(stopped, signal.SIGSTOP)
     killer.process.send_signal(signal.SIGINT)
-    assert killer.process.wait(timeout=60) == 0
+    assert killer.process.wait(timeout=300) == 0
     os.kill(stopped, signal.SIGCONT)
     events = [one["event"] for one in events_of(killer.directory)]
     assert [one for one in events if one != "progress"][-1] == "plan_ended"  # progress is logged once a minute

@@ -93,7 +93,7 @@ def test_nobody_else_connects_to_the_cluster_on_this_machine():
         client = cluster.client()
         address = client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=300)
         assert workers_with(client, GPU)
         (worker,) = client.scheduler_info()["workers"]
         other = distributed.Security.temporary().get_connection_args("client")["ssl_context"]
@@ -114,7 +114,7 @@ def test_the_cluster_on_this_machine_runs_nothing_from_the_working_directory(tmp
         "if __name__ == '__main__':\n"
         "    with named_cluster('local', 0) as cluster:\n"
         "        client = cluster.client()\n"
-        "        client.wait_for_workers(1, timeout=60)\n"
+        "        client.wait_for_workers(1, timeout=300)\n"
         "        (folder,) = client.run(os.getcwd).values()\n"
         "        print(folder)\n"
     )
@@ -122,7 +122,7 @@ def test_the_cluster_on_this_machine_runs_nothing_from_the_working_directory(tmp
     environment = importing() | {"PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONSAFEPATH", None)
     started = [sys.executable, str(tmp_path / "program.py")]  # as the command: without -P
-    done = subprocess.run(started, cwd=hostile, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(started, cwd=hostile, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(hostile)  # the worker was there
     assert executed(hostile) == []
@@ -169,7 +169,7 @@ def test_a_check_says_who_is_there_and_how_fast_they_compile_over_tls(start_clus
         ("farm", {"COMPILE": 2}, True),
         ("gpu", {"GPU": 1}, True),
     ]
-    assert 0 < document["latency_s"] < 1
+    assert 0 < document["latency_s"] < 60
     assert document["compile"]["builds"] == 1
     assert document["compile"]["per_second"] > 0
     shown = program.command("cluster", "check", str(cluster.file), "--builds", "2")
