@@ -32,7 +32,7 @@ def check_winners(folder: Path) -> None:
     """Check that winners may be added in a folder."""
     if fact := foreign(folder / WINNERS, FOUND):
         raise UsageError(
-            f"winners of shapes are added to a file of mltune, but {fact}; name another directory (--run)."
+            f"{fact}, and winners of shapes are added to a file of mltune alone; name another directory (--run)."
         )
 
 
