@@ -34,7 +34,7 @@ def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneR
     if not runs_in(directory):
         reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
         raise RunError(
-            f"at least one of the competing kernels must begin, but none has in {directory}: "
+            f"none of the competing kernels has begun in {directory}: "
             f"{reasons or 'the time was over, or the run was interrupted'}."
         )
     result = fastest(directory)
@@ -50,7 +50,7 @@ def fastest(directory: Path) -> TuneResult:
     if len(groups) != 1:
         facts = "; ".join([f"{len(groups)}", *(run.reason for run in outcomes if isinstance(run, Unread))])
         raise RunDirectoryError(
-            f"a result is that of one problem, but {directory} holds {facts}; name the folder of one of its problems."
+            f"{directory} holds {facts}, and a result is that of one problem; name the folder of one of its problems."
         )
     (runs,) = groups
     return replace(runs[0], rivals=tuple(runs))

@@ -33,8 +33,8 @@ def shortage(error: BaseException) -> str:
     of_library = [line for line in str(error).splitlines() if any(part in line for part in _OF_LIBRARIES)]
     if not is_short and not of_library:
         return ""
-    fact = "there is too little now; end other programs"
+    fact = "end other programs"
     if (limit := _limit()) != resource.RLIM_INFINITY:
         fact = f"the limit of its address space is {limit / 1e6:,.0f} MB; raise it with `ulimit -v`"
     cause = printable(": ".join(filter(None, [type(error).__name__, *(of_library or [str(error)])[-1:]])), 200)
-    return f"the command needs more memory, but {fact}, then repeat the command ({cause})."
+    return f"there is not enough memory for the command: {fact}, then repeat the command ({cause})."
