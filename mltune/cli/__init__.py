@@ -42,23 +42,42 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str] | None) -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _interrupted.clear()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     warnings.formatwarning = _warning
     streams.prepare()
     spare_memory()
     try:
         sys.exit(_command()(arguments, prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
-        _fail(error, 2 if isinstance(error, UsageError) else 1)
+        _fail(error, 2 if isinstance(error, UsageError) else INTERRUPTED if getattr(error, "interrupted", False) else 1)
     except _Misuse as error:
         _fail(_misuse(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
     except Exception as error:
+        if _interrupted:
+            _fail("interrupted", INTERRUPTED)
         if text := shortage(error) or _unusable(error):
             _fail(text, 1)
         if COMPLETING not in os.environ:  # a shell that completes a word shows nothing instead
             raise
+
+
+_interrupted: list[int] = []
+
+
+def _interrupt(number: int, _: object) -> None:
+    """Raise a KeyboardInterrupt, and note it: a module whose import it ends may raise another error in its place.
+
+    A second signal ends the process at once.
+    """
+    if _interrupted:
+        os._exit(128 + number)
+    _interrupted.append(number)
+    raise KeyboardInterrupt
 
 
 @functools.cache
